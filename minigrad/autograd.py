@@ -1,0 +1,326 @@
+"""The tape: what a recorded operation remembers, and how backward walks it.
+
+An operation that is recorded leaves a `Node` behind: a sequence number, its backward function, the edges to its
+inputs and what it saved. An edge is the Node that made the input, the input itself where it is a leaf, or None
+where no gradient is wanted. Outputs point to inputs and never back, so a dropped loss frees its graph by reference
+counting alone. The order of recording is a topological order: backward sorts integers instead of walking depth first.
+
+One counter numbers nodes and in-place changes alike. Data that a node saved has been changed since exactly when
+its stamp is larger than the node's number: no version is copied when a node is recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import numpy as np
+
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.errors import AutogradError
+
+_tick = itertools.count(1).__next__
+_recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
+is_grad_enabled = _recording.get
+
+Stamp = list[int]  # one integer, shared by all tensors that view the same memory
+
+
+class Variable:
+    """The half of a tensor that the tape sees; `Tensor` adds what a user sees.
+
+    grad_array is the gradient so far, None before the first contribution. grad_owned says that nobody else can see
+    that array, so it may be added to in place. grad_view, on parameters with a flat layout, is where the gradient
+    has to live.
+    """
+
+    __slots__ = ("data", "requires_grad", "node", "stamp", "grad_array", "grad_owned", "grad_view", "listeners")
+    data: Array
+    requires_grad: bool
+    node: Node | None
+    stamp: Stamp | None
+    grad_array: Array | None
+    grad_owned: bool
+    grad_view: Array | None
+    listeners: tuple[BackwardListener, ...]
+
+
+class Node:
+    """One recorded operation.
+
+    `saved` is what backward needs: arrays, tensors (whose later change is then noticed) and plain values. Between
+    forward and backward it may be set to None and put back: that is all that recomputation needs.
+    """
+
+    __slots__ = ("seq", "backward", "inputs", "saved", "output_stamp", "grad_array", "grad_owned")
+    seq: int
+    backward: Callable[[Node, Array], None]
+    inputs: list[Edge]
+    saved: Any  # a tuple; None while dropped
+    output_stamp: Stamp | None
+    grad_array: Array | None
+    grad_owned: bool
+    grad_view: Array | None = None  # only leaves have one
+
+    def release(self) -> None:
+        """Drop what was saved and the edges: the arrays of the forward pass die as early as possible."""
+        self.backward = _freed
+        self.saved, self.inputs, self.output_stamp = (), [], None
+
+
+Edge = Node | Variable | None
+
+
+class BackwardListener(Protocol):
+    """What hears of a backward that reaches a leaf it listens to."""
+
+    def begin(self, leaves: list[Any]) -> None:
+        """Backward starts, and will reach these leaves (all of them, also those of other listeners)."""
+
+    def leaf(self, leaf: Any) -> None:
+        """The gradient of this leaf is complete; called once for each leaf listened to."""
+
+    def end(self, error: BaseException | None) -> None:
+        """Backward is over; error is what ended it early, or None."""
+
+
+def _freed(node: Node, grad: Array) -> None:
+    raise AutogradError(
+        "backward: expected a graph that is still there, got one that an earlier backward() freed: "
+        "call the first one with retain_graph=True, or run the forward pass again"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- recording
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Record nothing inside the block (or inside the decorated function), in this context only."""
+    token = _recording.set(False)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+@contextmanager
+def enable_grad() -> Iterator[None]:
+    """Record again inside the block, also within `no_grad`."""
+    token = _recording.set(True)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+def record_node(
+    backward: Callable[[Node, Array], None], inputs: tuple[Variable, ...], saved: tuple[Any, ...]
+) -> Node | None:
+    """The node of an operation on these inputs, or None where none of them needs a gradient."""
+    edges: list[Edge] = []
+    wanted = False
+    for x in inputs:
+        if x.requires_grad:
+            wanted = True
+            edges.append(x.node or x)
+        else:
+            edges.append(None)
+    if not wanted or not _recording.get():
+        return None
+    node = _new_node(Node)
+    node.seq = _tick()
+    node.backward = backward
+    node.inputs = edges
+    node.saved = saved
+    node.output_stamp = node.grad_array = None
+    return node
+
+
+_new_node = object.__new__
+
+
+def shared_stamp(x: Variable) -> Stamp:
+    """The stamp of a tensor's memory, to be shared with a view of it or with the node that saved it."""
+    if x.stamp is None:
+        x.stamp = [0]
+    return x.stamp
+
+
+def mark_changed(x: Variable) -> None:
+    """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
+    shared_stamp(x)[0] = _tick()
+
+
+# ------------------------------------------------------------------------------------------------- accumulation
+
+
+def accumulate(edge: Edge, grad: Array) -> None:
+    """Add a gradient that the caller just computed, and that nobody else holds, to what the edge has so far."""
+    if edge is None:
+        return
+    held = edge.grad_array
+    if held is None:
+        view = edge.grad_view
+        if view is None:
+            edge.grad_array = np.asarray(grad) if isinstance(grad, np.generic) else grad
+        else:
+            if grad is not view:
+                view[...] = grad
+            edge.grad_array = view
+        edge.grad_owned = True
+    elif edge.grad_owned:
+        held += grad
+    else:
+        total = held + grad
+        edge.grad_array = np.asarray(total) if isinstance(total, np.generic) else total
+        edge.grad_owned = True
+
+
+def lend(edge: Edge, grad: Array) -> None:
+    """Like `accumulate`, for an array that others hold too, or a view of one: it will be read, never written."""
+    if edge is None:
+        return
+    if edge.grad_array is None and isinstance(edge, Node):
+        edge.grad_array = grad
+        edge.grad_owned = False
+    elif edge.grad_array is None and edge.grad_view is None:
+        accumulate(edge, grad.copy())  # a leaf keeps its gradient, so it has to be its own
+    else:
+        accumulate(edge, grad)
+
+
+def accumulate_at(edge: Edge, shape: tuple[int, ...], index: Any, grad: Array) -> None:
+    """Add a gradient to a part of an edge of the given shape; the index must not name an element twice."""
+    if edge is None:
+        return
+    if edge.grad_array is None or not edge.grad_owned:
+        accumulate(edge, array_module(grad).zeros(shape, grad.dtype))
+    assert edge.grad_array is not None
+    edge.grad_array[index] += grad
+
+
+def destination(edge: Edge) -> Array | None:
+    """Where the first contribution to an edge can be written by `out=`; None where a new array is needed."""
+    return edge.grad_view if edge is not None and edge.grad_array is None else None
+
+
+# ----------------------------------------------------------------------------------------------------- backward
+
+
+def run_backward(
+    root: Edge, grad: Array, retain_graph: bool = False, on_leaf: Callable[[Any], None] | None = None
+) -> None:
+    """Send a gradient from the root to every leaf that it reaches.
+
+    Args:
+        root: The node of the tensor to differentiate, or that tensor where it is a leaf.
+        grad: Gradient of the root, of its shape; lent.
+        retain_graph: Keep the graph for another backward.
+        on_leaf: Called with each leaf once its gradient is complete.
+    """
+    nodes, leaves = _reach(root)
+    reached = [leaf for leaf, _ in leaves.values()]
+    listeners = _listeners(reached)
+    error: BaseException | None = None
+    begun = 0
+    try:
+        for listener in listeners:
+            begun += 1
+            listener.begin(reached)
+        lend(root, grad)
+        watched = leaves if listeners or on_leaf is not None else None
+        if watched and not nodes:
+            _announce([root], watched, on_leaf)
+        _walk(nodes, watched, retain_graph, on_leaf)
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        for node in nodes.values():  # empty unless an error came between
+            node.grad_array = None
+        for listener in listeners[:begun]:
+            listener.end(error)
+
+
+_Leaves = dict[int, list[Any]]  # id -> [leaf, contributions still to come]
+
+
+def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
+    """All nodes by number and all leaves that the root depends on."""
+    if not isinstance(root, Node):
+        return {}, {id(root): [root, 1]}
+    nodes, leaves = {root.seq: root}, dict[int, list[Any]]()
+    stack = [root]
+    while stack:
+        for edge in stack.pop().inputs:
+            if isinstance(edge, Node):
+                if edge.seq not in nodes:
+                    nodes[edge.seq] = edge
+                    stack.append(edge)
+            elif edge is None:
+                continue
+            elif id(edge) in leaves:
+                leaves[id(edge)][1] += 1
+            else:
+                leaves[id(edge)] = [edge, 1]
+    return nodes, leaves
+
+
+def _walk(
+    nodes: dict[int, Node], leaves: _Leaves | None, retain_graph: bool, on_leaf: Callable[[Any], None] | None
+) -> None:
+    """Run the backward functions, the latest first; leaves is None where nobody listens."""
+    for seq in sorted(nodes, reverse=True):
+        node = nodes.pop(seq)
+        grad, node.grad_array = node.grad_array, None
+        if grad is not None:
+            _check_unchanged(node)
+            node.backward(node, grad)
+        if leaves is not None:
+            _announce(node.inputs, leaves, on_leaf)
+        if not retain_graph:
+            node.release()
+
+
+def _check_unchanged(node: Node) -> None:
+    stamp, seq = node.output_stamp, node.seq
+    changed = stamp is not None and stamp[0] > seq
+    if node.saved is None:
+        raise AutogradError(f"backward: expected the saved data of {_name(node)}, got none: it was dropped")
+    for saved in node.saved:
+        if isinstance(saved, Variable) and saved.stamp is not None and saved.stamp[0] > seq:
+            changed = True
+    if changed:
+        raise AutogradError(
+            f"backward: expected the data that {_name(node)} saved, got data changed in place since: "
+            "change it after backward(), or change a copy"
+        )
+
+
+def _name(node: Node) -> str:
+    return node.backward.__name__.strip("_").removesuffix("_backward")
+
+
+def _listeners(leaves: list[Any]) -> list[BackwardListener]:
+    """Each listener once, in the order in which the leaves were reached."""
+    return list({id(listener): listener for leaf in leaves for listener in leaf.listeners}.values())
+
+
+def _announce(edges: list[Edge], leaves: _Leaves, on_leaf: Callable[[Any], None] | None) -> None:
+    """Count a contribution to each leaf among the edges, and tell those who listen when it was the last."""
+    for edge in edges:
+        if edge is None or isinstance(edge, Node):
+            continue
+        entry = leaves[id(edge)]
+        entry[1] -= 1
+        if entry[1] == 0:
+            leaf = entry[0]
+            for listener in leaf.listeners:
+                listener.leaf(leaf)
+            if on_leaf is not None:
+                on_leaf(leaf)

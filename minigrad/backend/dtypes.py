@@ -1,0 +1,84 @@
+"""Which dtypes a tensor may have, and how two of them meet."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from typing import Any
+
+import numpy as np
+
+from minigrad.errors import DtypeError
+
+Array = Any  # an ndarray of NumPy or of CuPy, which ships no usable stubs
+DtypeLike = Any  # what numpy.dtype() takes, or "bfloat16"
+
+_NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
+
+@functools.lru_cache(maxsize=64)
+def as_dtype(dtype: DtypeLike) -> np.dtype[Any]:
+    """The NumPy dtype for a name, a scalar type (float means float32, int means int64) or a dtype.
+
+    Raises:
+        DtypeError: not one of the dtypes that a tensor can have.
+    """
+    if dtype is float:
+        return np.dtype(np.float32)
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        import ml_dtypes
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise DtypeError(f"dtype: expected one of {', '.join(_NAMES)}, got {dtype!r}") from error
+    if found.name not in _NAMES:
+        raise DtypeError(f"dtype: expected one of {', '.join(_NAMES)}, got {found.name}")
+    return found
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype can carry a gradient: float16, bfloat16, float32 or float64."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a scalar that takes the dtype of its partner: a Python or NumPy number or bool."""
+    return isinstance(value, (bool, numbers.Real, np.bool_))
+
+
+def python_scalar(value: Any) -> bool | int | float:
+    """A number as a plain Python scalar, so that np.float64(2.0) does not widen a float32 tensor."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def scalar_dtype(value: bool | int | float, partner: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of `tensor op scalar`: the tensor's, unless the scalar is of a wider kind."""
+    if isinstance(value, bool) or is_float(partner):
+        return partner
+    if isinstance(value, int):
+        return np.dtype(np.int64) if partner.kind == "b" else partner
+    return np.dtype(np.float32)
+
+
+def common_dtype(who: str, x: np.dtype[Any], y: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which two tensors meet: int with float gives the float; two floats must be equal.
+
+    Raises:
+        DtypeError: two different float dtypes; both are named.
+    """
+    if x == y:
+        return x
+    x_float, y_float = is_float(x), is_float(y)
+    if x_float and y_float:
+        raise DtypeError(
+            f"{who}: expected operands of one float dtype, got {x.name} and {y.name}: "
+            f"convert one, for example x.to({x.name!r})"
+        )
+    if x_float or y_float:
+        return x if x_float else y
+    return np.promote_types(x, y)

@@ -1,0 +1,39 @@
+"""Flat layouts: where each of many arrays lies in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array
+
+ALIGN_BYTES = 64  # a cache line; wide enough for every vector load
+
+
+def plan_offsets(sizes: Sequence[int], itemsize: int, align_bytes: int = ALIGN_BYTES) -> tuple[list[int], int]:
+    """Place arrays of these sizes one after the other, each start aligned.
+
+    Args:
+        sizes: Elements of each array, >= 0.
+        itemsize: Bytes of an element; a divisor of align_bytes.
+
+    Returns:
+        The offset of each array in elements, and the total number of elements, padding included.
+    """
+    step = align_bytes // itemsize
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // step) * step
+    return offsets, end
+
+
+def aligned_zeros(count: int, dtype: np.dtype[Any], xp: Any = np) -> Array:
+    """A 1-D array of zeros whose memory starts on a cache line (CuPy's always does)."""
+    if xp is not np:
+        return xp.zeros(count, dtype)
+    raw = np.zeros(count * dtype.itemsize + ALIGN_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGN_BYTES
+    return raw[start : start + count * dtype.itemsize].view(dtype)

@@ -1,0 +1,100 @@
+"""Random numbers: two streams of Philox 4x64-10, one the same on all ranks and one of each rank's own.
+
+`manual_seed(s)` makes the *init* stream from the key (s, 0), for weights, and the *noise* stream from the key
+(s, 1 + rank), for dropout and everything else that ranks must draw differently. Philox is counter-based
+(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11), so a kernel can draw the same bits.
+The streams hang on the context, not on the process: ranks may be threads.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from minigrad.errors import ArgumentError
+
+_SEED_LIMIT = 2**64
+
+
+class Streams:
+    """The init and the noise stream of one context."""
+
+    __slots__ = ("seed", "noise_key", "init", "noise")
+
+    def __init__(self, seed: int, noise_key: int) -> None:
+        self.seed, self.noise_key = seed, noise_key
+        self.init = _philox(seed, 0)
+        self.noise = _philox(seed, 1 + noise_key)
+
+
+_streams: ContextVar[Streams] = ContextVar("minigrad_random_streams")
+
+
+def _philox(seed: int, stream: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=np.array([seed, stream], np.uint64)))
+
+
+def _current() -> Streams:
+    streams = _streams.get(None)
+    if streams is None:
+        streams = Streams(secrets.randbits(63), 0)
+        _streams.set(streams)
+    return streams
+
+
+def manual_seed(seed: int) -> None:
+    """Start both streams of this context again from a seed.
+
+    Args:
+        seed: 0 <= seed < 2**64. The noise stream also depends on the rank, the init stream does not.
+
+    Raises:
+        ArgumentError: the seed is no integer in range.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < _SEED_LIMIT:
+        raise ArgumentError(f"manual_seed: expected an integer in [0, 2**64), got {seed!r}")
+    streams = _streams.get(None)
+    _streams.set(Streams(int(seed), streams.noise_key if streams is not None else 0))
+
+
+def set_noise_key(noise_key: int) -> None:
+    """Give this context a noise stream of its own: a rank's number, or a logical shard's.
+
+    The init stream goes on where it was, but no longer shares its position with the context it came from.
+    """
+    old = _current()
+    fresh = Streams(old.seed, noise_key)
+    fresh.init.bit_generator.state = old.init.bit_generator.state
+    _streams.set(fresh)
+
+
+def init_generator() -> np.random.Generator:
+    """The stream for initial weights: the same on all ranks."""
+    return _current().init
+
+
+def noise_generator() -> np.random.Generator:
+    """The stream for dropout, shuffles and samples: each rank's own."""
+    return _current().noise
+
+
+def get_rng_state() -> dict[str, Any]:
+    """Both streams as plain data, for a checkpoint."""
+    streams = _current()
+    return {
+        "seed": streams.seed,
+        "noise_key": streams.noise_key,
+        "init": streams.init.bit_generator.state,
+        "noise": streams.noise.bit_generator.state,
+    }
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Put both streams back to what `get_rng_state` returned."""
+    streams = Streams(state["seed"], state["noise_key"])
+    streams.init.bit_generator.state = state["init"]
+    streams.noise.bit_generator.state = state["noise"]
+    _streams.set(streams)

@@ -1,0 +1,85 @@
+"""Every exception that minigrad raises on purpose.
+
+MinigradError
+├── ArgumentError            (ValueError)    a value out of its range, an unknown name, a missing argument
+├── ShapeError               (ValueError)    shapes that do not fit
+├── DtypeError               (TypeError)     dtypes that do not fit, or a type that is no tensor
+├── IndexRangeError          (IndexError)    an index or a label out of range
+├── DeviceError              (RuntimeError)  an absent device, or operands on different devices
+├── AutogradError            (RuntimeError)  backward called where it can't work, data changed after it was saved
+├── StateDictError           (ValueError)    keys, shapes or dtypes of a state_dict that do not fit
+├── LayoutError              (RuntimeError)  a parameter was moved or replaced after its flat layout was made
+├── KernelError              (RuntimeError)  a CUDA source is missing or does not compile
+└── DistributedError         (RuntimeError)
+    ├── CollectiveMismatchError              ranks made different calls
+    ├── CollectiveTimeoutError (TimeoutError) a rank did not come in time
+    ├── RankFailedError                      another rank failed first
+    ├── ReplicaMismatchError                 replicas differ in names, shapes, dtypes, order or values
+    └── UnreducedGradientError               a bucket could not be reduced: some of its parameters got no gradient
+
+A message reads `<who>: <what was expected>, got <what came>[: <what to do>]`.
+"""
+
+
+class MinigradError(Exception):
+    """Base of all errors raised by minigrad."""
+
+
+class ArgumentError(MinigradError, ValueError):
+    """A value is out of its range, a name is unknown, or an argument is missing."""
+
+
+class ShapeError(MinigradError, ValueError):
+    """Shapes do not fit each other or the operation."""
+
+
+class DtypeError(MinigradError, TypeError):
+    """Dtypes do not fit each other or the operation, or an object is not a tensor at all."""
+
+
+class IndexRangeError(MinigradError, IndexError):
+    """An index or a label is out of range."""
+
+
+class DeviceError(MinigradError, RuntimeError):
+    """A device is absent, or operands live on different devices."""
+
+
+class AutogradError(MinigradError, RuntimeError):
+    """Backward can't run: no graph, a freed graph, a non-scalar root, or data changed after it was saved."""
+
+
+class StateDictError(MinigradError, ValueError):
+    """The keys, shapes or dtypes of a state_dict do not fit the object that loads it."""
+
+
+class LayoutError(MinigradError, RuntimeError):
+    """A parameter was moved or replaced after its flat layout was made."""
+
+
+class KernelError(MinigradError, RuntimeError):
+    """A CUDA source is missing, or does not compile."""
+
+
+class DistributedError(MinigradError, RuntimeError):
+    """Base of the errors of `minigrad.distributed`."""
+
+
+class CollectiveMismatchError(DistributedError):
+    """Ranks made different collective calls: another kind, shape, dtype, operation or order."""
+
+
+class CollectiveTimeoutError(DistributedError, TimeoutError):
+    """A rank did not reach a collective in time."""
+
+
+class RankFailedError(DistributedError):
+    """Another rank failed, so this collective can never finish."""
+
+
+class ReplicaMismatchError(DistributedError):
+    """Replicas differ in the names, shapes, dtypes, order or values of their parameters."""
+
+
+class UnreducedGradientError(DistributedError):
+    """A bucket could not be reduced because some of its parameters got no gradient."""

@@ -1,0 +1,124 @@
+"""Flat buffers: parameters, gradients and optimizer state of one (device, dtype) share one layout.
+
+Whoever needs a layout first, an optimizer or a data-parallel wrapper, makes it by `flatten`; everyone after that
+gets the same one. Parameters lie in reverse order of registration, which is about the order in which backward
+completes their gradients, so a bucket of gradients is a contiguous range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import mark_changed
+from minigrad.backend.device import Device
+from minigrad.backend.dtypes import Array
+from minigrad.backend.memory import aligned_zeros, plan_offsets
+from minigrad.errors import LayoutError
+from minigrad.nn.parameter import Parameter
+
+
+class FlatBuffer:
+    """The parameters of one device and dtype, one after the other in one array.
+
+    Attributes:
+        params: In the order of the layout.
+        offsets: The first element of each.
+        count: Elements of the whole, padding included; the padding is zero in data and grad.
+        data, grad: 1-D arrays of count elements. Parameters are views of data; gradients are written into views
+            of grad, but the range of a parameter without gradient (`grad is None`) holds old values.
+    """
+
+    def __init__(self, params: Sequence[Parameter]) -> None:
+        self.params = list(params)
+        self.device: Device = params[0].device
+        self.dtype: np.dtype[Any] = params[0].dtype
+        self.offsets, self.count = plan_offsets([p.numel() for p in params], self.dtype.itemsize)
+        self.position = {id(p): i for i, p in enumerate(params)}
+        with self.device.current() as xp:
+            self.data: Array = aligned_zeros(self.count, self.dtype, xp)
+            self.grad: Array = aligned_zeros(self.count, self.dtype, xp)
+        self._data_views: list[Array] = []
+        for param, offset in zip(params, self.offsets):
+            view = self.data[offset : offset + param.numel()].reshape(param.shape)
+            view[...] = param.data
+            param.data = view
+            mark_changed(param)
+            param.flat = self
+            self._data_views.append(view)
+        self._bind_gradients()
+
+    def _bind_gradients(self) -> None:
+        for param, offset in zip(self.params, self.offsets):
+            view = self.grad[offset : offset + param.numel()].reshape(param.shape)
+            if param.grad_array is not None:
+                view[...] = param.grad_array
+                param.grad_array = view
+            param.grad_view = view
+
+    def rebind_grad(self, grad: Array) -> None:
+        """Move the gradients, those present included, to other memory: for example a segment that ranks share.
+
+        Args:
+            grad: 1-D, of count elements and the buffer's dtype; its values are overwritten with zeros.
+        """
+        if grad.shape != (self.count,) or grad.dtype != self.dtype:
+            raise LayoutError(
+                f"rebind_grad: expected shape ({self.count},) of {self.dtype.name}, "
+                f"got {grad.shape} of {grad.dtype.name}"
+            )
+        grad[...] = 0
+        self.grad = grad
+        self._bind_gradients()
+
+    def span(self, param: Parameter) -> tuple[int, int]:
+        """The elements [start, stop) of a parameter."""
+        start = self.offsets[self.position[id(param)]]
+        return start, start + param.numel()
+
+    def check(self) -> None:
+        """Refuse to go on when a parameter no longer lives here.
+
+        Raises:
+            LayoutError: its data was replaced, for example by `param.data = ...`.
+        """
+        for param, view in zip(self.params, self._data_views):
+            if param.data is not view:
+                raise LayoutError(
+                    f"flat layout: expected parameter {param.name or ''} of shape {param.shape} to stay in its place, "
+                    "got one whose data was replaced: use copy_() to change its values"
+                )
+
+    def runs(self, params: Iterable[Parameter]) -> list[tuple[int, int]]:
+        """The maximal contiguous ranges [start, stop) that cover these parameters; padding between them is covered."""
+        found: list[tuple[int, int]] = []
+        previous = -2
+        for i in sorted(self.position[id(p)] for p in params):
+            stop = self.offsets[i + 1] if i + 1 < len(self.params) else self.count
+            if i == previous + 1:
+                found[-1] = (found[-1][0], stop)
+            else:
+                found.append((self.offsets[i], stop))
+            previous = i
+        return found
+
+
+def flatten(params: Iterable[Parameter]) -> list[FlatBuffer]:
+    """The flat buffers that hold these parameters; those not yet in one get one.
+
+    Args:
+        params: In order of registration; the layout has them in reverse.
+
+    Returns:
+        Each buffer once, ordered by the first of its parameters from the end.
+    """
+    backwards = list(params)[::-1]
+    groups: dict[tuple[Device, np.dtype[Any]], list[Parameter]] = {}
+    for param in backwards:
+        if param.flat is None:
+            groups.setdefault((param.device, param.dtype), []).append(param)
+    for group in groups.values():
+        FlatBuffer(group)
+    return list({id(p.flat): p.flat for p in backwards if p.flat is not None}.values())

@@ -1,0 +1,236 @@
+"""Addition to power: the arithmetic operators, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minigrad.autograd import Edge, Node, accumulate, lend
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, is_float
+from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.operands import TensorLike, as_tensor, operands, promote_to_float, unbroadcast
+from minigrad.tensor import Tensor, record
+
+
+def broadcast_error(who: str, *tensors: Tensor) -> ShapeError:
+    """The error for operands whose shapes do not broadcast."""
+    return ShapeError(f"{who}: expected shapes that broadcast, got {' and '.join(str(t.shape) for t in tensors)}")
+
+
+def pass_on(edge: Edge, grad: Array, shape: tuple[int, ...]) -> None:
+    """Hand on a gradient that was lent to us, summed over the axes that were broadcast."""
+    if grad.shape == shape:
+        lend(edge, grad)
+    else:
+        accumulate(edge, unbroadcast(grad, shape))
+
+
+def add(x: TensorLike, y: TensorLike) -> Tensor:
+    """x + y, broadcasting. dx = g, dy = g."""
+    x, y = operands("add", x, y)
+    try:
+        return record(x.data + y.data, _add_backward, (x, y), (x.data.shape, y.data.shape))
+    except ValueError as error:
+        raise broadcast_error("add", x, y) from error
+
+
+def _add_backward(node: Node, grad: Array) -> None:
+    x_shape, y_shape = node.saved
+    dx, dy = node.inputs
+    if dx is not None:
+        pass_on(dx, grad, x_shape)
+    if dy is not None:
+        pass_on(dy, grad, y_shape)
+
+
+def sub(x: TensorLike, y: TensorLike) -> Tensor:
+    """x - y, broadcasting. dx = g, dy = -g.
+
+    Raises:
+        DtypeError: bool operands: use ^.
+    """
+    x, y = operands("sub", x, y)
+    if x.data.dtype.kind == "b":
+        raise DtypeError(f"sub: expected numbers, got bool {x.shape} and bool {y.shape}: use ^ or ~")
+    try:
+        return record(x.data - y.data, _sub_backward, (x, y), (x.data.shape, y.data.shape))
+    except ValueError as error:
+        raise broadcast_error("sub", x, y) from error
+
+
+def _sub_backward(node: Node, grad: Array) -> None:
+    x_shape, y_shape = node.saved
+    dx, dy = node.inputs
+    if dx is not None:
+        pass_on(dx, grad, x_shape)
+    if dy is not None:
+        accumulate(dy, -unbroadcast(grad, y_shape))
+
+
+def mul(x: TensorLike, y: TensorLike) -> Tensor:
+    """x * y, broadcasting. dx = g·y, dy = g·x."""
+    x, y = operands("mul", x, y)
+    try:
+        return record(x.data * y.data, _mul_backward, (x, y), (x, y))
+    except ValueError as error:
+        raise broadcast_error("mul", x, y) from error
+
+
+def _mul_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    dx, dy = node.inputs
+    if dx is not None:
+        accumulate(dx, unbroadcast(grad * y.data, x.data.shape))
+    if dy is not None:
+        accumulate(dy, unbroadcast(grad * x.data, y.data.shape))
+
+
+def div(x: TensorLike, y: TensorLike) -> Tensor:
+    """x / y, broadcasting; integers divide as float32. dx = g/y, dy = -g·x/y²."""
+    x, y = operands("div", x, y)
+    if not is_float(x.data.dtype):
+        x, y = promote_to_float("div", x), promote_to_float("div", y)
+    try:
+        return record(x.data / y.data, _div_backward, (x, y), (x, y))
+    except ValueError as error:
+        raise broadcast_error("div", x, y) from error
+
+
+def _div_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    dx, dy = node.inputs
+    scaled = grad / y.data
+    if dx is not None:
+        pass_on(dx, scaled, x.data.shape)
+    if dy is not None:
+        accumulate(dy, unbroadcast(-(scaled * (x.data / y.data)), y.data.shape))
+
+
+def floor_divide(x: TensorLike, y: TensorLike) -> Tensor:
+    """floor(x / y), broadcasting; nothing flows back. Integers stay integers."""
+    x, y = operands("floor_divide", x, y)
+    try:
+        return Tensor(array_module(x.data).floor_divide(x.data, y.data))
+    except ValueError as error:
+        raise broadcast_error("floor_divide", x, y) from error
+
+
+def remainder(x: TensorLike, y: TensorLike) -> Tensor:
+    """x - y·floor(x / y), of the sign of y, broadcasting. dx = g, dy = -g·floor(x/y)."""
+    x, y = operands("remainder", x, y)
+    xp = array_module(x.data)
+    try:
+        return record(xp.remainder(x.data, y.data), _remainder_backward, (x, y), (x, y))
+    except ValueError as error:
+        raise broadcast_error("remainder", x, y) from error
+
+
+def _remainder_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    dx, dy = node.inputs
+    if dx is not None:
+        pass_on(dx, grad, x.data.shape)
+    if dy is not None:
+        floor = array_module(grad).floor_divide(x.data, y.data)
+        accumulate(dy, unbroadcast(-(grad * floor), y.data.shape))
+
+
+def neg(x: TensorLike) -> Tensor:
+    """-x. dx = -g.
+
+    Raises:
+        DtypeError: a bool tensor: use ~.
+    """
+    x = as_tensor("neg", x)
+    if x.data.dtype.kind == "b":
+        raise DtypeError(f"neg: expected numbers, got bool {x.shape}: use ~")
+    return record(-x.data, _neg_backward, (x,))
+
+
+def _neg_backward(node: Node, grad: Array) -> None:
+    accumulate(node.inputs[0], -grad)
+
+
+def pow(x: TensorLike, y: TensorLike) -> Tensor:
+    """x ** y, broadcasting. dx = g·y·x^(y-1), 0 where y is 0; dy = g·x^y·ln x, 0 where x is 0 and y >= 0.
+
+    Raises:
+        ArgumentError: an integer tensor to a negative integer power.
+    """
+    x, y = operands("pow", x, y)
+    try:
+        data = x.data**y.data
+    except ValueError as error:
+        if "Integers to negative" in str(error):
+            raise DtypeError("pow: expected a float base for a negative power, got integers: use .float()") from error
+        raise broadcast_error("pow", x, y) from error
+    return record(data, _pow_backward, (x, y), (x, y, data), saves_output=True)
+
+
+def _pow_backward(node: Node, grad: Array) -> None:
+    x, y, power = node.saved
+    dx, dy = node.inputs
+    xp = array_module(grad)
+    if dx is not None:
+        slope = xp.where(y.data == 0, xp.zeros_like(grad), y.data * x.data ** (y.data - 1))
+        accumulate(dx, unbroadcast(grad * slope, x.data.shape))
+    if dy is not None:
+        flat = (x.data == 0) & (y.data >= 0)
+        log = xp.log(xp.where(flat, xp.ones_like(grad), x.data))
+        accumulate(dy, unbroadcast(grad * power * log, y.data.shape))
+
+
+def maximum(x: TensorLike, y: TensorLike) -> Tensor:
+    """The larger of each pair, broadcasting; NaN wins. The gradient goes to the larger, half to each where equal."""
+    return _extremum("maximum", x, y, _maximum_backward)
+
+
+def minimum(x: TensorLike, y: TensorLike) -> Tensor:
+    """The smaller of each pair, broadcasting; NaN wins. The gradient goes to the smaller, half to each where equal."""
+    return _extremum("minimum", x, y, _minimum_backward)
+
+
+def _extremum(who: str, x: TensorLike, y: TensorLike, backward: Callable[[Node, Array], None]) -> Tensor:
+    x, y = operands(who, x, y)
+    pick = getattr(array_module(x.data), who)
+    try:
+        return record(pick(x.data, y.data), backward, (x, y), (x, y))
+    except ValueError as error:
+        raise broadcast_error(who, x, y) from error
+
+
+def _maximum_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    _split_gradient(node, grad, x.data > y.data, x.data < y.data)
+
+
+def _minimum_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    _split_gradient(node, grad, x.data < y.data, x.data > y.data)
+
+
+def _split_gradient(node: Node, grad: Array, x_wins: Array, y_wins: Array) -> None:
+    x, y = node.saved
+    dx, dy = node.inputs
+    half = grad.dtype.type(0.5)
+    tied = grad * (half * ~(x_wins | y_wins)).astype(grad.dtype)
+    if dx is not None:
+        accumulate(dx, unbroadcast(grad * x_wins + tied, x.data.shape))
+    if dy is not None:
+        accumulate(dy, unbroadcast(grad * y_wins + tied, y.data.shape))
+
+
+def _reflected(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    """The form of a binary operation that Python calls on its right operand."""
+
+    def reflected(y: TensorLike, x: TensorLike) -> Tensor:
+        return function(x, y)
+
+    reflected.__name__ = f"r{function.__name__}"
+    reflected.__doc__ = function.__doc__
+    return reflected
+
+
+radd, rsub, rmul, rdiv = _reflected(add), _reflected(sub), _reflected(mul), _reflected(div)
+rfloor_divide, rremainder, rpow = _reflected(floor_divide), _reflected(remainder), _reflected(pow)

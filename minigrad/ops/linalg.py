@@ -1,0 +1,121 @@
+"""Matrix products: matmul for any batch shape, and the fused affine map of a Linear layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.autograd import Edge, Node, accumulate, destination
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.operands import TensorLike, column_sum, operands, same_device, unbroadcast
+from minigrad.tensor import Tensor, record
+
+
+def matmul(x: TensorLike, y: TensorLike) -> Tensor:
+    """x @ y with NumPy's rules: vectors are rows on the left and columns on the right, batch axes broadcast.
+
+    dx = g @ yᵀ, dy = xᵀ @ g.
+
+    Shapes:
+        (..., N, K) @ (..., K, M) -> (..., N, M); (K,) @ (K,) -> ()
+
+    Raises:
+        ShapeError: a scalar operand, inner lengths that differ, or batch axes that do not broadcast.
+    """
+    x, y = operands("matmul", x, y)
+    a, b = x.data, y.data
+    if not (a.ndim and b.ndim):
+        raise ShapeError(f"matmul: expected operands with at least one axis, got {a.shape} and {b.shape}: use *")
+    if a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+        raise ShapeError(f"matmul: expected equal inner lengths, got {a.shape} @ {b.shape}")
+    try:
+        return record(product(a, b), _matmul_backward, (x, y), (x, y))
+    except ValueError as error:
+        raise ShapeError(f"matmul: expected batch axes that broadcast, got {a.shape} @ {b.shape}") from error
+
+
+def product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """a @ b on arrays; `dot` has less overhead than `matmul` on two matrices."""
+    if a.ndim == 2 and b.ndim == 2:
+        return a.dot(b, out)
+    return array_module(a).matmul(a, b, out=out)
+
+
+def _matmul_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    dx, dy = node.inputs
+    a, b = x.data, y.data
+    rows = a if a.ndim > 1 else a[None, :]
+    columns = b if b.ndim > 1 else b[:, None]
+    if a.ndim == 1:
+        grad = grad[..., None, :] if b.ndim > 1 else grad[..., None]
+    if b.ndim == 1:
+        grad = grad[..., None]
+    if dx is not None:
+        _give_product(dx, grad, columns.swapaxes(-1, -2), a.shape)
+    if dy is not None:
+        _give_product(dy, rows.swapaxes(-1, -2), grad, b.shape)
+
+
+def _give_product(edge: Edge, a: Array, b: Array, shape: tuple[int, ...]) -> None:
+    """Accumulate a @ b, straight into the flat gradient where that is possible."""
+    if a.ndim == b.ndim == len(shape) == 2:
+        accumulate(edge, product(a, b, destination(edge)))
+        return
+    grad = product(a, b)
+    if len(shape) == 1:
+        grad = grad.reshape(grad.shape[:-2] + shape)
+    accumulate(edge, unbroadcast(grad, shape))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The affine map of the last axis: x @ weightᵀ + bias, in one node.
+
+    dx = g @ weight, dweight = gᵀ @ x, dbias = the sum of g over all but the last axis.
+
+    Shapes:
+        x: (..., in_features), weight: (out_features, in_features), bias: (out_features,) -> (..., out_features)
+
+    Raises:
+        ShapeError: the shapes do not fit as above.
+        DtypeError: the dtypes differ.
+    """
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    _check_linear(inputs)
+    rows = x.data.reshape(-1, x.data.shape[-1]) if x.data.ndim != 2 else x.data
+    out = rows.dot(weight.data.T)
+    if bias is not None:
+        out += bias.data
+    return record(out.reshape(x.data.shape[:-1] + out.shape[-1:]), _linear_backward, inputs, (x, weight))
+
+
+def _check_linear(inputs: tuple[Any, ...]) -> None:
+    for tensor in inputs:
+        if not isinstance(tensor, Tensor):
+            raise DtypeError(f"linear: expected tensors, got {type(tensor).__name__}")
+    x, weight = inputs[:2]
+    if weight.data.ndim != 2 or not x.data.ndim or x.data.shape[-1] != weight.data.shape[1]:
+        raise ShapeError(
+            f"linear: expected x (..., in_features) and weight (out_features, in_features), "
+            f"got x {x.shape} and weight {weight.shape}"
+        )
+    if len(inputs) == 3 and inputs[2].data.shape != weight.data.shape[:1]:
+        raise ShapeError(f"linear: expected bias of shape {weight.shape[:1]}, got {inputs[2].shape}")
+    if any(t.data.dtype is not x.data.dtype and t.data.dtype != x.data.dtype for t in inputs):
+        raise DtypeError(f"linear: expected one dtype, got {', '.join(t.dtype.name for t in inputs)}")
+    if any(t.data.__class__ is not x.data.__class__ for t in inputs):
+        same_device("linear", *inputs)
+
+
+def _linear_backward(node: Node, grad: Array) -> None:
+    x, weight = node.saved
+    dx, dweight = node.inputs[:2]
+    rows = x.data.reshape(-1, x.data.shape[-1])
+    grad_rows = grad.reshape(-1, weight.data.shape[0])
+    if dweight is not None:
+        accumulate(dweight, grad_rows.T.dot(rows, destination(dweight)))
+    if len(node.inputs) == 3 and node.inputs[2] is not None:
+        accumulate(node.inputs[2], column_sum(grad_rows, destination(node.inputs[2])))
+    if dx is not None:
+        accumulate(dx, grad_rows.dot(weight.data).reshape(x.data.shape))

@@ -1,0 +1,191 @@
+"""How the arguments of an operation become tensors of one dtype on one device."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate
+from minigrad.backend.device import array_module, device_of
+from minigrad.backend.dtypes import Array, common_dtype, is_float, is_number, python_scalar, scalar_dtype
+from minigrad.errors import DeviceError, DtypeError, ShapeError
+from minigrad.tensor import Tensor, record
+
+TensorLike = Any  # a Tensor, an ndarray, or a Python or NumPy number
+
+
+def operands(who: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
+    """Both arguments of a binary operation as tensors of one dtype on one device.
+
+    A number takes the dtype of its partner, unless it is of a wider kind (1.5 with an integer tensor).
+
+    Raises:
+        DtypeError: two different float dtypes, or an argument that is no tensor, array or number.
+        DeviceError: tensors on different devices.
+    """
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        if x.data.dtype is y.data.dtype and x.data.__class__ is y.data.__class__:
+            return x, y
+        return _meet(who, x, y)
+    if isinstance(x, Tensor):
+        return _with_partner(who, x, y)
+    if isinstance(y, Tensor):
+        b, a = _with_partner(who, y, x)
+        return a, b
+    return _meet(who, as_tensor(who, x), as_tensor(who, y))
+
+
+def as_tensor(who: str, x: TensorLike) -> Tensor:
+    """A tensor as it is, an array wrapped, a number as a tensor of no axes."""
+    if isinstance(x, Tensor):
+        return x
+    if is_number(x):
+        value = python_scalar(x)
+        return Tensor(np.asarray(value, np.float32 if isinstance(value, float) else None))
+    try:
+        return Tensor(x)
+    except DtypeError as error:
+        raise DtypeError(f"{who}: expected a tensor, an array or a number, got {type(x).__name__}") from error
+
+
+def cast(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """x in another dtype; the gradient comes back in x's. From a float to an integer dtype nothing flows back."""
+    if x.data.dtype == dtype:
+        return x
+    data = x.data.astype(dtype)
+    return record(data, _cast_backward, (x,), (x.data.dtype,)) if is_float(dtype) else Tensor(data)
+
+
+def _cast_backward(node: Node, grad: Array) -> None:
+    (dtype,) = node.saved
+    accumulate(node.inputs[0], grad.astype(dtype))
+
+
+def _meet(who: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    if x.device != y.device:
+        raise DeviceError(
+            f"{who}: expected tensors on one device, got {x.device} {x.shape} and {y.device} {y.shape}: "
+            "move one with .to(device)"
+        )
+    dtype = common_dtype(who, x.dtype, y.dtype)
+    return cast(x, dtype), cast(y, dtype)
+
+
+def _with_partner(who: str, x: Tensor, y: TensorLike) -> tuple[Tensor, Tensor]:
+    if not is_number(y):
+        return _meet(who, x, as_tensor(who, y))
+    value = python_scalar(y)
+    dtype = scalar_dtype(value, x.data.dtype)
+    return cast(x, dtype), constant(value, dtype, array_module(x.data))
+
+
+def constant(value: float, dtype: np.dtype[Any], xp: ModuleType) -> Tensor:
+    """A number as a tensor of no axes. Kept between calls: converting a Python number costs a ufunc about 0.5 µs."""
+    if value == 0:
+        return Tensor(xp.asarray(value, dtype))  # 0.0 and -0.0 are one key
+    return _kept_constant(value, dtype, xp)
+
+
+@functools.lru_cache(maxsize=512, typed=True)
+def _kept_constant(value: float, dtype: np.dtype[Any], xp: ModuleType) -> Tensor:
+    data = xp.asarray(value, dtype)
+    if xp is np:
+        data.flags.writeable = False
+    return Tensor(data)
+
+
+def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
+    """Sum a gradient over the axes along which an operand of this shape was broadcast.
+
+    Returns grad itself where nothing was.
+    """
+    if grad.shape == shape:
+        return grad
+    extra = grad.ndim - len(shape)
+    if len(shape) == 1 and shape[0] == grad.shape[-1] and grad.flags.c_contiguous:
+        return column_sum(grad.reshape(-1, shape[0]))
+    summed = grad.sum(axis=tuple(range(extra))) if extra else grad
+    stretched = tuple(i for i, n in enumerate(shape) if n == 1 and summed.shape[i] != 1)
+    return summed.sum(axis=stretched, keepdims=True) if stretched else summed
+
+
+def column_sum(x: Array, out: Array | None = None) -> Array:
+    """Sum of the rows of a matrix: (N, D) -> (D,). As a product with ones, which is faster than a reduction."""
+    if x.__class__ is np.ndarray and is_blas(x.dtype):
+        return np.dot(_ones(x.shape[0], x.dtype), x, out)
+    return x.sum(axis=0, dtype=x.dtype, out=out)
+
+
+def row_sum(x: Array) -> Array:
+    """Sum of each row of a matrix: (N, D) -> (N,)."""
+    if x.__class__ is np.ndarray and is_blas(x.dtype):
+        return np.dot(x, _ones(x.shape[1], x.dtype))
+    return x.sum(axis=1, dtype=x.dtype)
+
+
+def is_blas(dtype: np.dtype[Any]) -> bool:
+    """Whether BLAS multiplies this dtype; other products run in slow loops."""
+    return dtype.char in "fd"
+
+
+@functools.lru_cache(maxsize=64)
+def _ones(n: int, dtype: np.dtype[Any]) -> Array:
+    ones = np.ones(n, dtype)
+    ones.flags.writeable = False
+    return ones
+
+
+def check_float(who: str, x: Tensor) -> None:
+    """Refuse an integer tensor.
+
+    Raises:
+        DtypeError: the dtype is not a float.
+    """
+    if not is_float(x.data.dtype):
+        raise DtypeError(f"{who}: expected a float tensor, got {x.dtype.name} {x.shape}: convert it with .float()")
+
+
+def promote_to_float(who: str, x: TensorLike) -> Tensor:
+    """x as a float tensor: integers become float32, as PyTorch does in its transcendental functions."""
+    x = as_tensor(who, x)
+    return x if is_float(x.data.dtype) else cast(x, np.dtype(np.float32))
+
+
+def normalize_axes(who: str, dim: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
+    """Axes as a sorted tuple of numbers in [0, ndim); None means all of them.
+
+    Raises:
+        ShapeError: an axis out of range, or one named twice.
+    """
+    if dim is None:
+        return tuple(range(ndim))
+    dims = dim if isinstance(dim, (tuple, list)) else (dim,)
+    axes = tuple(sorted(normalize_axis(who, d, ndim) for d in dims))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{who}: expected different axes, got {dim}")
+    return axes
+
+
+def normalize_axis(who: str, dim: int, ndim: int) -> int:
+    """One axis as a number in [0, ndim).
+
+    Raises:
+        ShapeError: the axis is out of range.
+    """
+    if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or not -ndim <= dim < max(ndim, 1):
+        raise ShapeError(f"{who}: expected an axis in [{-ndim}, {ndim}), got {dim!r}")
+    return int(dim) % ndim if ndim else 0
+
+
+def same_device(who: str, *tensors: Tensor) -> None:
+    """Refuse tensors on different devices.
+
+    Raises:
+        DeviceError: they are; the devices and shapes are named.
+    """
+    if len({device_of(t.data) for t in tensors}) > 1:
+        listed = ", ".join(f"{t.device} {t.shape}" for t in tensors)
+        raise DeviceError(f"{who}: expected tensors on one device, got {listed}: move them with .to(device)")

@@ -1,0 +1,323 @@
+"""Tensor: an array that can remember how it was computed. Its operators are bound by `ops`, see bound.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import Node, lend, record_node, run_backward, shared_stamp
+from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
+from minigrad.backend.dtypes import Array, as_dtype, is_float
+from minigrad.bound import BoundMethods
+from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
+
+_new = object.__new__
+
+
+class Tensor(BoundMethods):
+    """An n-dimensional array that can remember how it was computed.
+
+    `minigrad.tensor(data)` makes one from Python data and copies it; `Tensor(array)` wraps an array of NumPy or CuPy
+    as it is. The dtype is the array's own.
+
+    Args:
+        data: An ndarray of NumPy or CuPy, any shape, of a dtype that a tensor can have.
+        requires_grad: Collect a gradient in `.grad`; float dtypes only.
+
+    Raises:
+        DtypeError: data is no array, its dtype is unknown, or an integer tensor is to get a gradient.
+    """
+
+    __slots__ = ("__weakref__",)
+    __array_ufunc__ = None  # so that array + tensor calls our operator
+
+    def __init__(self, data: Array, requires_grad: bool = False) -> None:
+        array_module(data)
+        self.data = np.asarray(data) if isinstance(data, np.generic) else data
+        as_dtype(self.data.dtype)
+        _make_leaf(self)
+        if requires_grad:
+            self.requires_grad_()
+
+    # ------------------------------------------------------------------------------------------- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self.data.shape  # type: ignore[no-any-return]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.data.ndim  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.data.dtype  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> Device:
+        """Where the data lives."""
+        return device_of(self.data)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was made by a user rather than by a recorded operation."""
+        return self.node is None
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the length of one axis."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return int(self.data.size)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len: expected a tensor with at least one axis, got shape ()")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        body = np.array2string(to_host(self.data), separator=", ", prefix="tensor(", threshold=1000, edgeitems=3)
+        extra = ", requires_grad=True" if self.requires_grad else ""
+        return f"tensor({body}, dtype={self.dtype.name}, device={str(self.device)!r}{extra})"
+
+    __hash__ = object.__hash__
+
+    # ------------------------------------------------------------------------------------ to the outside world
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The data as a NumPy array that shares its memory.
+
+        Raises:
+            AutogradError: the tensor wants a gradient: use `.detach().numpy()`.
+            DeviceError: the data is on a GPU: use `.cpu().numpy()`.
+        """
+        if self.requires_grad:
+            raise AutogradError("numpy: expected a tensor without gradient, got requires_grad=True: use .detach()")
+        if self.device != CPU:
+            raise DeviceError(f"numpy: expected a tensor on cpu, got one on {self.device}: use .cpu() first")
+        return self.data  # type: ignore[no-any-return]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.requires_grad:
+            raise AutogradError("dlpack: expected a tensor without gradient, got requires_grad=True: use .detach()")
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()  # type: ignore[no-any-return]
+
+    def item(self) -> Any:
+        """The only element as a Python number; waits for a GPU.
+
+        Raises:
+            ShapeError: there is not exactly one element.
+        """
+        if self.data.size != 1:
+            raise ShapeError(f"item: expected a tensor of one element, got shape {self.shape}")
+        return self.data.item()
+
+    def tolist(self) -> Any:
+        """The data as nested Python lists."""
+        return to_host(self.data).tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if is_float(self.dtype):
+            raise DtypeError(f"index: expected an integer tensor, got {self.dtype.name}")
+        return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    # ---------------------------------------------------------------------------------------------- gradients
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward collected, or None; a tensor on the same memory.
+
+        Raises:
+            AutogradError: the tensor is the output of a recorded operation, which keeps no gradient.
+        """
+        if self.node is not None:
+            raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
+        return None if self.grad_array is None else Tensor(self.grad_array)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is None:
+            self.grad_array = None
+            return
+        if not isinstance(value, Tensor) or value.shape != self.shape or value.dtype != self.dtype:
+            got = f"{value.dtype.name} {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+            raise ShapeError(f"grad: expected a tensor of {self.dtype.name} {self.shape}, got {got}")
+        self.requires_grad_()
+        self.grad_array = None
+        lend(self, value.data)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Start or stop collecting a gradient, in place; returns the tensor.
+
+        Raises:
+            DtypeError: an integer tensor can't have a gradient.
+            AutogradError: stopping on the output of a recorded operation: use `.detach()`.
+        """
+        if self.node is not None:
+            if not requires_grad:
+                raise AutogradError("requires_grad_: expected a leaf, got the output of an operation: use .detach()")
+            return self
+        if requires_grad and not is_float(self.dtype):
+            raise DtypeError(f"requires_grad_: expected a float dtype, got {self.dtype.name}")
+        self.requires_grad = requires_grad
+        return self
+
+    def detach(self) -> Tensor:
+        """The same memory, outside the graph. An in-place change through either is noticed by the graph."""
+        out = Tensor(self.data)
+        out.stamp = shared_stamp(self)
+        return out
+
+    def backward(
+        self,
+        grad: Tensor | None = None,
+        *,
+        retain_graph: bool = False,
+        create_graph: bool = False,
+        on_leaf: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """Add the gradient of this tensor to the `.grad` of every leaf that it depends on.
+
+        Args:
+            grad: Gradient of this tensor, of its shape and dtype; may be left out for a scalar.
+            retain_graph: Keep the graph, for another backward through it.
+            create_graph: Must be False: only first derivatives are supported.
+            on_leaf: Called with each leaf once its gradient is complete, the last layers first.
+
+        Raises:
+            AutogradError: nothing to differentiate, a freed graph, data changed since it was saved, or create_graph.
+            ShapeError: not a scalar and no grad, or a grad of another shape.
+            DtypeError: a grad of another dtype.
+        """
+        if create_graph:
+            raise AutogradError("backward: expected create_graph=False, got True: only first derivatives are supported")
+        if not self.requires_grad:
+            raise AutogradError(f"backward: expected a tensor that requires grad, got one that does not: {self!r}")
+        run_backward(self.node or self, self._seed(grad), retain_graph, on_leaf)
+
+    def _seed(self, grad: Tensor | None) -> Array:
+        if grad is None:
+            if self.data.size != 1:
+                raise ShapeError(
+                    f"backward: expected a scalar, got shape {self.shape}: reduce it with .sum(), or pass grad="
+                )
+            return array_module(self.data).ones(self.shape, self.dtype)
+        if not isinstance(grad, Tensor):
+            raise DtypeError(f"backward: expected grad to be a Tensor, got {type(grad).__name__}")
+        if grad.shape != self.shape:
+            raise ShapeError(f"backward: expected grad of shape {self.shape}, got {grad.shape}")
+        if grad.dtype != self.dtype:
+            raise DtypeError(f"backward: expected grad of dtype {self.dtype.name}, got {grad.dtype.name}")
+        return grad.data
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Callable[[], None]:
+        """Call hook(self) in each backward once the gradient of this leaf is complete.
+
+        Returns:
+            A function that removes the hook.
+
+        Raises:
+            AutogradError: not a leaf that requires grad.
+        """
+        if self.node is not None or not self.requires_grad:
+            raise AutogradError("hook: expected a leaf that requires grad, got another tensor")
+        listener = _LeafHook(hook)
+        self.listeners += (listener,)
+
+        def remove() -> None:
+            self.listeners = tuple(kept for kept in self.listeners if kept is not listener)
+
+        return remove
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self.node is not None:
+            raise AutogradError("deepcopy: expected a leaf, got the output of an operation: use .detach().clone()")
+        copy = _new(type(self))
+        Tensor.__init__(copy, self.data.copy(), self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+
+class _LeafHook:
+    """A function as a listener to one leaf."""
+
+    def __init__(self, hook: Callable[[Tensor], None]) -> None:
+        self.leaf = hook
+
+    def begin(self, leaves: list[Tensor]) -> None:
+        """Nothing to prepare."""
+
+    def end(self, error: BaseException | None) -> None:
+        """Nothing to finish."""
+
+
+def _make_leaf(x: Tensor) -> None:
+    x.requires_grad = x.grad_owned = False
+    x.node = x.stamp = x.grad_array = x.grad_view = None
+    x.listeners = ()
+
+
+def record(
+    data: Array,
+    backward: Callable[[Node, Array], None],
+    inputs: tuple[Tensor, ...],
+    saved: tuple[Any, ...] = (),
+    *,
+    saves_output: bool = False,
+    view_of: Tensor | None = None,
+) -> Tensor:
+    """The output of an operation, on the tape where one of the inputs requires grad.
+
+    Args:
+        data: What the operation computed.
+        backward: backward(node, grad) gives each edge of node.inputs its gradient, by `accumulate` and its kin.
+        inputs: The tensors it computed from, in the order of node.inputs.
+        saved: What backward needs, as node.saved: tensors, arrays, plain values.
+        saves_output: `data` itself is among the saved; a later change of the output is then noticed.
+        view_of: The input whose memory the output shares, if it does.
+    """
+    out = _new(Tensor)
+    out.data = np.asarray(data) if isinstance(data, np.generic) else data
+    node = record_node(backward, inputs, saved)
+    if node is None:
+        _make_leaf(out)
+    else:
+        out.requires_grad = True
+        out.node = node
+        out.stamp = None
+        if saves_output:
+            node.output_stamp = shared_stamp(out)
+    if view_of is not None:
+        out.stamp = shared_stamp(view_of)
+    return out

@@ -1,0 +1,6 @@
+"""What users need to test their own operations and training loops. No library code imports it."""
+
+from minigrad.testing.compare import assert_close
+from minigrad.testing.gradcheck import gradcheck
+
+__all__ = ["assert_close", "gradcheck"]
