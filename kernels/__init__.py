@@ -1,0 +1,1 @@
+"""The CUDA sources, shipped as package data; `minigrad.backend.kernels` reads them."""
