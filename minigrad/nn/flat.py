@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.autograd import mark_changed
-from minigrad.backend.device import Device
+from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, plan_offsets
-from minigrad.errors import LayoutError
+from minigrad.errors import DtypeError, LayoutError
 from minigrad.nn.parameter import Parameter
 
 
@@ -45,7 +44,8 @@ class FlatBuffer:
             view = self.data[offset : offset + param.numel()].reshape(param.shape)
             view[...] = param.data
             param.data = view
-            mark_changed(param)
+            if param.stamp is not None:  # others may view the old memory, so the stamp is no longer shared
+                param.stamp = param.stamp.copy()
             param.flat = self
             self._data_views.append(view)
         self._bind_gradients()
@@ -62,19 +62,27 @@ class FlatBuffer:
         """Move the gradients, those present included, to other memory: for example a segment that ranks share.
 
         Args:
-            grad: 1-D, of count elements and the buffer's dtype; its values are overwritten with zeros.
+            grad: 1-D, of count elements and the buffer's dtype, apart from the present memory; its values are
+                overwritten with zeros, then with the gradients.
+
+        Raises:
+            LayoutError: another shape, dtype or device.
         """
-        if grad.shape != (self.count,) or grad.dtype != self.dtype:
+        if grad.shape != (self.count,) or grad.dtype != self.dtype or device_of(grad) != self.device:
             raise LayoutError(
-                f"rebind_grad: expected shape ({self.count},) of {self.dtype.name}, "
-                f"got {grad.shape} of {grad.dtype.name}"
+                f"rebind_grad: expected {self.dtype.name} ({self.count},) on {self.device}, "
+                f"got {grad.dtype.name} {grad.shape} on {device_of(grad)}"
             )
+        if grad is self.grad:
+            return
         grad[...] = 0
         self.grad = grad
         self._bind_gradients()
 
     def span(self, param: Parameter) -> tuple[int, int]:
-        """The elements [start, stop) of a parameter."""
+        """The elements [start, stop) of a parameter; LayoutError where it is not of this buffer."""
+        if id(param) not in self.position:
+            raise LayoutError(f"span: expected a parameter of this buffer, got another one of shape {param.shape}")
         start = self.offsets[self.position[id(param)]]
         return start, start + param.numel()
 
@@ -84,11 +92,12 @@ class FlatBuffer:
         Raises:
             LayoutError: its data was replaced, for example by `param.data = ...`.
         """
-        for param, view in zip(self.params, self._data_views):
+        for i, (param, view) in enumerate(zip(self.params, self._data_views)):
             if param.data is not view:
                 raise LayoutError(
-                    f"flat layout: expected parameter {param.name or ''} of shape {param.shape} to stay in its place, "
-                    "got one whose data was replaced: use copy_() to change its values"
+                    f"flat layout: expected parameter {param.name or i} of {self.dtype.name} {view.shape} to stay in "
+                    f"its place, got one whose data was replaced by {param.dtype.name} {param.shape}: "
+                    "use copy_() to change its values"
                 )
 
     def runs(self, params: Iterable[Parameter]) -> list[tuple[int, int]]:
@@ -109,14 +118,19 @@ def flatten(params: Iterable[Parameter]) -> list[FlatBuffer]:
     """The flat buffers that hold these parameters; those not yet in one get one.
 
     Args:
-        params: In order of registration; the layout has them in reverse.
+        params: In order of registration; the layout has them in reverse, each once.
 
     Returns:
         Each buffer once, ordered by the first of its parameters from the end.
+
+    Raises:
+        DtypeError: something other than a Parameter.
     """
-    backwards = list(params)[::-1]
+    backwards = list({id(param): param for param in params}.values())[::-1]
     groups: dict[tuple[Device, np.dtype[Any]], list[Parameter]] = {}
     for param in backwards:
+        if not isinstance(param, Parameter):
+            raise DtypeError(f"flatten: expected parameters, got {type(param).__name__}")
         if param.flat is None:
             groups.setdefault((param.device, param.dtype), []).append(param)
     for group in groups.values():

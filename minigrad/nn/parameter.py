@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from minigrad.autograd import shared_stamp
 from minigrad.backend.dtypes import Array
+from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
     from minigrad.nn.flat import FlatBuffer
 
 
-class Parameter(Tensor):
+class _Owned(Tensor):
+    """What Parameter and Buffer share: they take over memory, can be copied, and are not pickled."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Tensor | Array, requires_grad: bool = False) -> None:
+        super().__init__(data.data if isinstance(data, Tensor) else data, requires_grad)
+        if isinstance(data, Tensor):
+            self.stamp = shared_stamp(data)
+
+    def _copied_data(self) -> Array:
+        with self.device.current():  # CuPy copies to the current device
+            return self.data.copy()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ArgumentError(
+            f"pickle: expected plain data, got a {type(self).__name__} of shape {self.shape}: "
+            "save it with nn.save_file, or copy it with copy.deepcopy"
+        )
+
+
+class Parameter(_Owned):
     """A tensor that a Module owns and an optimizer changes.
 
     Args:
@@ -29,18 +52,18 @@ class Parameter(Tensor):
     __slots__ = ("flat", "name")
 
     def __init__(self, data: Tensor | Array, requires_grad: bool = True) -> None:
-        super().__init__(data.data if isinstance(data, Tensor) else data, requires_grad)
+        super().__init__(data, requires_grad)
         self.flat: FlatBuffer | None = None
         self.name: str | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        copy = Parameter(self.data.copy(), self.requires_grad)
+        copy = Parameter(self._copied_data(), self.requires_grad)
         copy.name = self.name
         memo[id(self)] = copy
         return copy
 
 
-class Buffer(Tensor):
+class Buffer(_Owned):
     """A tensor that belongs to a Module's state but is not trained, such as running statistics.
 
     Args:
@@ -51,10 +74,10 @@ class Buffer(Tensor):
     __slots__ = ("persistent",)
 
     def __init__(self, data: Tensor | Array, persistent: bool = True) -> None:
-        super().__init__(data.data if isinstance(data, Tensor) else data)
+        super().__init__(data)
         self.persistent = persistent
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
-        copy = Buffer(self.data.copy(), self.persistent)
+        copy = Buffer(self._copied_data(), self.persistent)
         memo[id(self)] = copy
         return copy

@@ -1,0 +1,239 @@
+"""Module: a tree of parameters, buffers and other modules that computes something."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from minigrad.backend.device import Device
+from minigrad.backend.dtypes import DtypeLike, as_dtype, is_float
+from minigrad.errors import ArgumentError, DtypeError
+from minigrad.nn.state import IncompatibleKeys, load_state, move_state
+from minigrad.nn.tree import ModuleTree
+from minigrad.tensor import Tensor
+
+Self = TypeVar("Self", bound="Module")
+Hook = Callable[..., Any]
+Remove = Callable[[], None]
+
+_next_hook = itertools.count().__next__
+
+
+class Module(ModuleTree):
+    """Base of all layers and networks: assign parameters, buffers and modules to it, and define `forward`.
+
+    What is assigned is found again by its name, in the order of assignment: `net.fc.weight` is "fc.weight" in
+    `named_parameters()` and in `state_dict()`.
+
+    Attributes:
+        training: Whether layers such as Dropout behave as in training.
+
+    Example:
+        >>> class Net(Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.scale = Parameter(np.ones(3, np.float32))
+        ...     def forward(self, x):
+        ...         return x * self.scale
+        >>> [name for name, _ in Net().named_parameters()]
+        ['scale']
+    """
+
+    training: bool
+    forward: Callable[..., Any]
+    _forward_pre_hooks: dict[int, Hook]
+    _forward_hooks: dict[int, Hook]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = True
+        self._forward_pre_hooks, self._forward_hooks = {}, {}
+
+    # --------------------------------------------------------------------------------------------------- running
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `forward` with the hooks around it."""
+        if self._forward_hooks or self._forward_pre_hooks:
+            return self._call_with_hooks(args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for hook in tuple(self._forward_pre_hooks.values()):
+            changed = hook(self, args)
+            if changed is not None:
+                args = changed if isinstance(changed, tuple) else (changed,)
+        output = self.forward(*args, **kwargs)
+        for hook in tuple(self._forward_hooks.values()):
+            changed = hook(self, args, output)
+            output = output if changed is None else changed
+        return output
+
+    def register_forward_pre_hook(self, hook: Hook) -> Remove:
+        """Call hook(module, args) before each forward; what it returns, if not None, replaces the arguments.
+
+        Returns:
+            A function that removes the hook.
+        """
+        return _add_hook(self._forward_pre_hooks, hook)
+
+    def register_forward_hook(self, hook: Hook) -> Remove:
+        """Call hook(module, args, output) after each forward; what it returns, if not None, replaces the output.
+
+        Returns:
+            A function that removes the hook.
+        """
+        return _add_hook(self._forward_hooks, hook)
+
+    # ---------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """Parameters and persistent buffers by dotted name, a shared one under each of its names.
+
+        The tensors are detached and share the memory of the module: copy what has to outlive a training step.
+        """
+        return {name: x.detach() for name, x in self._state(prefix).items()}
+
+    def _state(self, prefix: str = "") -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for path, module in self._walk(prefix.removesuffix(".")):
+            dot = f"{path}." if path else ""
+            found.update((dot + name, p) for name, p in module._parameters.items() if p is not None)
+            found.update((dot + name, b) for name, b in module._buffers.items() if b is not None and b.persistent)
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Copy values into the parameters and buffers, in place: flat layouts and optimizers stay valid.
+
+        Args:
+            state_dict: Tensors or arrays by dotted name, on any device.
+            strict: Whether the names must be exactly those of `state_dict()`; shapes and dtypes always have to fit.
+
+        Returns:
+            The names that are missing in state_dict, and those that the module does not have.
+
+        Raises:
+            StateDictError: names, shapes or dtypes do not fit; all are listed, and the module is as before.
+        """
+        return load_state(f"{self._who()}.load_state_dict", self._state(), state_dict, strict)
+
+    def to(
+        self: Self, device: Device | DtypeLike | None = None, dtype: DtypeLike | None = None
+    ) -> Self:
+        """Move parameters, gradients and buffers to a device, or to a float dtype; in place, returns the module.
+
+        Args:
+            device: A device, or a dtype, as in `to("cuda")` and `to("float64")`.
+            dtype: Integer buffers keep theirs.
+
+        Raises:
+            LayoutError: a parameter that would move lies in a flat layout already.
+        """
+        device, dtype = _target(device, dtype)
+        own = dict(itertools.chain(self.named_parameters(), self.named_buffers()))
+        move_state(f"{self._who()}.to", own, device, dtype)
+        return self
+
+    def float(self: Self) -> Self:
+        """Make float parameters and buffers float32."""
+        return self.to(dtype="float32")
+
+    def double(self: Self) -> Self:
+        """Make float parameters and buffers float64."""
+        return self.to(dtype="float64")
+
+    def half(self: Self) -> Self:
+        """Make float parameters and buffers float16."""
+        return self.to(dtype="float16")
+
+    def bfloat16(self: Self) -> Self:
+        """Make float parameters and buffers bfloat16."""
+        return self.to(dtype="bfloat16")
+
+    def cpu(self: Self) -> Self:
+        """Move everything to the CPU."""
+        return self.to(Device("cpu"))
+
+    def cuda(self: Self, index: int = 0) -> Self:
+        """Move everything to a CUDA device."""
+        return self.to(Device(f"cuda:{index}"))
+
+    def train(self: Self, mode: bool = True) -> Self:
+        """Set `training`, here and below; returns the module."""
+        self.training = mode
+        for child in self.children():
+            child.train(mode)
+        return self
+
+    def eval(self: Self) -> Self:
+        """The same as train(False)."""
+        return self.train(False)
+
+    def apply(self: Self, function: Callable[[Module], object]) -> Self:
+        """Call function(module) on every module, children first; returns the module."""
+        for child in tuple(self.children()):
+            child.apply(function)
+        function(self)
+        return self
+
+    def requires_grad_(self: Self, requires_grad: bool = True) -> Self:
+        """Start or stop training every parameter; returns the module."""
+        for param in self.parameters():
+            param.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop every gradient; with set_to_none=False fill those present with zeros instead."""
+        for param in self.parameters():
+            if set_to_none:
+                param.grad_array = None
+            elif param.grad_array is not None:
+                param.grad_array[...] = 0
+
+    # ------------------------------------------------------------------------------------------- text and copies
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the brackets; for subclasses to define."""
+        return ""
+
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        lines = [extra] if extra and self._modules else []
+        lines += [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self._modules.items()]
+        body = "\n  " + "\n  ".join(lines) + "\n" if lines else extra
+        return f"{self._who()}({body})"
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ArgumentError(
+            f"pickle: expected plain data, got a {self._who()}: save its state_dict() with nn.save_file, "
+            "or copy it with copy.deepcopy"
+        )
+
+
+def _target(device: Any, dtype: Any) -> tuple[Device | None, Any]:
+    """Both arguments of `to`, whose first may also be the dtype."""
+    named = isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda")
+    if device is not None and not named and not isinstance(device, Device):
+        if dtype is not None:
+            raise ArgumentError(f"to: expected a device and a dtype, got {device!r} and {dtype!r}")
+        device, dtype = None, device
+    if dtype is not None and not is_float(as_dtype(dtype)):
+        raise DtypeError(f"to: expected a float dtype, got {as_dtype(dtype).name}")
+    return Device(device) if device is not None else None, None if dtype is None else as_dtype(dtype)
+
+
+def _add_hook(hooks: dict[int, Hook], hook: Hook) -> Remove:
+    key = _next_hook()
+    hooks[key] = hook
+
+    def remove() -> None:
+        hooks.pop(key, None)
+
+    return remove
