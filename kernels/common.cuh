@@ -33,7 +33,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float
 // ------------------------------------------------------------------------------------------------------ operations
 // Each has an identity, which threads without an element contribute. NaN wins in max and min, as in NumPy.
 
-template <typename T> __device__ __forceinline__ T infinity() { return static_cast<T>(1e300 * 1e300); }
+template <typename T> __device__ __forceinline__ T infinity() { return static_cast<T>(__int_as_float(0x7f800000)); }
 
 struct Sum {
     template <typename T> static __device__ __forceinline__ T identity() { return T(0); }
