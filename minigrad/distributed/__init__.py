@@ -1,0 +1,25 @@
+"""Data-parallel training: ranks and their collectives, buckets, the reducer, replicas."""
+
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.solo import SoloCommunicator
+from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
+from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
+from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.run import run
+
+DDP = DistributedDataParallel
+
+__all__ = [
+    "BucketPlan",
+    "Communicator",
+    "DDP",
+    "DistributedDataParallel",
+    "ReduceOp",
+    "SoloCommunicator",
+    "ThreadCommunicator",
+    "ThreadWorld",
+    "Work",
+    "plan_buckets",
+    "run",
+]

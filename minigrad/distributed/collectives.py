@@ -1,0 +1,117 @@
+"""Collectives as functions of a list of arrays, element r being rank r's. No rank, clock or thread in here.
+
+Sums go over the ranks in one fixed pairwise order: neighbours first, then pairs of pairs; an odd one out waits for
+its turn. The result therefore depends neither on timing nor on how a gradient is cut into buckets, and for powers of
+two a rank that adds up its own consecutive shards in the same order fits into the larger tree bit for bit.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, is_float
+from minigrad.errors import ArgumentError, DtypeError
+
+
+class ReduceOp(enum.Enum):
+    """How a reduction combines the values of the ranks; the names are NCCL's."""
+
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+    PROD = "prod"
+
+
+def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
+    """Overwrite every array by the reduction of all of them; each then holds the same bits.
+
+    float16 and bfloat16 are combined in float32 and rounded once. No array may overlap another.
+
+    Args:
+        arrays: One a rank, of equal shape and dtype.
+        op: AVG needs a float dtype.
+
+    Raises:
+        ArgumentError: no array at all.
+        DtypeError: AVG of integers.
+    """
+    if not arrays:
+        raise ArgumentError("all_reduce: expected at least one array, got none")
+    total = _reduced(arrays, op)
+    for array in arrays:
+        array[...] = total
+
+
+def _reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
+    """The reduction of all arrays; the arrays themselves may be overwritten on the way."""
+    dtype = arrays[0].dtype
+    if op is ReduceOp.AVG and not is_float(dtype):
+        raise DtypeError(f"all_reduce: expected a float dtype for AVG, got {dtype.name}")
+    wide = [a.astype(np.float32) for a in arrays] if is_float(dtype) and dtype.itemsize == 2 else list(arrays)
+    total = pairwise(wide, _combine(op, array_module(arrays[0])))
+    if op is ReduceOp.AVG:
+        total /= len(arrays)
+    return total
+
+
+def _combine(op: ReduceOp, xp: Any) -> Callable[[Array, Array], None]:
+    """A function that folds its second argument into its first."""
+    names = {ReduceOp.MIN: "minimum", ReduceOp.MAX: "maximum", ReduceOp.PROD: "multiply"}
+    ufunc = getattr(xp, names.get(op, "add"))
+
+    def fold(into: Array, other: Array) -> None:
+        ufunc(into, other, out=into)
+
+    return fold
+
+
+def pairwise(values: Sequence[Any], fold: Callable[[Any, Any], None]) -> Any:
+    """Fold all values into the first in the fixed pairwise order, and return it.
+
+    Args:
+        values: At least one; all but the first are left in an unspecified state.
+        fold: fold(a, b) combines b into a.
+    """
+    stride = 1
+    while stride < len(values):
+        for i in range(0, len(values) - stride, 2 * stride):
+            fold(values[i], values[i + stride])
+        stride *= 2
+    return values[0]
+
+
+def broadcast(arrays: Sequence[Array], root: int) -> None:
+    """Overwrite every array by the root's."""
+    for array in arrays:
+        if array is not arrays[root]:
+            array[...] = arrays[root]
+
+
+def reduce_scatter(outputs: Sequence[Array], inputs: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
+    """Give rank r part r of the reduction of all inputs; the inputs may be overwritten.
+
+    Shapes:
+        inputs: (world_size * n,) each, outputs: (n,) each
+    """
+    total = _reduced(inputs, op)
+    for output, part in zip(outputs, total.reshape(len(inputs), -1)):
+        output[...] = part.reshape(output.shape)
+
+
+def all_gather(outputs: Sequence[Array], inputs: Iterable[Array]) -> None:
+    """Give every rank the inputs of all ranks, in order of rank.
+
+    Shapes:
+        inputs: (n,) each, outputs: (world_size * n,) each
+    """
+    parts = [part.reshape(-1) for part in inputs]
+    for output in outputs:
+        flat = output.reshape(len(parts), -1)
+        for i, part in enumerate(parts):
+            flat[i] = part

@@ -1,0 +1,247 @@
+"""What a communicator is: the collectives of one rank, and what is checked before each of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from minigrad.backend.device import Device, array_module
+from minigrad.backend.dtypes import Array, is_float
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+class Work(Protocol):
+    """A collective under way. The array must be left alone until `wait` returned."""
+
+    def done(self) -> bool:
+        """Whether the result is there, without waiting."""
+
+    def wait(self, host: bool = False) -> None:
+        """Order what the caller's stream does next after the collective; on the CPU, and with host=True, block.
+
+        Raises:
+            CollectiveTimeoutError: a rank did not come in time; it is named.
+            CollectiveMismatchError: another rank made another call.
+            RankFailedError: another rank failed.
+        """
+
+
+class DoneWork:
+    """The work of a collective that was over when it was called."""
+
+    def done(self) -> bool:
+        """Always."""
+        return True
+
+    def wait(self, host: bool = False) -> None:
+        """Nothing to wait for."""
+
+
+class Clock(Protocol):
+    """What time is, for the time models: the host's clock, or a simulation's."""
+
+    def now_s(self) -> float:
+        """Seconds since some fixed moment."""
+
+    def compute(self, samples: float) -> None:
+        """This rank is about to compute on so many samples: a simulation advances its time, the host's clock runs."""
+
+
+class HostClock:
+    """The clock of this machine."""
+
+    def now_s(self) -> float:
+        """Seconds of a clock that never goes back."""
+        return time.perf_counter()
+
+    def compute(self, samples: float) -> None:
+        """Nothing to do: real time passes by itself."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What one rank says that it calls; ranks compare them, so that a mismatch is an error and no hang or garbage.
+
+    Attributes:
+        seq: Number of the call on this communicator, from 0.
+        kind: Name of the collective.
+        detail: Reduction, root, or layout id, where there is one.
+        dtype: Name of the dtype, empty for host data.
+        count: Elements; -1 where ranks may differ.
+    """
+
+    seq: int
+    kind: str
+    detail: str = ""
+    dtype: str = ""
+    count: int = -1
+
+    def __str__(self) -> str:
+        size = f" of {self.count} {self.dtype}" if self.count >= 0 else ""
+        return f"call {self.seq}: {self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}"
+
+
+class Communicator(Protocol):
+    """The collectives of one rank. Every rank makes the same calls in the same order.
+
+    Arrays are contiguous and changed in place, on the caller's current stream. One thread calls at a time.
+
+    Attributes:
+        rank: This rank, 0 <= rank < world_size.
+        world_size: How many ranks there are.
+        device: Where the arrays live.
+        clock: What time is for the time models.
+        timeout_s: How long a collective waits for the others.
+    """
+
+    rank: int
+    world_size: int
+    device: Device
+    clock: Clock
+    timeout_s: float
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A 1-D array on which collectives are cheapest: in a shared segment where there is one."""
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
+        """Overwrite array by its reduction over the ranks; the same bits on all of them.
+
+        Args:
+            layout: An id that all ranks have to agree on, for example of a bucket plan.
+        """
+
+    def broadcast(self, array: Array, root: int = 0) -> Work:
+        """Overwrite array by the root's."""
+
+    def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
+        """Overwrite output (n,) by part `rank` of the reduction of source (world_size * n,).
+
+        The source may be overwritten too.
+        """
+
+    def all_gather(self, output: Array, source: Array) -> Work:
+        """Overwrite output (world_size * n,) by the sources (n,) of all ranks, in order of rank."""
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, in order of rank; blocks. JSON data only, for small things."""
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+
+    def abort(self, reason: str) -> None:
+        """Fail all ranks: their pending and later calls raise RankFailedError with this reason."""
+
+    def close(self) -> None:
+        """Give everything back; idempotent. Later calls raise."""
+
+
+def default_timeout_s(timeout_s: float | None = None) -> float:
+    """A timeout as given, else $MINIGRAD_TIMEOUT_S, else 300 s.
+
+    Raises:
+        ArgumentError: it is no positive number.
+    """
+    text = os.environ.get("MINIGRAD_TIMEOUT_S")
+    given: Any = timeout_s if timeout_s is not None else (text if text is not None else DEFAULT_TIMEOUT_S)
+    try:
+        seconds = float(given)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"timeout: expected seconds > 0, got {given!r}") from error
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ArgumentError(f"timeout: expected seconds > 0, got {given!r}")
+    return seconds
+
+
+def check_world(who: str, rank: int, world_size: int) -> None:
+    """Refuse a rank outside its world.
+
+    Raises:
+        ArgumentError: not 0 <= rank < world_size.
+    """
+    for name, value in (("rank", rank), ("world_size", world_size)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ArgumentError(f"{who}: expected an integer {name}, got {value!r}")
+    if not 0 <= rank < world_size:
+        raise ArgumentError(f"{who}: expected 0 <= rank < world_size, got rank {rank} of {world_size}")
+
+
+def check_array(who: str, rank: int, array: Array) -> None:
+    """Refuse what a collective can't take.
+
+    Raises:
+        DtypeError: it is no array.
+        ShapeError: it is not C-contiguous.
+    """
+    try:
+        array_module(array)
+    except DtypeError as error:
+        got = type(array).__name__
+        raise DtypeError(f"rank {rank}: {who}: expected an array, got {got}: pass its .data") from error
+    if not array.flags.c_contiguous:
+        raise ShapeError(
+            f"rank {rank}: {who}: expected a C-contiguous array, got strides {array.strides} for shape {array.shape}: "
+            "use ascontiguousarray"
+        )
+
+
+def check_reduction(who: str, rank: int, array: Array, op: ReduceOp) -> None:
+    """Refuse a reduction that is none, or an average of integers.
+
+    Raises:
+        ArgumentError: op is no ReduceOp.
+        DtypeError: AVG of integers.
+    """
+    if not isinstance(op, ReduceOp):
+        raise ArgumentError(f"rank {rank}: {who}: expected a ReduceOp, got {op!r}")
+    if op is ReduceOp.AVG and not is_float(array.dtype):
+        raise DtypeError(f"rank {rank}: {who}: expected a float dtype for AVG, got {array.dtype.name}")
+
+
+def check_root(who: str, rank: int, root: int, world_size: int) -> None:
+    """Refuse a root that is no rank.
+
+    Raises:
+        ArgumentError: not 0 <= root < world_size.
+    """
+    if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < world_size:
+        raise ArgumentError(f"rank {rank}: {who}: expected a root in [0, {world_size}), got {root!r}")
+
+
+def check_parts(who: str, rank: int, whole: Array, part: Array, world_size: int) -> None:
+    """Refuse a whole that is not world_size parts.
+
+    Raises:
+        ShapeError: the sizes do not fit. DtypeError: the dtypes differ.
+    """
+    if whole.size != world_size * part.size:
+        raise ShapeError(
+            f"rank {rank}: {who}: expected {world_size} x {part.size} elements in all, got {whole.size}"
+        )
+    if whole.dtype != part.dtype:
+        raise DtypeError(f"rank {rank}: {who}: expected one dtype, got {whole.dtype.name} and {part.dtype.name}")
+
+
+def encode_object(who: str, rank: int, value: Any) -> bytes:
+    """Host data as bytes, by JSON.
+
+    Raises:
+        DtypeError: it is no JSON data.
+    """
+    try:
+        return json.dumps(value).encode()
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"rank {rank}: {who}: expected JSON data, got {type(value).__name__}: {error}") from error
+
+
+def decode_object(data: bytes) -> Any:
+    """What `encode_object` made bytes of."""
+    return json.loads(data)

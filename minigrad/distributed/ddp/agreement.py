@@ -1,0 +1,56 @@
+"""Do the replicas agree? Compared over the ranks when a module is wrapped, so that later steps need not doubt it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.distributed.comm.base import Communicator
+from minigrad.errors import ReplicaMismatchError
+from minigrad.nn.module import Module
+
+Description = list[list[Any]]
+
+
+def describe(module: Module) -> Description:
+    """Name, kind, shape, dtype and requires_grad of each parameter and buffer, in order; plain data."""
+    params = [
+        [name, "parameter", list(p.shape), p.dtype.name, p.requires_grad] for name, p in module.named_parameters()
+    ]
+    buffers = [[name, "buffer", list(b.shape), b.dtype.name, False] for name, b in module.named_buffers()]
+    return params + buffers
+
+
+def first_difference(descriptions: list[Description]) -> str:
+    """What differs first between rank 0 and another rank, in words; empty where all agree."""
+    for rank, other in enumerate(descriptions):
+        for i, (mine, theirs) in enumerate(zip(descriptions[0], other)):
+            if mine != theirs:
+                return f"entry {i} is {_words(mine)} on rank 0 and {_words(theirs)} on rank {rank}"
+        if len(other) != len(descriptions[0]):
+            return _missing(descriptions[0], other, rank)
+    return ""
+
+
+def _missing(mine: Description, theirs: Description, rank: int) -> str:
+    longer, owner = (mine, 0) if len(mine) > len(theirs) else (theirs, rank)
+    extra = _words(longer[min(len(mine), len(theirs))])
+    return f"{len(mine)} entries on rank 0 and {len(theirs)} on rank {rank}: only rank {owner} has {extra}"
+
+
+def _words(entry: list[Any]) -> str:
+    name, kind, shape, dtype, trainable = entry
+    frozen = "" if trainable or kind == "buffer" else ", frozen"
+    return f"{kind} {name!r} {dtype} {tuple(shape)}{frozen}"
+
+
+def check_replicas(module: Module, comm: Communicator) -> None:
+    """Refuse replicas that differ in the names, shapes, dtypes, order or requires_grad of parameters and buffers.
+
+    Raises:
+        ReplicaMismatchError: on all ranks; it names the first difference.
+    """
+    difference = first_difference(comm.all_gather_object(describe(module)))
+    if difference:
+        raise ReplicaMismatchError(
+            f"rank {comm.rank}: DistributedDataParallel: expected equal replicas, got a difference: {difference}"
+        )

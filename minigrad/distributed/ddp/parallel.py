@@ -1,0 +1,243 @@
+"""DistributedDataParallel: one rank's wrapper of a module, whose backward combines gradients over all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, Literal
+
+from minigrad.autograd import is_grad_enabled, mark_changed
+from minigrad.backend.device import Device
+from minigrad.distributed.comm.base import Communicator, check_root
+from minigrad.distributed.ddp.agreement import check_replicas
+from minigrad.distributed.ddp.buckets import MIB, BucketPlan
+from minigrad.distributed.ddp.reducer import Reducer, check_samples
+from minigrad.errors import ArgumentError, DeviceError, LayoutError, ShapeError
+from minigrad.nn.module import Module
+from minigrad.tensor import Tensor
+
+
+class DistributedDataParallel(Module):
+    """A module whose gradients are those of the mean over the global batch, whatever each rank's shard.
+
+    Each rank wraps its own replica and computes the mean loss over its own samples; when `backward()` returns, the
+    gradients are Σ n_r·g_r / Σ n_r over all ranks, in buckets that travel while backward still runs. n_r is the
+    length of axis `batch_dim` of the first tensor argument of forward; `with ddp.samples(n):` sets it where the
+    loss is a mean over something else, such as tokens.
+
+    Args:
+        module: The replica. All ranks must have the same parameters in the same order.
+        comm: The ranks.
+        batch_dim: Axis of the samples in the first tensor argument.
+        bucket_cap_mb: Largest bucket in MiB; see `plan_buckets`.
+        first_bucket_mb: Largest first bucket in MiB.
+        bucket_cap_bytes: Largest bucket in bytes, instead of bucket_cap_mb.
+        find_unused_parameters: Let a backward leave parameters out: they count as zero.
+        reduce: "mean" as above; "sum" adds the gradients up, for losses that are sums or already global.
+        init_sync: Broadcast parameters and buffers of rank 0 at construction.
+        bucket_plan: A plan to use, for example one saved from another run.
+
+    Attributes:
+        module, comm: What was given.
+
+    Raises:
+        ReplicaMismatchError: the replicas differ in names, shapes, dtypes, order or requires_grad; on all ranks.
+        ArgumentError: nothing to train, a wrapper inside, or a wrong option.
+        DeviceError: the parameters do not live on the communicator's device.
+
+    Example:
+        >>> from minigrad import nn, distributed, randn
+        >>> def body(comm):
+        ...     ddp = distributed.DistributedDataParallel(nn.Linear(3, 1), comm)
+        ...     ddp(randn(4, 3)).mean().backward()
+        ...     return ddp.module.weight.grad.tolist()
+        >>> first, second = distributed.run(body, 2)
+        >>> first == second
+        True
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        comm: Communicator,
+        *,
+        batch_dim: int = 0,
+        bucket_cap_mb: float = 25,
+        first_bucket_mb: float = 1,
+        bucket_cap_bytes: int | None = None,
+        find_unused_parameters: bool = False,
+        reduce: Literal["mean", "sum"] = "mean",
+        init_sync: bool = True,
+        bucket_plan: BucketPlan | None = None,
+    ) -> None:
+        super().__init__()
+        _check_module(module, comm)
+        if reduce not in ("mean", "sum"):
+            raise ArgumentError(f"DistributedDataParallel: expected reduce 'mean' or 'sum', got {reduce!r}")
+        cap = _cap_bytes("bucket_cap_mb", bucket_cap_mb) if bucket_cap_bytes is None else bucket_cap_bytes
+        self._options: dict[str, Any] = {
+            "cap_bytes": cap,
+            "first_cap_bytes": min(_cap_bytes("first_bucket_mb", first_bucket_mb), cap),
+            "find_unused": find_unused_parameters,
+            "mean": reduce == "mean",
+            "plan": bucket_plan,
+        }
+        self.batch_dim = batch_dim
+        check_replicas(module, comm)
+        self._wrap(module, comm)
+        if init_sync:
+            self.broadcast_parameters(0)
+
+    def _wrap(self, module: Module, comm: Communicator) -> None:
+        self.module = module
+        self.comm = comm
+        named = list(module.named_parameters())
+        self._identity = [(name, id(p)) for name, p in named]
+        self.reducer = Reducer(comm, named, **self._options)
+
+    # -------------------------------------------------------------------------------------------- training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module, and count the samples where gradients are recorded."""
+        if is_grad_enabled():
+            self._check_parameters()
+            samples = self._count(args, kwargs)
+            self.comm.clock.compute(samples)
+            self.reducer.add_forward(samples)
+        return self.module(*args, **kwargs)
+
+    def _count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        if self.reducer.override is not None:
+            return self.reducer.override
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Tensor):
+                if not -value.ndim <= self.batch_dim < value.ndim:
+                    raise ShapeError(
+                        f"DistributedDataParallel: expected an input with axis batch_dim={self.batch_dim}, "
+                        f"got shape {value.shape}: use samples(n)"
+                    )
+                return float(value.shape[self.batch_dim])
+        raise ArgumentError(
+            "DistributedDataParallel: expected a tensor argument to count samples, got none: use samples(n)"
+        )
+
+    @contextmanager
+    def samples(self, n: float) -> Iterator[None]:
+        """Count n samples for the forward or the backward inside, instead of the length of the batch.
+
+        Use it where the loss is a mean over something else: the tokens that are not padding, say. n may be 0.
+
+        Example: `with ddp.samples(mask.sum().item()): loss.backward()`
+        """
+        previous, self.reducer.override = self.reducer.override, check_samples("samples", n)
+        try:
+            yield
+        finally:
+            self.reducer.override = previous
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Keep the gradients of each backward inside local; the next backward outside combines all of them.
+
+        What counts is where backward() is called, not where forward was. The rank's weight is then its samples
+        since the last synchronisation; gradients add up as in PyTorch, so for K passes of a mean divide by K.
+        """
+        previous, self.reducer.syncing = self.reducer.syncing, False
+        try:
+            yield
+        finally:
+            self.reducer.syncing = previous
+
+    def flush(self) -> None:
+        """Take part in this step's synchronisation without a backward.
+
+        For a rank whose loss reaches no parameter, or to combine what was accumulated under `no_sync`.
+        """
+        self._check_parameters()
+        self.reducer.flush()
+
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Overwrite parameters and buffers of all ranks, in place, by the root's.
+
+        Raises:
+            ArgumentError: root is no rank.
+        """
+        check_root("broadcast_parameters", self.comm.rank, root, self.comm.world_size)
+        works = [self.comm.broadcast(buffer.data, root) for buffer in self.reducer.buffers]
+        buffers = [buffer for _, buffer in self.module.named_buffers()]
+        works += [self.comm.broadcast(buffer.data, root) for buffer in buffers]
+        for work in works:
+            work.wait()
+        for tensor in (*self.module.parameters(), *buffers):
+            mark_changed(tensor)
+
+    # ----------------------------------------------------------------------------------------------- state
+
+    @property
+    def plan(self) -> BucketPlan:
+        """The bucket plan in force; print it, or save it with `to_json`."""
+        return self.reducer.plan
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own state_dict: its keys have no `module.` in front."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state: Any, strict: bool = True) -> Any:
+        """Load a state_dict of the module, with or without `module.` in front of all keys."""
+        if state and all(key.startswith("module.") for key in state):
+            state = {key.removeprefix("module."): value for key, value in state.items()}
+        return self.module.load_state_dict(state, strict)
+
+    def unwrap(self) -> Module:
+        """Stop combining gradients, and return the module."""
+        self.reducer.detach()
+        return self.module
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
+        twin = object.__new__(type(self))
+        Module.__init__(twin)
+        memo[id(self)] = twin
+        twin._options, twin.batch_dim = dict(self._options), self.batch_dim
+        twin._wrap(deepcopy(self.module, memo), self.comm)
+        return twin
+
+    def _check_parameters(self) -> None:
+        now = [(name, id(p)) for name, p in self.module.named_parameters()]
+        if now != self._identity:
+            changed = sorted({name for name, _ in set(now) ^ set(self._identity)})
+            raise LayoutError(
+                f"rank {self.comm.rank}: DistributedDataParallel: expected the parameters that were wrapped, "
+                f"got others at {', '.join(changed)}: wrap the module after its last change"
+            )
+
+
+def _check_module(module: Module, comm: Communicator) -> None:
+    if not isinstance(module, Module):
+        raise ArgumentError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
+    if any(isinstance(inner, DistributedDataParallel) for inner in module.modules()):
+        raise ArgumentError("DistributedDataParallel: expected a module without wrapper inside, got a nested one")
+    params = list(module.parameters())
+    if any(isinstance(listener, Reducer) for p in params for listener in p.listeners):
+        raise ArgumentError(
+            "DistributedDataParallel: expected parameters that no wrapper reduces yet, got some that one does: "
+            "unwrap() it first"
+        )
+    if not any(p.requires_grad for p in params):
+        raise ArgumentError(
+            f"DistributedDataParallel: expected a parameter that requires grad, got none in {type(module).__name__}"
+        )
+    devices: set[Device] = {p.device for p in params}
+    if devices != {comm.device}:
+        listed = ", ".join(sorted(map(str, devices)))
+        raise DeviceError(
+            f"rank {comm.rank}: DistributedDataParallel: expected all parameters on {comm.device}, got {listed}: "
+            "move the module first"
+        )
+
+
+def _cap_bytes(name: str, mib: float) -> int:
+    if isinstance(mib, bool) or not isinstance(mib, (int, float)) or not 0 < mib < math.inf:
+        raise ArgumentError(f"DistributedDataParallel: expected {name} to be MiB > 0, got {mib!r}")
+    return max(1, int(mib * MIB))

@@ -1,0 +1,105 @@
+"""Thread ranks: `run(fn, world_size)` calls a function once a rank, and fails as a whole when one rank fails."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from minigrad.backend.random import set_noise_key
+from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
+from minigrad.errors import DistributedError, RankFailedError
+
+T = TypeVar("T")
+
+
+def run(
+    fn: Callable[..., T],
+    world_size: int,
+    *args: Any,
+    timeout_s: float | None = None,
+    blas_threads: int | None = None,
+) -> list[T]:
+    """Call fn(comm, *args) in a thread for each rank, and return the results in order of rank.
+
+    Every rank runs in a copy of the caller's context: modes and the seed carry over, the init stream is the same on
+    all ranks, the noise stream is each rank's own.
+
+    Args:
+        world_size: Number of ranks, >= 1.
+        timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        blas_threads: BLAS threads while it runs; by default the cores divided among the ranks, at least 1.
+
+    Raises:
+        Exception: what the first failing rank raised, with a note that names the rank. The other ranks are stopped
+            at their next collective; a rank that does not come to one within the timeout is left running, and
+            a second note says so.
+
+    Example:
+        >>> run(lambda comm: comm.rank * 10, 2)
+        [0, 10]
+    """
+    world = ThreadWorld(world_size, timeout_s=timeout_s)
+    results: list[Any] = [None] * world.world_size
+    errors: list[tuple[int, BaseException]] = []  # in order of time
+
+    def body(comm: ThreadCommunicator) -> None:
+        set_noise_key(comm.rank)
+        try:
+            results[comm.rank] = fn(comm, *args)
+        except BaseException as error:
+            errors.append((comm.rank, error))
+            world.fail(_failed(comm.rank, error))
+        finally:
+            world.leave(comm.rank, "has returned")
+
+    limit = blas_threads if blas_threads is not None else max(1, (os.cpu_count() or 1) // world.world_size)
+    with threadpool_limits(limits=limit, user_api="blas"):
+        threads = [_start(body, comm) for comm in world.communicators()]
+        running = _join(threads, world, errors)
+    if errors:
+        _raise_first(errors, running)
+    return results
+
+
+def _failed(rank: int, error: BaseException) -> DistributedError:
+    failure = RankFailedError(f"rank {rank} failed first: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _start(body: Callable[[ThreadCommunicator], None], comm: ThreadCommunicator) -> threading.Thread:
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(body, comm), name=f"rank-{comm.rank}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _join(threads: list[threading.Thread], world: ThreadWorld, errors: list[tuple[int, BaseException]]) -> list[str]:
+    """Wait for all ranks, once one has raised no longer than the timeout; return who is still running."""
+    try:
+        for thread in threads:
+            while thread.is_alive() and not errors:
+                thread.join(0.2)
+        for thread in threads:
+            thread.join(world.timeout_s)
+    except BaseException:  # an interrupt: let the ranks end before the caller goes on
+        world.fail(RankFailedError("the caller of run() was interrupted"))
+        raise
+    return [thread.name for thread in threads if thread.is_alive()]
+
+
+def _raise_first(errors: list[tuple[int, BaseException]], running: list[str]) -> None:
+    """Raise the error that came first; those of other ranks are mostly its consequence."""
+    rank, error = next((e for e in errors if not isinstance(e[1], RankFailedError)), errors[0])
+    notes = [f"raised on rank {rank}"]
+    if running:
+        notes.append(f"still running, and left to itself: {', '.join(running)}")
+    if hasattr(error, "add_note"):
+        for note in notes:
+            error.add_note(note)
+    raise error
