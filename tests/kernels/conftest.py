@@ -1,4 +1,4 @@
-"""CuPy and NVRTC come as packages for Linux on x86-64 only, see the extra `test`: elsewhere nothing compiles kernels."""
+"""CuPy and NVRTC come with the extra `test` on Linux for x86-64 only: elsewhere nothing compiles kernels."""
 
 import platform
 import sys

@@ -1,0 +1,46 @@
+"""One case on PyTorch's side, as arrays. Only the recorder and the tests under the marker `torch` import this."""
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from tests.parity.compare import is_float
+
+
+def run_theirs(case, dtype=np.float64):
+    """Inputs, output, cotangent and input gradients of a case by name, computed in the given float dtype."""
+    inputs = [value.astype(dtype) if is_float(value) else value for value in case.draw()]
+    tensors = [as_torch(value, requires_grad=case.differentiable) for value in inputs]
+    output = case.theirs(torch, *tensors)
+    found = {f"input.{i}": value for i, value in enumerate(inputs) if isinstance(value, np.ndarray)}
+    found["output"] = as_numpy(output)
+    if case.differentiable:
+        found["cotangent"] = cotangent_for(case, found["output"])
+        if output.requires_grad:
+            output.backward(torch.tensor(found["cotangent"], dtype=output.dtype))
+        for i, value in enumerate(inputs):
+            if is_float(value):
+                gradient = tensors[i].grad
+                found[f"gradient.{i}"] = np.zeros_like(value) if gradient is None else as_numpy(gradient)
+    return found
+
+
+def cotangent_for(case, output):
+    """A gradient for the output, the same in every run."""
+    rng = np.random.Generator(np.random.Philox(key=1 + sum(case.id.encode())))
+    return np.asarray(rng.standard_normal(output.shape)).astype(output.dtype)
+
+
+def as_torch(value, requires_grad):
+    """An array as a torch tensor; any other argument as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return torch.tensor(value, requires_grad=requires_grad and is_float(value))
+
+
+def as_numpy(tensor):
+    """A torch tensor as an array of its own memory."""
+    tensor = tensor.detach().resolve_conj().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    return tensor.numpy().copy()
