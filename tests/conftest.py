@@ -1,5 +1,7 @@
 """What all tests share. The time limit of a test, the markers and "warnings are errors" are in setup.cfg."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -13,3 +15,17 @@ settings.load_profile("minigrad")
 def rng():
     """A generator of NumPy, in the same state for each test."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def strict_cupy(monkeypatch):
+    """The stand-in for CuPy in its place: `cuda:0` and `cuda:1` are there, on NumPy memory; see tests/strict_cupy."""
+    from minigrad.backend import device
+    from minigrad.ops import operands
+    from tests.strict_cupy import cupy
+
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    cupy.syncs.count = 0
+    yield cupy
+    device._MODULES.pop(cupy.ndarray, None)
+    operands._kept_constant.cache_clear()

@@ -1,0 +1,91 @@
+"""How a call reaches NumPy: stand-in arrays go down to their memory after a check, results come up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.strict_cupy import array as arrays
+from tests.strict_cupy.device import current_id, syncs
+from tests.strict_cupy.errors import RefusedError, StrictError
+from tests.strict_cupy.names import REFUSED_KEYWORDS, WAITING
+
+
+def lower(who: str, value: Any) -> Any:
+    """The memory of stand-in arrays, also within lists and tuples; scalars as they are.
+
+    Raises:
+        RefusedError: a NumPy array, even one of no axes.
+        StrictError: an array on another than the current device.
+    """
+    if isinstance(value, arrays.ndarray):
+        check_current(who, value)
+        return value.memory
+    if isinstance(value, np.ndarray):
+        raise RefusedError(f"{who}: expected device arrays, got a NumPy array of shape {value.shape}")
+    if isinstance(value, (list, tuple)):
+        return type(value)([lower(who, part) for part in value])
+    return value
+
+
+def check_current(who: str, array: Any) -> None:
+    """Refuse an array on another than the current device: a mix of devices, or a kernel on the wrong one."""
+    if array.device.id != current_id():
+        raise StrictError(
+            f"{who}: expected arrays on the current device cuda:{current_id()}, got one on cuda:{array.device.id}"
+        )
+
+
+def lift(result: Any) -> Any:
+    """NumPy's arrays and scalars as arrays of the current device, also within lists and (named) tuples."""
+    if isinstance(result, (np.ndarray, np.generic)):
+        return arrays.ndarray(in_c_order(np.asarray(result)), current_id())
+    if isinstance(result, tuple):
+        parts = [lift(part) for part in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+    return [lift(part) for part in result] if isinstance(result, list) else result
+
+
+def call(function: Callable[..., Any], who: str, args: Any, options: dict[str, Any]) -> Any:
+    """One call of a NumPy function on the current device, under CuPy's rules for its arguments."""
+    refused = REFUSED_KEYWORDS.get(who, frozenset()) & options.keys()
+    if refused:
+        raise RefusedError(f"{who}: expected no keyword {', '.join(sorted(refused))}: CuPy does not take it")
+    if who in WAITING:
+        syncs.note(who)
+    low_args = [lower(who, arg) for arg in args]
+    low_options = {name: lower(who, value) for name, value in options.items()}
+    result = run(function, who, low_args, low_options)
+    out = options.get("out")
+    return out if isinstance(out, arrays.ndarray) else lift(result)
+
+
+def run(function: Callable[..., Any], who: str, args: Any, options: dict[str, Any], indexes: bool = True) -> Any:
+    """A NumPy function on plain memory, without floating-point warnings.
+
+    Args:
+        indexes: An index out of range comes from an index array, which CuPy would wrap around without a word.
+
+    Raises:
+        StrictError: such an index, or a write into memory that is read-only.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            return function(*args, **options)
+    except np.exceptions.AxisError:
+        raise
+    except ValueError as error:
+        if "read-only" in str(error):
+            raise StrictError(f"{who}: wrote into memory that is shared, or must not change") from error
+        raise
+    except IndexError as error:
+        if indexes and "out of bounds" in str(error):
+            raise StrictError(f"{who}: {error}: CuPy would wrap around without a word") from error
+        raise
+
+
+def in_c_order(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """New memory in C order: NumPy keeps the order of the inputs, CuPy need not."""
+    return result.copy(order="C") if result.base is None and not result.flags.c_contiguous else result

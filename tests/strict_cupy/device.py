@@ -1,0 +1,105 @@
+"""Two devices that are none, the current one of each thread, and the count of what would wait for a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from tests.strict_cupy.errors import StrictError
+
+DEVICE_COUNT = 2
+
+
+class Syncs:
+    """How often the host waited for the device; inside `forbidden()` the first time raises."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._forbidden = 0
+
+    def note(self, what: str) -> None:
+        """Count one wait."""
+        self.count += 1
+        if self._forbidden:
+            raise StrictError(f"{what}: expected no wait for the GPU here, got one")
+
+    @contextlib.contextmanager
+    def forbidden(self) -> Iterator[None]:
+        """Raise at the first wait inside the block."""
+        self._forbidden += 1
+        try:
+            yield
+        finally:
+            self._forbidden -= 1
+
+
+syncs = Syncs()
+no_sync = syncs.forbidden
+_thread = threading.local()
+
+
+def current_id() -> int:
+    """The current device of this thread: 0 in a new one, as in CUDA."""
+    return getattr(_thread, "device", 0)
+
+
+class Device:
+    """cupy.cuda.Device: names a device; current inside a with block, or after use()."""
+
+    def __init__(self, device: int | Device | None = None) -> None:
+        self.id = current_id() if device is None else int(getattr(device, "id", device))
+        self._outer: list[int] = []
+
+    def _check(self) -> None:
+        if not 0 <= self.id < DEVICE_COUNT:
+            raise StrictError(f"cudaErrorInvalidDevice: expected a device below {DEVICE_COUNT}, got {self.id}")
+
+    def use(self) -> Device:
+        """Make it current for this thread."""
+        self._check()
+        _thread.device = self.id
+        return self
+
+    def synchronize(self) -> None:
+        """Wait until it is idle."""
+        syncs.note("Device.synchronize")
+
+    def __enter__(self) -> Device:
+        self._outer.append(current_id())
+        return self.use()
+
+    def __exit__(self, *error: object) -> None:
+        _thread.device = self._outer.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def __int__(self) -> int:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
+
+class Stream:
+    """cupy.cuda.Stream: everything has run at once, only waiting for it counts."""
+
+    ptr = 0
+
+    def synchronize(self) -> None:
+        """Wait for its work."""
+        syncs.note("Stream.synchronize")
+
+
+cuda = SimpleNamespace(
+    Device=Device,
+    Stream=Stream,
+    get_current_stream=Stream,
+    is_available=lambda: True,
+    runtime=SimpleNamespace(getDeviceCount=lambda: DEVICE_COUNT, getDevice=current_id),
+)
