@@ -9,6 +9,7 @@ MinigradError
 ├── AutogradError            (RuntimeError)  backward called where it can't work, data changed after it was saved
 ├── StateDictError           (ValueError)    keys, shapes or dtypes of a state_dict that do not fit
 ├── LayoutError              (RuntimeError)  a parameter was moved or replaced after its flat layout was made
+├── NonFiniteError           (RuntimeError)  NaN or infinity where the caller asked for an error
 ├── KernelError              (RuntimeError)  a CUDA source is missing or does not compile
 └── DistributedError         (RuntimeError)
     ├── CollectiveMismatchError              ranks made different calls
@@ -55,6 +56,10 @@ class StateDictError(MinigradError, ValueError):
 
 class LayoutError(MinigradError, RuntimeError):
     """A parameter was moved or replaced after its flat layout was made."""
+
+
+class NonFiniteError(MinigradError, RuntimeError):
+    """A value is NaN or infinite where the caller asked for an error instead of going on."""
 
 
 class KernelError(MinigradError, RuntimeError):

@@ -1,0 +1,150 @@
+"""Adam, and AdamW with decoupled weight decay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.errors import ArgumentError
+from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
+from minigrad.optim.options import check_real, check_switch
+
+
+def adam_update(
+    param: Array,
+    grad: Array,
+    exp_avg: Array,
+    exp_avg_sq: Array,
+    *,
+    step: int,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+    decoupled_weight_decay: bool = False,
+) -> None:
+    """One step on flat arrays of one length, in place; grad is only read.
+
+    d = ±grad + weight_decay·param (not where decoupled: there param *= 1 - lr·weight_decay comes first);
+    m = β₁m + (1 - β₁)d; v = β₂v + (1 - β₂)d²; param -= lr · m̂ / (√v̂ + eps), m̂ = m / (1 - β₁ᵗ), v̂ = v / (1 - β₂ᵗ).
+    Both corrections are folded into the learning rate and eps: two passes less over the arrays.
+    Source: Kingma and Ba, "Adam: A method for stochastic optimization", ICLR 2015, end of section 2;
+    Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
+    """
+    xp = array_module(param)
+    beta1, beta2 = betas
+    root = math.sqrt(1 - beta2**step)
+    kept, new, new_sq = operands(param, beta2, 1 - beta1, 1 - beta2)
+    rate, floor = operands(param, lr * root / (1 - beta1**step), eps * root)
+    if weight_decay and decoupled_weight_decay:
+        param *= operands(param, 1 - lr * weight_decay)[0]
+        weight_decay = 0.0
+    scratch = xp.empty_like(param)
+    if weight_decay or maximize:
+        grad = descent_gradient(param, grad, weight_decay, maximize, out=xp.empty_like(param))
+    xp.subtract(grad, exp_avg, out=scratch)
+    xp.multiply(scratch, new, out=scratch)
+    exp_avg += scratch
+    xp.multiply(grad, grad, out=scratch)
+    xp.multiply(scratch, new_sq, out=scratch)
+    exp_avg_sq *= kept
+    exp_avg_sq += scratch
+    xp.sqrt(exp_avg_sq, out=scratch)
+    scratch += floor
+    xp.divide(exp_avg, scratch, out=scratch)
+    scratch *= rate
+    param -= scratch
+
+
+class Adam(Optimizer):
+    """Adam; the formula is in `adam_update`.
+
+    Args:
+        params: Parameters, or groups: dicts with "params" and the options in which a group differs.
+        lr: Learning rate, >= 0.
+        betas: Decay of the averages of the gradient and of its square, each in [0, 1).
+        eps: Keeps the division finite, > 0.
+        weight_decay: >= 0; an L2 penalty, added to the gradient, unless it is decoupled.
+        maximize: Go up instead of down.
+        decoupled_weight_decay: Shrink the parameters by lr·weight_decay instead, as AdamW does.
+
+    Raises:
+        ArgumentError: a value out of range, no parameters, or one given twice.
+        DtypeError: something that is no Parameter of a float dtype.
+
+    Example:
+        >>> weight = Parameter(np.ones(2))
+        >>> optimizer = Adam([weight], lr=0.5)
+        >>> (weight * 2.0).matmul(weight).backward()
+        >>> optimizer.step()
+        >>> [round(value, 6) for value in weight.tolist()]
+        [0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        options = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        super().__init__(params, {**options, "decoupled_weight_decay": decoupled_weight_decay})
+
+    def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The averages of the gradient and of its square."""
+        return "exp_avg", "exp_avg_sq"
+
+    def check(self, group: dict[str, Any]) -> None:
+        """Raise ArgumentError where an option is out of range."""
+        betas = group["betas"]
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise ArgumentError(f"{self.name}: expected betas to be two numbers, got {betas!r}")
+        for i, beta in enumerate(betas):
+            check_real(self.name, f"betas[{i}]", beta, high=1.0)
+        check_real(self.name, "lr", group["lr"])
+        check_real(self.name, "weight_decay", group["weight_decay"])
+        check_real(self.name, "eps", group["eps"], low_allowed=False)
+        check_switch(self.name, "maximize", group["maximize"])
+        check_switch(self.name, "decoupled_weight_decay", group["decoupled_weight_decay"])
+
+    def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
+        """See `adam_update`."""
+        adam_update(param, grad, *state, step=step, **{name: group[name] for name in self.defaults})
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: param *= 1 - lr·weight_decay before each update.
+
+    Args:
+        params, lr, betas, eps, maximize: As for `Adam`.
+        weight_decay: >= 0.
+
+    Raises:
+        ArgumentError, DtypeError: as `Adam`.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, maximize=maximize, decoupled_weight_decay=True)
+
+    def check(self, group: dict[str, Any]) -> None:
+        """Raise ArgumentError where an option is out of range."""
+        super().check(group)
+        if not group["decoupled_weight_decay"]:
+            raise ArgumentError(f"{self.name}: expected decoupled_weight_decay to be True, got False: use Adam")

@@ -1,0 +1,145 @@
+"""Gradient clipping, on as few arrays as the flat layout allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import array_module, device_of, to_device
+from minigrad.backend.dtypes import Array, is_float
+from minigrad.errors import DtypeError, NonFiniteError
+from minigrad.nn.flat import FlatBuffer
+from minigrad.nn.parameter import Parameter
+from minigrad.optim.options import check_real, check_switch
+from minigrad.tensor import Tensor
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scale all gradients by min(1, max_norm / (norm + 1e-6)), norm that of all of them as one vector.
+
+    Gradients narrower than float32 are summed in float32. Nothing waits for a GPU, unless error_if_nonfinite.
+
+    Args:
+        parameters: One tensor or several; those without gradient are left out, repeated ones count once.
+        max_norm: >= 0; inf only measures.
+        norm_type: p of the norm, > 0; inf for the largest absolute value.
+        error_if_nonfinite: Raise where the norm is NaN or infinite, instead of scaling by it.
+
+    Returns:
+        The norm before clipping, a tensor of no axes; 0 where there is no gradient.
+
+    Raises:
+        ArgumentError: max_norm or norm_type out of range.
+        DtypeError: something that is no tensor.
+        NonFiniteError: error_if_nonfinite, and it is; the gradients are as they were.
+    """
+    _check_limit("clip_grad_norm_", "max_norm", max_norm)
+    _check_limit("clip_grad_norm_", "norm_type", norm_type, low_allowed=False)
+    check_switch("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
+    gradients = _gradients("clip_grad_norm_", parameters)
+    if not gradients:
+        return Tensor(np.zeros((), np.float32))
+    with device_of(gradients[0]).current() as xp:
+        norm = _norm(gradients, float(norm_type))
+        if error_if_nonfinite and not xp.isfinite(norm):
+            raise NonFiniteError(
+                f"clip_grad_norm_: expected a finite norm of the gradients, got {float(norm)}: "
+                "look for it in the loss, or pass error_if_nonfinite=False"
+            )
+        factor = xp.minimum(float(max_norm) / (norm + 1e-6), 1.0)
+    if xp is not np or not factor == 1.0:  # where looking costs nothing, a pass over the gradients is saved
+        for grad in gradients:
+            _scale(grad, factor)
+    return Tensor(norm)
+
+
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+    """Clip every element of every gradient to [-clip_value, clip_value].
+
+    Args:
+        parameters: One tensor or several; those without gradient are left out.
+        clip_value: >= 0.
+
+    Raises:
+        ArgumentError: clip_value out of range.
+        DtypeError: something that is no tensor.
+    """
+    _check_limit("clip_grad_value_", "clip_value", clip_value)
+    limit = float(clip_value)
+    for grad in _gradients("clip_grad_value_", parameters):
+        with device_of(grad).current() as xp:
+            xp.clip(grad, -limit, limit, out=grad)
+
+
+def _check_limit(who: str, name: str, value: Any, low_allowed: bool = True) -> None:
+    if value != math.inf:
+        check_real(who, name, value, low_allowed=low_allowed)
+
+
+def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> list[Array]:
+    """The gradients as few arrays, which cover no other parameter's: contiguous runs where there is a layout."""
+    given = [parameters] if isinstance(parameters, Tensor) else parameters
+    if not isinstance(given, Iterable):
+        raise DtypeError(f"{who}: expected tensors, got {type(given).__name__}")
+    found: list[Array] = []
+    flat: dict[int, tuple[FlatBuffer, list[Parameter]]] = {}
+    for param in {id(param): param for param in given}.values():
+        if not isinstance(param, Tensor) or not is_float(param.dtype):
+            got = f"one of {param.dtype.name}" if isinstance(param, Tensor) else type(param).__name__
+            raise DtypeError(f"{who}: expected float tensors, got {got}")
+        if param.grad_array is None:
+            continue
+        if isinstance(param, Parameter) and param.flat is not None:
+            flat.setdefault(id(param.flat), (param.flat, []))[1].append(param)
+        else:
+            found.append(param.grad_array)
+    for buffer, members in flat.values():
+        found += [buffer.grad[start:stop] for start, stop in buffer.runs(members)]
+    return found
+
+
+def _norm(gradients: list[Array], p: float) -> Array:
+    """The p-norm of all gradients as one vector, on the device of the first and in the widest dtype there."""
+    device = device_of(gradients[0])
+    parts = []
+    for grad in gradients:
+        with device_of(grad).current():
+            parts.append(_power_sum(grad.astype(np.promote_types(grad.dtype, np.float32), copy=False), p))
+    total = to_device(parts[0], device)
+    xp = array_module(total)
+    for part in parts[1:]:
+        here = to_device(part, device)
+        total = xp.maximum(total, here) if p == math.inf else total + here
+    if p == 2.0:
+        return xp.sqrt(total)
+    return total if p in (1.0, math.inf) else total ** (1 / p)
+
+
+def _power_sum(grad: Array, p: float) -> Array:
+    """Σ|g|ᵖ of one array, or max|g| for p = inf."""
+    xp = array_module(grad)
+    vector = grad.reshape(-1)
+    if p == 2.0:
+        return xp.dot(vector, vector)
+    if p == math.inf:
+        return xp.maximum(vector.max(), -vector.min()) if vector.size else xp.zeros((), grad.dtype)
+    size = xp.abs(vector)
+    return size.sum(dtype=grad.dtype) if p == 1.0 else (size**p).sum(dtype=grad.dtype)
+
+
+def _scale(grad: Array, factor: Array) -> None:
+    """grad *= factor, in place, whichever of the two dtypes is wider."""
+    with device_of(grad).current():
+        here = to_device(factor, device_of(grad))
+        if grad.dtype.itemsize >= 4:
+            grad *= here.astype(grad.dtype)
+        else:
+            grad[...] = grad * here

@@ -1,0 +1,315 @@
+"""What all optimizers share: groups of parameters, state on the flat layout, and which ranges are due.
+
+State lies as the parameters do: for each flat buffer one array of its length for each kind of state. A step updates
+maximal contiguous ranges, which is one for each buffer where every parameter has a gradient, so its cost does not
+depend on how many parameters the model has. Parameters without gradient stay as they are, weight decay included.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import enable_grad, mark_changed
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.memory import aligned_zeros
+from minigrad.errors import ArgumentError, DtypeError
+from minigrad.nn.flat import FlatBuffer, flatten
+from minigrad.nn.parameter import Parameter
+from minigrad.optim.state import load_optimizer_state, optimizer_state
+from minigrad.tensor import Tensor
+
+Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+
+BLOCK = 65536  # elements; parameter, gradient, state and scratch of a block stay in the cache between passes
+
+
+class Part:
+    """The parameters of one group that lie in one flat buffer.
+
+    Attributes:
+        params: In the order of the layout.
+        steps: How often each was updated.
+        slots: Names of the state arrays that the group needs.
+        state: The state arrays of the buffer by name, of its length; shared with the other groups.
+    """
+
+    def __init__(self, buffer: FlatBuffer, params: list[Parameter], slots: tuple[str, ...], state: dict[str, Array]):
+        self.buffer, self.slots, self.state = buffer, slots, state
+        self.params = sorted(params, key=lambda param: buffer.position[id(param)])
+        self.steps = [0] * len(params)
+        self.all_runs = buffer.runs(params)
+
+    def take_due(self, limit: int) -> Iterator[tuple[int, int, int]]:
+        """Count a step of each parameter that has a gradient, and say that it will change.
+
+        Yields:
+            start, stop and step of each maximal range of such parameters that are at the same step.
+        """
+        by_step: dict[int, list[Parameter]] = {}
+        for i, param in enumerate(self.params):
+            if param.grad_array is not None:
+                step = self.steps[i] = min(self.steps[i] + 1, limit)
+                by_step.setdefault(step, []).append(param)
+                mark_changed(param)
+        for step, params in by_step.items():
+            runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
+            for start, stop in runs:
+                yield start, stop, step
+
+
+class Optimizer:
+    """Base class: a subclass says which options and state it has, and how to update a flat array.
+
+    Args:
+        params: Parameters, or groups: dicts with "params" and the options in which a group differs.
+        defaults: Every option with its value for groups that do not name it.
+
+    Attributes:
+        param_groups: A dict for each group, with "params" and all options, which may be changed between steps.
+
+    Raises:
+        ArgumentError: no parameters, one given twice, an unknown option, or a value out of range.
+        DtypeError: something that is no Parameter, or one of an integer dtype.
+
+    Example:
+        >>> class Lion(Optimizer):
+        ...     def slots(self, group):
+        ...         return ("average",)
+        ...     def update(self, group, step, param, grad, average):
+        ...         xp = array_module(param)
+        ...         param -= group["lr"] * xp.sign(0.9 * average + 0.1 * grad)
+        ...         average += 0.01 * (grad - average)
+    """
+
+    step_limit = sys.maxsize  # the formula no longer changes after so many steps, so counts stop there
+
+    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+        self.name = type(self).__name__
+        self.defaults = defaults
+        self.param_groups: list[dict[str, Any]] = []
+        self.parts: list[list[Part]] = []  # of each group
+        self._state: dict[int, dict[str, Array]] = {}  # by id of the flat buffer, which its parts keep alive
+        self._add_groups(_as_groups(self.name, params))
+
+    # ------------------------------------------------------------------------------------- for subclasses
+
+    def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the state arrays that a group with these options needs."""
+        return ()
+
+    def check(self, group: dict[str, Any]) -> None:
+        """Raise ArgumentError where an option of a group is out of range; called in every step."""
+
+    def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
+        """Update flat arrays of one length in place: param and state, never grad.
+
+        Args:
+            group: The options.
+            step: Number of this update, from 1.
+            param, grad, *state: Float32 where the parameters are narrower than that; any length.
+        """
+        raise NotImplementedError(f"{self.name} has no update")
+
+    # ------------------------------------------------------------------------------------------ for users
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient.
+
+        Args:
+            closure: Computes the loss and its gradients; called first.
+
+        Returns:
+            What closure returned, or None.
+
+        Raises:
+            ArgumentError: an option was changed to a value out of range.
+            LayoutError: the data of a parameter was replaced.
+        """
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        for group, parts in zip(self.param_groups, self.parts):
+            self.check(group)
+            for part in parts:
+                part.buffer.check()
+        for group, parts in zip(self.param_groups, self.parts):
+            for part in parts:
+                self._step_part(group, part)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients. The first contribution of the next backward overwrites the old values.
+
+        Args:
+            set_to_none: False fills them with zeros instead, so that a step still decays and moves by momentum.
+        """
+        for param in self.params():
+            if set_to_none:
+                param.grad_array = None
+            elif param.grad_array is not None:
+                param.grad_array[...] = 0
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Train more parameters: a dict with "params" and the options in which the group differs.
+
+        Raises:
+            ArgumentError, DtypeError: as in the constructor.
+        """
+        self._add_groups([group])
+
+    def params(self) -> list[Parameter]:
+        """All parameters, in the order of the groups."""
+        return [param for group in self.param_groups for param in group["params"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Options and state as PyTorch has them: {"state": {index: {name: value}}, "param_groups": [...]}.
+
+        Parameters are numbered in the order of the groups; those never updated have no entry. Arrays are tensors
+        that share memory with the optimizer; `step` is an int.
+        """
+        return optimizer_state(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned, here or in PyTorch; values are copied.
+
+        Raises:
+            StateDictError: keys, counts, shapes, dtypes or values that do not fit; nothing was changed then.
+        """
+        load_optimizer_state(self, state_dict)
+
+    def __repr__(self) -> str:
+        lines = []
+        for group in self.param_groups:
+            options = ", ".join(f"{name}={group[name]!r}" for name in self.defaults)
+            lines.append(f"  {len(group['params'])} parameters: {options}")
+        return "\n".join([f"{self.name}(", *lines, ")"])
+
+    # ---------------------------------------------------------------------------------------------- inside
+
+    def _add_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Check all groups, then give their parameters one layout, then make their state."""
+        seen = {id(param) for param in self.params()}
+        complete = [self._complete(group, seen) for group in groups]
+        flatten(param for group in complete for param in group["params"])
+        for group in complete:
+            self.param_groups.append(group)
+            self.parts.append(self._make_parts(group))
+
+    def _complete(self, group: dict[str, Any], seen: set[int]) -> dict[str, Any]:
+        """A group with all its options, checked; its parameters are added to those seen."""
+        if not isinstance(group, dict) or "params" not in group:
+            raise ArgumentError(f'{self.name}: expected a group to be a dict with "params", got {group!r}')
+        unknown = sorted(str(key) for key in group if key != "params" and key not in self.defaults)
+        if unknown:
+            raise ArgumentError(f"{self.name}: expected options {', '.join(self.defaults)}, got {', '.join(unknown)}")
+        params = _as_list(self.name, group["params"])
+        if not params:
+            raise ArgumentError(f"{self.name}: expected at least one parameter, got none")
+        for param in params:
+            _check_parameter(self.name, param)
+            if id(param) in seen:
+                raise ArgumentError(f"{self.name}: expected each parameter once, got {_describe(param)} twice")
+            seen.add(id(param))
+        complete = {**self.defaults, **group, "params": params}
+        self.check(complete)
+        return complete
+
+    def _make_parts(self, group: dict[str, Any]) -> list[Part]:
+        members: dict[int, tuple[FlatBuffer, list[Parameter]]] = {}
+        for param in group["params"]:
+            members.setdefault(id(param.flat), (param.flat, []))[1].append(param)
+        slots = self.slots(group)
+        return [Part(buffer, params, slots, self._state_of(buffer, slots)) for buffer, params in members.values()]
+
+    def _state_of(self, buffer: FlatBuffer, slots: tuple[str, ...]) -> dict[str, Array]:
+        """The state arrays of a buffer; those not there yet are made. Narrow floats get float32 state."""
+        state = self._state.setdefault(id(buffer), {})
+        with buffer.device.current() as xp:
+            for name in slots:
+                if name not in state:
+                    state[name] = aligned_zeros(buffer.count, np.promote_types(buffer.dtype, np.float32), xp)
+        return state
+
+    def _step_part(self, group: dict[str, Any], part: Part) -> None:
+        slots = self.slots(group)
+        if not set(slots) <= set(part.slots):
+            raise ArgumentError(
+                f"{self.name}: expected options that need no more state than those at construction, "
+                f"got options that need {', '.join(slots)}: make a new optimizer"
+            )
+        buffer = part.buffer
+        state = [part.state[name] for name in slots]
+        with buffer.device.current() as xp:
+            for start, stop, step in part.take_due(self.step_limit):
+                block = BLOCK if xp is np else stop - start
+                for first in range(start, stop, block):
+                    at = slice(first, min(first + block, stop))
+                    self._update_block(group, step, buffer.data[at], buffer.grad[at], [array[at] for array in state])
+
+    def _update_block(self, group: dict[str, Any], step: int, param: Array, grad: Array, state: list[Array]) -> None:
+        if param.dtype.itemsize >= 4:
+            self.update(group, step, param, grad, *state)
+            return
+        wide = param.astype(np.float32)
+        self.update(group, step, wide, grad.astype(np.float32), *state)
+        param[...] = wide
+
+
+def operands(like: Array, *values: float) -> list[Any]:
+    """Numbers in the cheapest form for arithmetic with an array.
+
+    NumPy takes about 0.5 µs to convert a Python number, so it gets arrays of no axes; CuPy passes Python numbers as
+    arguments of the kernel, with nothing to copy to the device.
+    """
+    if array_module(like) is np:
+        return [np.array(value, like.dtype) for value in values]
+    return list(values)
+
+
+def descent_gradient(param: Array, grad: Array, weight_decay: float, maximize: bool, out: Array) -> Array:
+    """±grad + weight_decay · param, written to out; grad itself where there is nothing to do."""
+    xp = array_module(param)
+    if weight_decay:
+        (decay,) = operands(param, weight_decay)
+        xp.multiply(param, decay, out=out)
+        return (xp.subtract if maximize else xp.add)(out, grad, out=out)
+    return xp.negative(grad, out=out) if maximize else grad
+
+
+def _as_groups(who: str, params: Any) -> list[dict[str, Any]]:
+    """The groups that a constructor was given; parameters alone are one group."""
+    given = _as_list(who, params)
+    if not given:
+        raise ArgumentError(f"{who}: expected at least one parameter, got none")
+    return given if isinstance(given[0], dict) else [{"params": given}]
+
+
+def _as_list(who: str, params: Any) -> list[Any]:
+    if isinstance(params, (Tensor, dict, set, frozenset, str)) or not isinstance(params, Iterable):
+        hint = ": a set has no order" if isinstance(params, (set, frozenset)) else ": put it into a list"
+        raise ArgumentError(f"{who}: expected an iterable of Parameters or groups, got {type(params).__name__}{hint}")
+    return list(params)
+
+
+def _check_parameter(who: str, param: Any) -> None:
+    if not isinstance(param, Parameter):
+        raise DtypeError(
+            f"{who}: expected Parameters, got {_describe(param)}: make it a Parameter, "
+            "or use the values of named_parameters()"
+        )
+    if not is_float(param.dtype):
+        raise DtypeError(f"{who}: expected Parameters of a float dtype, got {_describe(param)}")
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    kind = type(value).__name__ if value.is_leaf else "the output of an operation"
+    name = f" {value.name}" if isinstance(value, Parameter) and value.name else ""
+    return f"{kind}{name} of {value.dtype.name} {value.shape}"

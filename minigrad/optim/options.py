@@ -1,0 +1,46 @@
+"""Checks of the numbers that optimizers, schedules and clipping are given."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from minigrad.backend.dtypes import is_number
+from minigrad.errors import ArgumentError
+
+
+def check_real(
+    who: str, name: str, value: Any, low: float = 0.0, high: float = math.inf, low_allowed: bool = True
+) -> None:
+    """Refuse what is no number in [low, high), or in (low, high) where low is not allowed.
+
+    Raises:
+        ArgumentError: it is none, or NaN.
+    """
+    if value.__class__ is float and low < value < high:
+        return  # the usual case: optimizers check in every step
+    fits = is_number(value) and not isinstance(value, bool) and low <= value < high
+    if not fits or (value == low and not low_allowed):
+        bracket = "[" if low_allowed else "("
+        raise ArgumentError(f"{who}: expected {name} to be a number in {bracket}{low:g}, {high:g}), got {value!r}")
+
+
+def check_count(who: str, name: str, value: Any, low: int = 1) -> None:
+    """Refuse what is no integer of at least low.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
+        raise ArgumentError(f"{who}: expected {name} to be an integer >= {low}, got {value!r}")
+
+
+def check_switch(who: str, name: str, value: Any) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{who}: expected {name} to be True or False, got {value!r}")

@@ -1,0 +1,147 @@
+"""The state of an optimizer as a state_dict, in PyTorch's form."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from minigrad.backend.device import to_device
+from minigrad.backend.dtypes import Array
+from minigrad.errors import ArgumentError, StateDictError
+from minigrad.nn.parameter import Parameter
+from minigrad.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minigrad.optim.optimizer import Optimizer
+
+# Keys of PyTorch's groups that choose between equal implementations, or belong to its schedulers.
+_WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable", "initial_lr"}
+
+Place = tuple[Parameter, Any, int]  # a parameter, its part, and its position in there
+
+
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """Options and state of an optimizer; arrays share its memory."""
+    state = {}
+    for index, place in enumerate(_places(optimizer)):
+        _, part, i = place
+        entry: dict[str, Any] = {"step": part.steps[i]} if _counts(optimizer) else {}
+        entry.update({name: Tensor(array) for name, array in _state_views(place).items()})
+        if part.steps[i] and entry:
+            state[index] = entry
+    groups, first = [], 0
+    for group in optimizer.param_groups:
+        count = len(group["params"])
+        groups.append({**group, "params": list(range(first, first + count))})
+        first += count
+    return {"state": state, "param_groups": groups}
+
+
+def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Put options and state into an optimizer: everything is checked first, then copied.
+
+    Raises:
+        StateDictError: something does not fit; nothing was changed then.
+    """
+    who = f"{optimizer.name}.load_state_dict"
+    if not isinstance(state_dict, Mapping) or set(state_dict) != {"state", "param_groups"}:
+        got = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+        raise StateDictError(f"{who}: expected a dict with state and param_groups, got {got}")
+    saved_groups = state_dict["param_groups"]
+    _check_groups(who, optimizer, saved_groups)
+    options = [_saved_options(who, optimizer, saved) for saved in saved_groups]
+    keys = [key for saved in saved_groups for key in saved["params"]]
+    unknown = [key for key in state_dict["state"] if key not in keys]
+    if unknown:
+        raise StateDictError(f"{who}: expected state of the parameters in param_groups, got state of {unknown}")
+    places = _places(optimizer)
+    entries = [_saved_entry(who, optimizer, place, state_dict["state"].get(key)) for key, place in zip(keys, places)]
+    for group, values in zip(optimizer.param_groups, options):
+        group.update(values)
+    for place, (step, arrays) in zip(places, entries):
+        _restore(place, step, arrays)
+
+
+def _counts(optimizer: Optimizer) -> bool:
+    return optimizer.step_limit == sys.maxsize
+
+
+def _places(optimizer: Optimizer) -> list[Place]:
+    """Where each parameter's state lies, in the order of the groups."""
+    found = {id(p): (p, part, i) for parts in optimizer.parts for part in parts for i, p in enumerate(part.params)}
+    return [found[id(param)] for param in optimizer.params()]
+
+
+def _state_views(place: Place) -> dict[str, Array]:
+    param, part, _ = place
+    start, stop = part.buffer.span(param)
+    return {name: part.state[name][start:stop].reshape(param.shape) for name in part.slots}
+
+
+def _check_groups(who: str, optimizer: Optimizer, saved_groups: Any) -> None:
+    """The saved groups have as many parameters as ours."""
+    ours = [len(group["params"]) for group in optimizer.param_groups]
+    try:
+        saved = [len(group["params"]) for group in saved_groups]
+    except (TypeError, KeyError) as error:
+        raise StateDictError(f'{who}: expected param_groups to be dicts with "params", got {saved_groups!r}') from error
+    if saved != ours:
+        raise StateDictError(f"{who}: expected groups of {ours} parameters, got groups of {saved}")
+
+
+def _saved_options(who: str, optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a saved group, checked."""
+    known = optimizer.defaults
+    missing = [name for name in known if name not in saved]
+    unknown = [
+        name
+        for name, value in saved.items()
+        if name not in known and name != "params" and name not in _WITHOUT_MEANING and value not in (None, False)
+    ]
+    if missing or unknown:
+        raise StateDictError(
+            f"{who}: expected groups with options {', '.join(known)}, got missing {missing} and unknown {unknown}"
+        )
+    options = {name: tuple(saved[name]) if isinstance(saved[name], list) else saved[name] for name in known}
+    try:
+        optimizer.check(options)
+    except ArgumentError as error:
+        raise StateDictError(f"{who}: expected options in range, got others: {error}") from error
+    return options
+
+
+def _saved_entry(who: str, optimizer: Optimizer, place: Place, saved: Any) -> tuple[int, dict[str, Array]]:
+    """Step and arrays of one parameter, checked; step 0 and no arrays where there is no state."""
+    views = _state_views(place)
+    present = {name: value for name, value in (saved or {}).items() if value is not None}
+    if not present:
+        return 0, {}
+    expected = set(views) | ({"step"} if _counts(optimizer) else set())
+    label = f"state of the parameter {place[0].name or ''} of shape {place[0].shape}"
+    if set(present) != expected:
+        raise StateDictError(f"{who}: expected {sorted(expected)} as {label}, got {sorted(present)}")
+    step = _as_step(who, label, present.pop("step", optimizer.step_limit))
+    arrays = {name: value.data if isinstance(value, Tensor) else value for name, value in present.items()}
+    for name, array in arrays.items():
+        view = views[name]
+        if getattr(array, "shape", None) != view.shape or array.dtype != view.dtype:
+            got = f"{array.dtype.name} {array.shape}" if hasattr(array, "dtype") else type(array).__name__
+            raise StateDictError(f"{who}: expected {name} of {view.dtype.name} {view.shape} in the {label}, got {got}")
+    return step, arrays
+
+
+def _as_step(who: str, label: str, value: Any) -> int:
+    """A saved step, which PyTorch keeps as a float tensor of no axes."""
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0 or number % 1 != 0:
+        raise StateDictError(f"{who}: expected step to be a whole number >= 0 in the {label}, got {value!r}")
+    return int(number)
+
+
+def _restore(place: Place, step: int, arrays: dict[str, Array]) -> None:
+    _, part, i = place
+    part.steps[i] = step
+    with part.buffer.device.current():
+        for name, view in _state_views(place).items():
+            view[...] = to_device(arrays[name], part.buffer.device) if arrays else 0
