@@ -10,6 +10,7 @@ MinigradError
 ├── StateDictError           (ValueError)    keys, shapes or dtypes of a state_dict that do not fit
 ├── LayoutError              (RuntimeError)  a parameter was moved or replaced after its flat layout was made
 ├── NonFiniteError           (RuntimeError)  NaN or infinity where the caller asked for an error
+├── MissingPackageError      (ImportError)   an optional package that a function needs is not installed
 ├── KernelError              (RuntimeError)  a CUDA source is missing or does not compile
 └── DistributedError         (RuntimeError)
     ├── CollectiveMismatchError              ranks made different calls
@@ -60,6 +61,10 @@ class LayoutError(MinigradError, RuntimeError):
 
 class NonFiniteError(MinigradError, RuntimeError):
     """A value is NaN or infinite where the caller asked for an error instead of going on."""
+
+
+class MissingPackageError(MinigradError, ImportError):
+    """An optional package that a function needs is not installed."""
 
 
 class KernelError(MinigradError, RuntimeError):
