@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from minigrad.autograd import Node, accumulate
-from minigrad.backend.device import array_module, device_of
+from minigrad.backend.device import Device, device_of, to_device
 from minigrad.backend.dtypes import Array, common_dtype, is_float, is_number, python_scalar, scalar_dtype
 from minigrad.errors import DeviceError, DtypeError, ShapeError
 from minigrad.tensor import Tensor, record
@@ -79,22 +78,27 @@ def _with_partner(who: str, x: Tensor, y: TensorLike) -> tuple[Tensor, Tensor]:
         return _meet(who, x, as_tensor(who, y))
     value = python_scalar(y)
     dtype = scalar_dtype(value, x.data.dtype)
-    return cast(x, dtype), constant(value, dtype, array_module(x.data))
+    return cast(x, dtype), constant(value, dtype, x.data)
 
 
-def constant(value: float, dtype: np.dtype[Any], xp: ModuleType) -> Tensor:
-    """A number as a tensor of no axes. Kept between calls: converting a Python number costs a ufunc about 0.5 µs."""
+def constant(value: float, dtype: np.dtype[Any], like: Array) -> Tensor:
+    """A number as a tensor of no axes, where another array lives.
+
+    Kept between calls: converting a Python number costs a ufunc about 0.5 µs.
+    """
+    device_id = None if isinstance(like, np.ndarray) else like.device.id
     if value == 0:
-        return Tensor(xp.asarray(value, dtype))  # 0.0 and -0.0 are one key
-    return _kept_constant(value, dtype, xp)
+        return _new_constant(value, dtype, device_id)  # 0.0 and -0.0 are one key
+    return _kept_constant(value, dtype, device_id)
 
 
-@functools.lru_cache(maxsize=512, typed=True)
-def _kept_constant(value: float, dtype: np.dtype[Any], xp: ModuleType) -> Tensor:
-    data = xp.asarray(value, dtype)
-    if xp is np:
-        data.flags.writeable = False
-    return Tensor(data)
+def _new_constant(value: float, dtype: np.dtype[Any], device_id: int | None) -> Tensor:
+    data = np.asarray(value, dtype)
+    data.flags.writeable = False
+    return Tensor(data if device_id is None else to_device(data, Device(f"cuda:{device_id}")))
+
+
+_kept_constant = functools.lru_cache(maxsize=512, typed=True)(_new_constant)
 
 
 def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:

@@ -8,7 +8,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from minigrad import Tensor
+from minigrad import Device, Tensor
 from minigrad.backend.dtypes import is_float
 from minigrad.testing import assert_close
 from tests.cases import CASES
@@ -69,3 +69,13 @@ def test_float32_stays_float32(case, strict_cupy):
 
 def test_exceptions_are_cases():
     assert set(WAITS) - {case.id for case in CASES} == set()
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_numbers_follow_their_partner(device, strict_cupy):
+    """Kept constants are of one device."""
+    for place in ("cuda:0", device):
+        with Device(place).current():
+            x = Tensor(strict_cupy.ones(3), requires_grad=True)
+            ((2.5 - x) * 0.0 + 2.5 * x).backward(Tensor(strict_cupy.ones(3)))
+            assert str(x.grad.device) == place and x.grad_array.memory.tolist() == [2.5] * 3
