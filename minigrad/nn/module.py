@@ -31,14 +31,15 @@ class Module(ModuleTree):
         training: Whether layers such as Dropout behave as in training.
 
     Example:
-        >>> class Net(Module):
+        >>> from minigrad import nn
+        >>> class Net(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
-        ...         self.scale = Parameter(np.ones(3, np.float32))
+        ...         self.fc = nn.Linear(3, 2)
         ...     def forward(self, x):
-        ...         return x * self.scale
+        ...         return self.fc(x)
         >>> [name for name, _ in Net().named_parameters()]
-        ['scale']
+        ['fc.weight', 'fc.bias']
     """
 
     training: bool

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from minigrad.autograd import shared_stamp
-from minigrad.backend.dtypes import Array
+from minigrad.backend.device import CPU, Device
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
 
@@ -81,3 +82,18 @@ class Buffer(_Owned):
         copy = Buffer(self._copied_data(), self.persistent)
         memo[id(self)] = copy
         return copy
+
+
+def zero_parameter(shape: tuple[int, ...], device: Device | str | None, dtype: DtypeLike | None) -> Parameter:
+    """A parameter for a layer to initialise: zeros, on the CPU and float32 unless told otherwise."""
+    return Parameter(_zeros(shape, device, dtype))
+
+
+def zero_buffer(shape: tuple[int, ...], device: Device | str | None, dtype: DtypeLike | None) -> Buffer:
+    """A buffer of zeros, on the CPU and float32 unless told otherwise."""
+    return Buffer(_zeros(shape, device, dtype))
+
+
+def _zeros(shape: tuple[int, ...], device: Device | str | None, dtype: DtypeLike | None) -> Array:
+    with (CPU if device is None else Device(device)).current() as xp:
+        return xp.zeros(shape, as_dtype(float if dtype is None else dtype))

@@ -57,7 +57,7 @@ class ModuleTree:
         fields = self.__dict__
         return next((registry for registry in _REGISTRIES if name in fields.get(registry, ())), None)
 
-    def _register(self, registry: str, name: str, value: Parameter | Buffer | Module | None) -> None:
+    def _register(self, registry: str, name: str, value: Any) -> None:
         fields = self.__dict__
         if "_not_persistent" not in fields:
             raise ArgumentError(
@@ -89,7 +89,7 @@ class ModuleTree:
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Assign a module under a name."""
-        self._register_new("_modules", name, module, Module)
+        self._register_new("_modules", name, module, ModuleTree)
 
     register_module = add_module
 

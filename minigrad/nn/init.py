@@ -1,0 +1,243 @@
+"""Initial weights: each function overwrites a tensor in place and returns it.
+
+Values are drawn on the host in float64 and rounded, so one seed gives the same weights on every device, and in
+every dtype up to rounding. `rng` is the source; left out, it is the init stream of `manual_seed`, which is the same
+on all ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.dtypes import is_float
+from minigrad.backend.random import init_generator
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.nn.state import overwrite
+from minigrad.tensor import Tensor
+
+Generator = np.random.Generator
+
+_GAINS = {
+    "linear": 1.0,
+    "conv1d": 1.0,
+    "conv2d": 1.0,
+    "conv3d": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5.0 / 3.0,
+    "relu": math.sqrt(2.0),
+    "selu": 0.75,
+}
+_LEAST_MASS = 0.01  # of a normal inside [a, b], below which trunc_normal_ would draw too often
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, rng: Generator | None = None) -> Tensor:
+    """Values uniform in [a, b).
+
+    Raises:
+        ArgumentError: a > b, or one of them is not finite.
+    """
+    if not (math.isfinite(a) and math.isfinite(b) and a <= b):
+        raise ArgumentError(f"uniform_: expected finite a <= b, got a={a}, b={b}")
+    return _fill(tensor, _source("uniform_", rng).uniform(a, b, _shape("uniform_", tensor)))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, rng: Generator | None = None) -> Tensor:
+    """Values normal with this mean and standard deviation.
+
+    Raises:
+        ArgumentError: std < 0, or an argument that is not finite.
+    """
+    _check_normal("normal_", mean, std)
+    return _fill(tensor, _source("normal_", rng).normal(mean, std, _shape("normal_", tensor)))
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, rng: Generator | None = None
+) -> Tensor:
+    """Values normal, drawn again until they lie in [a, b].
+
+    Args:
+        a, b: In the units of the values, not of std.
+
+    Raises:
+        ArgumentError: std <= 0, a >= b, or less than 1 % of the normal lies in [a, b].
+    """
+    _check_normal("trunc_normal_", mean, std)
+    if not (std > 0 and a < b and _mass(mean, std, a, b) >= _LEAST_MASS):
+        raise ArgumentError(
+            f"trunc_normal_: expected std > 0 and a < b with at least 1 % of the normal between them, "
+            f"got mean={mean}, std={std}, a={a}, b={b}"
+        )
+    source = _source("trunc_normal_", rng)
+    values = source.normal(mean, std, math.prod(_shape("trunc_normal_", tensor)))
+    outside = np.flatnonzero((values < a) | (values > b))
+    while outside.size:
+        values[outside] = source.normal(mean, std, outside.size)
+        outside = outside[(values[outside] < a) | (values[outside] > b)]
+    return _fill(tensor, values.reshape(tensor.shape))
+
+
+def _mass(mean: float, std: float, a: float, b: float) -> float:
+    """The probability that a normal lies in [a, b]."""
+    scale = std * math.sqrt(2.0)
+    return (math.erf((b - mean) / scale) - math.erf((a - mean) / scale)) / 2
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Every value is val."""
+    return _fill(tensor, np.full(_shape("constant_", tensor), val))
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Every value is 0."""
+    return constant_(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """Every value is 1."""
+    return constant_(tensor, 1.0)
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None) -> Tensor:
+    """Values uniform in ± gain·sqrt(6 / (fan_in + fan_out)).
+
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010.
+
+    Raises:
+        ShapeError: fewer than two axes.
+    """
+    bound = math.sqrt(3.0) * _xavier_std("xavier_uniform_", tensor, gain)
+    return uniform_(tensor, -bound, bound, rng)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None) -> Tensor:
+    """Values normal with standard deviation gain·sqrt(2 / (fan_in + fan_out)); see `xavier_uniform_`."""
+    return normal_(tensor, 0.0, _xavier_std("xavier_normal_", tensor, gain), rng)
+
+
+def _xavier_std(who: str, tensor: Tensor, gain: float) -> float:
+    fan_in, fan_out = calculate_fan_in_and_fan_out(tensor, who)
+    if not (math.isfinite(gain) and gain >= 0):
+        raise ArgumentError(f"{who}: expected a finite gain >= 0, got {gain}")
+    return gain * math.sqrt(2.0 / max(1, fan_in + fan_out))
+
+
+def kaiming_uniform_(
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    rng: Generator | None = None,
+) -> Tensor:
+    """Values uniform in ± gain·sqrt(3 / fan), with the gain of the nonlinearity that follows.
+
+    He et al., "Delving deep into rectifiers", 2015.
+
+    Args:
+        a: Negative slope, where the nonlinearity is "leaky_relu".
+        mode: "fan_in" keeps the variance in the forward pass, "fan_out" in the backward pass.
+
+    Raises:
+        ShapeError: fewer than two axes.
+        ArgumentError: an unknown mode or nonlinearity.
+    """
+    bound = math.sqrt(3.0) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound, rng)
+
+
+def kaiming_normal_(
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    rng: Generator | None = None,
+) -> Tensor:
+    """Values normal with standard deviation gain / sqrt(fan); see `kaiming_uniform_`."""
+    return normal_(tensor, 0.0, _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity), rng)
+
+
+def _kaiming_std(who: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    fan_in, fan_out = calculate_fan_in_and_fan_out(tensor, who)
+    if mode not in ("fan_in", "fan_out"):
+        raise ArgumentError(f"{who}: expected mode 'fan_in' or 'fan_out', got {mode!r}")
+    gain = calculate_gain(nonlinearity, a if nonlinearity == "leaky_relu" else None)
+    return gain / math.sqrt(max(1, fan_in if mode == "fan_in" else fan_out))
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None) -> Tensor:
+    """Rows, or columns where they are fewer, orthogonal and of length gain; all axes but the first count as one.
+
+    Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks", 2014.
+
+    Raises:
+        ShapeError: fewer than two axes.
+    """
+    calculate_fan_in_and_fan_out(tensor, "orthogonal_")
+    rows = tensor.shape[0]
+    drawn = _source("orthogonal_", rng).standard_normal((rows, math.prod(tensor.shape[1:])))
+    tall = drawn if drawn.shape[0] >= drawn.shape[1] else drawn.T
+    q, r = np.linalg.qr(tall)
+    q = q * np.sign(np.diagonal(r))  # makes the distribution uniform
+    return _fill(tensor, gain * (q if tall is drawn else q.T).reshape(tensor.shape))
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """By how much weights have to be larger for a nonlinearity to keep the variance.
+
+    Args:
+        nonlinearity: "linear", "conv1d" to "conv3d", "sigmoid", "tanh", "relu", "leaky_relu" or "selu".
+        param: Negative slope of "leaky_relu", 0.01 by default.
+
+    Raises:
+        ArgumentError: an unknown nonlinearity.
+    """
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in _GAINS:
+        listed = ", ".join(sorted([*_GAINS, "leaky_relu"]))
+        raise ArgumentError(f"calculate_gain: expected one of {listed}, got {nonlinearity!r}")
+    return _GAINS[nonlinearity]
+
+
+def calculate_fan_in_and_fan_out(tensor: Tensor, who: str = "calculate_fan_in_and_fan_out") -> tuple[int, int]:
+    """How many inputs an output of a weight depends on, and how many outputs an input reaches.
+
+    Shapes:
+        tensor: (out, in, *kernel) -> (in·kernel, out·kernel)
+
+    Raises:
+        ShapeError: fewer than two axes.
+    """
+    shape = _shape(who, tensor)
+    if len(shape) < 2:
+        raise ShapeError(f"{who}: expected a tensor with at least two axes, got shape {shape}")
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field
+
+
+def _check_normal(who: str, mean: float, std: float) -> None:
+    if not (math.isfinite(mean) and math.isfinite(std) and std >= 0):
+        raise ArgumentError(f"{who}: expected a finite mean and std >= 0, got mean={mean}, std={std}")
+
+
+def _source(who: str, rng: Any) -> Generator:
+    if rng is None:
+        return init_generator()
+    if not isinstance(rng, Generator):
+        raise ArgumentError(f"{who}: expected rng to be a numpy.random.Generator, got {type(rng).__name__}")
+    return rng
+
+
+def _shape(who: str, tensor: Any) -> tuple[int, ...]:
+    if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
+        got = tensor.dtype.name if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise DtypeError(f"{who}: expected a float tensor, got {got}")
+    return tensor.shape
+
+
+def _fill(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+    overwrite(tensor, values.astype(tensor.dtype))
+    return tensor

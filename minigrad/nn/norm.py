@@ -1,0 +1,237 @@
+"""Normalisation layers: batch, layer and group norm."""
+
+from __future__ import annotations
+
+from minigrad import ops
+from minigrad.backend.device import Device
+from minigrad.backend.dtypes import DtypeLike
+from minigrad.errors import ArgumentError, ShapeError
+from minigrad.nn import init
+from minigrad.nn.arguments import check_real, check_sizes
+from minigrad.nn.module import Module
+from minigrad.nn.parameter import zero_buffer, zero_parameter
+from minigrad.tensor import Tensor
+
+
+class _BatchNorm(Module):
+    """What both batch norms share; a subclass says how many axes its input may have."""
+
+    axes: tuple[int, ...]
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(self._who(), num_features=num_features)
+        check_real(self._who(), 0.0, eps=eps)
+        if momentum is not None:
+            check_real(self._who(), 0.0, 1.0, momentum=momentum)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        shape = (num_features,)
+        self.weight = zero_parameter(shape, device, dtype) if affine else None
+        self.bias = zero_parameter(shape, device, dtype) if affine else None
+        tracked = track_running_stats
+        self.running_mean = zero_buffer(shape, device, dtype) if tracked else None
+        self.running_var = zero_buffer(shape, device, dtype) if tracked else None
+        self.num_batches_tracked = zero_buffer((), device, "int64") if tracked else None
+        self.reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Forget the batches seen so far: mean 0, variance 1."""
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0, and no batch seen."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised batch; in training the running statistics move towards the batch's."""
+        if x.ndim not in self.axes:
+            listed = " or ".join(str(n) for n in self.axes)
+            raise ShapeError(f"{self._who()}: expected x with {listed} axes, got shape {x.shape}")
+        use_running = self.track_running_stats or not self.training
+        momentum = self._count_batch() if self.training and self.track_running_stats else 0.0
+        return ops.batch_norm(
+            x,
+            self.running_mean if use_running else None,
+            self.running_var if use_running else None,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            momentum,
+            self.eps,
+        )
+
+    def _count_batch(self) -> float:
+        """Count a batch, and say how much of it goes into the running statistics."""
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                return 1.0 / int(self.num_batches_tracked)
+        return self.momentum or 0.0
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    """Each feature normalised over the batch, scaled by weight and moved by bias; see `ops.batch_norm`.
+
+    In evaluation the running mean and variance take the place of the batch's. The running variance is the unbiased
+    one. Ioffe and Szegedy, "Batch normalization", 2015.
+
+    Shapes:
+        x: (N, num_features) or (N, num_features, L) -> the same
+        weight, bias, running_mean, running_var: (num_features,)
+
+    Args:
+        eps: Added to the variance.
+        momentum: How much of the running statistics a batch replaces, in [0, 1]; None averages all batches equally,
+            which waits for the device in every batch.
+        affine: Have weight and bias.
+        track_running_stats: Have running statistics; without them the batch's are used in evaluation too.
+
+    Raises:
+        ArgumentError: num_features below 1, eps below 0, momentum outside [0, 1].
+    """
+
+    axes = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Each channel of images normalised over the batch and all pixels; see `BatchNorm1d`.
+
+    Shapes:
+        x: (N, num_features, H, W) -> the same
+    """
+
+    axes = (4,)
+
+
+class LayerNorm(Module):
+    """The last axes normalised for each sample, then scaled by weight and moved by bias; see `ops.layer_norm`.
+
+    Shapes:
+        x: (..., *normalized_shape) -> the same
+        weight, bias: normalized_shape
+
+    Args:
+        normalized_shape: Lengths of the last axes, or of the last one.
+        eps: Added to the variance.
+        elementwise_affine: Have a weight.
+        bias: Have a bias too.
+
+    Raises:
+        ArgumentError: a length below 1, eps below 0.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...] | list[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes("LayerNorm", normalized_shape=normalized_shape)
+        check_real("LayerNorm", 0.0, eps=eps)
+        self.normalized_shape = _as_shape(normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.weight = zero_parameter(self.normalized_shape, device, dtype) if elementwise_affine else None
+        self.bias = zero_parameter(self.normalized_shape, device, dtype) if elementwise_affine and bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        _reset_affine(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised input."""
+        return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(Module):
+    """Groups of channels normalised for each sample, then scaled and moved by channel; see `ops.group_norm`.
+
+    It does not depend on the rest of the batch, so it computes the same on any number of ranks.
+
+    Shapes:
+        x: (N, num_channels, ...) -> the same
+        weight, bias: (num_channels,)
+
+    Args:
+        num_groups: A divisor of num_channels.
+        eps: Added to the variance.
+        affine: Have weight and bias.
+
+    Raises:
+        ArgumentError: num_groups does not divide num_channels, a number below 1, eps below 0.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        check_real("GroupNorm", 0.0, eps=eps)
+        if num_channels % num_groups:
+            raise ArgumentError(
+                f"GroupNorm: expected num_groups to divide num_channels, got {num_groups} and {num_channels}"
+            )
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.weight = zero_parameter((num_channels,), device, dtype) if affine else None
+        self.bias = zero_parameter((num_channels,), device, dtype) if affine else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        _reset_affine(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised input."""
+        return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+def _as_shape(normalized_shape: int | tuple[int, ...] | list[int]) -> tuple[int, ...]:
+    return tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+
+
+def _reset_affine(layer: LayerNorm | GroupNorm) -> None:
+    if layer.weight is not None:
+        init.ones_(layer.weight)
+    if layer.bias is not None:
+        init.zeros_(layer.bias)

@@ -1,0 +1,118 @@
+"""Tensors on disk, in the safetensors format, which PyTorch programs read and write too."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import CPU, Device, to_device, to_host
+from minigrad.backend.dtypes import as_dtype
+from minigrad.errors import ArgumentError, DtypeError, StateDictError
+from minigrad.tensor import Tensor
+
+_Path = str | os.PathLike[str]
+
+
+def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors to a safetensors file; an old file of that name is replaced only once the new one is whole.
+
+    A tensor that has several names is stored once, under the first in sorted order; the metadata maps its other
+    names to that one, as in files of `safetensors.torch.save_model`.
+
+    Args:
+        tensors: Tensors or arrays by name, on any device: for example a state_dict.
+        metadata: Texts to keep beside them; its names may not be those of tensors.
+
+    Raises:
+        ArgumentError: a name or a text that is no str, or one name for a tensor and a text.
+        DtypeError: a value that is neither a tensor nor an array.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from minigrad import nn
+        >>> net = nn.Linear(2, 1)
+        >>> with TemporaryDirectory() as folder:
+        ...     nn.save_file(net.state_dict(), f"{folder}/net.safetensors")
+        ...     net.load_state_dict(nn.load_file(f"{folder}/net.safetensors"))
+        IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+    """
+    from safetensors.numpy import save_file as write
+
+    texts = dict(metadata or {})
+    _check_names(tensors, texts)
+    arrays = {name: _as_array(name, value) for name, value in tensors.items()}
+    stored, aliases = _each_once(arrays)
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        write(stored, temporary, metadata=(texts | aliases) or None)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _check_names(tensors: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    if not isinstance(tensors, Mapping):
+        raise DtypeError(f"save_file: expected a mapping of names to tensors, got {type(tensors).__name__}")
+    for name, text in texts.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ArgumentError(f"save_file: expected metadata of names and texts, got {name!r}: {text!r}")
+    for name in tensors:
+        if not isinstance(name, str) or name in texts or name == "__metadata__":
+            raise ArgumentError(f"save_file: expected names (str) that the metadata does not have, got {name!r}")
+
+
+def _as_array(name: str, value: Any) -> Any:
+    array = value.data if isinstance(value, Tensor) else value
+    if not hasattr(array, "__array_interface__") and not hasattr(array, "__cuda_array_interface__"):
+        raise DtypeError(f"save_file: expected a tensor for {name!r}, got {type(value).__name__}")
+    as_dtype(array.dtype)
+    return array
+
+
+def _each_once(arrays: Mapping[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
+    """The arrays on the host, contiguous, each memory once; and the further names of those left out."""
+    first: dict[tuple[Any, ...], str] = {}
+    stored, aliases = {}, {}
+    for name in sorted(arrays):
+        array = arrays[name]
+        kept = first.setdefault(_memory(array), name) if array.size else name
+        if kept == name:
+            stored[name] = np.asarray(to_host(array), order="C")
+        else:
+            aliases[name] = kept
+    return stored, aliases
+
+
+def _memory(array: Any) -> tuple[Any, ...]:
+    """What two arrays share exactly when they are the same elements in the same memory."""
+    interface = getattr(array, "__array_interface__", None) or array.__cuda_array_interface__
+    return interface["data"][0], array.shape, array.strides, array.dtype
+
+
+def load_file(path: _Path, device: Device | str = CPU) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file, by name, into memory of their own.
+
+    Args:
+        path: A file written by `save_file`, by `safetensors.torch`, or by any other program.
+
+    Raises:
+        StateDictError: the file is no safetensors file, or holds a dtype that a tensor can't have.
+        FileNotFoundError: there is no file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+            texts = file.metadata() or {}
+        tensors = {name: Tensor(to_device(np.array(array), Device(device))) for name, array in arrays.items()}
+    except (SafetensorError, DtypeError) as error:
+        raise StateDictError(f"load_file: expected a safetensors file of known dtypes, got {path}: {error}") from error
+    tensors |= {name: tensors[kept] for name, kept in texts.items() if kept in tensors and name not in tensors}
+    return tensors

@@ -1,0 +1,66 @@
+"""Layers that only change shapes, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad import ops
+from minigrad.nn.arguments import check_sizes
+from minigrad.nn.module import Module
+from minigrad.tensor import Tensor
+
+
+class Flatten(Module):
+    """A run of axes joined into one; by default all but the batch axis.
+
+    Args:
+        start_dim, end_dim: The first and the last of them.
+    """
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input in its new shape."""
+        return ops.flatten(x, self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        """The axes."""
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """One axis split into several.
+
+    Args:
+        dim: The axis.
+        unflattened_size: Their lengths; one may be -1.
+
+    Raises:
+        ArgumentError: a length below -1.
+    """
+
+    def __init__(self, dim: int, unflattened_size: tuple[int, ...] | list[int]) -> None:
+        super().__init__()
+        check_sizes("Unflatten", -1, unflattened_size=unflattened_size)
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input in its new shape."""
+        return ops.unflatten(x, self.dim, self.unflattened_size)
+
+    def extra_repr(self) -> str:
+        """The axes."""
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+class Identity(Module):
+    """Gives back its input; a placeholder. Arguments of any kind are ignored, as in PyTorch."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, x: Any) -> Any:
+        """The input."""
+        return x
