@@ -22,9 +22,10 @@ def strict_cupy(monkeypatch):
     """The stand-in for CuPy in its place: `cuda:0` and `cuda:1` are there, on NumPy memory; see tests/strict_cupy."""
     from minigrad.backend import device
     from minigrad.ops import operands
-    from tests.strict_cupy import cupy
+    from tests.strict_cupy import MODULES, cupy
 
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    for name, module in MODULES.items():
+        monkeypatch.setitem(sys.modules, name, module)
     cupy.syncs.count = 0
     yield cupy
     device._MODULES.pop(cupy.ndarray, None)

@@ -9,37 +9,31 @@ import numpy as np
 import pytest
 
 from minigrad import Device, Tensor
-from minigrad.backend.dtypes import is_float
 from minigrad.testing import assert_close
 from tests.cases import CASES
+from tests.cases.evaluate import evaluate
 
 # A size that only the data knows has to be read back from the device.
 WAITS: dict[str, str] = {}
 
 
-def on_device(array, cupy, requires_grad):
-    """A tensor on the stand-in's cuda:0, on memory that must not change."""
-    data = cupy.asarray(array)
-    data.memory.flags.writeable = False
-    return Tensor(data, requires_grad)
+@pytest.fixture
+def frozen(strict_cupy):
+    """Takes an array to the stand-in's cuda:0, on memory that must not change."""
 
+    def place(array):
+        data = strict_cupy.asarray(array)
+        data.memory.flags.writeable = False
+        return data
 
-def evaluate(case, make):
-    """The output of a case, and the gradients of its inputs under a fixed cotangent."""
-    inputs = [make(x, x.dtype == np.float64 and case.differentiable) if isinstance(x, np.ndarray) else x
-              for x in case.draw()]
-    output = case.ours(*inputs)
-    if output.requires_grad:
-        cotangent = np.random.default_rng(1).standard_normal(output.shape).astype(output.dtype)
-        output.backward(make(np.asarray(cotangent), False))
-    return output.data, [x.grad_array if isinstance(x, Tensor) else None for x in inputs]
+    return place
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_operation(case, strict_cupy):
-    expected, expected_grads = evaluate(case, lambda x, wanted: Tensor(x.copy(), wanted))
+def test_operation(case, strict_cupy, frozen):
+    expected, expected_grads = evaluate(case, np.asarray)
     with contextlib.nullcontext() if case.id in WAITS else strict_cupy.no_sync():
-        got, grads = evaluate(case, lambda x, wanted: on_device(x, strict_cupy, wanted))
+        got, grads = evaluate(case, frozen)
     assert isinstance(got, strict_cupy.ndarray)
     assert_close(got, expected, what="output")
     for i, (grad, expected_grad) in enumerate(zip(grads, expected_grads)):
@@ -50,21 +44,10 @@ def test_operation(case, strict_cupy):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.differentiable], ids=lambda case: case.id)
-def test_float32_stays_float32(case, strict_cupy):
+def test_float32_stays_float32(case, frozen):
     """No float64 slips in: on a GPU it is 2 to 64 times slower, and promotes all that follows."""
-    inputs = [
-        on_device(x.astype(np.float32) if is_float(x.dtype) else x, strict_cupy, is_float(x.dtype))
-        if isinstance(x, np.ndarray)
-        else x
-        for x in case.draw()
-    ]
-    output = case.ours(*inputs)
-    assert output.dtype == np.float32
-    if output.requires_grad:
-        output.backward(on_device(np.ones(output.shape, np.float32), strict_cupy, False))
-    for x in inputs:
-        if isinstance(x, Tensor) and x.grad_array is not None:
-            assert x.grad_array.dtype == np.float32
+    output, grads = evaluate(case, frozen, "float32")
+    assert {array.dtype.name for array in (output, *grads) if array is not None} == {"float32"}
 
 
 def test_exceptions_are_cases():

@@ -10,6 +10,6 @@ C order whatever the order of the inputs. The fixture `strict_cupy` of tests/con
 from tests.strict_cupy.array import ndarray
 from tests.strict_cupy.device import no_sync, syncs
 from tests.strict_cupy.errors import MissingError, RefusedError, StrictError
-from tests.strict_cupy.namespace import cupy
+from tests.strict_cupy.namespace import MODULES, cupy
 
-__all__ = ["MissingError", "RefusedError", "StrictError", "cupy", "ndarray", "no_sync", "syncs"]
+__all__ = ["MODULES", "MissingError", "RefusedError", "StrictError", "cupy", "ndarray", "no_sync", "syncs"]

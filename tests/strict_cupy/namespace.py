@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -77,4 +78,18 @@ def _build() -> Any:
     return space
 
 
+def _build_cupyx() -> dict[str, ModuleType]:
+    """What lies beside cupy: the error function, and nothing more so far."""
+    names = ("cupyx", "cupyx.scipy", "cupyx.scipy.special")
+    modules: dict[str, Any] = {name: _Space(name, None, frozenset()) for name in names}
+    modules["cupyx"].scipy, modules["cupyx.scipy"].special = modules[names[1]], modules[names[2]]
+    modules[names[2]].erf = lambda x: call(_erf, "erf", (x,), {})
+    return modules
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[x.dtype])(x)
+
+
 cupy = _build()
+MODULES: dict[str, ModuleType] = {"cupy": cupy, **_build_cupyx()}  # for sys.modules
