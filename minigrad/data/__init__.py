@@ -1,0 +1,28 @@
+"""Datasets, the order in which their samples are read, and the loader that makes batches of them."""
+
+from minigrad.data.bundled import digits
+from minigrad.data.collate import default_collate
+from minigrad.data.dataset import ArrayDataset, Dataset, Subset, random_split
+from minigrad.data.loader import DataLoader
+from minigrad.data.sampler import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+__all__ = [
+    "ArrayDataset",
+    "BatchSampler",
+    "DataLoader",
+    "Dataset",
+    "DistributedSampler",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "Subset",
+    "default_collate",
+    "digits",
+    "random_split",
+]

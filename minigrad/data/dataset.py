@@ -1,0 +1,210 @@
+"""Datasets: what can be asked for sample i, for i in [0, len)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from minigrad.backend.device import array_module, device_of, to_device
+from minigrad.backend.dtypes import Array
+from minigrad.data.plan import WORD, Indices, check_integer, check_shares, largest_remainder, permutation
+from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.tensor import Tensor
+
+_SPLIT_EPOCH = WORD - 1  # an epoch that no sampler reaches: a split never equals a shuffle of the same seed
+
+
+class Dataset(Protocol):
+    """Anything with a length and samples: arrays, tensors, numbers, or tuples and dicts of them.
+
+    It may also have `__getitems__(indices: list[int]) -> list`, the samples of many indices in one read; the loader
+    uses that where it is there.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class ArrayDataset:
+    """Samples that lie in arrays: sample i is the tuple of row i of each.
+
+    Args:
+        arrays: Arrays or tensors of one length, at least one; on the CPU or on a GPU. They are not copied.
+
+    Raises:
+        ArgumentError: no array.
+        DtypeError: an argument that is neither array nor tensor.
+        ShapeError: arrays of no axes, or of different lengths.
+
+    Example:
+        >>> dataset = ArrayDataset(np.zeros((3, 8)), np.arange(3))
+        >>> len(dataset), dataset[2][1]
+        (3, np.int64(2))
+    """
+
+    def __init__(self, *arrays: Any) -> None:
+        if not arrays:
+            raise ArgumentError("ArrayDataset: expected at least one array, got none")
+        self.arrays: tuple[Array, ...] = tuple(a.data if isinstance(a, Tensor) else a for a in arrays)
+        for array in self.arrays:
+            array_module(array)
+        shapes = [array.shape for array in self.arrays]
+        if () in shapes or len({shape[0] for shape in shapes}) > 1:
+            raise ShapeError(f"ArrayDataset: expected arrays with one first axis in common, got shapes {shapes}")
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, index: int) -> tuple[Array, ...]:
+        check_index("ArrayDataset", index, len(self))
+        return tuple(array[index] for array in self.arrays)
+
+    def batch(self, indices: Sequence[int] | Indices) -> tuple[Tensor, ...]:
+        """Many samples in one read: a tensor for each array, on its device.
+
+        Args:
+            indices: N integers in [-len, len).
+
+        Returns:
+            Tensors of shape (N, ...), copies of the rows.
+
+        Raises:
+            DtypeError: indices that are no integers.
+            IndexRangeError: an index out of range.
+        """
+        places = as_indices("ArrayDataset", indices)
+        return tuple(Tensor(_rows(array, places)) for array in self.arrays)
+
+
+def _rows(array: Array, places: Indices) -> Array:
+    """Rows of an array; `take` is faster than array[places]. CuPy does not notice an index out of range, NumPy does."""
+    if array.__class__ is not np.ndarray:
+        check_index_range("ArrayDataset", places, -len(array), len(array))
+        return array_module(array).take(array, to_device(places, device_of(array)), axis=0)
+    try:
+        return array.take(places, axis=0)
+    except IndexError:
+        check_index_range("ArrayDataset", places, -len(array), len(array))
+        raise
+
+
+class Subset:
+    """Some samples of a dataset, in a given order.
+
+    Args:
+        dataset: Any dataset.
+        indices: Which of its samples, in [0, len(dataset)); the same one may come again.
+
+    Raises:
+        DtypeError: indices that are no integers.
+        IndexRangeError: an index out of range.
+    """
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int] | Indices) -> None:
+        self.dataset = dataset
+        self.indices = as_indices("Subset", indices)
+        check_index_range("Subset", self.indices, 0, len(dataset))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        check_index("Subset", index, len(self))
+        return self.dataset[int(self.indices[index])]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        places = as_indices("Subset", indices)
+        check_index_range("Subset", places, -len(self), len(self))
+        return read_samples(self.dataset, self.indices[places].tolist())
+
+
+def read_samples(dataset: Dataset, indices: Sequence[int]) -> list[Any]:
+    """Samples of a dataset, by its `__getitems__` where it has one."""
+    read_many = getattr(dataset, "__getitems__", None)
+    if read_many is not None:
+        return list(read_many(indices))
+    return [dataset[i] for i in indices]
+
+
+def batch_reader(dataset: Dataset) -> Callable[[Sequence[int] | Indices], Any] | None:
+    """How to read a whole batch out of arrays, where the dataset is an ArrayDataset or a Subset of one, else None.
+
+    A class derived from them may change its samples, so it has no such way.
+    """
+    if type(dataset) is ArrayDataset:
+        return dataset.batch
+    if type(dataset) is Subset:
+        subset, read = dataset, batch_reader(dataset.dataset)
+        return None if read is None else lambda indices: read(subset.indices[as_indices("Subset", indices)])
+    return None
+
+
+def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -> list[Subset]:
+    """Divide a dataset at random into parts that share no sample: the same parts on every rank and in every run.
+
+    Args:
+        lengths: Samples of each part, integers of sum len(dataset), or fractions of sum 1 (rounded by largest
+            remainder).
+        seed: In [0, 2**64); each gives another division.
+
+    Raises:
+        ArgumentError: lengths of another sum, negative ones, or a seed out of range.
+
+    Example:
+        >>> [len(part) for part in random_split(ArrayDataset(np.arange(10)), [0.75, 0.25])]
+        [8, 2]
+    """
+    n = len(dataset)
+    sizes = _split_sizes(n, list(lengths))
+    order = permutation(n, check_integer("random_split", "seed", seed, 0, WORD), _SPLIT_EPOCH)
+    ends = np.cumsum(sizes)
+    return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
+
+
+def _split_sizes(n: int, lengths: list[Any]) -> list[int]:
+    if any(isinstance(length, (float, np.floating)) for length in lengths):
+        check_shares("random_split", lengths)
+        return largest_remainder(n, lengths)
+    sizes = [check_integer("random_split", "a length", length, 0) for length in lengths]
+    if not sizes or sum(sizes) != n:
+        raise ArgumentError(f"random_split: expected lengths of sum {n}, the dataset's, got {lengths}")
+    return sizes
+
+
+def as_indices(who: str, indices: Sequence[int] | Indices) -> Indices:
+    """Indices as an array of int64 in host memory.
+
+    Raises:
+        DtypeError: they are no integers, or not in one row.
+    """
+    places = np.asarray(indices)
+    if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
+        raise DtypeError(f"{who}: expected a sequence of integers as indices, got {places.dtype.name} {places.shape}")
+    return places.astype(np.int64, copy=False)
+
+
+def check_index(who: str, index: int, length: int) -> None:
+    """Refuse what is no integer in [-length, length).
+
+    Raises:
+        DtypeError: no integer.
+        IndexRangeError: out of range.
+    """
+    if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+        raise DtypeError(f"{who}: expected an integer as index, got {index!r}: use Subset for several")
+    if not -length <= index < length:
+        raise IndexRangeError(f"{who}: expected an index in [{-length}, {length}), got {index}")
+
+
+def check_index_range(who: str, places: Indices, low: int, end: int) -> None:
+    """Refuse indices outside [low, end).
+
+    Raises:
+        IndexRangeError: the first one outside is named.
+    """
+    outside = places[(places < low) | (places >= end)]
+    if outside.size:
+        raise IndexRangeError(f"{who}: expected indices in [{low}, {end}), got {outside[0]}")

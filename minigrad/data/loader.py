@@ -1,0 +1,209 @@
+"""DataLoader: the batches of a dataset, made ahead in a thread, resumable after any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, cast
+
+from minigrad.backend.device import Device, to_device
+from minigrad.backend.random import manual_seed, set_noise_key
+from minigrad.data.collate import default_collate, map_tensors
+from minigrad.data.dataset import Dataset, batch_reader, read_samples
+from minigrad.data.plan import WORD, check_integer
+from minigrad.data.prefetch import ahead, in_own_context
+from minigrad.data.sampler import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    check_keys,
+    draw_seed,
+    index_batches,
+    load_sampler_state,
+    sampler_state,
+)
+from minigrad.errors import ArgumentError, StateDictError
+from minigrad.tensor import Tensor
+
+PREFETCH = 2  # batches
+
+
+class DataLoader:
+    """The batches of a dataset, one epoch for each iteration.
+
+    The batches of an epoch do not depend on `prefetch`. Whatever a dataset or collate_fn draws from the context's
+    streams comes from a noise stream that belongs to the epoch and the batch, so a resumed epoch draws the same.
+
+    Args:
+        dataset: Samples to read.
+        batch_size: Samples in a batch, > 0; the last batch may have fewer.
+        shuffle: Another order in each epoch.
+        sampler: The order of samples, instead of shuffle.
+        batch_sampler: The indices of each batch, instead of batch_size, shuffle, sampler and drop_last.
+        drop_last: Leave out a last batch that is smaller.
+        collate_fn: Makes a batch from a list of samples; `default_collate` by default.
+        prefetch: Batches made ahead, in one thread; 0 for none. By default 2, or 0 where samples lie in arrays
+            (ArrayDataset, or a Subset of one) and reading them is cheaper than a thread.
+        device: Where the tensors of a batch go. The copy is made by the consumer's thread, on its stream; by default
+            they stay where the dataset made them.
+        seed: Of the shuffle, in [0, 2**64); by default drawn from the context's noise stream (see `manual_seed`).
+
+    Raises:
+        ArgumentError: an argument out of its range, or two that exclude each other.
+        DeviceError: the device is unknown.
+
+    Example:
+        >>> loader = DataLoader(ArrayDataset(np.zeros((5, 8)), np.arange(5)), batch_size=2, shuffle=True)
+        >>> [images.shape for images, labels in loader]
+        [(2, 8), (2, 8), (1, 8)]
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        sampler: Sampler | None = None,
+        batch_sampler: Any = None,
+        *,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        prefetch: int | None = None,
+        device: Device | str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise ArgumentError(f"DataLoader: expected a dataset with __len__ and __getitem__, got {dataset!r}")
+        _check_exclusive(batch_size, shuffle, sampler, batch_sampler, drop_last, seed)
+        self.dataset = dataset
+        if batch_sampler is None:
+            check_integer("DataLoader", "batch_size", batch_size, 1)
+            order = RandomSampler(dataset, seed=seed) if shuffle else SequentialSampler(dataset)
+            batch_sampler = BatchSampler(order if sampler is None else sampler, batch_size, drop_last)
+        self.batch_sampler = batch_sampler
+        self.collate_fn = collate_fn
+        self._read_batch = batch_reader(dataset) if collate_fn is None else None
+        default = PREFETCH if self._read_batch is None else 0
+        self.prefetch = default if prefetch is None else check_integer("DataLoader", "prefetch", prefetch, 0)
+        self.device = None if device is None else Device(device)
+        self._progress: _Progress | None = None
+        self._loaded: _Progress | None = None
+
+    @property
+    def sampler(self) -> Any:
+        """The order of samples; None where batch_sampler has none."""
+        return getattr(self.batch_sampler, "sampler", None)
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        progress = self._start()
+        batches = index_batches(self.batch_sampler) if self._read_batch else iter(self.batch_sampler)
+        rest = itertools.islice(batches, progress.delivered, None)
+        return self._deliver(self._make(rest, progress), progress)
+
+    def _start(self) -> _Progress:
+        """A new epoch, or the rest of the one that was loaded. It becomes the one that state_dict speaks of."""
+        progress = _Progress(self.batch_sampler)
+        if self._loaded is not None:
+            loaded, self._loaded = self._loaded, None
+            if loaded.delivered and loaded.sampler != progress.sampler:
+                raise StateDictError(
+                    f"DataLoader: expected the epoch of the loaded state, {loaded.sampler}, got {progress.sampler}: "
+                    "call set_epoch with the same epoch, or not at all, until the rest of it was read"
+                )
+            progress.delivered, progress.noise_seed = loaded.delivered, loaded.noise_seed
+        if progress.noise_seed is None and self._read_batch is None:
+            progress.noise_seed = draw_seed()
+        self._progress = progress
+        return progress
+
+    def _make(self, batches: Iterator[Any], progress: _Progress) -> Generator[Any, None, None]:
+        """The batches themselves: in this thread or in one of their own, the result is the same."""
+        if self._read_batch is not None:
+            made = (self._read_batch(indices) for indices in batches)
+            return ahead(made, self.prefetch) if self.prefetch else made
+        samples = self._read_samples(batches, progress.delivered, cast(int, progress.noise_seed))
+        return ahead(samples, self.prefetch) if self.prefetch else in_own_context(samples)
+
+    def _read_samples(self, batches: Iterator[Any], first: int, noise_seed: int) -> Iterator[Any]:
+        """Batches from single samples. Runs in a context of its own, whose noise stream starts anew in each batch."""
+        collate = default_collate if self.collate_fn is None else self.collate_fn
+        manual_seed(noise_seed)
+        for number, indices in enumerate(batches, first):
+            set_noise_key(number)
+            yield collate(read_samples(self.dataset, indices))
+
+    def _deliver(self, batches: Generator[Any, None, None], progress: _Progress) -> Iterator[Any]:
+        """Hand batches to the consumer, and count them there: those that were only made ahead do not count."""
+        with contextlib.closing(batches):
+            for batch in batches:
+                progress.delivered += 1
+                yield batch if self.device is None else map_tensors(self._move, batch)
+        if self._progress is progress:
+            self._progress = None
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        return Tensor(to_device(tensor.data, cast(Device, self.device)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: the epoch, and how many of its batches the consumer was given. Plain data.
+
+        Between epochs it is the start of the next one. After a break it is still the interrupted epoch.
+
+        Raises:
+            ArgumentError: the sampler has no state_dict.
+        """
+        progress = self._progress or _Progress(self.batch_sampler)
+        sampler = sampler_state(self.batch_sampler) if progress.sampler is None else progress.sampler
+        return {"sampler": sampler, "delivered": progress.delivered, "noise_seed": progress.noise_seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next iteration the rest of an interrupted epoch: the batches not yet delivered, in the same order.
+
+        Args:
+            state: What `state_dict` of a loader with the same settings returned, on any rank.
+
+        Raises:
+            StateDictError: keys are missing, or the loader that wrote it had other settings.
+            ArgumentError: the sampler has no load_state_dict.
+        """
+        check_keys("DataLoader", state, {"sampler": 0, "delivered": 0, "noise_seed": 0})
+        try:
+            delivered = check_integer("DataLoader", "delivered", state["delivered"], 0)
+            if state["noise_seed"] is not None:
+                check_integer("DataLoader", "noise_seed", state["noise_seed"], 0, WORD)
+        except ArgumentError as error:
+            raise StateDictError(f"DataLoader: expected a usable state, got {state!r}: {error}") from error
+        load_sampler_state(self.batch_sampler, state["sampler"])
+        loaded = _Progress(self.batch_sampler)
+        loaded.delivered, loaded.noise_seed = delivered, state["noise_seed"]
+        self._progress = self._loaded = loaded
+
+
+class _Progress:
+    """How far an epoch has come: the sampler's state at its start, and the batches that the consumer was given."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.sampler: Any = None
+        with contextlib.suppress(ArgumentError):  # a sampler without state: state_dict() will say so
+            self.sampler = sampler_state(batch_sampler)
+        self.delivered = 0
+        self.noise_seed: int | None = None
+
+
+def _check_exclusive(
+    batch_size: int, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool, seed: int | None
+) -> None:
+    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+        raise ArgumentError(
+            "DataLoader: expected batch_sampler alone, "
+            f"got it with batch_size={batch_size}, shuffle={shuffle}, sampler={sampler!r}, drop_last={drop_last}"
+        )
+    if sampler is not None and shuffle:
+        raise ArgumentError(f"DataLoader: expected a sampler or shuffle=True, got both: sampler={sampler!r}")
+    if seed is not None and not shuffle:
+        raise ArgumentError(f"DataLoader: expected shuffle=True with a seed, got seed={seed!r} without it")

@@ -1,0 +1,168 @@
+"""Index plans: pure functions that say which sample comes when, and on which rank.
+
+A shuffle is a function of (length, seed, epoch) alone, so every rank computes the same one, and any epoch can be had
+again without running those before it. It stands on the raw output of Philox, not on a distribution of NumPy's, so
+that it stays the same from one NumPy to the next.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from minigrad.errors import ArgumentError
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+Shares = Sequence[float | Fraction]  # one for each rank, >= 0, of sum 1
+
+MODES = ("pad", "drop", "exact")
+WORD = 2**64  # seeds and epochs are words of Philox's key
+
+_SHUFFLE_STREAM = 0x73687566666C65  # keeps shuffles apart from weights and noise drawn with the same seed
+_SHARES_TOLERANCE = 1e-6
+
+
+def check_integer(who: str, what: str, value: Any, low: int, end: int | None = None) -> int:
+    """An argument as a Python integer in [low, end), or in [low, ∞) without end.
+
+    Raises:
+        ArgumentError: no integer, or out of range.
+    """
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_integer or value < low or (end is not None and value >= end):
+        bounds = f">= {low}" if end is None else f"in [{low}, {end if end < WORD else '2**64'})"
+        raise ArgumentError(f"{who}: expected {what} as an integer {bounds}, got {value!r}")
+    return int(value)
+
+
+def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
+    """The shuffled order of `length` samples in one epoch.
+
+    Args:
+        length: >= 0.
+        seed, epoch: In [0, 2**64). Each pair gives an order of its own.
+
+    Raises:
+        ArgumentError: an argument out of its range.
+
+    Example:
+        >>> sorted(permutation(5, seed=0).tolist())
+        [0, 1, 2, 3, 4]
+    """
+    check_integer("permutation", "length", length, 0)
+    check_integer("permutation", "seed", seed, 0, WORD)
+    check_integer("permutation", "epoch", epoch, 0, WORD)
+    key = np.array([seed, epoch], np.uint64)
+    counter = np.array([0, 0, 0, _SHUFFLE_STREAM], np.uint64)
+    draws = np.random.Philox(counter=counter, key=key).random_raw(length)
+    return np.argsort(draws, kind="stable").astype(np.int64, copy=False)
+
+
+def shard(length: int, rank: int, world_size: int, mode: str = "pad", shares: Shares | None = None) -> Indices:
+    """The places of one global order that a rank takes: `order[shard(...)]` is its part of an epoch.
+
+    Ranks take turns (rank, rank + world_size, ...), so that the k-th batches of all ranks together are the k-th stretch
+    of the global order, whatever the number of ranks. With shares they take turns in proportion.
+
+    Args:
+        length: Samples in the global order, >= 0.
+        rank: In [0, world_size).
+        mode: "pad": all ranks get ceil(length / world_size), the order beginning again at its end, so up to
+            world_size - 1 samples come twice. "drop": all get floor(length / world_size), the last few are left out.
+            "exact": each sample once, lengths differ by at most one.
+        shares: Fraction of the order for each rank, >= 0, of sum 1; only with mode "exact".
+
+    Raises:
+        ArgumentError: an argument out of its range, or shares with a mode that makes lengths equal.
+    """
+    check_sharding("shard", rank, world_size, mode, shares)
+    check_integer("shard", "length", length, 0)
+    if shares is not None:
+        return _interleave(largest_remainder(length, shares), rank)
+    if mode == "exact":
+        return np.arange(rank, length, world_size)
+    each = -(-length // world_size) if mode == "pad" else length // world_size
+    places = np.arange(rank, each * world_size, world_size)
+    return places % length if mode == "pad" and length else places
+
+
+def check_sharding(who: str, rank: int, world_size: int, mode: str, shares: Shares | None) -> None:
+    """Refuse arguments of `shard` that do not fit each other.
+
+    Raises:
+        ArgumentError: they do not; the message holds the values.
+    """
+    check_integer(who, "world_size", world_size, 1)
+    check_integer(who, "rank", rank, 0, world_size)
+    if mode not in MODES:
+        raise ArgumentError(f"{who}: expected mode as one of {', '.join(map(repr, MODES))}, got {mode!r}")
+    if shares is None:
+        return
+    check_shares(who, shares)
+    if len(shares) != world_size:
+        raise ArgumentError(f"{who}: expected a share for each of {world_size} ranks, got {len(shares)}: {shares!r}")
+    if mode != "exact":
+        raise ArgumentError(
+            f"{who}: expected mode='exact' with shares, got {mode!r}: it makes lengths equal, shares make them unequal"
+        )
+
+
+def _interleave(counts: Sequence[int], rank: int) -> Indices:
+    """The places of a rank when rank r takes counts[r] of them, spread evenly over the order.
+
+    The j-th sample of a rank with n of them is due at (j + 1/2) / n; at the same time the lower rank goes first.
+    Equal counts, and counts that differ by one as in mode "exact", take strict turns.
+    """
+    due = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts])
+    owners = np.repeat(np.arange(len(counts)), counts)
+    return np.flatnonzero(owners[np.argsort(due, kind="stable")] == rank)
+
+
+def largest_remainder(total: int, shares: Shares) -> list[int]:
+    """Whole numbers in proportion to shares: their sum is total, each is within 1 of total · share.
+
+    Each gets the floor of its exact part; what is left goes, one each, to those with the largest remainder (equal
+    remainders to the larger share, then to the lower rank). Computed in integers, so neither rounding nor the order of
+    ranks has a say. At one total, a larger share never gets less. (Hamilton's method of apportionment.)
+
+    Args:
+        total: What to divide, >= 0.
+        shares: Fractions >= 0 of sum 1 (to 1e-6; they are taken in proportion to their exact sum).
+
+    Raises:
+        ArgumentError: a negative total, or shares that are no such fractions.
+
+    Example:
+        >>> largest_remainder(10, [0.55, 0.45])
+        [6, 4]
+    """
+    check_integer("largest_remainder", "total", total, 0)
+    check_shares("largest_remainder", shares)
+    ratios = [share.as_integer_ratio() for share in shares]
+    common = math.lcm(*(denominator for _, denominator in ratios))
+    weights = [numerator * (common // denominator) for numerator, denominator in ratios]
+    whole = sum(weights)
+    parts = [divmod(int(total) * weight, whole) for weight in weights]
+    counts = [floor for floor, _ in parts]
+    order = sorted(range(len(parts)), key=lambda i: (-parts[i][1], -weights[i], i))
+    for i in order[: int(total) - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def check_shares(who: str, shares: Shares) -> None:
+    """Refuse shares that are not finite fractions >= 0 of sum 1.
+
+    Raises:
+        ArgumentError: they are not; the message holds them.
+    """
+    given = list(shares)
+    good = all(isinstance(share, numbers.Real) and math.isfinite(share) and share >= 0 for share in given)
+    if not good or not abs(math.fsum(given) - 1.0) <= _SHARES_TOLERANCE:
+        total = f" of sum {math.fsum(given):.9g}" if good else ""
+        raise ArgumentError(f"{who}: expected shares as finite numbers >= 0 of sum 1, got {given!r}{total}")

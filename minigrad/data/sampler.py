@@ -1,0 +1,307 @@
+"""Samplers: in which order, and by which rank, the samples of a dataset are read.
+
+Every sampler here counts epochs by itself: each new iteration is the next epoch, so a forgotten `set_epoch` can't
+repeat an order, and calling `set_epoch(e)` in epoch e changes nothing. `order(epoch)` is a pure function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, Protocol
+
+import numpy as np
+
+from minigrad.backend.random import noise_generator
+from minigrad.data.plan import WORD, Indices, Shares, check_integer, check_sharding, permutation, shard
+from minigrad.errors import ArgumentError, StateDictError
+
+
+class Sampler(Protocol):
+    """Anything that gives the indices of an epoch, one by one.
+
+    To stop and resume in mid-epoch it also needs `state_dict()` and `load_state_dict(state)`, plain data that decide
+    the order of the next iteration.
+    """
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def __len__(self) -> int: ...
+
+
+class EpochSampler:
+    """Base of the samplers here: the order of an epoch is a function of its number and of fixed settings.
+
+    A derived class gives `order(epoch)`, and adds to `settings()` what it depends on.
+
+    Attributes:
+        epoch: The number of the next iteration.
+    """
+
+    seed: int  # only where settings() has one
+
+    def __init__(self, source: int | Sized) -> None:
+        who = type(self).__name__
+        self.length = check_integer(who, "a length", len(source) if isinstance(source, Sized) else source, 0)
+        self.epoch = 0
+
+    def order(self, epoch: int) -> Indices:
+        """The indices of one epoch, in order."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """What the order depends on beside the epoch, as plain data."""
+        return {"length": self.length}
+
+    def next_order(self) -> Indices:
+        """What an iteration gives, as one array; like an iteration it goes on to the next epoch."""
+        order = self.order(self.epoch)
+        self.epoch += 1
+        return order
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.next_order().tolist())
+
+    def __len__(self) -> int:
+        return self.length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of an epoch, >= 0; those after it count on from there.
+
+        Raises:
+            ArgumentError: no integer in [0, 2**64).
+        """
+        self.epoch = check_integer(f"{type(self).__name__}.set_epoch", "epoch", epoch, 0, WORD)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What decides the order of the next iteration, as plain data. It is the same on all ranks."""
+        return {"epoch": self.epoch, **self.settings()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another sampler was: take over its epoch and its seed.
+
+        Raises:
+            StateDictError: the other one had different settings, so its order can't be had here.
+        """
+        who, own = type(self).__name__, self.state_dict()
+        check_keys(who, state, own)
+        for key, value in own.items():
+            if key not in ("epoch", "seed") and state[key] != value:
+                raise StateDictError(f"{who}: expected a state with {key} {value!r}, got {state[key]!r}")
+        try:
+            self.set_epoch(state["epoch"])
+            if "seed" in own:
+                self.seed = check_integer(who, "seed", state["seed"], 0, WORD)
+        except ArgumentError as error:
+            raise StateDictError(f"{who}: expected a usable state, got {state!r}: {error}") from error
+
+
+class SequentialSampler(EpochSampler):
+    """All samples in their own order.
+
+    Args:
+        source: A dataset, or its length.
+
+    Example:
+        >>> list(SequentialSampler(3))
+        [0, 1, 2]
+    """
+
+    def order(self, epoch: int) -> Indices:
+        """The same in every epoch."""
+        return np.arange(self.length)
+
+
+class RandomSampler(EpochSampler):
+    """All samples in an order that is another one in each epoch.
+
+    Args:
+        source: A dataset, or its length.
+        seed: In [0, 2**64); the same seed and epoch give the same order. By default it is drawn, once, from the noise
+            stream of the context (see `manual_seed`), which is each rank's own.
+
+    Raises:
+        ArgumentError: a negative length, or a seed out of range.
+    """
+
+    def __init__(self, source: int | Sized, *, seed: int | None = None) -> None:
+        super().__init__(source)
+        self.seed = draw_seed() if seed is None else check_integer("RandomSampler", "seed", seed, 0, WORD)
+
+    def order(self, epoch: int) -> Indices:
+        """The shuffle of one epoch."""
+        return permutation(self.length, self.seed, epoch)
+
+    def settings(self) -> dict[str, Any]:
+        """Length and seed."""
+        return {**super().settings(), "seed": self.seed}
+
+
+class DistributedSampler(EpochSampler):
+    """One rank's part of a global order that all ranks share.
+
+    Ranks take turns, so the k-th batches of all ranks together are the k-th stretch of the global order: with batches
+    of B / world_size each, the same global batches of B as on one rank.
+
+    All ranks are in the same epoch as long as each iterates as often as the others. A rank that iterates alone, to peek
+    or to debug, must put the epoch back with `set_epoch`.
+
+    Args:
+        source: A dataset, or its length.
+        rank, world_size: Which part, of how many.
+        shuffle: Another order in each epoch; else the samples' own order.
+        seed: In [0, 2**64), the same on all ranks.
+        mode: What happens when the length does not divide by world_size. "pad": up to world_size - 1 samples come
+            twice, all ranks get equally many. "drop": the last few are left out, all get equally many. "exact": each
+            sample once, lengths differ by at most one: right for evaluation; in training the ranks may then
+            have different numbers of batches.
+        shares: Uneven parts: the fraction of each epoch for each rank, >= 0, of sum 1; needs mode="exact". Lengths
+            are rounded by largest remainder, the parts stay spread evenly over the global order.
+
+    Raises:
+        ArgumentError: an argument out of its range, or shares with another mode.
+
+    Example:
+        >>> list(DistributedSampler(5, rank=1, world_size=2, shuffle=False, mode="exact"))
+        [1, 3]
+    """
+
+    def __init__(
+        self,
+        source: int | Sized,
+        *,
+        rank: int,
+        world_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        mode: str = "pad",
+        shares: Shares | None = None,
+    ) -> None:
+        super().__init__(source)
+        check_sharding("DistributedSampler", rank, world_size, mode, shares)
+        self.rank, self.world_size, self.shuffle, self.mode = int(rank), int(world_size), bool(shuffle), mode
+        self.shares = None if shares is None else [float(share) for share in shares]
+        self.seed = check_integer("DistributedSampler", "seed", seed, 0, WORD)
+        self._places = shard(self.length, self.rank, self.world_size, mode, self.shares)
+
+    def order(self, epoch: int) -> Indices:
+        """This rank's indices in one epoch."""
+        return permutation(self.length, self.seed, epoch)[self._places] if self.shuffle else self._places
+
+    def settings(self) -> dict[str, Any]:
+        """All arguments but the rank, so that the state of one rank serves all."""
+        names = ("world_size", "shuffle", "mode", "shares", "seed")
+        return {**super().settings(), **{name: getattr(self, name) for name in names}}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class BatchSampler:
+    """Groups the indices of a sampler into lists of batch_size.
+
+    Args:
+        sampler: Where the indices come from.
+        batch_size: > 0.
+        drop_last: Leave out a last list that is shorter.
+
+    Raises:
+        ArgumentError: a batch_size that is no positive integer.
+
+    Example:
+        >>> list(BatchSampler(SequentialSampler(5), 2))
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(self, sampler: Sampler, batch_size: int, drop_last: bool = False) -> None:
+        if not hasattr(sampler, "__iter__"):
+            raise ArgumentError(f"BatchSampler: expected a sampler to iterate over, got {sampler!r}")
+        self.sampler = sampler
+        self.batch_size = check_integer("BatchSampler", "batch_size", batch_size, 1)
+        self.drop_last = bool(drop_last)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._batches(iter(self.sampler))
+
+    def _batches(self, indices: Iterator[int]) -> Iterator[list[int]]:
+        while batch := list(itertools.islice(indices, self.batch_size)):
+            if self.drop_last and len(batch) < self.batch_size:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.sampler), self.batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What decides the next iteration, as plain data.
+
+        Raises:
+            ArgumentError: the sampler has no state_dict.
+        """
+        return {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler_state(self.sampler)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another one was.
+
+        Raises:
+            StateDictError: it had another batch_size, drop_last or sampler.
+        """
+        own = self.state_dict()
+        check_keys("BatchSampler", state, own)
+        for key in ("batch_size", "drop_last"):
+            if state[key] != own[key]:
+                raise StateDictError(f"BatchSampler: expected a state with {key} {own[key]!r}, got {state[key]!r}")
+        load_sampler_state(self.sampler, state["sampler"])
+
+
+def index_batches(batch_sampler: Any) -> Iterator[Sequence[int] | Indices]:
+    """One epoch of a batch sampler; slices of one array where the samplers are those above, which spares the lists."""
+    sampler: Any = getattr(batch_sampler, "sampler", None)
+    if type(batch_sampler) is not BatchSampler or type(sampler) not in _OWN:
+        return iter(batch_sampler)
+    order, size = sampler.next_order(), batch_sampler.batch_size
+    return (order[i : i + size] for i in range(0, len(batch_sampler) * size, size))
+
+
+_OWN = (SequentialSampler, RandomSampler, DistributedSampler)
+
+
+def draw_seed() -> int:
+    """A seed from the noise stream of the context."""
+    return int(noise_generator().bit_generator.random_raw())
+
+
+def sampler_state(sampler: Any) -> Any:
+    """The state of a sampler.
+
+    Raises:
+        ArgumentError: it has no state_dict, so nobody can say what it gives after a resume.
+    """
+    if not (hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")):
+        raise ArgumentError(
+            f"state_dict: expected a sampler with state_dict and load_state_dict, got {type(sampler).__name__}"
+        )
+    return sampler.state_dict()
+
+
+def load_sampler_state(sampler: Any, state: Any) -> None:
+    """Put back what `sampler_state` returned.
+
+    Raises:
+        ArgumentError: the sampler has no load_state_dict.
+        StateDictError: the state does not fit the sampler.
+    """
+    sampler_state(sampler)
+    sampler.load_state_dict(state)
+
+
+def check_keys(who: str, state: Any, expected: dict[str, Any]) -> None:
+    """Refuse a state that is no dict with the expected keys.
+
+    Raises:
+        StateDictError: keys are missing or unknown; both are listed.
+    """
+    if not isinstance(state, dict) or state.keys() != expected.keys():
+        got = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
+        raise StateDictError(f"{who}: expected a state with the keys {sorted(expected)}, got {got}")
