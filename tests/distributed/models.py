@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import minigrad
-from minigrad import nn, ops
+from minigrad import ops
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import traceback
+import warnings
 from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from minigrad.backend.random import set_noise_key
 from minigrad.distributed import SoloCommunicator, run
+from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
+from minigrad.distributed.comm.shm import ShmCommunicator
+from minigrad.errors import RankFailedError
 
-KINDS = ["threads"]
+KINDS = ["threads", "shm"]
 
 
 def run_ranks(kind: str, fn: Callable[..., Any], world_size: int, timeout_s: float = 20.0) -> list[Any]:
@@ -15,4 +23,58 @@ def run_ranks(kind: str, fn: Callable[..., Any], world_size: int, timeout_s: flo
     if kind == "solo":
         assert world_size == 1
         return [fn(SoloCommunicator())]
+    if kind == "shm":
+        return run_processes(fn, world_size, timeout_s)
     return run(fn, world_size, timeout_s=timeout_s)
+
+
+def run_processes(fn: Callable[..., Any], world_size: int, timeout_s: float = 20.0) -> list[Any]:
+    """run_ranks for forked processes over shared memory."""
+    port = free_port()
+    context = multiprocessing.get_context("fork")
+    started = []
+    for rank in range(max(world_size, 1)):
+        mine, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_child, args=(fn, rank, world_size, port, timeout_s, theirs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # BLAS has threads; they hold nothing that we need
+            process.start()
+        theirs.close()
+        started.append((process, mine))
+    outcomes = [_outcome(mine, timeout_s + 40.0) for _, mine in started]
+    for process, _ in started:
+        process.join(10.0)
+        assert not process.is_alive()
+    errors = [value for good, value in outcomes if not good]
+    if errors:
+        raise next((e for e in errors if not isinstance(e, RankFailedError)), errors[0])
+    return [value for _, value in outcomes]
+
+
+def _child(
+    fn: Callable[..., Any], rank: int, world_size: int, port: int, timeout_s: float, results: Connection
+) -> None:
+    set_noise_key(rank)
+    comm = None
+    try:
+        meeting = Rendezvous(rank, world_size, "127.0.0.1", port, b"test", timeout_s)
+        comm = ShmCommunicator(rank, world_size, meeting.all_gather, timeout_s=timeout_s)
+        results.send((True, fn(comm)))
+    except BaseException as error:
+        if comm is not None:
+            comm.abort(f"it raised {type(error).__name__}: {error}")
+        traceback.clear_frames(error.__traceback__)
+        results.send((False, error))
+    finally:
+        if comm is not None:
+            comm.close()
+
+
+def _outcome(results: Connection, timeout_s: float) -> tuple[bool, Any]:
+    if not wait([results], timeout_s):
+        raise TimeoutError("a rank of the test neither returned nor raised")
+    try:
+        outcome: tuple[bool, Any] = results.recv()
+    except EOFError:
+        return False, RankFailedError("a rank of the test died")
+    return outcome

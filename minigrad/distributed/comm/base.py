@@ -77,6 +77,7 @@ class Header:
         detail: Reduction, root, or layout id, where there is one.
         dtype: Name of the dtype, empty for host data.
         count: Elements; -1 where ranks may differ.
+        place: Where the array lies, if that has to be the same on all ranks.
     """
 
     seq: int
@@ -84,10 +85,12 @@ class Header:
     detail: str = ""
     dtype: str = ""
     count: int = -1
+    place: str = ""
 
     def __str__(self) -> str:
         size = f" of {self.count} {self.dtype}" if self.count >= 0 else ""
-        return f"call {self.seq}: {self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}"
+        place = f" in {self.place}" if self.place else ""
+        return f"call {self.seq}: {self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}{place}"
 
 
 class Communicator(Protocol):

@@ -1,0 +1,162 @@
+"""The board on which the processes of a shared-memory world see each other: counters, headers, failures.
+
+Every rank writes to its own part only, and reads all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.comm.base import Header
+from minigrad.distributed.comm.segment import Segment
+from minigrad.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    DistributedError,
+    RankFailedError,
+)
+
+SLOTS = 64  # calls that may be under way at once
+INLINE_BYTES = 8192  # arrays up to this size travel in the slot of their call
+STAGING_BYTES = 1024 * 1024
+
+_HEADER_BYTES, _FAILURE_BYTES = 256, 4096
+_POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT = 0, 8, 16, 24, 25, 26  # in int64, a cache line for each that moves
+_FAILURE_AT = 512
+_SLOTS_AT = _FAILURE_AT + _FAILURE_BYTES
+_SLOT_BYTES = _HEADER_BYTES + INLINE_BYTES
+_STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
+_KINDS: list[type[DistributedError]] = [
+    DistributedError,
+    RankFailedError,
+    CollectiveTimeoutError,
+    CollectiveMismatchError,
+]
+
+
+class Board:
+    """This rank's view of the board; see `ShmCommunicator` for the arguments."""
+
+    def __init__(self, rank: int, world_size: int, exchange: Callable[[bytes], list[bytes]]) -> None:
+        self.rank, self.world_size = rank, world_size
+        self._segment = Segment(rank, world_size, _STAGING_AT + STAGING_BYTES, exchange)
+        # a memoryview of int64 reads faster than an ndarray, and stores 8 bytes at once
+        self._numbers = [memoryview(part[:_FAILURE_AT]).cast("q") for part in self._segment.parts]
+        mine = self._numbers[rank]
+        mine[_PID], mine[_STARTED] = os.getpid(), _start_time(os.getpid())
+        exchange(b"")  # nobody looks for a process that has not written its number yet
+
+    # -------------------------------------------------------------------------------------------------- counters
+
+    def post(self, seq: int, header: Header) -> None:
+        """Publish the header of a call, and then that it is posted."""
+        text = str(header).encode()
+        if len(text) >= _HEADER_BYTES:
+            raise DistributedError(f"rank {self.rank}: expected a header below {_HEADER_BYTES} bytes, got {header}")
+        slot = self._slot(self.rank, seq)
+        slot[: len(text)] = np.frombuffer(text, np.uint8)
+        slot[len(text)] = 0
+        self._numbers[self.rank][_POSTED] = seq + 1
+
+    def executed(self, seq: int) -> None:
+        """Publish that this rank has done its share of a call."""
+        self._numbers[self.rank][_EXECUTED] = seq + 1
+
+    def least_posted(self) -> int:
+        """How many calls every rank has posted."""
+        return min(numbers[_POSTED] for numbers in self._numbers)
+
+    def least_executed(self) -> int:
+        """How many calls every rank has executed."""
+        return min(numbers[_EXECUTED] for numbers in self._numbers)
+
+    def is_absent(self, rank: int, seq: int) -> bool:
+        """Whether a call still waits for a rank: to post it where not all have, else to execute it."""
+        kind = _POSTED if self.least_posted() <= seq else _EXECUTED
+        return self._numbers[rank][kind] <= seq
+
+    # ---------------------------------------------------------------------------------------------------- memory
+
+    def _slot(self, rank: int, seq: int) -> Array:
+        start = _SLOTS_AT + seq % SLOTS * _SLOT_BYTES
+        return self._segment.parts[rank][start : start + _SLOT_BYTES]
+
+    def slot_views(self, seq: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
+        """Each rank's array in the slot of a call."""
+        start = _SLOTS_AT + seq % SLOTS * _SLOT_BYTES + _HEADER_BYTES
+        return [self._segment.view(r, start, count, dtype) for r in range(self.world_size)]
+
+    def staging_views(self, count: int, dtype: np.dtype[Any]) -> list[Array]:
+        """Each rank's array in the staging area."""
+        return [self._segment.view(r, _STAGING_AT, count, dtype) for r in range(self.world_size)]
+
+    # ----------------------------------------------------------------------------------------------- who does what
+
+    def headers(self, seq: int) -> list[str]:
+        """The header of a call as each rank posted it."""
+        return [_text(self._slot(r, seq)[:_HEADER_BYTES]) for r in range(self.world_size)]
+
+    def last_header(self, rank: int) -> str:
+        """The last call that a rank posted; empty before the first."""
+        posted = self._numbers[rank][_POSTED]
+        return _text(self._slot(rank, posted - 1)[:_HEADER_BYTES]) if posted else ""
+
+    def doing(self, rank: int) -> str:
+        """What a rank was last seen doing, in words."""
+        last = self.last_header(rank)
+        return f"last called {last}" if last else "has made no call yet"
+
+    def leave(self) -> None:
+        """Publish that this rank makes no more calls."""
+        self._numbers[self.rank][_LEFT] = 1
+
+    def gone(self) -> dict[int, str]:
+        """The ranks that make no more calls, and why."""
+        found = {}
+        for rank, numbers in enumerate(self._numbers):
+            if numbers[_LEFT]:
+                found[rank] = "closed its communicator"
+            elif rank != self.rank and _start_time(numbers[_PID]) != numbers[_STARTED]:
+                found[rank] = f"is gone (process {numbers[_PID]} died)"
+        return found
+
+    # --------------------------------------------------------------------------------------------------- failure
+
+    def tell_failure(self, error: DistributedError) -> None:
+        """Let the other ranks know why this one fails."""
+        text = str(error).encode()[: _FAILURE_BYTES - 1]
+        area = self._segment.parts[self.rank][_FAILURE_AT : _FAILURE_AT + _FAILURE_BYTES]
+        area[: len(text)] = np.frombuffer(text, np.uint8)
+        area[len(text)] = 0
+        self._numbers[self.rank][_FAILED] = 1 + _KINDS.index(type(error))
+
+    def told_failure(self) -> DistributedError | None:
+        """A failure that another rank told of, of the lowest such rank."""
+        for rank, numbers in enumerate(self._numbers):
+            kind = numbers[_FAILED]
+            if kind and rank != self.rank:
+                text = _text(self._segment.parts[rank][_FAILURE_AT : _FAILURE_AT + _FAILURE_BYTES])
+                return _KINDS[kind - 1](text)
+        return None
+
+
+def _text(area: Array) -> str:
+    return bytes(area).split(b"\0", 1)[0].decode(errors="replace")
+
+
+def _start_time(pid: int) -> int:
+    """When a process started, in clock ticks since boot; -1 where it is gone or a zombie.
+
+    Together with its number this names a process for good: numbers are reused.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rsplit(b")", 1)[1].split()
+    except OSError:
+        return -1
+    return -1 if fields[0] in (b"Z", b"X") else int(fields[19])

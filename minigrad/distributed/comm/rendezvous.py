@@ -1,0 +1,164 @@
+"""How processes that know only an address find each other: small bytes to and from rank 0 over TCP, never pickle.
+
+Each side proves to the other that it knows the key, by the HMAC-SHA256 of what the other drew at random. Rank 0
+listens; an exchange gathers one message of each rank there and sends all of them back to everybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+import time
+from multiprocessing.connection import Connection
+
+from minigrad.distributed.comm.base import check_world
+from minigrad.errors import ArgumentError, CollectiveTimeoutError, DistributedError, RankFailedError
+
+_RETRY_S = 0.05
+_NONCE_BYTES = 32
+
+
+class Rendezvous:
+    """A star of connections around rank 0.
+
+    Args:
+        rank, world_size: This process.
+        address, port: Where rank 0 listens.
+        key: The shared secret; not empty.
+        timeout_s: How long to wait for the others, in the constructor and in each exchange.
+
+    Raises:
+        CollectiveTimeoutError: ranks did not come in time; those missing are named.
+        RankFailedError: a peer is gone, or knows another key.
+    """
+
+    def __init__(self, rank: int, world_size: int, address: str, port: int, key: bytes, timeout_s: float) -> None:
+        check_world("Rendezvous", rank, world_size)
+        if not key:
+            raise ArgumentError("Rendezvous: expected a key, got an empty one: set MINIGRAD_AUTHKEY")
+        self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
+        self._key = key
+        self._peers: dict[int, Connection] = {}
+        if world_size > 1:
+            deadline = time.monotonic() + timeout_s
+            if rank == 0:
+                self._accept_all(address, port, deadline)
+            else:
+                self._peers[0] = self._connect(address, port, deadline)
+
+    # ------------------------------------------------------------------------------------------- getting together
+
+    def _accept_all(self, address: str, port: int, deadline: float) -> None:
+        try:
+            server = socket.create_server((address, port), backlog=self.world_size)
+        except OSError as error:
+            raise RankFailedError(
+                f"rank 0: rendezvous: expected to listen at {address}:{port}, got {error}: choose another MASTER_PORT"
+            ) from error
+        with server:
+            while len(self._peers) < self.world_size - 1:
+                self._accept(server, deadline)
+
+    def _accept(self, server: socket.socket, deadline: float) -> None:
+        """Let one peer in; one that does not know the key is turned away, and the wait goes on."""
+        server.settimeout(max(0.01, deadline - time.monotonic()))
+        try:
+            raw, _ = server.accept()
+        except TimeoutError as error:
+            absent = [r for r in range(1, self.world_size) if r not in self._peers]
+            raise CollectiveTimeoutError(
+                f"rank 0: rendezvous: expected {self.world_size} ranks within {self.timeout_s:g} s, "
+                f"got none of ranks {absent}"
+            ) from error
+        raw.setblocking(True)
+        connection = Connection(raw.detach())
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        try:
+            connection.send_bytes(nonce)
+            answer = self._receive(connection, None, min(deadline, time.monotonic() + 5.0))
+            proof, rank, theirs = answer[:32], answer[32:36], answer[36:]
+            if not hmac.compare_digest(proof, self._proof(b"peer" + rank + nonce)):
+                raise RankFailedError("another key")
+            connection.send_bytes(self._proof(b"root" + theirs))
+        except (DistributedError, OSError):
+            connection.close()
+            return
+        self._peers[int.from_bytes(rank, "little")] = connection
+
+    def _connect(self, address: str, port: int, deadline: float) -> Connection:
+        while True:
+            try:
+                raw = socket.create_connection((address, port), timeout=max(0.01, deadline - time.monotonic()))
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise CollectiveTimeoutError(
+                        f"rank {self.rank}: rendezvous: expected rank 0 at {address}:{port} within "
+                        f"{self.timeout_s:g} s, got {error!r}"
+                    ) from error
+                time.sleep(_RETRY_S)
+        raw.setblocking(True)
+        connection = Connection(raw.detach())
+        rank, mine = self.rank.to_bytes(4, "little"), secrets.token_bytes(_NONCE_BYTES)
+        nonce = self._receive(connection, 0, deadline)
+        connection.send_bytes(self._proof(b"peer" + rank + nonce) + rank + mine)
+        try:
+            proof = self._receive(connection, 0, deadline)
+        except RankFailedError:
+            proof = b""
+        if not hmac.compare_digest(proof, self._proof(b"root" + mine)):
+            connection.close()
+            raise RankFailedError(
+                f"rank {self.rank}: rendezvous: expected the key of rank 0 at {address}:{port}, got another: "
+                "set MINIGRAD_AUTHKEY alike on all ranks"
+            )
+        return connection
+
+    def _proof(self, message: bytes) -> bytes:
+        return hmac.digest(self._key, message, hashlib.sha256)
+
+    # --------------------------------------------------------------------------------------------------- exchange
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        """The data of all ranks, in order of rank; blocks."""
+        deadline = time.monotonic() + self.timeout_s
+        if self.rank != 0:
+            self._send(0, data)
+            return [self._receive(self._peers[0], 0, deadline) for _ in range(self.world_size)]
+        parts = [data] + [self._receive(self._peers[r], r, deadline) for r in range(1, self.world_size)]
+        for peer in self._peers:
+            for part in parts:
+                self._send(peer, part)
+        return parts
+
+    def _send(self, peer: int, data: bytes) -> None:
+        try:
+            self._peers[peer].send_bytes(data)
+        except OSError as error:
+            raise RankFailedError(f"rank {self.rank}: rendezvous: expected rank {peer}, which is gone") from error
+
+    def _receive(self, connection: Connection, peer: int | None, deadline: float) -> bytes:
+        name = "a rank" if peer is None else f"rank {peer}"
+        try:
+            if not connection.poll(max(0.0, deadline - time.monotonic())):
+                raise CollectiveTimeoutError(
+                    f"rank {self.rank}: rendezvous: expected {name} within {self.timeout_s:g} s, got nothing"
+                )
+            return connection.recv_bytes()
+        except (EOFError, ConnectionError) as error:
+            raise RankFailedError(f"rank {self.rank}: rendezvous: expected {name}, which is gone") from error
+
+    def close(self) -> None:
+        """Close all connections; idempotent."""
+        for connection in self._peers.values():
+            connection.close()
+        self._peers.clear()
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,86 @@
+"""Memory that the processes of one host share, in files that nobody can leave behind."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array
+from minigrad.errors import DistributedError
+
+_FOLDER = "/dev/shm"
+
+
+class Segment:
+    """World_size equal parts of one mapping, a part for each rank; filled with zeros.
+
+    Rank 0 makes a file, the others map it too, and it is unlinked as soon as all have.
+
+    Args:
+        rank, world_size: This process.
+        part_bytes: Size of a rank's part; rounded up to pages.
+        exchange: All-gathers small bytes over the ranks.
+
+    Raises:
+        DistributedError: on all ranks, where one of them could not make or map the file.
+    """
+
+    def __init__(self, rank: int, world_size: int, part_bytes: int, exchange: Callable[[bytes], list[bytes]]) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.part_bytes = max(1, -(-part_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        path, problem = "", ""
+        try:
+            if rank == 0:
+                path, self._map = self._create()
+        except OSError as error:
+            problem = f"rank 0 could not make {self.world_size * self.part_bytes} bytes in {_FOLDER}: {error}"
+        try:
+            first = exchange(f"{path}\n{problem}".encode())[0].decode()
+            path, problem = first.split("\n", 1)
+            if not problem and rank != 0:
+                try:
+                    self._map = self._open(path)
+                except OSError as error:
+                    problem = f"rank {rank} could not map {path}: {error}"
+            problems = [text.decode() for text in exchange(problem.encode())]
+        finally:
+            if rank == 0 and path:
+                os.unlink(path)
+        if any(problems):
+            raise DistributedError(f"rank {rank}: shared segment: {next(filter(None, problems))}")
+        whole: Array = np.frombuffer(self._map, np.uint8)
+        self.parts: list[Array] = [whole[r * self.part_bytes : (r + 1) * self.part_bytes] for r in range(world_size)]
+        self._start = self.parts[rank].ctypes.data
+
+    def _create(self) -> tuple[str, mmap.mmap]:
+        path = f"{_FOLDER}/minigrad-{os.getpid()}-{secrets.token_hex(8)}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, self.world_size * self.part_bytes)  # so that a full disk fails here
+            return path, mmap.mmap(descriptor, self.world_size * self.part_bytes)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: str) -> mmap.mmap:
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            return mmap.mmap(descriptor, self.world_size * self.part_bytes)
+        finally:
+            os.close(descriptor)
+
+    def offset_of(self, array: Array) -> int | None:
+        """Where in this rank's part a contiguous array starts, in bytes; None where it lies elsewhere."""
+        offset = array.ctypes.data - self._start
+        return offset if 0 <= offset and offset + array.nbytes <= self.part_bytes else None
+
+    def view(self, rank: int, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
+        """Count elements of a rank's part, from an offset in bytes."""
+        return self.parts[rank][offset : offset + count * dtype.itemsize].view(dtype)
