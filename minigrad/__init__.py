@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+
 from minigrad import nn, ops
 from minigrad.autograd import enable_grad, is_grad_enabled, no_grad
 from minigrad.backend.device import Device, available_devices
-from minigrad.backend.dtypes import as_dtype, bool_, float16, float32, float64, int16, int32, int64, int8, uint8
+from minigrad.backend.dtypes import bool_, float16, float32, float64, int16, int32, int64, int8, uint8
 from minigrad.backend.random import get_rng_state, manual_seed, set_rng_state
 from minigrad.ops import (
     broadcast_to,
@@ -94,12 +96,12 @@ __all__ = [
     "is_grad_enabled",
     "linspace",
     "manual_seed",
-    "nn",
     "masked_fill",
     "matmul",
     "maximum",
     "minimum",
     "narrow",
+    "nn",
     "no_grad",
     "one_hot",
     "ones",
@@ -138,5 +140,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """bfloat16, made at its first use: importing ml_dtypes takes time."""
     if name == "bfloat16":
-        return as_dtype("bfloat16")
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
     raise AttributeError(f"module 'minigrad' has no attribute {name!r}")

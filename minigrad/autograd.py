@@ -186,7 +186,7 @@ def lend(edge: Edge, grad: Array) -> None:
     if edge is None:
         return
     if edge.grad_array is None and isinstance(edge, Node):
-        edge.grad_array = grad
+        edge.grad_array = np.asarray(grad) if isinstance(grad, np.generic) else grad
         edge.grad_owned = False
     elif edge.grad_array is None and edge.grad_view is None:
         accumulate(edge, grad.copy())  # a leaf keeps its gradient, so it has to be its own
@@ -196,12 +196,15 @@ def lend(edge: Edge, grad: Array) -> None:
 
 def accumulate_at(edge: Edge, shape: tuple[int, ...], index: Any, grad: Array) -> None:
     """Add a gradient to a part of an edge of the given shape; the index must not name an element twice."""
-    if edge is None:
-        return
+    if edge is not None:
+        own_gradient(edge, shape, grad)[index] += grad
+
+
+def own_gradient(edge: Node | Variable, shape: tuple[int, ...], like: Array) -> Array:
+    """The gradient so far as an array that may be added to in place: zeros like another's where there is none."""
     if edge.grad_array is None or not edge.grad_owned:
-        accumulate(edge, array_module(grad).zeros(shape, grad.dtype))
-    assert edge.grad_array is not None
-    edge.grad_array[index] += grad
+        accumulate(edge, array_module(like).zeros(shape, like.dtype))
+    return edge.grad_array
 
 
 def destination(edge: Edge) -> Array | None:

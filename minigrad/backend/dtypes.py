@@ -15,6 +15,10 @@ DtypeLike = Any  # what numpy.dtype() takes, or "bfloat16"
 
 _NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
+bool_, uint8, int8, int16 = np.dtype(np.bool_), np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int16)
+int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
+float16, float32, float64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+
 
 @functools.lru_cache(maxsize=64)
 def as_dtype(dtype: DtypeLike) -> np.dtype[Any]:
@@ -47,6 +51,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 def is_number(value: object) -> bool:
     """Whether a value is a scalar that takes the dtype of its partner: a Python or NumPy number or bool."""
     return isinstance(value, (bool, numbers.Real, np.bool_))
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is a Python or NumPy integer, and no bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def python_scalar(value: Any) -> bool | int | float:
@@ -82,3 +91,16 @@ def common_dtype(who: str, x: np.dtype[Any], y: np.dtype[Any]) -> np.dtype[Any]:
     if x_float or y_float:
         return x if x_float else y
     return np.promote_types(x, y)
+
+
+def accumulator_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which elements are summed: float32 for half precision, int64 for integers and bools."""
+    if not is_float(dtype):
+        return np.dtype(np.int64)
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def widened(array: Array) -> Array:
+    """An array of half precision in float32; any other as it is."""
+    dtype = array.dtype
+    return array.astype(np.float32) if dtype.itemsize == 2 and is_float(dtype) else array

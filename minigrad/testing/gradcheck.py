@@ -103,7 +103,7 @@ def _slope(
     values = []
     for sign in (1.0, -1.0):
         moved = list(inputs)
-        moved[i] = inputs[i] + sign * step * direction
+        moved[i] = np.asarray(inputs[i] + sign * step * direction)
         with no_grad():
             values.append(function(*_tensors(moved)).data)
     return float(np.vdot(cotangent, (values[0] - values[1]) / (2 * step)))

@@ -6,7 +6,15 @@ no case here.
 
 from __future__ import annotations
 
-from tests.cases import arithmetic, linalg
+from tests.cases import arithmetic, convert, index, join, linalg, mask, shape
 
-FAMILIES = {"arithmetic": arithmetic.CASES, "linalg": linalg.CASES}
+FAMILIES = {
+    "arithmetic": arithmetic.CASES,
+    "convert": convert.CASES,
+    "index": index.CASES,
+    "join": join.CASES,
+    "linalg": linalg.CASES,
+    "mask": mask.CASES,
+    "shape": shape.CASES,
+}
 CASES = [case for cases in FAMILIES.values() for case in cases]

@@ -1,0 +1,126 @@
+"""Other dtypes, devices and memory: to, clone, contiguous and the short forms of to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate, lend
+from minigrad.backend.device import Device, array_module, device_of, to_device
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
+from minigrad.errors import ArgumentError
+from minigrad.ops.operands import TensorLike, as_tensor, cast
+from minigrad.tensor import Tensor, record
+
+
+def to(x: TensorLike, *target: Any, dtype: DtypeLike = None, device: Device | str | None = None) -> Tensor:
+    """x on another device, in another dtype, or both; x itself where nothing changes. The gradient comes back in x's.
+
+    Args:
+        target: A device, a dtype, both in any order, or a tensor to be like.
+
+    Raises:
+        DtypeError: an unknown dtype.
+        DeviceError: a device that is not there.
+        ArgumentError: a dtype or a device given twice.
+
+    Example:
+        >>> import minigrad
+        >>> minigrad.ones(2).to("cpu", minigrad.float64).dtype.name
+        'float64'
+    """
+    x = as_tensor("to", x)
+    named = [("dtype", dtype), ("device", device), *(pair for part in target for pair in _named_target(part))]
+    wanted = {name: value for name, value in named if value is not None}
+    if len(wanted) < sum(value is not None for _, value in named):
+        raise ArgumentError(f"to: expected at most one device and one dtype, got {[value for _, value in named]}")
+    if "dtype" in wanted:
+        x = cast(x, as_dtype(wanted["dtype"]))
+    return _moved(x, Device(wanted["device"])) if "device" in wanted else x
+
+
+def _named_target(part: Any) -> list[tuple[str, Any]]:
+    """A positional argument of `to`, as what it names."""
+    if isinstance(part, Tensor):
+        return [("dtype", part.dtype), ("device", part.device)]
+    names_device = isinstance(part, Device) or (isinstance(part, str) and part.split(":")[0] in ("cpu", "cuda"))
+    return [("device" if names_device else "dtype", part)]
+
+
+def _moved(x: Tensor, device: Device) -> Tensor:
+    here = device_of(x.data)
+    if here == device:
+        return x
+    return record(to_device(x.data, device), _moved_backward, (x,), (here,))
+
+
+def _moved_backward(node: Node, grad: Array) -> None:
+    accumulate(node.inputs[0], to_device(grad, node.saved[0]))
+
+
+def to_float(x: TensorLike) -> Tensor:
+    """x as float32."""
+    return cast(as_tensor("float", x), np.dtype(np.float32))
+
+
+def to_double(x: TensorLike) -> Tensor:
+    """x as float64."""
+    return cast(as_tensor("double", x), np.dtype(np.float64))
+
+
+def to_half(x: TensorLike) -> Tensor:
+    """x as float16."""
+    return cast(as_tensor("half", x), np.dtype(np.float16))
+
+
+def to_bfloat16(x: TensorLike) -> Tensor:
+    """x as bfloat16."""
+    return cast(as_tensor("bfloat16", x), as_dtype("bfloat16"))
+
+
+def to_int(x: TensorLike) -> Tensor:
+    """x as int32, rounded towards zero; no gradient flows back."""
+    return cast(as_tensor("int", x), np.dtype(np.int32))
+
+
+def to_long(x: TensorLike) -> Tensor:
+    """x as int64, rounded towards zero; no gradient flows back."""
+    return cast(as_tensor("long", x), np.dtype(np.int64))
+
+
+def to_bool(x: TensorLike) -> Tensor:
+    """Where x is not zero."""
+    return cast(as_tensor("bool", x), np.dtype(np.bool_))
+
+
+def cpu(x: TensorLike) -> Tensor:
+    """x in host memory; waits for a GPU."""
+    return _moved(as_tensor("cpu", x), Device("cpu"))
+
+
+def cuda(x: TensorLike, device: int = 0) -> Tensor:
+    """x on a GPU.
+
+    Raises:
+        DeviceError: it is not there; the message lists what is.
+    """
+    return _moved(as_tensor("cuda", x), Device(f"cuda:{device}"))
+
+
+def clone(x: TensorLike) -> Tensor:
+    """A copy of x. dx = g."""
+    x = as_tensor("clone", x)
+    return record(x.data.copy(), _clone_backward, (x,))
+
+
+def contiguous(x: TensorLike) -> Tensor:
+    """x itself where its elements lie in row order, else a copy in which they do. dx = g."""
+    source = as_tensor("contiguous", x)
+    if source.data.flags.c_contiguous:
+        return source
+    return record(array_module(source.data).ascontiguousarray(source.data), _clone_backward, (source,))
+
+
+def _clone_backward(node: Node, grad: Array) -> None:
+    lend(node.inputs[0], grad)

@@ -1,0 +1,290 @@
+"""New tensors: from data, filled, in sequence; those at random are in `sampling`.
+
+All take dtype (float32 unless said otherwise), device (the CPU unless said otherwise) and requires_grad.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import CPU, Device, load_cupy, to_device
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_integer, is_number, python_scalar
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.convert import to
+from minigrad.ops.shape import sizes_of
+from minigrad.tensor import Tensor
+
+DeviceLike = Device | str | None
+_FLOAT32 = np.dtype(np.float32)
+
+
+def lengths_of(who: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+    """A shape that was given as lengths or as one sequence.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative or no integers.
+    """
+    shape = sizes_of(who, size)
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"{who}: expected lengths >= 0, got {shape}")
+    return shape
+
+
+# ------------------------------------------------------------------------------------------------- from data
+
+
+def tensor(data: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with a copy of Python numbers, nested lists, an array or a tensor.
+
+    Args:
+        dtype: By default an array's own; Python floats become float32, ints int64, bools bool.
+        device: By default where an array is, else the CPU.
+
+    Raises:
+        ShapeError: ragged lists.
+        DtypeError: data that are no numbers, or a dtype that a tensor can't have.
+
+    Example:
+        >>> tensor([[1, 2.5]])
+        tensor([[1. , 2.5]], dtype=float32, device='cpu')
+    """
+    array = _as_array("tensor", data)
+    copy = array.astype(array.dtype if dtype is None else as_dtype(dtype), copy=True)
+    return Tensor(copy if device is None else to_device(copy, Device(device)), requires_grad)
+
+
+def as_tensor(data: Any, dtype: DtypeLike = None, device: DeviceLike = None) -> Tensor:
+    """Like `tensor`, but shares memory with an array where dtype and device allow it; a tensor is itself then.
+
+    Raises:
+        ShapeError, DtypeError: as `tensor`.
+    """
+    x = data if isinstance(data, Tensor) else Tensor(_as_array("as_tensor", data))
+    return to(x, dtype=dtype, device=device)
+
+
+def _as_array(who: str, data: Any) -> Array:
+    if isinstance(data, Tensor):
+        return data.data
+    if type(data).__module__.split(".")[0] == "cupy":
+        return data
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"{who}: expected nested lists of equal lengths, got ragged ones: {error}") from error
+    if array.dtype == np.float64 and not _holds_arrays(data):
+        return array.astype(_FLOAT32)
+    if array.dtype.kind in "OUSV" and array.dtype.name != "bfloat16":
+        raise DtypeError(f"{who}: expected numbers, or lists or arrays of them, got {type(data).__name__} {data!r:.60}")
+    return np.asarray(array, as_dtype(array.dtype))
+
+
+def _holds_arrays(data: Any) -> bool:
+    """Whether nested lists end in arrays, which keep their dtype, rather than in Python numbers."""
+    while isinstance(data, (list, tuple)) and data:
+        data = data[0]
+    return isinstance(data, (np.ndarray, Tensor))
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor on the memory of a NumPy array.
+
+    Raises:
+        DtypeError: no NumPy array, or a dtype that a tensor can't have.
+    """
+    if not isinstance(array, np.ndarray):
+        raise DtypeError(f"from_numpy: expected a NumPy array, got {type(array).__name__}")
+    return Tensor(array)
+
+
+def from_dlpack(source: Any) -> Tensor:
+    """A tensor on the memory of any object that speaks DLPack, such as another library's tensor.
+
+    Raises:
+        DtypeError: the object does not speak DLPack.
+    """
+    if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+        raise DtypeError(f"from_dlpack: expected an object with __dlpack__, got {type(source).__name__}")
+    on_host = source.__dlpack_device__()[0] == 1  # kDLCPU
+    return Tensor((np if on_host else load_cupy()).from_dlpack(source))
+
+
+# ---------------------------------------------------------------------------------------------------- filled
+
+
+def full(
+    size: Any, fill_value: Any, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """One number everywhere; its kind gives the dtype: float32, int64 or bool.
+
+    Args:
+        size: A shape, or one length.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative or no integers.
+        DtypeError: fill_value is no number, or does not fit into the dtype.
+    """
+    if not is_number(fill_value):
+        raise DtypeError(f"full: expected a number, got {type(fill_value).__name__}")
+    value = python_scalar(fill_value)
+    return _filled("full", (size,), value, type(value) if dtype is None else dtype, device, requires_grad)
+
+
+def _filled(
+    who: str, size: tuple[Any, ...], value: Any, dtype: DtypeLike, device: DeviceLike, requires_grad: bool
+) -> Tensor:
+    shape, found = lengths_of(who, size), as_dtype(dtype)
+    try:
+        with Device(device or CPU).current() as xp:
+            return Tensor(xp.full(shape, value, found), requires_grad)
+    except OverflowError as error:
+        raise DtypeError(f"{who}: expected a value that fits into {found.name}, got {value!r}") from error
+
+
+def zeros(*size: Any, dtype: DtypeLike = float, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of a shape: `zeros(2, 3)` or `zeros((2, 3))`.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative or no integers.
+    """
+    return _filled("zeros", size, 0, dtype, device, requires_grad)
+
+
+def ones(*size: Any, dtype: DtypeLike = float, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Ones of a shape: `ones(2, 3)` or `ones((2, 3))`.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative or no integers.
+    """
+    return _filled("ones", size, 1, dtype, device, requires_grad)
+
+
+def empty(*size: Any, dtype: DtypeLike = float, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of a shape whose values are whatever lay in that memory.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative or no integers.
+    """
+    shape, found = lengths_of("empty", size), as_dtype(dtype)
+    with Device(device or CPU).current() as xp:
+        return Tensor(xp.empty(shape, found), requires_grad)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: DtypeLike = float, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A matrix (n, m) with ones on its main diagonal; m = n by default.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative or no integers.
+    """
+    rows, columns = lengths_of("eye", (n, n if m is None else m))
+    found = as_dtype(dtype)
+    with Device(device or CPU).current() as xp:
+        return Tensor(xp.eye(rows, columns, dtype=found), requires_grad)
+
+
+# ------------------------------------------------------------------------------------------------ in sequence
+
+
+def arange(
+    start: float,
+    end: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DtypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """start, start + step, ... up to but without end: `arange(5)`, `arange(2, 5)`; int64 if all three are integers.
+
+    Raises:
+        ArgumentError: a step of zero, or one that leads away from end.
+    """
+    start, end = (0, start) if end is None else (start, end)
+    numbers = _numbers("arange", start, end, step)
+    start, end, step = numbers
+    if step == 0 or (end - start) / step < 0:
+        raise ArgumentError(f"arange: expected a step that leads from {start} to {end}, got {step}")
+    whole = all(isinstance(number, int) for number in numbers)
+    found = as_dtype((int if whole else float) if dtype is None else dtype)
+    count = max(-((start - end) // step), 0) if whole else math.ceil((end - start) / step)
+    values = np.arange(start, end, step) if whole else start + step * np.arange(count)
+    return upload(values[: int(count)], found, device, requires_grad)
+
+
+def linspace(
+    start: float,
+    end: float,
+    steps: int,
+    *,
+    dtype: DtypeLike = float,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """This many numbers at equal distances, from start to end, both included.
+
+    Raises:
+        ArgumentError: a negative number of steps.
+    """
+    if not is_integer(steps) or steps < 0:
+        raise ArgumentError(f"linspace: expected an integer steps >= 0, got {steps!r}")
+    start, end = _numbers("linspace", start, end)
+    return upload(np.linspace(start, end, int(steps)), as_dtype(dtype), device, requires_grad)
+
+
+def _numbers(who: str, *values: Any) -> list[Any]:
+    for value in values:
+        if not is_number(value) or not math.isfinite(value):
+            raise ArgumentError(f"{who}: expected finite numbers, got {value!r}")
+    return [python_scalar(value) for value in values]
+
+
+def upload(values: Array, dtype: np.dtype[Any], device: DeviceLike, requires_grad: bool) -> Tensor:
+    """A tensor on a device from values computed on the host."""
+    return Tensor(to_device(values.astype(dtype, copy=False), Device(device or CPU)), requires_grad)
+
+
+# ------------------------------------------------------------------------------------- like another tensor
+
+
+def zeros_like(x: Tensor, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of x's shape, dtype and device, unless others are given."""
+    return full_like(x, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def ones_like(x: Tensor, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Ones of x's shape, dtype and device, unless others are given."""
+    return full_like(x, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def full_like(
+    x: Tensor,
+    fill_value: Any,
+    *,
+    dtype: DtypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """One number in x's shape, dtype and device, unless others are given."""
+    options = like_options("full_like", x, dtype, device)
+    return full(x.shape, fill_value, requires_grad=requires_grad, **options)
+
+
+def empty_like(x: Tensor, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of x's shape, dtype and device, unless others are given, whose values are whatever lay there."""
+    return empty(x.shape, requires_grad=requires_grad, **like_options("empty_like", x, dtype, device))
+
+
+def like_options(who: str, x: Tensor, dtype: DtypeLike, device: DeviceLike) -> dict[str, Any]:
+    """dtype and device as given, else those of x.
+
+    Raises:
+        DtypeError: x is no tensor.
+    """
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"{who}: expected a Tensor, got {type(x).__name__}")
+    return {"dtype": x.dtype if dtype is None else dtype, "device": x.device if device is None else device}

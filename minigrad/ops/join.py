@@ -1,0 +1,206 @@
+"""Joining tensors and taking them apart along an axis: cat, stack, split, chunk, unbind, narrow, pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate_at, lend
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, common_dtype, is_integer
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.operands import TensorLike, as_tensor, cast, normalize_axis, operands, same_device
+from minigrad.ops.shape import sizes_of
+from minigrad.tensor import Tensor, record
+
+
+def _alike(who: str, tensors: Sequence[TensorLike]) -> tuple[Tensor, ...]:
+    """The tensors of a list in their common dtype."""
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        raise ArgumentError(f"{who}: expected a list of at least one tensor, got {tensors!r}")
+    listed = [as_tensor(who, x) for x in tensors]
+    same_device(who, *listed)
+    dtype = listed[0].dtype
+    for x in listed[1:]:
+        dtype = common_dtype(who, dtype, x.dtype)
+    return tuple(cast(x, dtype) for x in listed)
+
+
+def cat(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
+    """The tensors one after the other along an axis; each gets back its part of g.
+
+    Shapes:
+        (A, N, B), (A, M, B), ... -> (A, N + M + ..., B) for dim = 1
+
+    Raises:
+        ShapeError: shapes that differ elsewhere than along dim, or tensors of no axes.
+        ArgumentError: no tensors.
+    """
+    parts = _alike("cat", tensors)
+    axis = normalize_axis("cat", dim, parts[0].ndim)
+    try:
+        data = array_module(parts[0].data).concatenate([x.data for x in parts], axis)
+    except ValueError as error:
+        listed = ", ".join(str(x.shape) for x in parts)
+        raise ShapeError(f"cat: expected shapes that differ only along axis {dim}, got {listed}") from error
+    return record(data, _cat_backward, parts, (axis, [x.data.shape[axis] for x in parts]))
+
+
+def _cat_backward(node: Node, grad: Array) -> None:
+    axis, lengths = node.saved
+    before = (slice(None),) * axis
+    start = 0
+    for edge, length in zip(node.inputs, lengths):
+        lend(edge, grad[before + (slice(start, start + length),)])
+        start += length
+
+
+def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
+    """The tensors one beside the other along a new axis; each gets back its slice of g.
+
+    Shapes:
+        K times (N, D) -> (N, K, D) for dim = 1
+
+    Raises:
+        ShapeError: shapes that differ.
+        ArgumentError: no tensors.
+    """
+    parts = _alike("stack", tensors)
+    axis = normalize_axis("stack", dim, parts[0].ndim + 1)
+    try:
+        data = array_module(parts[0].data).stack([x.data for x in parts], axis)
+    except ValueError as error:
+        raise ShapeError(f"stack: expected one shape, got {', '.join(str(x.shape) for x in parts)}") from error
+    return record(data, _stack_backward, parts, (axis,))
+
+
+def _stack_backward(node: Node, grad: Array) -> None:
+    before = (slice(None),) * node.saved[0]
+    for i, edge in enumerate(node.inputs):
+        lend(edge, grad[before + (i, ...)])
+
+
+def _part(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
+    """A view of a part of x, at integers and slices that are known to fit."""
+    return record(x.data[parts + (...,)], part_backward, (x,), (x.data.shape, parts), view_of=x)
+
+
+def part_backward(node: Node, grad: Array) -> None:
+    """Backward of picking elements at most once: node.saved starts with the shape of x and the index."""
+    shape, parts = node.saved[:2]
+    accumulate_at(node.inputs[0], shape, parts, grad)
+
+
+def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
+    """The slices [start, start + length) along an axis, as a view.
+
+    Raises:
+        ShapeError: they are not all there.
+    """
+    x = as_tensor("narrow", x)
+    axis = normalize_axis("narrow", dim, x.ndim)
+    if not x.ndim or start < 0 or length < 0 or start + length > x.data.shape[axis]:
+        raise ShapeError(f"narrow: expected a range in axis {dim} of {x.shape}, got start {start}, length {length}")
+    return _part(x, (slice(None),) * axis + (slice(start, start + length),))
+
+
+def split(x: TensorLike, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """x in parts along an axis, as views: of one length but for a shorter last one, or of the lengths given.
+
+    Raises:
+        ShapeError: a length below 1, or lengths that do not add up to the axis.
+    """
+    x = as_tensor("split", x)
+    axis = normalize_axis("split", dim, x.ndim)
+    if not x.ndim:
+        raise ShapeError("split: expected a tensor with at least one axis, got shape ()")
+    total = x.data.shape[axis]
+    if isinstance(split_size_or_sections, (list, tuple)):
+        lengths = sizes_of("split", tuple(split_size_or_sections))
+    else:
+        (size,) = sizes_of("split", (split_size_or_sections,))
+        if size < 1:
+            raise ShapeError(f"split: expected a length >= 1, got {size}")
+        lengths = tuple(min(size, total - start) for start in range(0, max(total, 1), size))
+    if sum(lengths) != total or min(lengths, default=0) < 0:
+        raise ShapeError(f"split: expected lengths that add up to {total}, axis {dim} of {x.shape}, got {lengths}")
+    starts = np.cumsum((0, *lengths)).tolist()
+    return tuple(narrow(x, axis, start, length) for start, length in zip(starts, lengths))
+
+
+def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """x in at most this many parts along an axis, as views, each ceil(length / chunks) long but for the last.
+
+    Raises:
+        ArgumentError: chunks below 1.
+    """
+    x = as_tensor("chunk", x)
+    if not is_integer(chunks) or chunks < 1:
+        raise ArgumentError(f"chunk: expected an integer chunks >= 1, got {chunks!r}")
+    axis = normalize_axis("chunk", dim, x.ndim)
+    length = x.data.shape[axis] if x.ndim else 0
+    return split(x, -(-length // int(chunks)) if length else [0] * int(chunks), dim)
+
+
+def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices of x along an axis, without that axis, as views.
+
+    Raises:
+        ShapeError: a tensor of no axes, or an axis out of range.
+    """
+    x = as_tensor("unbind", x)
+    axis = normalize_axis("unbind", dim, x.ndim)
+    if not x.ndim:
+        raise ShapeError("unbind: expected a tensor with at least one axis, got shape ()")
+    return tuple(_part(x, (slice(None),) * axis + (i,)) for i in range(x.data.shape[axis]))
+
+
+def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+    """x with a border of a constant; a negative width cuts off.
+
+    Args:
+        pad: (before, after) of the last axis, then of the one before it, and so on; other axes stay.
+        mode: "constant" only.
+
+    Raises:
+        ShapeError: an odd number of widths, more than two for each axis, or a cut of more than there is.
+        ArgumentError: another mode.
+        DtypeError: a value that does not fit into an integer x.
+    """
+    x = as_tensor("pad", x)
+    if mode != "constant":
+        raise ArgumentError(f"pad: expected mode 'constant', got {mode!r}")
+    pairs = _pad_widths(x, pad)
+    shape = tuple(n + before + after for n, (before, after) in zip(x.data.shape, pairs))
+    source = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.data.shape, pairs))
+    target = tuple(slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(shape, pairs))
+    fill = operands("pad", x, value)[1]
+    if fill.data.dtype != x.data.dtype:
+        raise DtypeError(f"pad: expected a value that fits into {x.dtype.name}, got {value!r}")
+    data = array_module(x.data).empty(shape, x.data.dtype)
+    data[...] = fill.data
+    data[target] = x.data[source]
+    cuts = any(min(pair) < 0 for pair in pairs)
+    return record(data, _pad_backward, (x,), (x.data.shape, source, target, cuts))
+
+
+def _pad_widths(x: Tensor, pad: Sequence[int]) -> list[tuple[int, int]]:
+    """(before, after) for each axis of x, the first axis first."""
+    widths = sizes_of("pad", tuple(pad))
+    if len(widths) % 2 or len(widths) > 2 * x.ndim:
+        raise ShapeError(f"pad: expected (before, after) for at most {x.ndim} axes of {x.shape}, got {widths}")
+    given = list(zip(widths[::2], widths[1::2]))[::-1]
+    pairs = [(0, 0)] * (x.ndim - len(given)) + given
+    if any(n + min(before, 0) + min(after, 0) < 0 for n, (before, after) in zip(x.data.shape, pairs)):
+        raise ShapeError(f"pad: expected to cut at most what is there, got pad {widths} for {x.shape}")
+    return pairs
+
+
+def _pad_backward(node: Node, grad: Array) -> None:
+    shape, source, target, cuts = node.saved
+    if cuts:
+        accumulate_at(node.inputs[0], shape, source, grad[target])
+    else:
+        lend(node.inputs[0], grad[target + (...,)])

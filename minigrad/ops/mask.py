@@ -1,0 +1,141 @@
+"""Choosing by a condition: where, masked_fill, tril, triu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate
+from minigrad.backend.device import array_module, to_device
+from minigrad.backend.dtypes import Array, is_integer, is_number
+from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.arithmetic import broadcast_error
+from minigrad.ops.operands import TensorLike, as_tensor, operands, same_device, unbroadcast
+from minigrad.tensor import Tensor, record
+
+
+def check_mask(who: str, mask: TensorLike) -> Tensor:
+    """A mask as a bool tensor.
+
+    Raises:
+        DtypeError: it is not of bools.
+    """
+    found = as_tensor(who, mask)
+    if found.data.dtype.kind != "b":
+        raise DtypeError(f"{who}: expected a bool mask, got {found.dtype.name} {found.shape}: compare, as in x != 0")
+    return found
+
+
+def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
+    """x where condition holds, else y, all three broadcasting. dx = g·condition, dy = g·(not condition).
+
+    Raises:
+        DtypeError: a condition that is not bool, or two different float dtypes.
+        ShapeError: the shapes do not broadcast.
+        DeviceError: tensors on different devices.
+    """
+    condition = check_mask("where", condition)
+    if is_number(x) and is_number(y):
+        x = Tensor(to_device(as_tensor("where", x).data, condition.device))
+    x, y = operands("where", x, y)
+    same_device("where", condition, x, y)
+    try:
+        data = array_module(x.data).where(condition.data, x.data, y.data)
+    except ValueError as error:
+        raise broadcast_error("where", condition, x, y) from error
+    return record(data, _where_backward, (x, y), (condition, x.data.shape, y.data.shape))
+
+
+def _where_backward(node: Node, grad: Array) -> None:
+    condition, x_shape, y_shape = node.saved
+    dx, dy = node.inputs
+    if dx is not None:
+        accumulate(dx, unbroadcast(grad * condition.data, x_shape))
+    if dy is not None:
+        accumulate(dy, unbroadcast(grad * ~condition.data, y_shape))
+
+
+def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
+    """x with value where mask holds, broadcasting. dx = g·(not mask), dvalue = the sum of g·mask.
+
+    Args:
+        value: A number, or a tensor of no axes.
+
+    Raises:
+        DtypeError: a mask that is not bool, or a value whose dtype does not fit into x's.
+        ShapeError: the shapes do not broadcast, or value has axes.
+    """
+    x, mask = as_tensor("masked_fill", x), check_mask("masked_fill", mask)
+    wide, value = operands("masked_fill", x, value)
+    same_device("masked_fill", x, mask, value)
+    if wide.dtype != x.dtype:
+        raise DtypeError(f"masked_fill: expected a value that fits into {x.dtype.name}, got {value.dtype.name}")
+    if value.ndim:
+        raise ShapeError(f"masked_fill: expected a value of no axes, got shape {value.shape}")
+    xp = array_module(x.data)
+    try:
+        shape = np.broadcast_shapes(x.data.shape, mask.data.shape)
+    except ValueError as error:
+        raise broadcast_error("masked_fill", x, mask) from error
+    data = x.data.copy() if shape == x.data.shape else xp.broadcast_to(x.data, shape).copy()
+    xp.copyto(data, value.data, where=mask.data)
+    return record(data, _masked_fill_backward, (x, value), (mask, x.data.shape))
+
+
+def _masked_fill_backward(node: Node, grad: Array) -> None:
+    mask, shape = node.saved
+    dx, dvalue = node.inputs
+    if dx is not None:
+        accumulate(dx, unbroadcast(grad * ~mask.data, shape))
+    if dvalue is not None:
+        accumulate(dvalue, (grad * mask.data).sum(dtype=grad.dtype))
+
+
+def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
+    """The lower triangle of the last two axes, zero above the diagonal. dx = the same of g.
+
+    Args:
+        diagonal: 0 the main one, positive above it, negative below.
+
+    Shapes:
+        (..., N, M) -> (..., N, M)
+
+    Raises:
+        ShapeError: fewer than two axes.
+    """
+    x = _check_matrix("tril", x, diagonal)
+    return record(array_module(x.data).tril(x.data, diagonal), _tril_backward, (x,), (diagonal,))
+
+
+def _tril_backward(node: Node, grad: Array) -> None:
+    accumulate(node.inputs[0], array_module(grad).tril(grad, node.saved[0]))
+
+
+def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
+    """The upper triangle of the last two axes, zero below the diagonal. dx = the same of g.
+
+    Args:
+        diagonal: 0 the main one, positive above it, negative below.
+
+    Shapes:
+        (..., N, M) -> (..., N, M)
+
+    Raises:
+        ShapeError: fewer than two axes.
+    """
+    x = _check_matrix("triu", x, diagonal)
+    return record(array_module(x.data).triu(x.data, diagonal), _triu_backward, (x,), (diagonal,))
+
+
+def _triu_backward(node: Node, grad: Array) -> None:
+    accumulate(node.inputs[0], array_module(grad).triu(grad, node.saved[0]))
+
+
+def _check_matrix(who: str, x: TensorLike, diagonal: Any) -> Tensor:
+    matrix = as_tensor(who, x)
+    if matrix.ndim < 2:
+        raise ShapeError(f"{who}: expected a tensor (..., N, M), got {matrix.shape}")
+    if not is_integer(diagonal):
+        raise DtypeError(f"{who}: expected an integer diagonal, got {diagonal!r}")
+    return matrix

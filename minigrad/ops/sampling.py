@@ -1,0 +1,136 @@
+"""New tensors at random, drawn on the host: one seed gives the same values on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_integer
+from minigrad.backend.random import noise_generator
+from minigrad.errors import ArgumentError, DtypeError
+from minigrad.ops.creation import DeviceLike, lengths_of, like_options, upload
+from minigrad.tensor import Tensor
+
+
+def randn(
+    *size: Any,
+    rng: np.random.Generator | None = None,
+    dtype: DtypeLike = float,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Standard normal numbers of a shape.
+
+    Args:
+        rng: Where they come from; this context's noise stream by default.
+
+    Raises:
+        ShapeError: negative lengths.
+        DtypeError: not a float dtype.
+    """
+    draw = (rng or noise_generator()).standard_normal
+    return _drawn("randn", draw, size, as_dtype(dtype), device, requires_grad)
+
+
+def rand(
+    *size: Any,
+    rng: np.random.Generator | None = None,
+    dtype: DtypeLike = float,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Numbers of a shape drawn uniformly from [0, 1).
+
+    Args:
+        rng: Where they come from; this context's noise stream by default.
+
+    Raises:
+        ShapeError: negative lengths.
+        DtypeError: not a float dtype.
+    """
+    draw = (rng or noise_generator()).random
+    return _drawn("rand", draw, size, as_dtype(dtype), device, requires_grad)
+
+
+def _drawn(
+    who: str,
+    draw: Callable[..., Array],
+    size: tuple[Any, ...],
+    dtype: np.dtype[Any],
+    device: DeviceLike,
+    requires_grad: bool,
+) -> Tensor:
+    """Floats from a generator's method, which draws float64 or float32; half floats are rounded from the latter."""
+    if not is_float(dtype):
+        raise DtypeError(f"{who}: expected a float dtype, got {dtype.name}")
+    values = draw(lengths_of(who, size), dtype=np.float64 if dtype == np.float64 else np.float32)
+    return upload(np.asarray(values), dtype, device, requires_grad)
+
+
+def randint(
+    low: int,
+    high: int | None = None,
+    size: Any = None,
+    *,
+    rng: np.random.Generator | None = None,
+    dtype: DtypeLike = int,
+    device: DeviceLike = None,
+) -> Tensor:
+    """Integers drawn uniformly from [low, high): `randint(2, 10, (3, 4))`, `randint(10, size=(3, 4))` from [0, 10).
+
+    Args:
+        size: A shape.
+        rng: Where they come from; this context's noise stream by default.
+
+    Raises:
+        ArgumentError: an empty range, or no size.
+    """
+    if isinstance(high, (tuple, list)) and size is None:
+        high, size = None, high
+    low, high = (0, low) if high is None else (low, high)
+    if size is None:
+        raise ArgumentError(f"randint: expected a size, got low {low}, high {high} and none")
+    if not (is_integer(low) and is_integer(high)) or low >= high:
+        raise ArgumentError(f"randint: expected integers low < high, got {low!r} and {high!r}")
+    drawn = (rng or noise_generator()).integers(low, high, lengths_of("randint", (size,)))
+    return upload(np.asarray(drawn), as_dtype(dtype), device, False)
+
+
+def randperm(n: int, *, rng: np.random.Generator | None = None, device: DeviceLike = None) -> Tensor:
+    """0 ... n - 1 in random order, as int64.
+
+    Args:
+        rng: Where the order comes from; this context's noise stream by default.
+
+    Raises:
+        ArgumentError: n is negative or no integer.
+    """
+    if not is_integer(n) or n < 0:
+        raise ArgumentError(f"randperm: expected an integer n >= 0, got {n!r}")
+    return upload((rng or noise_generator()).permutation(int(n)), as_dtype(int), device, False)
+
+
+def randn_like(
+    x: Tensor,
+    *,
+    rng: np.random.Generator | None = None,
+    dtype: DtypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Standard normal numbers in x's shape, dtype and device, unless others are given."""
+    return randn(x.shape, rng=rng, requires_grad=requires_grad, **like_options("randn_like", x, dtype, device))
+
+
+def rand_like(
+    x: Tensor,
+    *,
+    rng: np.random.Generator | None = None,
+    dtype: DtypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Numbers uniform in [0, 1) in x's shape, dtype and device, unless others are given."""
+    return rand(x.shape, rng=rng, requires_grad=requires_grad, **like_options("rand_like", x, dtype, device))
