@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("tests.device_suite")  # tests that others import
+
 # The same examples in every run, so that a red run can be repeated; no limit on the time of one, machines differ.
 settings.register_profile("minigrad", deadline=None, derandomize=True)
 settings.load_profile("minigrad")

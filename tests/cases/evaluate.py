@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import Tensor
+from minigrad.backend.device import to_device
 from tests.cases.case import Case
 
 
@@ -22,13 +23,14 @@ def evaluate(case: Case, place: Callable[[Any], Any], dtype: str = "float64") ->
     output = case.ours(*inputs)
     if output.requires_grad:
         cotangent = np.random.default_rng(1).standard_normal(output.shape)
-        output.backward(Tensor(place(np.asarray(cotangent, output.dtype))))
+        output.backward(Tensor(to_device(place(np.asarray(cotangent, output.dtype)), output.device)))
     return output.data, [x.grad_array if isinstance(x, Tensor) else None for x in inputs]
 
 
 def _as_input(x: Any, place: Callable[[Any], Any], dtype: str, requires_grad: bool) -> Any:
-    if not isinstance(x, np.ndarray):
+    if not isinstance(x, (np.ndarray, np.generic)):
         return x
+    x = np.asarray(x)
     if x.dtype == np.float64:
         return Tensor(place(x.astype(dtype)), requires_grad)
     return Tensor(place(x.copy()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,34 @@ def allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: 
     return asarray(call(np.allclose, "allclose", (a, b, rtol, atol, equal_nan), {}))
 
 
+def from_dlpack(source: Any) -> ndarray:
+    """An array on the memory of one of ours, or of what wraps it."""
+    shared = source.__dlpack__()
+    if not isinstance(shared, ndarray):
+        raise RefusedError(f"from_dlpack: expected device memory, got {type(source).__name__}")
+    return ndarray(shared.memory, shared.device.id)
+
+
+class MemoryPool:
+    """The pool of all device memory, which knows what is in use."""
+
+    def used_bytes(self) -> int:
+        """Bytes of the memory that arrays hold, views counted once."""
+        roots = (_root(found.memory) for found in gc.get_objects() if type(found) is ndarray)
+        return sum({id(root): root.nbytes for root in roots}.values())
+
+
+def _root(memory: Any) -> Any:
+    while isinstance(memory.base, np.ndarray):
+        memory = memory.base
+    return memory
+
+
+def get_default_memory_pool() -> MemoryPool:
+    """The one pool there is."""
+    return MemoryPool()
+
+
 def get_array_module(*args: Any) -> Any:
     """This namespace when one of the arguments is an array of it, else numpy."""
     import tests.strict_cupy.namespace as namespace
@@ -144,7 +173,9 @@ OWN = {
         einsum,
         empty,
         empty_like,
+        from_dlpack,
         get_array_module,
+        get_default_memory_pool,
         matmul,
         repeat,
         where,

@@ -1,0 +1,294 @@
+"""minigrad beside PyTorch eager on one card, by hand: `python -m tests.benchmarks.gpu --out tests/benchmarks/results`.
+
+Both start from the same weights and see the same batch; their first losses are compared before anything is timed.
+Rounds of both alternate. A round is a number of steps between two synchronisations, so it holds the work of the
+device and what of the host's work it does not hide. Arithmetic is float32 without TF32 on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+import minigrad
+from minigrad import Device, Tensor, nn, optim
+from minigrad.backend.device import load_cupy, to_device
+from minigrad.nn import functional as F
+
+Run = Callable[[], Any]  # one step; what it returns is the loss or the result
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One line of the table: how to build the step for minigrad and for torch, on a device."""
+
+    name: str
+    ours: Callable[[Device], Run]
+    theirs: Callable[[str], Run]
+
+
+# -------------------------------------------------------------------------------------------------------- models
+
+
+def mlp_layers(n: Any) -> list[Any]:
+    """784-512-512-10; n is minigrad.nn or torch.nn."""
+    return [n.Linear(784, 512), n.ReLU(), n.Linear(512, 512), n.ReLU(), n.Linear(512, 10)]
+
+
+def digits_layers(n: Any) -> list[Any]:
+    """A CNN with group norm for images of 8 x 8."""
+    return [
+        *(n.Conv2d(1, 16, 3, padding=1), n.GroupNorm(4, 16), n.ReLU()),
+        *(n.Conv2d(16, 32, 3, padding=1), n.GroupNorm(4, 32), n.ReLU(), n.MaxPool2d(2)),
+        *(n.Flatten(), n.Linear(512, 64), n.ReLU(), n.Linear(64, 10)),
+    ]
+
+
+def residual_net(n: Any) -> Any:
+    """Two blocks of conv, batch norm, ReLU and pooling, a residual block of 64 channels, the mean, an affine layer."""
+
+    class ResidualNet(n.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = n.Sequential(
+                *(n.Conv2d(3, 32, 3, padding=1), n.BatchNorm2d(32), n.ReLU(), n.MaxPool2d(2)),
+                *(n.Conv2d(32, 64, 3, padding=1), n.BatchNorm2d(64), n.ReLU(), n.MaxPool2d(2)),
+            )
+            self.residual = n.Sequential(n.Conv2d(64, 64, 3, padding=1), n.BatchNorm2d(64), n.ReLU())
+            self.head = n.Linear(64, 10)
+
+        def forward(self, x: Any) -> Any:
+            x = self.blocks(x)
+            x = x + self.residual(x)
+            return self.head(x.mean((2, 3)))
+
+    return ResidualNet()
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model with its batch and optimizer; build takes minigrad.nn or torch.nn, optimizer the like of torch.optim."""
+
+    build: Callable[[Any], Any]
+    shape: tuple[int, ...]
+    optimizer: Callable[[Any, Any], Any]
+
+    def start(self) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Weights, inputs and labels from one seed."""
+        minigrad.manual_seed(0)
+        rng = np.random.default_rng(0)
+        weights = {key: value.detach().numpy() for key, value in self.build(nn).state_dict().items()}
+        return weights, rng.standard_normal(self.shape, np.float32), rng.integers(0, 10, self.shape[0])
+
+    def ours(self, device: Device) -> Run:
+        """A step of minigrad."""
+        weights, x, labels = self.start()
+        model = self.build(nn)
+        model.load_state_dict({key: Tensor(value) for key, value in weights.items()})
+        model.to(device)
+        x, labels = Tensor(to_device(x, device)), Tensor(to_device(labels, device))
+        optimizer = self.optimizer(optim, model.parameters())
+        return lambda: _step(model, optimizer, F.cross_entropy, x, labels)
+
+    def theirs(self, device: str) -> Run:
+        """A step of torch."""
+        weights, x, labels = self.start()
+        model = self.build(torch.nn)
+        model.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
+        model.to(device)
+        x, labels = torch.from_numpy(x).to(device), torch.from_numpy(labels).to(device)
+        optimizer = self.optimizer(torch.optim, model.parameters())
+        return lambda: _step(model, optimizer, torch.nn.functional.cross_entropy, x, labels)
+
+
+def _step(model: Any, optimizer: Any, criterion: Any, x: Any, labels: Any) -> Any:
+    optimizer.zero_grad()
+    loss = criterion(model(x), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+# ---------------------------------------------------------------------------------------------------- operations
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One function of (functional module, *inputs), forward and backward."""
+
+    compute: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    labels: int = 0  # classes of an integer input that is added at the end
+
+    def inputs(self) -> list[np.ndarray[Any, Any]]:
+        """The arguments from one seed."""
+        rng = np.random.default_rng(0)
+        made: list[Any] = [rng.standard_normal(shape, np.float32) for shape in self.shapes]
+        return made + ([rng.integers(0, self.labels, self.shapes[0][0])] if self.labels else [])
+
+    def ours(self, device: Device) -> Run:
+        """Forward and backward of minigrad."""
+        tensors = [Tensor(to_device(x, device), x.dtype.kind == "f") for x in self.inputs()]
+        seed = Tensor(to_device(np.ones(self.compute(F, *tensors).shape, np.float32), device))
+        return lambda: _forward_backward(self.compute, F, tensors, seed)
+
+    def theirs(self, device: str) -> Run:
+        """Forward and backward of torch."""
+        tensors = [torch.from_numpy(x).to(device).requires_grad_(x.dtype.kind == "f") for x in self.inputs()]
+        functional = torch.nn.functional
+        seed = torch.ones_like(self.compute(functional, *tensors))
+        return lambda: _forward_backward(self.compute, functional, tensors, seed)
+
+
+def _forward_backward(compute: Any, functional: Any, tensors: list[Any], seed: Any) -> Any:
+    for x in tensors:
+        x.grad = None
+    output = compute(functional, *tensors)
+    output.backward(seed)
+    return output.detach().sum()
+
+
+def adam(library: Any, params: Any) -> Any:
+    """Adam with its defaults."""
+    return library.Adam(params, lr=1e-3)
+
+
+def momentum(library: Any, params: Any) -> Any:
+    """SGD with momentum."""
+    return library.SGD(params, lr=0.02, momentum=0.9)
+
+
+TRAININGS = {
+    "MLP 784-512-512-10, batch 128, Adam": Training(lambda n: n.Sequential(*mlp_layers(n)), (128, 784), adam),
+    "CNN for digits 8x8, batch 128, Adam": Training(lambda n: n.Sequential(*digits_layers(n)), (128, 1, 8, 8), adam),
+    "residual CNN 32x32 (c), batch 64, SGD": Training(residual_net, (64, 3, 32, 32), momentum),
+}
+OPERATIONS = {
+    "matmul 256": Operation(lambda f, x, y: x @ y, ((256, 256), (256, 256))),
+    "matmul 4096": Operation(lambda f, x, y: x @ y, ((4096, 4096), (4096, 4096))),
+    "conv2d 64x64x32x32, 64 of 3x3": Operation(
+        lambda f, x, w: f.conv2d(x, w, padding=1), ((64, 64, 32, 32), (64, 64, 3, 3))
+    ),
+    "layer_norm 8192x1024": Operation(
+        lambda f, x, w, b: f.layer_norm(x, (1024,), w, b), ((8192, 1024), (1024,), (1024,))
+    ),
+    "cross_entropy 8192x1000": Operation(lambda f, x, labels: f.cross_entropy(x, labels), ((8192, 1000),), 1000),
+}
+WORKLOADS = [Workload(name, w.ours, w.theirs) for name, w in {**TRAININGS, **OPERATIONS}.items()]
+
+
+# -------------------------------------------------------------------------------------------------------- timing
+
+
+def synchronizer(device: Device) -> Callable[[], None]:
+    """What waits until the device is idle."""
+    if device.type == "cpu":
+        return lambda: None
+    return lambda: load_cupy().cuda.Device(device.index).synchronize()
+
+
+def measure(run: Run, wait: Callable[[], None], seconds: float) -> float:
+    """Seconds a step: as many steps as fill about the given time, between two synchronisations."""
+    steps, passed = 1, 0.0
+    while passed < seconds:
+        steps = max(steps, int(steps * min(10.0, seconds / max(passed, 1e-6))) + 1) if passed else steps
+        wait()
+        start = time.perf_counter()
+        for _ in range(steps):
+            run()
+        wait()
+        passed = time.perf_counter() - start
+    return passed / steps
+
+
+def compare(workload: Workload, device: Device, rounds: int, seconds: float) -> tuple[list[float], list[float]]:
+    """Seconds a step of minigrad and of torch, a value for each round.
+
+    Raises:
+        SystemExit: the first five results differ: it would be no comparison.
+    """
+    ours, theirs = workload.ours(device), workload.theirs(str(device))
+    wait = synchronizer(device)
+    for step in range(5):
+        x, y = float(ours()), float(theirs())
+        if not abs(x - y) <= 2e-2 * max(1.0, abs(y)):
+            raise SystemExit(f"{workload.name}: expected equal results in step {step}, got {x} and {y} of torch")
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for run, found in zip((ours, theirs), times):
+            found.append(measure(run, wait, seconds))
+    return times
+
+
+def row(name: str, ours: list[float], theirs: list[float]) -> str:
+    """One line of the table: medians, spreads, and the median of the rounds' ratios with its spread."""
+    ratios = [x / y for x, y in zip(ours, theirs)]
+    ratio = f"**{statistics.median(ratios):.2f}** [{min(ratios):.2f}-{max(ratios):.2f}]"
+    return f"| {name} | {_milliseconds(ours)} | {_milliseconds(theirs)} | {ratio} |"
+
+
+def _milliseconds(times: list[float]) -> str:
+    return f"{statistics.median(times) * 1e3:.3f} [{min(times) * 1e3:.3f}-{max(times) * 1e3:.3f}]"
+
+
+def card_name(device: Device) -> str:
+    """What the device calls itself."""
+    return torch.cuda.get_device_name(device.index) if device.type == "cuda" else "CPU"
+
+
+def report(device: Device, date: str, rows: list[str]) -> str:
+    """The page: what ran on what, and the table."""
+    arrays = f"CuPy {load_cupy().__version__}" if device.type == "cuda" else f"NumPy {np.__version__}"
+    return "\n".join(
+        [
+            f"# minigrad beside PyTorch eager: {card_name(device)}, {date}",
+            "",
+            f"minigrad {minigrad.__version__} on {arrays}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}; "
+            "float32, no TF32. Milliseconds a step: median [least-most] of interleaved rounds; "
+            "ratio minigrad/PyTorch, lower is better. Operations: forward and backward.",
+            "",
+            "| workload | minigrad, ms | PyTorch, ms | ratio |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Time all workloads, print the table and write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a folder, gets <card>-<date>.md, or a .md file")
+    parser.add_argument("--device", type=Device, default=Device("cuda:0"), help="cuda:0 by default; cpu to try it")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each framework in each round")
+    parser.add_argument("--only", default="", help="only workloads whose name contains this text")
+    options = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    date = datetime.date.today().isoformat()
+    chosen = [workload for workload in WORKLOADS if options.only in workload.name]
+    rows = []
+    with options.device.current():
+        for workload in tqdm(chosen, disable=None):
+            rows.append(row(workload.name, *compare(workload, options.device, options.rounds, options.seconds)))
+    page = report(options.device, date, rows)
+    name = re.sub(r"[^a-z0-9]+", "-", card_name(options.device).lower()).strip("-")
+    path = options.out if options.out.suffix == ".md" else options.out / f"{name}-{date}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page)
+    print(page, path, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
