@@ -1,0 +1,165 @@
+"""Comparisons and logic, with broadcasting. The results are bool (bitwise ones of integers are integers); nothing
+flows back through them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import is_number
+from minigrad.errors import DtypeError
+from minigrad.ops.arithmetic import broadcast_error
+from minigrad.ops.operands import TensorLike, as_tensor, operands
+from minigrad.tensor import Tensor
+
+
+def _apply(who: str, function: str, x: TensorLike, y: TensorLike) -> Tensor:
+    x, y = operands(who, x, y)
+    try:
+        return Tensor(getattr(array_module(x.data), function)(x.data, y.data))
+    except ValueError as error:
+        raise broadcast_error(who, x, y) from error
+
+
+def eq(x: TensorLike, y: TensorLike) -> Tensor:
+    """x == y. NaN equals nothing."""
+    return _apply("eq", "equal", x, y)
+
+
+def ne(x: TensorLike, y: TensorLike) -> Tensor:
+    """x != y. NaN differs from everything."""
+    return _apply("ne", "not_equal", x, y)
+
+
+def lt(x: TensorLike, y: TensorLike) -> Tensor:
+    """x < y."""
+    return _apply("lt", "less", x, y)
+
+
+def le(x: TensorLike, y: TensorLike) -> Tensor:
+    """x <= y."""
+    return _apply("le", "less_equal", x, y)
+
+
+def gt(x: TensorLike, y: TensorLike) -> Tensor:
+    """x > y."""
+    return _apply("gt", "greater", x, y)
+
+
+def ge(x: TensorLike, y: TensorLike) -> Tensor:
+    """x >= y."""
+    return _apply("ge", "greater_equal", x, y)
+
+
+def equals(x: Tensor, y: Any) -> Any:
+    """The operator x == y. What is no operand is left to Python: `x == None` is False, as in PyTorch."""
+    return eq(x, y) if _is_operand(y) else NotImplemented
+
+
+def differs(x: Tensor, y: Any) -> Any:
+    """The operator x != y. What is no operand is left to Python: `x != None` is True, as in PyTorch."""
+    return ne(x, y) if _is_operand(y) else NotImplemented
+
+
+def _is_operand(y: Any) -> bool:
+    return isinstance(y, Tensor) or is_number(y) or hasattr(y, "dtype")
+
+
+# --------------------------------------------------------------------------- logic of truth values: zero is False
+
+
+def logical_and(x: TensorLike, y: TensorLike) -> Tensor:
+    """Whether both elements are other than zero."""
+    return _apply("logical_and", "logical_and", x, y)
+
+
+def logical_or(x: TensorLike, y: TensorLike) -> Tensor:
+    """Whether one of the elements is other than zero."""
+    return _apply("logical_or", "logical_or", x, y)
+
+
+def logical_xor(x: TensorLike, y: TensorLike) -> Tensor:
+    """Whether exactly one of the elements is other than zero."""
+    return _apply("logical_xor", "logical_xor", x, y)
+
+
+def logical_not(x: TensorLike) -> Tensor:
+    """Whether the element is zero."""
+    x = as_tensor("logical_not", x)
+    return Tensor(array_module(x.data).logical_not(x.data))
+
+
+# ------------------------------------------------------------------------------------- logic of bits: the operators
+
+
+def bitwise_and(x: TensorLike, y: TensorLike) -> Tensor:
+    """x & y: of bools, or bit by bit of integers.
+
+    Raises:
+        DtypeError: a float operand.
+    """
+    return _bitwise("bitwise_and", x, y)
+
+
+def bitwise_or(x: TensorLike, y: TensorLike) -> Tensor:
+    """x | y: of bools, or bit by bit of integers.
+
+    Raises:
+        DtypeError: a float operand.
+    """
+    return _bitwise("bitwise_or", x, y)
+
+
+def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
+    """x ^ y: of bools, or bit by bit of integers.
+
+    Raises:
+        DtypeError: a float operand.
+    """
+    return _bitwise("bitwise_xor", x, y)
+
+
+def bitwise_not(x: TensorLike) -> Tensor:
+    """~x: of bools, or bit by bit of integers.
+
+    Raises:
+        DtypeError: a float operand.
+    """
+    x = as_tensor("bitwise_not", x)
+    _check_bits("bitwise_not", x)
+    return Tensor(array_module(x.data).invert(x.data))
+
+
+def _bitwise(who: str, x: TensorLike, y: TensorLike) -> Tensor:
+    x, y = operands(who, x, y)
+    _check_bits(who, x)
+    return _apply(who, who, x, y)
+
+
+def _check_bits(who: str, x: Tensor) -> None:
+    if x.data.dtype.kind not in "biu":
+        raise DtypeError(f"{who}: expected bools or integers, got {x.dtype.name} {x.shape}: compare it first")
+
+
+# --------------------------------------------------------------------------------------------- kinds of float values
+
+
+def isnan(x: TensorLike) -> Tensor:
+    """Whether the element is NaN."""
+    return _is("isnan", x)
+
+
+def isinf(x: TensorLike) -> Tensor:
+    """Whether the element is infinite, of either sign."""
+    return _is("isinf", x)
+
+
+def isfinite(x: TensorLike) -> Tensor:
+    """Whether the element is neither infinite nor NaN."""
+    return _is("isfinite", x)
+
+
+def _is(who: str, x: TensorLike) -> Tensor:
+    x = as_tensor(who, x)
+    return Tensor(getattr(array_module(x.data), who)(x.data))

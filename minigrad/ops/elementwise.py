@@ -1,0 +1,281 @@
+"""Functions of one element: exponentials, roots, trigonometry, rounding. Activations of networks are in activation.py.
+
+The transcendental ones take integers as float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+from minigrad.autograd import Node, accumulate
+from minigrad.backend.blocks import in_blocks
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, is_float, is_number, widened
+from minigrad.backend.special import erf as erf_array
+from minigrad.errors import ArgumentError, DtypeError
+from minigrad.ops.operands import TensorLike, as_tensor, operands, promote_to_float
+from minigrad.tensor import Tensor, record
+
+
+def exp(x: TensorLike) -> Tensor:
+    """e to the power x. dx = g·eˣ."""
+    x = promote_to_float("exp", x)
+    data = array_module(x.data).exp(x.data)
+    return record(data, _exp_backward, (x,), (data,), saves_output=True)
+
+
+def _exp_backward(node: Node, grad: Array) -> None:
+    (power,) = node.saved
+    accumulate(node.inputs[0], grad * power)
+
+
+def expm1(x: TensorLike) -> Tensor:
+    """eˣ - 1, accurate near 0. dx = g·eˣ."""
+    x = promote_to_float("expm1", x)
+    data = array_module(x.data).expm1(x.data)
+    return record(data, _expm1_backward, (x,), (data,), saves_output=True)
+
+
+def _expm1_backward(node: Node, grad: Array) -> None:
+    (power_less_1,) = node.saved
+    accumulate(node.inputs[0], grad * (power_less_1 + 1))
+
+
+def log(x: TensorLike) -> Tensor:
+    """Natural logarithm. dx = g/x."""
+    x = promote_to_float("log", x)
+    return record(array_module(x.data).log(x.data), _log_backward, (x,), (x,))
+
+
+def _log_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], grad / x.data)
+
+
+def log1p(x: TensorLike) -> Tensor:
+    """ln(1 + x), accurate near 0. dx = g/(1 + x)."""
+    x = promote_to_float("log1p", x)
+    return record(array_module(x.data).log1p(x.data), _log1p_backward, (x,), (x,))
+
+
+def _log1p_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], grad / (x.data + 1))
+
+
+def sqrt(x: TensorLike) -> Tensor:
+    """Square root. dx = g / (2·√x)."""
+    x = promote_to_float("sqrt", x)
+    data = array_module(x.data).sqrt(x.data)
+    return record(data, _sqrt_backward, (x,), (data,), saves_output=True)
+
+
+def _sqrt_backward(node: Node, grad: Array) -> None:
+    (root,) = node.saved
+    accumulate(node.inputs[0], grad / (root + root))
+
+
+def rsqrt(x: TensorLike) -> Tensor:
+    """1/√x. dx = -g·(1/√x)³ / 2."""
+    x = promote_to_float("rsqrt", x)
+    data = 1 / array_module(x.data).sqrt(x.data)
+    return record(data, _rsqrt_backward, (x,), (data,), saves_output=True)
+
+
+def _rsqrt_backward(node: Node, grad: Array) -> None:
+    (inverse,) = node.saved
+    dx = inverse * inverse
+    dx *= inverse
+    dx *= grad
+    dx /= -2
+    accumulate(node.inputs[0], dx)
+
+
+def reciprocal(x: TensorLike) -> Tensor:
+    """1/x. dx = -g/x²."""
+    x = promote_to_float("reciprocal", x)
+    data = 1 / x.data
+    return record(data, _reciprocal_backward, (x,), (data,), saves_output=True)
+
+
+def _reciprocal_backward(node: Node, grad: Array) -> None:
+    (inverse,) = node.saved
+    dx = -grad
+    dx *= inverse
+    dx *= inverse
+    accumulate(node.inputs[0], dx)
+
+
+def square(x: TensorLike) -> Tensor:
+    """x·x; integers stay integers. dx = 2·g·x."""
+    x = _number("square", x)
+    return record(x.data * x.data, _square_backward, (x,), (x,))
+
+
+def _square_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    half = grad * x.data
+    accumulate(node.inputs[0], half + half)
+
+
+def sin(x: TensorLike) -> Tensor:
+    """Sine of radians. dx = g·cos x."""
+    x = promote_to_float("sin", x)
+    return record(array_module(x.data).sin(x.data), _sin_backward, (x,), (x,))
+
+
+def _sin_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], grad * array_module(grad).cos(x.data))
+
+
+def cos(x: TensorLike) -> Tensor:
+    """Cosine of radians. dx = -g·sin x."""
+    x = promote_to_float("cos", x)
+    return record(array_module(x.data).cos(x.data), _cos_backward, (x,), (x,))
+
+
+def _cos_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], -grad * array_module(grad).sin(x.data))
+
+
+def tanh(x: TensorLike) -> Tensor:
+    """Hyperbolic tangent. dx = g·(1 - tanh² x)."""
+    x = promote_to_float("tanh", x)
+    data = array_module(x.data).tanh(x.data)
+    return record(data, _tanh_backward, (x,), (data,), saves_output=True)
+
+
+def _tanh_backward(node: Node, grad: Array) -> None:
+    (y,) = node.saved
+    dx = y * y
+    dx = 1 - dx
+    dx *= grad
+    accumulate(node.inputs[0], dx)
+
+
+def sigmoid(x: TensorLike) -> Tensor:
+    """1 / (1 + e⁻ˣ), without overflow for any x. dx = g·y·(1 - y)."""
+    x = promote_to_float("sigmoid", x)
+    data = in_blocks(logistic, x.data)
+    return record(data, _sigmoid_backward, (x,), (data,), saves_output=True)
+
+
+def logistic(out: Array, x: Array) -> None:
+    """Write the sigmoid of x into out: e^min(x, 0) / (1 + e^-|x|), whose powers are at most 1."""
+    xp = array_module(x)
+    power = xp.exp(-xp.abs(x))
+    xp.maximum(power, x >= 0, out=out)
+    power += 1
+    out /= power
+
+
+def _sigmoid_backward(node: Node, grad: Array) -> None:
+    (y,) = node.saved
+    dx = grad * y
+    dx = dx - dx * y
+    accumulate(node.inputs[0], dx)
+
+
+def erf(x: TensorLike) -> Tensor:
+    """The error function, 2/√π times the integral of exp(-t²) from 0 to x. dx = g·2/√π·exp(-x²)."""
+    x = promote_to_float("erf", x)
+    return record(erf_array(x.data), _erf_backward, (x,), (x,))
+
+
+def _erf_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    wide = widened(x.data)
+    dx = array_module(wide).exp(-wide * wide)
+    dx *= 2 / math.sqrt(math.pi)
+    dx *= grad
+    accumulate(node.inputs[0], dx.astype(grad.dtype, copy=False))
+
+
+def abs(x: TensorLike) -> Tensor:
+    """Magnitude; integers stay integers. dx = g·sign(x), 0 at 0."""
+    x = _number("abs", x)
+    return record(array_module(x.data).abs(x.data), _abs_backward, (x,), (x,))
+
+
+def _abs_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], grad * array_module(grad).sign(x.data))
+
+
+def sign(x: TensorLike) -> Tensor:
+    """-1, 0 or 1, in the dtype of x. Its gradient is zero."""
+    x = _number("sign", x)
+    return record(array_module(x.data).sign(x.data), _flat_backward, (x,))
+
+
+def floor(x: TensorLike) -> Tensor:
+    """The largest integer that is not above x, in the dtype of x. Its gradient is zero."""
+    return _rounded("floor", "floor", x)
+
+
+def ceil(x: TensorLike) -> Tensor:
+    """The smallest integer that is not below x, in the dtype of x. Its gradient is zero."""
+    return _rounded("ceil", "ceil", x)
+
+
+def round(x: TensorLike) -> Tensor:
+    """The nearest integer, halves to the even one, in the dtype of x. Its gradient is zero."""
+    return _rounded("round", "rint", x)
+
+
+def _rounded(who: str, function: str, x: TensorLike) -> Tensor:
+    x = _number(who, x)
+    if not is_float(x.data.dtype):
+        return Tensor(x.data.copy())
+    return record(getattr(array_module(x.data), function)(x.data), _flat_backward, (x,))
+
+
+def _flat_backward(node: Node, grad: Array) -> None:
+    """The gradient of a step function."""
+    accumulate(node.inputs[0], array_module(grad).zeros_like(grad))
+
+
+def _number(who: str, x: TensorLike) -> Tensor:
+    """x as a tensor of numbers.
+
+    Raises:
+        DtypeError: a bool tensor.
+    """
+    tensor = as_tensor(who, x)
+    if tensor.data.dtype.kind == "b":
+        raise DtypeError(f"{who}: expected numbers, got bool {tensor.shape}: convert it, for example with .float()")
+    return tensor
+
+
+def clamp(x: TensorLike, min: float | None = None, max: float | None = None) -> Tensor:
+    """x cut to [min, max]; max wins where min is larger. dx = g where min <= x <= max, else 0.
+
+    Raises:
+        ArgumentError: neither bound was given.
+        DtypeError: a bound that is no number.
+    """
+    if min is None and max is None:
+        raise ArgumentError("clamp: expected min or max, got neither")
+    x = as_tensor("clamp", x)
+    for bound in (min, max):
+        if bound is not None and not is_number(bound):
+            raise DtypeError(
+                f"clamp: expected numbers as bounds, got {type(bound).__name__}: "
+                "for tensors use minimum(maximum(x, min), max)"
+            )
+        if bound is not None:
+            x, _ = operands("clamp", x, bound)  # an integer tensor with a fractional bound becomes float32
+    low, high = (None if bound is None else operands("clamp", x, bound)[1].data for bound in (min, max))
+    xp, data = array_module(x.data), x.data
+    data = data if low is None else xp.maximum(data, low)
+    data = data if high is None else xp.minimum(data, high)
+    return record(data, _clamp_backward, (x,), (x, low, high))
+
+
+def _clamp_backward(node: Node, grad: Array) -> None:
+    x, low, high = node.saved
+    inside = True if low is None else x.data >= low
+    inside = inside if high is None else inside & (x.data <= high)
+    accumulate(node.inputs[0], grad * inside)

@@ -1,0 +1,165 @@
+"""The largest and the smallest elements over axes, and where they are. NaN counts as larger and as smaller than all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, overload
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate, accumulate_at
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.errors import ShapeError
+from minigrad.ops.axes import Dim, axis_argument, count_of, kept_shape, max_axes, reduced_axes
+from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis
+from minigrad.tensor import Tensor, record
+
+
+class Extremum(NamedTuple):
+    """What `max` and `min` find along an axis: the values, and the index of the first place of each (int64)."""
+
+    values: Tensor
+    indices: Tensor
+
+
+@overload
+def max(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
+
+
+@overload
+def max(x: TensorLike, dim: int, keepdim: bool = False) -> Extremum: ...
+
+
+def max(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Extremum:
+    """The largest element, as a tensor; along one axis the largest elements and their indices.
+
+    Without dim the gradient is split evenly between equal elements, with dim the first of them gets it all.
+
+    Raises:
+        ShapeError: the axis is out of range, or nothing to choose from.
+    """
+    return _reduce("max", "max", x, None, keepdim) if dim is None else _select("max", x, dim, keepdim)
+
+
+@overload
+def min(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
+
+
+@overload
+def min(x: TensorLike, dim: int, keepdim: bool = False) -> Extremum: ...
+
+
+def min(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Extremum:
+    """The smallest element, as a tensor; along one axis the smallest elements and their indices.
+
+    Without dim the gradient is split evenly between equal elements, with dim the first of them gets it all.
+
+    Raises:
+        ShapeError: the axis is out of range, or nothing to choose from.
+    """
+    return _reduce("min", "min", x, None, keepdim) if dim is None else _select("min", x, dim, keepdim)
+
+
+def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """The largest element over axes. The gradient is split evenly between equal elements.
+
+    Raises:
+        ShapeError: an axis out of range or named twice, or nothing to choose from.
+    """
+    return _reduce("amax", "max", x, dim, keepdim)
+
+
+def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """The smallest element over axes. The gradient is split evenly between equal elements.
+
+    Raises:
+        ShapeError: an axis out of range or named twice, or nothing to choose from.
+    """
+    return _reduce("amin", "min", x, dim, keepdim)
+
+
+def _reduce(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool) -> Tensor:
+    x = as_tensor(who, x)
+    axes = reduced_axes(who, dim, x.data.ndim)
+    _check_choice(who, x, axes)
+    if function == "max":
+        data = max_axes(x.data, axes, keepdim)
+    else:
+        data = x.data.min(axis=axis_argument(axes, x.data.ndim), keepdims=keepdim)
+    return record(data, _split_backward, (x,), (x, axes, data), saves_output=True)
+
+
+def _split_backward(node: Node, grad: Array) -> None:
+    x, axes, found = node.saved
+    kept = kept_shape(x.data.shape, axes)
+    chosen = x.data == found.reshape(kept)
+    count = chosen.sum(axis=axes, keepdims=True).astype(grad.dtype)
+    share = grad.reshape(kept) / array_module(grad).maximum(count, 1)  # NaN equals nothing
+    accumulate(node.inputs[0], chosen * share)
+
+
+def _select(who: str, x: TensorLike, dim: int, keepdim: bool) -> Extremum:
+    x = as_tensor(who, x)
+    axis = normalize_axis(who, dim, x.data.ndim)
+    places = _places(who, x, axis)
+    index = _index_along(places, axis, x.data.shape)
+    if not keepdim and x.data.ndim:
+        index, places = tuple([part.squeeze(axis) for part in index]), places.squeeze(axis)
+    values = x.data[index] if index else x.data.copy()
+    return Extremum(record(values, _select_backward, (x,), (x.data.shape, index)), Tensor(places))
+
+
+def _select_backward(node: Node, grad: Array) -> None:
+    shape, index = node.saved
+    accumulate_at(node.inputs[0], shape, index, grad)
+
+
+def _places(who: str, x: Tensor, axis: int) -> Array:
+    """The index of the first extremum along an axis, which is kept."""
+    _check_choice(who, x, (axis,) if x.data.ndim else ())
+    if not x.data.ndim:
+        return array_module(x.data).zeros((), np.int64)
+    places = getattr(x.data, f"arg{who.removeprefix('arg')}")(axis=axis, keepdims=True)
+    return places.astype(np.int64, copy=False)
+
+
+def _index_along(places: Array, axis: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The arrays with which x[index] takes x[..., places, ...] along an axis."""
+    arange, ndim = array_module(places).arange, len(shape)
+    return tuple(
+        [places if i == axis else arange(n).reshape([-1 if j == i else 1 for j in range(ndim)])
+         for i, n in enumerate(shape)]
+    )
+
+
+def argmax(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index (int64) of the first largest element along an axis, or in the flattened tensor. Nothing flows back.
+
+    Raises:
+        ShapeError: the axis is out of range, or nothing to choose from.
+    """
+    return _argument("argmax", x, dim, keepdim)
+
+
+def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index (int64) of the first smallest element along an axis, or in the flattened tensor. Nothing flows back.
+
+    Raises:
+        ShapeError: the axis is out of range, or nothing to choose from.
+    """
+    return _argument("argmin", x, dim, keepdim)
+
+
+def _argument(who: str, x: TensorLike, dim: int | None, keepdim: bool) -> Tensor:
+    x = as_tensor(who, x)
+    if dim is None:
+        flat = Tensor(x.data.reshape(-1))
+        return Tensor(_places(who, flat, 0).reshape((1,) * x.data.ndim if keepdim else ()))
+    axis = normalize_axis(who, dim, x.data.ndim)
+    places = _places(who, x, axis)
+    return Tensor(places if keepdim or not x.data.ndim else places.squeeze(axis))
+
+
+def _check_choice(who: str, x: Tensor, axes: tuple[int, ...]) -> None:
+    if count_of(x.data.shape, axes) == 0:
+        raise ShapeError(f"{who}: expected at least one element to choose from, got shape {x.shape} over axes {axes}")
