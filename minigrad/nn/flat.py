@@ -36,27 +36,28 @@ class FlatBuffer:
         self.dtype: np.dtype[Any] = params[0].dtype
         self.offsets, self.count = plan_offsets([p.numel() for p in params], self.dtype.itemsize)
         self.position = {id(p): i for i, p in enumerate(params)}
+        self._data_views: list[Array] = []
         with self.device.current() as xp:
             self.data: Array = aligned_zeros(self.count, self.dtype, xp)
             self.grad: Array = aligned_zeros(self.count, self.dtype, xp)
-        self._data_views: list[Array] = []
-        for param, offset in zip(params, self.offsets):
-            view = self.data[offset : offset + param.numel()].reshape(param.shape)
-            view[...] = param.data
-            param.data = view
-            if param.stamp is not None:  # others may view the old memory, so the stamp is no longer shared
-                param.stamp = param.stamp.copy()
-            param.flat = self
-            self._data_views.append(view)
+            for param, offset in zip(params, self.offsets):
+                view = self.data[offset : offset + param.numel()].reshape(param.shape)
+                view[...] = param.data
+                param.data = view
+                if param.stamp is not None:  # others may view the old memory, so the stamp is no longer shared
+                    param.stamp = param.stamp.copy()
+                param.flat = self
+                self._data_views.append(view)
         self._bind_gradients()
 
     def _bind_gradients(self) -> None:
-        for param, offset in zip(self.params, self.offsets):
-            view = self.grad[offset : offset + param.numel()].reshape(param.shape)
-            if param.grad_array is not None:
-                view[...] = param.grad_array
-                param.grad_array = view
-            param.grad_view = view
+        with self.device.current():
+            for param, offset in zip(self.params, self.offsets):
+                view = self.grad[offset : offset + param.numel()].reshape(param.shape)
+                if param.grad_array is not None:
+                    view[...] = param.grad_array
+                    param.grad_array = view
+                param.grad_view = view
 
     def rebind_grad(self, grad: Array) -> None:
         """Move the gradients, those present included, to other memory: for example a segment that ranks share.
@@ -75,7 +76,8 @@ class FlatBuffer:
             )
         if grad is self.grad:
             return
-        grad[...] = 0
+        with self.device.current():
+            grad[...] = 0
         self.grad = grad
         self._bind_gradients()
 

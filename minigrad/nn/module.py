@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import DtypeLike, as_dtype, is_float
+from minigrad.backend.dtypes import DtypeLike, is_float
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.state import IncompatibleKeys, load_state, move_state
 from minigrad.nn.tree import ModuleTree
+from minigrad.ops.convert import read_target
 from minigrad.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
@@ -43,7 +44,6 @@ class Module(ModuleTree):
     """
 
     training: bool
-    forward: Callable[..., Any]
     _forward_pre_hooks: dict[int, Hook]
     _forward_hooks: dict[int, Hook]
 
@@ -59,6 +59,11 @@ class Module(ModuleTree):
         if self._forward_hooks or self._forward_pre_hooks:
             return self._call_with_hooks(args, kwargs)
         return self.forward(*args, **kwargs)
+
+    def _no_forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise ArgumentError(f"{self._who()}: expected a module that defines forward(), got one that can't be called")
+
+    forward: Callable[..., Any] = _no_forward
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for hook in tuple(self._forward_pre_hooks.values()):
@@ -119,21 +124,22 @@ class Module(ModuleTree):
         """
         return load_state(f"{self._who()}.load_state_dict", self._state(), state_dict, strict)
 
-    def to(
-        self: Self, device: Device | DtypeLike | None = None, dtype: DtypeLike | None = None
-    ) -> Self:
+    def to(self: Self, *target: Any, dtype: DtypeLike = None, device: Device | str | None = None) -> Self:
         """Move parameters, gradients and buffers to a device, or to a float dtype; in place, returns the module.
 
         Args:
-            device: A device, or a dtype, as in `to("cuda")` and `to("float64")`.
-            dtype: Integer buffers keep theirs.
+            target: A device, a dtype, both in any order, or a tensor to be like. Integer buffers keep their dtype.
 
         Raises:
             LayoutError: a parameter that would move lies in a flat layout already.
+            DtypeError: no float dtype.
+            DeviceError: a device that is not there.
         """
-        device, dtype = _target(device, dtype)
+        wanted_dtype, wanted_device = read_target(target, dtype, device)
+        if wanted_dtype is not None and not is_float(wanted_dtype):
+            raise DtypeError(f"{self._who()}.to: expected a float dtype, got {wanted_dtype.name}")
         own = dict(itertools.chain(self.named_parameters(), self.named_buffers()))
-        move_state(f"{self._who()}.to", own, device, dtype)
+        move_state(f"{self._who()}.to", own, wanted_device, wanted_dtype)
         return self
 
     def float(self: Self) -> Self:
@@ -216,18 +222,6 @@ class Module(ModuleTree):
             f"pickle: expected plain data, got a {self._who()}: save its state_dict() with nn.save_file, "
             "or copy it with copy.deepcopy"
         )
-
-
-def _target(device: Any, dtype: Any) -> tuple[Device | None, Any]:
-    """Both arguments of `to`, whose first may also be the dtype."""
-    named = isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda")
-    if device is not None and not named and not isinstance(device, Device):
-        if dtype is not None:
-            raise ArgumentError(f"to: expected a device and a dtype, got {device!r} and {dtype!r}")
-        device, dtype = None, device
-    if dtype is not None and not is_float(as_dtype(dtype)):
-        raise DtypeError(f"to: expected a float dtype, got {as_dtype(dtype).name}")
-    return Device(device) if device is not None else None, None if dtype is None else as_dtype(dtype)
 
 
 def _add_hook(hooks: dict[int, Hook], hook: Hook) -> Remove:

@@ -31,13 +31,24 @@ def to(x: TensorLike, *target: Any, dtype: DtypeLike = None, device: Device | st
         'float64'
     """
     x = as_tensor("to", x)
+    wanted_dtype, wanted_device = read_target(target, dtype, device)
+    if wanted_dtype is not None:
+        x = cast(x, wanted_dtype)
+    return x if wanted_device is None else _moved(x, wanted_device)
+
+
+def read_target(
+    target: tuple[Any, ...], dtype: DtypeLike, device: Device | str | None
+) -> tuple[np.dtype[Any] | None, Device | None]:
+    """What the arguments of `to` ask for; None where they name no dtype, or no device."""
     named = [("dtype", dtype), ("device", device), *(pair for part in target for pair in _named_target(part))]
     wanted = {name: value for name, value in named if value is not None}
     if len(wanted) < sum(value is not None for _, value in named):
         raise ArgumentError(f"to: expected at most one device and one dtype, got {[value for _, value in named]}")
-    if "dtype" in wanted:
-        x = cast(x, as_dtype(wanted["dtype"]))
-    return _moved(x, Device(wanted["device"])) if "device" in wanted else x
+    return (
+        as_dtype(wanted["dtype"]) if "dtype" in wanted else None,
+        Device(wanted["device"]) if "device" in wanted else None,
+    )
 
 
 def _named_target(part: Any) -> list[tuple[str, Any]]:

@@ -1,0 +1,113 @@
+"""Sequential, ModuleList, ModuleDict: lists and dicts whose modules are registered."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor
+from minigrad.errors import ArgumentError, DtypeError, IndexRangeError
+from minigrad.nn import Identity, Linear, ModuleDict, ModuleList, Sequential
+from minigrad.testing import assert_close
+from tests.unit.nn.nets import Scale
+
+KINDS = [lambda *modules: Sequential(*modules), lambda *modules: ModuleList(modules)]
+
+
+def numbered(container):
+    return [name for name, _ in container.named_children()]
+
+
+def test_sequential_runs_in_order():
+    x = Tensor(np.ones((2, 3), np.float32))
+    first, second = Linear(3, 4), Linear(4, 2)
+    assert_close(Sequential(first, second)(x), second(first(x)))
+    assert Sequential()(x) is x
+
+
+@pytest.mark.parametrize("make", [OrderedDict, dict])
+def test_sequential_with_names(make):
+    net = Sequential(make([("in", Linear(3, 4)), ("out", Linear(4, 2))]))
+    assert list(net.state_dict()) == ["in.weight", "in.bias", "out.weight", "out.bias"]
+    assert net.out is net[1] and numbered(net[1:]) == ["out"]
+    net.append(Identity())
+    assert numbered(net) == ["in", "out", "2"]
+
+
+@pytest.mark.parametrize("make", KINDS, ids=["Sequential", "ModuleList"])
+def test_a_list_of_modules(make):
+    a, b, c, d = (Scale() for _ in range(4))
+    held = make(a, b)
+    assert len(held) == 2 and list(held) == [a, b] and held[0] is a and held[-1] is b
+    assert held.append(c) is held and held[2] is c
+    held.insert(1, d)
+    assert list(held) == [a, d, b, c] and numbered(held) == ["0", "1", "2", "3"]
+    del held[1]
+    assert list(held) == [a, b, c] and numbered(held) == ["0", "1", "2"]
+    held[-1] = d
+    assert list(held) == [a, b, d] and numbered(held) == ["0", "1", "2"]
+    part = held[1:]
+    assert type(part) is type(held) and list(part) == [b, d]
+    del held[:2]
+    assert list(held) == [d] and numbered(held) == ["0"]
+    assert held.extend([a, b]) is held and list(held) == [d, a, b]
+    assert [name for name, _ in held.named_parameters()] == ["0.weight", "1.weight", "2.weight"]
+
+
+def test_a_slice_of_sequential_keeps_names_and_shares_modules():
+    net = Sequential(Scale(), Scale(), Scale())
+    part = net[1:]
+    assert numbered(part) == ["1", "2"] and part[0] is net[1]
+    assert numbered(ModuleList(net)[1:]) == ["0", "1"]
+
+
+def test_one_module_twice_is_run_twice():
+    scale = Scale()
+    with_twice = Sequential(scale, scale)
+    scale.weight.data[...] = 2.0
+    assert_close(with_twice(Tensor(np.ones(3, np.float32))), np.full(3, 4.0, np.float32))
+    assert len(list(with_twice.parameters())) == 1 and len(with_twice) == 2
+
+
+@pytest.mark.parametrize("make", KINDS, ids=["Sequential", "ModuleList"])
+def test_wrong_members_and_indexes(make):
+    held = make(Scale())
+    for index in (1, -2, "0", 0.0):
+        with pytest.raises(IndexRangeError, match=r"expected an index in \[-1, 1\), got"):
+            held[index]
+    with pytest.raises(DtypeError, match="expected a Module, got int"):
+        held.append(3)
+    with pytest.raises(DtypeError, match="expected a Module, got Tensor"):
+        held.insert(0, Tensor(np.ones(1)))
+    with pytest.raises(DtypeError, match="expected a Module, got function"):
+        make(lambda x: x)
+    with pytest.raises(DtypeError, match="expected a Module or None for '0', got int"):
+        held[0] = 3
+
+
+def test_append_never_replaces():
+    net = Sequential({"1": Scale()})
+    with pytest.raises(ArgumentError, match="Sequential: expected '1' to be free"):
+        net.append(Scale())
+
+
+def test_module_dict():
+    a, b = Scale(), Scale()
+    held = ModuleDict({"a": a})
+    held["b"] = b
+    assert held["a"] is a and len(held) == 2 and "b" in held and "c" not in held
+    assert list(held) == list(held.keys()) == ["a", "b"] and list(held.values()) == [a, b]
+    assert list(held.items()) == [("a", a), ("b", b)]
+    assert [name for name, _ in held.named_parameters()] == ["a.weight", "b.weight"]
+    held["a"] = b
+    assert list(held.values()) == [b, b]
+    del held["a"]
+    assert list(held) == ["b"]
+    with pytest.raises(ArgumentError, match=r"ModuleDict: expected one of \['b'\], got 'a'"):
+        held["a"]
+    with pytest.raises(ArgumentError, match="got 'a'"):
+        del held["a"]
+    with pytest.raises(DtypeError, match="expected a Module for 'c', got NoneType"):
+        held["c"] = None
+    with pytest.raises(ArgumentError, match="got 'keys', which the class defines"):
+        held["keys"] = a
