@@ -17,9 +17,9 @@ class Mlp(Module):
         super().__init__()
         rng = np.random.default_rng(seed)
         inputs, hidden, outputs = sizes
-        self.w1 = Parameter(rng.standard_normal((hidden, inputs)).astype(dtype))
+        self.w1 = Parameter((0.3 * rng.standard_normal((hidden, inputs))).astype(dtype))
         self.b1 = Parameter(rng.standard_normal(hidden).astype(dtype))
-        self.w2 = Parameter(rng.standard_normal((outputs, hidden)).astype(dtype))
+        self.w2 = Parameter((0.3 * rng.standard_normal((outputs, hidden))).astype(dtype))
 
     def forward(self, x):
         hidden = ops.linear(x, self.w1, self.b1)

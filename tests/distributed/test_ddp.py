@@ -1,0 +1,569 @@
+"""DistributedDataParallel: any shards give the gradient of the mean over the global batch, on replicas that stay equal."""
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minigrad
+from minigrad import optim
+from minigrad.distributed import DDP, DistributedDataParallel, SoloCommunicator, plan_buckets, run
+from minigrad.errors import (
+    ArgumentError,
+    AutogradError,
+    CollectiveMismatchError,
+    LayoutError,
+    ReplicaMismatchError,
+    ShapeError,
+    UnreducedGradientError,
+)
+from minigrad.nn.module import Module
+from minigrad.nn.parameter import Buffer, Parameter
+from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
+from tests.distributed.worlds import run_ranks
+
+TIMEOUT_S = 10.0
+
+
+def cuts_of(shards):
+    """The slice of each rank for these shard sizes."""
+    ends = np.cumsum([0, *shards])
+    return [slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:])]
+
+
+def one_device(batch, seed=0):
+    """The gradients of the whole batch in one replica."""
+    model = Mlp(seed)
+    inputs, targets = batch
+    mean_loss(model(minigrad.Tensor(inputs)), targets).backward()
+    return gradients(model)
+
+
+def on_ranks(shards, batch, **options):
+    """The combined gradients of each rank."""
+    inputs, targets = batch
+
+    def body(comm):
+        part = cuts_of(shards)[comm.rank]
+        ddp = DDP(Mlp(comm.rank), comm, **options)
+        mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        return gradients(ddp.module)
+
+    return run(body, len(shards), timeout_s=TIMEOUT_S)
+
+
+shard_lists = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(sum)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shards=shard_lists, cap=st.integers(1, 2000), seed=st.integers(0, 999))
+def test_any_shards_give_the_gradient_of_the_global_mean(shards, cap, seed):
+    batch = data(sum(shards), seed)
+    expected = one_device(batch)
+    ranks = on_ranks(shards, batch, bucket_cap_bytes=cap)
+    for actual in ranks:
+        assert_gradients_close(actual, expected)
+        assert all(actual[name].tobytes() == ranks[0][name].tobytes() for name in actual)
+
+
+def train(comm, shards, steps=5, make=Mlp, optimizer=None, **options):
+    """Values after some steps on fresh data each."""
+    ddp = DDP(make(comm.rank), comm, **options)
+    step = (optimizer or (lambda params: optim.SGD(params, lr=0.005, momentum=0.9)))(ddp.module.parameters())
+    for seed in range(steps):
+        inputs, targets = data(sum(shards), seed)
+        part = cuts_of(shards)[comm.rank]
+        step.zero_grad()
+        mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        step.step()
+    return values(ddp.module)
+
+
+@settings(max_examples=25, deadline=None)
+@given(shards=shard_lists, cap=st.integers(1, 2000))
+def test_replicas_are_bit_equal_after_five_steps(shards, cap):
+    ranks = run(train, len(shards), shards, timeout_s=TIMEOUT_S)
+    (one,) = run(train, 1, [sum(shards)])
+    for actual in ranks:
+        assert all(actual[name].tobytes() == ranks[0][name].tobytes() for name in actual)
+        assert_gradients_close(actual, one, 1e-11)
+
+
+@pytest.mark.parametrize("kind", ["threads", "shm"])
+def test_adam_over_ranks_equals_one_device(kind):
+    def body(comm, shards):
+        return train(comm, shards, 20, optimizer=lambda params: optim.Adam(params, lr=0.01))
+
+    (one,) = run(body, 1, [12])
+    for actual in run_ranks(kind, lambda comm: body(comm, [3, 0, 9]), 3):
+        assert_gradients_close(actual, one, 1e-8)
+
+
+@pytest.mark.parametrize("shards", [[4, 4], [1, 7], [2, 3, 5]])
+def test_without_the_reduction_the_replicas_differ(shards):
+    """The negative twin of the test above."""
+
+    def body(comm):
+        ddp = DDP(Mlp(0), comm)
+        step = optim.SGD(ddp.module.parameters(), lr=0.01)
+        inputs, targets = data(sum(shards), 0)
+        part = cuts_of(shards)[comm.rank]
+        with ddp.no_sync():
+            mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        step.step()
+        return values(ddp.module)
+
+    ranks = run(body, len(shards))
+    assert all(np.abs(ranks[0][name] - ranks[1][name]).max() > 1e-6 for name in ranks[0])
+
+
+def test_a_plain_mean_of_unequal_shards_would_be_far_off():
+    """48, 12 and 4 samples: the weights matter, they are not decoration."""
+    shards, batch = [48, 12, 4], data(64, 3)
+    parts = [one_device((batch[0][part], batch[1][part])) for part in cuts_of(shards)]
+    exact = one_device(batch)
+    plain = {name: sum(p[name] for p in parts) / 3 for name in exact}
+    assert max(np.abs(plain[n] - exact[n]).max() / np.abs(exact[n]).max() for n in exact) > 0.05
+    assert_gradients_close(on_ranks(shards, batch)[0], exact)
+
+
+# ------------------------------------------------------------------------------------------------- accumulation
+
+
+@pytest.mark.parametrize("forward_inside", [True, False])
+@pytest.mark.parametrize("backward_inside", [True, False])
+def test_no_sync_is_about_where_backward_is_called(forward_inside, backward_inside):
+    inputs, targets = data(8, 0)
+
+    def body(comm):
+        part = cuts_of([4, 4])[comm.rank]
+        ddp = DDP(Mlp(0), comm)
+        x = minigrad.Tensor(inputs[part])
+        if forward_inside:
+            with ddp.no_sync():
+                loss = mean_loss(ddp(x), targets[part])
+        else:
+            loss = mean_loss(ddp(x), targets[part])
+        if backward_inside:
+            with ddp.no_sync():
+                loss.backward()
+        else:
+            loss.backward()
+        return gradients(ddp.module)
+
+    ranks = run(body, 2, timeout_s=TIMEOUT_S)
+    for rank, actual in enumerate(ranks):
+        part = cuts_of([4, 4])[rank]
+        local = one_device((inputs[part], targets[part]))
+        assert_gradients_close(actual, local if backward_inside else one_device((inputs, targets)))
+
+
+@pytest.mark.parametrize("by_flush", [True, False])
+def test_accumulated_passes_are_weighted_by_all_their_samples(by_flush):
+    """Rank 0 sees 2 + 2 samples, rank 1 sees 6 + 6; each pass is a mean, the user divides by the number of passes."""
+    inputs, targets = data(16, 0)
+    passes = [cuts_of([2, 2, 6, 6])[:2], cuts_of([2, 2, 6, 6])[2:]]
+
+    def body(comm):
+        ddp = DDP(Mlp(0), comm)
+
+        def backward(part):
+            (mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]) / 2).backward()
+
+        first, second = passes[comm.rank]
+        with ddp.no_sync():
+            backward(first)
+            if by_flush:
+                backward(second)
+        if by_flush:
+            ddp.flush()
+        else:
+            backward(second)
+        return gradients(ddp.module)
+
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, one_device((inputs, targets)))
+
+
+def test_successive_backwards_add():
+    inputs, targets = data(6, 0)
+
+    def body(comm):
+        part = cuts_of([2, 4])[comm.rank]
+        ddp = DDP(Mlp(0), comm)
+        for _ in range(2):
+            mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        return gradients(ddp.module)
+
+    expected = {name: 2 * g for name, g in one_device((inputs, targets)).items()}
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, expected)
+
+
+def test_samples_overrides_the_length_of_the_batch():
+    """A loss that is a mean over 7 tokens on one rank and 3 on the other."""
+    inputs, targets = data(10, 0)
+
+    def body(comm):
+        part = cuts_of([7, 3])[comm.rank]
+        found = []
+        for inside in ("both", "forward", "backward"):
+            ddp = DDP(Mlp(0), comm)
+            x = minigrad.Tensor(np.stack([inputs[part]]))  # one "sentence" of several tokens
+            if inside == "backward":
+                loss = mean_loss(ddp(x)[0], targets[part])
+                with ddp.samples(len(targets[part])):
+                    loss.backward()
+            else:
+                with ddp.samples(len(targets[part])):
+                    loss = mean_loss(ddp(x)[0], targets[part])
+                    if inside == "both":
+                        loss.backward()
+                if inside == "forward":
+                    loss.backward()
+            found.append(gradients(ddp.module))
+        return found
+
+    for found in run(body, 2, timeout_s=TIMEOUT_S):
+        for actual in found:
+            assert_gradients_close(actual, one_device((inputs, targets)))
+
+
+def test_reduce_sum_adds_up_and_refuses_to_add_twice():
+    inputs, targets = data(6, 0)
+
+    def body(comm):
+        part = cuts_of([2, 4])[comm.rank]
+        ddp = DDP(Mlp(0), comm, reduce="sum")
+        total = mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]) * len(targets[part])
+        total.backward()
+        combined = gradients(ddp.module)
+        with pytest.raises(AutogradError, match="zero_grad"):
+            mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        return combined
+
+    expected = {name: 6 * g for name, g in one_device((inputs, targets)).items()}
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, expected)
+
+
+# -------------------------------------------------------------------------------------- empty and unused
+
+
+def test_nan_of_an_empty_shard_does_not_spread():
+    """The mean over no samples is NaN; such a rank weighs nothing, and 0 · NaN must not be computed."""
+    inputs, targets = data(4, 0)
+
+    def body(comm):
+        ddp = DDP(Mlp(0), comm)
+        part = slice(0, 4) if comm.rank == 0 else slice(0, 0)
+        output = ddp(minigrad.Tensor(inputs[part]))
+        loss = mean_loss(output, targets[part])
+        (loss if comm.rank == 0 else loss * float("nan")).backward()
+        return gradients(ddp.module)
+
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, one_device((inputs, targets)))
+
+
+def test_a_rank_whose_loss_reaches_nothing_flushes():
+    inputs, targets = data(4, 0)
+
+    def body(comm):
+        ddp = DDP(Mlp(0), comm)
+        if comm.rank == 0:
+            mean_loss(ddp(minigrad.Tensor(inputs)), targets).backward()
+        else:
+            ddp.flush()
+        return gradients(ddp.module)
+
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, one_device((inputs, targets)))
+
+
+def test_no_samples_anywhere_leaves_combined_gradients_and_makes_missing_ones_zero():
+    inputs, targets = data(4, 0)
+
+    def body(comm):
+        part = cuts_of([2, 2])[comm.rank]
+        ddp = DDP(Mlp(0), comm)
+        ddp.flush()
+        zero = gradients(ddp.module)
+        mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        before = gradients(ddp.module)
+        ddp.flush()
+        return zero, before, gradients(ddp.module)
+
+    for zero, before, after in run(body, 2, timeout_s=TIMEOUT_S):
+        assert all(not gradient.any() for gradient in zero.values())
+        assert all(after[name].tobytes() == before[name].tobytes() for name in before)
+
+
+class Branches(Module):
+    """Two branches of which a forward takes one, and a layer that nobody takes."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.left, self.right, self.idle = Mlp(seed), Mlp(seed + 1), Mlp(seed + 2)
+
+    def forward(self, x, left):
+        return (self.left if left else self.right)(x)
+
+
+def test_unused_parameters_raise_in_the_same_backward_with_their_names():
+    def body(comm):
+        ddp = DDP(Branches(0), comm)
+        inputs, targets = data(4, comm.rank)
+        with pytest.raises(UnreducedGradientError, match=r"idle\.w2 \(bucket 0\).*right\.w1"):
+            mean_loss(ddp(minigrad.Tensor(inputs), True), targets).backward()
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
+
+
+def test_unused_parameters_count_as_zero_when_asked_for():
+    batches = [data(4, 0), data(4, 1)]
+
+    def body(comm):
+        ddp = DDP(Branches(0), comm, find_unused_parameters=True)
+        inputs, targets = batches[comm.rank]
+        mean_loss(ddp(minigrad.Tensor(inputs), comm.rank == 0), targets).backward()
+        return gradients(ddp.module)
+
+    left, right = one_device(batches[0], 0), one_device(batches[1], 1)
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        for name in left:
+            np.testing.assert_allclose(actual[f"left.{name}"], left[name] / 2, atol=1e-12)
+            np.testing.assert_allclose(actual[f"right.{name}"], right[name] / 2, atol=1e-12)
+            assert actual[f"idle.{name}"] is None  # no rank used it: an optimizer must not decay it
+
+
+class Tied(Module):
+    """One matrix used twice."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.w = Parameter(np.random.default_rng(seed).standard_normal((3, 3)))
+        self.again = self.w
+
+    def forward(self, x):
+        return minigrad.ops.linear(minigrad.ops.linear(x, self.w), self.again)
+
+
+def test_a_tied_parameter_has_one_place_and_the_gradient_of_both_uses():
+    inputs, targets = data(6, 0, outputs=3)
+
+    def body(comm):
+        part = cuts_of([2, 4])[comm.rank]
+        ddp = DDP(Tied(0), comm)
+        mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        return len(ddp.plan.names), gradients(ddp.module)
+
+    alone = Tied(0)
+    mean_loss(alone(minigrad.Tensor(inputs)), targets).backward()
+    for places, actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert places == 1
+        assert_gradients_close(actual, gradients(alone))
+
+
+# -------------------------------------------------------------------------------------------- what must agree
+
+
+class Odd(Mlp):
+    """A replica that differs from its peers in one way."""
+
+    def __init__(self, rank, how):
+        super().__init__(0)
+        if rank == 1 and how == "shape":
+            self.w2 = Parameter(np.zeros((4, 5)))
+        if rank == 1 and how == "dtype":
+            self.w2 = Parameter(np.zeros((2, 5), np.float32))
+        if rank == 1 and how == "frozen":
+            self.w2.requires_grad_(False)
+        if rank == 1 and how == "extra":
+            self.w3 = Parameter(np.zeros(1))
+        if rank == 1 and how == "buffer":
+            self.running = Buffer(np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "how, words",
+    [
+        ("shape", r"parameter 'w2' float64 \(2, 5\) on rank 0 and parameter 'w2' float64 \(4, 5\) on rank 1"),
+        ("dtype", r"float64 \(2, 5\) on rank 0 and parameter 'w2' float32"),
+        ("frozen", r"'w2' float64 \(2, 5\), frozen on rank 1"),
+        ("extra", r"3 entries on rank 0 and 4 on rank 1: only rank 1 has parameter 'w3'"),
+        ("buffer", r"only rank 1 has buffer 'running'"),
+    ],
+)
+def test_unequal_replicas_are_refused_on_all_ranks(how, words):
+    def body(comm):
+        with pytest.raises(ReplicaMismatchError, match=words):
+            DDP(Odd(comm.rank, how), comm)
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
+
+
+def test_initial_values_come_from_rank_0_in_place():
+    def body(comm):
+        module = Mlp(comm.rank)
+        kept = [p for p in module.parameters()]
+        DDP(module, comm)
+        assert [id(p) for p in module.parameters()] == [id(p) for p in kept]
+        return values(module)
+
+    first, second = run(body, 2)
+    root = values(Mlp(0))
+    assert all(second[name].tobytes() == first[name].tobytes() == root[name].tobytes() for name in first)
+
+
+def test_init_sync_can_be_left_out():
+    def body(comm):
+        return values(DDP(Mlp(comm.rank), comm, init_sync=False).module)
+
+    first, second = run(body, 2)
+    assert not np.array_equal(first["w1"], second["w1"])
+
+
+def test_freezing_alike_makes_a_new_plan_and_freezing_alone_is_an_error():
+    inputs, targets = data(6, 0)
+
+    def body(comm, alone):
+        ddp = DDP(Mlp(0), comm)
+        before = ddp.plan.id
+        if not alone or comm.rank == 1:
+            ddp.module.b1.requires_grad_(False)
+        loss = mean_loss(ddp(minigrad.Tensor(inputs)), targets)
+        if alone:
+            with pytest.raises(CollectiveMismatchError, match=before):
+                loss.backward()
+            return None
+        loss.backward()
+        assert ddp.plan.id != before
+        return gradients(ddp.module)
+
+    run(body, 2, True, timeout_s=TIMEOUT_S)
+    for actual in run(body, 2, False, timeout_s=TIMEOUT_S):
+        assert actual["b1"] is None
+        expected = one_device((inputs, targets))
+        assert_gradients_close({n: actual[n] for n in ("w1", "w2")}, {n: expected[n] for n in ("w1", "w2")})
+
+
+def test_a_replaced_or_moved_parameter_is_noticed():
+    ddp = DDP(Mlp(0), SoloCommunicator())
+    x = minigrad.Tensor(data(2, 0)[0])
+    ddp.module.w2 = Parameter(np.zeros((2, 5)))
+    with pytest.raises(LayoutError, match="got others at w2"):
+        ddp(x)
+    ddp = DDP(Mlp(0), SoloCommunicator())
+    loss = ddp(x).sum()
+    ddp.module.w2.data = np.zeros((2, 5))
+    with pytest.raises(LayoutError, match=r"parameter w2 of float64 \(2, 5\)"):
+        loss.backward()
+
+
+def test_a_saved_plan_can_be_forced():
+    ddp = DDP(Mlp(0), SoloCommunicator(), bucket_cap_bytes=64)
+    forced = DDP(Mlp(0), SoloCommunicator(), bucket_plan=ddp.plan)
+    assert forced.plan == ddp.plan and len(forced.plan.buckets) == 3
+    with pytest.raises(ReplicaMismatchError, match="parameters of this module"):
+        DDP(Mlp(0), SoloCommunicator(), bucket_plan=plan_buckets([]))
+
+
+def test_the_optimizer_may_be_made_before_or_after():
+    inputs, targets = data(6, 0)
+
+    def body(comm, first):
+        part = cuts_of([2, 4])[comm.rank]
+        module = Mlp(0)
+        step = optim.SGD(module.parameters(), lr=0.1) if first else None
+        ddp = DDP(module, comm)
+        step = step or optim.SGD(module.parameters(), lr=0.1)
+        mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        step.step()
+        return values(module)
+
+    before, after = run(body, 2, True, timeout_s=TIMEOUT_S)[0], run(body, 2, False, timeout_s=TIMEOUT_S)[1]
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+
+
+# ------------------------------------------------------------------------------------------------ the wrapper
+
+
+def test_state_dict_has_no_prefix_and_both_forms_load():
+    ddp = DDP(Mlp(0), SoloCommunicator())
+    state = {name: minigrad.Tensor(value) for name, value in values(Mlp(1)).items()}
+    assert list(ddp.state_dict()) == list(state)
+    ddp.load_state_dict({f"module.{name}": value for name, value in state.items()})
+    np.testing.assert_array_equal(ddp.module.w1.data, state["w1"].data)
+    ddp.load_state_dict({name: minigrad.Tensor(value) for name, value in values(Mlp(2)).items()})
+    np.testing.assert_array_equal(ddp.module.w1.data, Mlp(2).w1.data)
+
+
+def test_deepcopy_is_a_wrapper_of_its_own():
+    inputs, targets = data(6, 0)
+
+    def body(comm):
+        part = cuts_of([2, 4])[comm.rank]
+        ddp = DDP(Mlp(0), comm)
+        twin = copy.deepcopy(ddp)
+        for wrapper in (ddp, twin):
+            mean_loss(wrapper(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        return gradients(ddp.module), gradients(twin.module)
+
+    for mine, copied in run(body, 2, timeout_s=TIMEOUT_S):
+        assert all(mine[name].tobytes() == copied[name].tobytes() for name in mine)
+
+
+def test_an_evaluation_makes_no_collective():
+    def body(comm):
+        ddp = DDP(Mlp(0), comm)
+        if comm.rank == 0:
+            with minigrad.no_grad():
+                ddp(minigrad.Tensor(data(3, 0)[0]))
+        comm.barrier()
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
+
+
+def test_wrong_arguments():
+    solo = SoloCommunicator()
+    with pytest.raises(ArgumentError, match="a Module, got list"):
+        DDP([], solo)
+    with pytest.raises(ArgumentError, match="got none in Module"):
+        DDP(Module(), solo)
+    with pytest.raises(ArgumentError, match="nested"):
+        DDP(DDP(Mlp(0), solo), solo)
+    module = Mlp(0)
+    ddp = DistributedDataParallel(module, solo)
+    with pytest.raises(ArgumentError, match="no wrapper reduces yet"):
+        DDP(module, solo)
+    assert ddp.unwrap() is module
+    DDP(module, solo)
+    with pytest.raises(ArgumentError, match="'mean' or 'sum', got 'max'"):
+        DDP(Mlp(0), solo, reduce="max")
+    for cap in (0, -1, float("nan"), "big"):
+        with pytest.raises(ArgumentError, match="bucket_cap_mb to be MiB > 0"):
+            DDP(Mlp(0), solo, bucket_cap_mb=cap)
+    with pytest.raises(ShapeError, match=r"axis batch_dim=5, got shape \(2, 3\)"):
+        DDP(Mlp(0), solo, batch_dim=5)(minigrad.Tensor(np.zeros((2, 3))))
+    for samples in (-1, float("nan"), "many"):
+        with pytest.raises(ArgumentError, match="samples >= 0"), DDP(Mlp(0), solo).samples(samples):
+            pass
+    with pytest.raises(ArgumentError, match=r"root in \[0, 1\), got 1"):
+        DDP(Mlp(0), solo).broadcast_parameters(1)
+
+
+def test_a_rank_that_raises_in_backward_stops_the_others():
+    def body(comm):
+        ddp = DDP(Mlp(0), comm)
+        inputs, targets = data(4, 0)
+        loss = mean_loss(ddp(minigrad.Tensor(inputs)), targets)
+        loss.backward(on_leaf=lambda leaf: 1 / 0 if comm.rank == 1 else None)
+
+    with pytest.raises(ZeroDivisionError):
+        run(body, 3, timeout_s=TIMEOUT_S)
