@@ -22,6 +22,7 @@ from minigrad.data.sampler import (
     draw_seed,
     index_batches,
     load_sampler_state,
+    noise_key,
     sampler_state,
 )
 from minigrad.errors import ArgumentError, StateDictError
@@ -74,8 +75,7 @@ class DataLoader:
         device: Device | str | None = None,
         seed: int | None = None,
     ) -> None:
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise ArgumentError(f"DataLoader: expected a dataset with __len__ and __getitem__, got {dataset!r}")
+        _check_kinds(dataset, batch_sampler, collate_fn)
         _check_exclusive(batch_size, shuffle, sampler, batch_sampler, drop_last, seed)
         self.dataset = dataset
         if batch_sampler is None:
@@ -107,17 +107,17 @@ class DataLoader:
 
     def _start(self) -> _Progress:
         """A new epoch, or the rest of the one that was loaded. It becomes the one that state_dict speaks of."""
-        progress = _Progress(self.batch_sampler)
-        if self._loaded is not None:
-            loaded, self._loaded = self._loaded, None
+        progress, loaded = _Progress(self.batch_sampler), self._loaded
+        if loaded is not None:
             if loaded.delivered and loaded.sampler != progress.sampler:
                 raise StateDictError(
                     f"DataLoader: expected the epoch of the loaded state, {loaded.sampler}, got {progress.sampler}: "
                     "call set_epoch with the same epoch, or not at all, until the rest of it was read"
                 )
-            progress.delivered, progress.noise_seed = loaded.delivered, loaded.noise_seed
-        if progress.noise_seed is None and self._read_batch is None:
-            progress.noise_seed = draw_seed()
+            progress.delivered, progress.noise = loaded.delivered, loaded.noise
+        self._loaded = None
+        if progress.noise is None and self._read_batch is None:
+            progress.noise = {"key": noise_key(), "seed": draw_seed()}
         self._progress = progress
         return progress
 
@@ -126,7 +126,8 @@ class DataLoader:
         if self._read_batch is not None:
             made = (self._read_batch(indices) for indices in batches)
             return ahead(made, self.prefetch) if self.prefetch else made
-        samples = self._read_samples(batches, progress.delivered, cast(int, progress.noise_seed))
+        assert progress.noise is not None
+        samples = self._read_samples(batches, progress.delivered, progress.noise["seed"])
         return ahead(samples, self.prefetch) if self.prefetch else in_own_context(samples)
 
     def _read_samples(self, batches: Iterator[Any], first: int, noise_seed: int) -> Iterator[Any]:
@@ -159,40 +160,56 @@ class DataLoader:
         """
         progress = self._progress or _Progress(self.batch_sampler)
         sampler = sampler_state(self.batch_sampler) if progress.sampler is None else progress.sampler
-        return {"sampler": sampler, "delivered": progress.delivered, "noise_seed": progress.noise_seed}
+        return {"sampler": sampler, "delivered": progress.delivered, "noise": progress.noise}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration the rest of an interrupted epoch: the batches not yet delivered, in the same order.
 
         Args:
-            state: What `state_dict` of a loader with the same settings returned, on any rank.
+            state: What `state_dict` of a loader with the same settings returned. That of another rank brings the
+                order too; what the dataset draws is then drawn anew, for it differs between ranks.
 
         Raises:
             StateDictError: keys are missing, or the loader that wrote it had other settings.
             ArgumentError: the sampler has no load_state_dict.
         """
-        check_keys("DataLoader", state, {"sampler": 0, "delivered": 0, "noise_seed": 0})
+        check_keys("DataLoader", state, {"sampler": None, "delivered": 0, "noise": None})
+        delivered, noise = state["delivered"], state["noise"]
         try:
-            delivered = check_integer("DataLoader", "delivered", state["delivered"], 0)
-            if state["noise_seed"] is not None:
-                check_integer("DataLoader", "noise_seed", state["noise_seed"], 0, WORD)
+            check_integer("DataLoader", "delivered", delivered, 0)
+            if noise is not None:
+                check_keys("DataLoader", noise, {"key": 0, "seed": 0})
+                check_integer("DataLoader", "a noise seed", noise["seed"], 0, WORD)
         except ArgumentError as error:
             raise StateDictError(f"DataLoader: expected a usable state, got {state!r}: {error}") from error
         load_sampler_state(self.batch_sampler, state["sampler"])
         loaded = _Progress(self.batch_sampler)
-        loaded.delivered, loaded.noise_seed = delivered, state["noise_seed"]
+        loaded.delivered = delivered
+        loaded.noise = dict(noise) if noise is not None and noise["key"] == noise_key() else None
         self._progress = self._loaded = loaded
 
 
 class _Progress:
-    """How far an epoch has come: the sampler's state at its start, and the batches that the consumer was given."""
+    """How far an epoch has come: the sampler's state at its start, and the batches that the consumer was given.
+
+    Also the seed of what the dataset draws in it, with the noise key (the rank) of the context that drew it.
+    """
 
     def __init__(self, batch_sampler: Any) -> None:
         self.sampler: Any = None
         with contextlib.suppress(ArgumentError):  # a sampler without state: state_dict() will say so
             self.sampler = sampler_state(batch_sampler)
         self.delivered = 0
-        self.noise_seed: int | None = None
+        self.noise: dict[str, int] | None = None
+
+
+def _check_kinds(dataset: Any, batch_sampler: Any, collate_fn: Any) -> None:
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ArgumentError(f"DataLoader: expected a dataset with __len__ and __getitem__, got {dataset!r}")
+    if batch_sampler is not None and not hasattr(batch_sampler, "__iter__"):
+        raise ArgumentError(f"DataLoader: expected a batch_sampler to iterate over, got {batch_sampler!r}")
+    if collate_fn is not None and not callable(collate_fn):
+        raise ArgumentError(f"DataLoader: expected collate_fn as a function, got {collate_fn!r}")
 
 
 def _check_exclusive(

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.backend.random import noise_generator
+from minigrad.backend.random import get_rng_state, noise_generator
 from minigrad.data.plan import WORD, Indices, Shares, check_integer, check_sharding, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
 
@@ -270,6 +270,11 @@ _OWN = (SequentialSampler, RandomSampler, DistributedSampler)
 def draw_seed() -> int:
     """A seed from the noise stream of the context."""
     return int(noise_generator().bit_generator.random_raw())
+
+
+def noise_key() -> int:
+    """Whose noise stream the context has: a rank's number."""
+    return int(get_rng_state()["noise_key"])
 
 
 def sampler_state(sampler: Any) -> Any:

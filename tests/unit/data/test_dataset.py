@@ -1,0 +1,167 @@
+import numpy as np
+import pytest
+
+from minigrad.data import ArrayDataset, Subset, random_split
+from minigrad.data.dataset import batch_reader, read_samples
+from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.tensor import Tensor
+
+
+@pytest.fixture
+def dataset():
+    return ArrayDataset(np.arange(10, dtype=np.float32).reshape(5, 2), Tensor(np.arange(5)))
+
+
+def test_a_sample_is_a_row_of_each_array(dataset):
+    row, label = dataset[3]
+    assert len(dataset) == 5
+    assert row.tolist() == [6.0, 7.0] and label == 3
+    assert dataset[-1][1] == 4
+
+
+def test_a_batch_is_a_tensor_for_each_array(dataset):
+    rows, labels = dataset.batch([4, 0, 4])
+    assert rows.shape == (3, 2) and rows.dtype == np.float32
+    assert labels.tolist() == [4, 0, 4]
+
+
+def test_an_empty_batch_keeps_shapes_and_dtypes(dataset):
+    rows, labels = dataset.batch([])
+    assert rows.shape == (0, 2) and labels.shape == (0,) and labels.dtype == np.int64
+
+
+def test_a_batch_is_a_copy(dataset):
+    dataset.batch([0])[0].data[:] = 100.0
+    assert dataset[0][0].tolist() == [0.0, 1.0]
+
+
+def test_a_batch_of_arrays_on_a_gpu_stays_there(strict_cupy):
+    dataset = ArrayDataset(strict_cupy.arange(6, dtype=np.float32))
+    (batch,) = dataset.batch([5, 0])
+    assert str(batch.device) == "cuda:0" and batch.tolist() == [5.0, 0.0]
+    with pytest.raises(IndexRangeError, match=r"expected indices in \[-6, 6\), got 6"):
+        dataset.batch([0, 6])
+
+
+@pytest.mark.parametrize(
+    "arrays, error, message",
+    [
+        ([], ArgumentError, "at least one array, got none"),
+        ([np.zeros(3), np.zeros((4, 2))], ShapeError, r"got shapes \[\(3,\), \(4, 2\)\]"),
+        ([np.zeros(())], ShapeError, r"got shapes \[\(\)\]"),
+        ([[1, 2]], DtypeError, "expected an array of NumPy or CuPy, got list"),
+    ],
+    ids=["none", "lengths", "no axis", "list"],
+)
+def test_arrays_that_do_not_fit_are_refused(arrays, error, message):
+    with pytest.raises(error, match=message):
+        ArrayDataset(*arrays)
+
+
+@pytest.mark.parametrize("index", [5, -6])
+def test_an_index_out_of_range_is_refused(dataset, index):
+    with pytest.raises(IndexRangeError, match=rf"\[-5, 5\), got {index}"):
+        dataset[index]
+    with pytest.raises(IndexRangeError, match=rf"\[-5, 5\), got {index}"):
+        dataset.batch([0, index])
+
+
+@pytest.mark.parametrize("index", [slice(2), 1.0, True, None], ids=repr)
+def test_an_index_that_is_no_integer_is_refused(dataset, index):
+    with pytest.raises(DtypeError, match="expected an integer as index"):
+        dataset[index]
+
+
+@pytest.mark.parametrize("indices", [[0.5], [True, False], [[0, 1]], ["a"]], ids=repr)
+def test_indices_that_are_no_integers_are_refused(dataset, indices):
+    with pytest.raises(DtypeError, match="expected a sequence of integers"):
+        dataset.batch(indices)
+    with pytest.raises(DtypeError, match="expected a sequence of integers"):
+        Subset(dataset, indices)
+
+
+def test_a_subset_has_its_own_order(dataset):
+    subset = Subset(dataset, [4, 1, 1])
+    assert len(subset) == 3
+    assert [label for _, label in (subset[0], subset[1], subset[-1])] == [4, 1, 1]
+    assert [label for _, label in subset.__getitems__([2, 0])] == [1, 4]
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+def test_a_subset_of_samples_that_are_not_there_is_refused(dataset, index):
+    with pytest.raises(IndexRangeError, match=rf"Subset: expected indices in \[0, 5\), got {index}"):
+        Subset(dataset, [0, index])
+
+
+def test_an_index_beyond_a_subset_is_refused(dataset):
+    subset = Subset(dataset, [4, 1])
+    with pytest.raises(IndexRangeError, match=r"\[-2, 2\), got 2"):
+        subset[2]
+    with pytest.raises(IndexRangeError, match=r"\[-2, 2\), got 2"):
+        subset.__getitems__([0, 2])
+
+
+def test_samples_are_read_in_one_call_where_the_dataset_can():
+    class Many:
+        calls = []
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            raise AssertionError("one by one")
+
+        def __getitems__(self, indices):
+            self.calls.append(indices)
+            return [10 * i for i in indices]
+
+    assert read_samples(Subset(Many(), [3, 2, 1]), [0, 2]) == [30, 10]
+    assert Many.calls == [[3, 1]]
+
+
+def test_arrays_are_read_by_the_batch_also_through_subsets(dataset):
+    read = batch_reader(Subset(Subset(dataset, [4, 3, 2]), [2, 0]))
+    assert read([0, 1])[1].tolist() == [2, 4]
+
+
+def test_a_derived_dataset_is_read_by_the_sample():
+    """It may change its samples, which reading by the batch would not see."""
+
+    class Negated(ArrayDataset):
+        def __getitem__(self, index):
+            return tuple(-part for part in super().__getitem__(index))
+
+    dataset = Negated(np.arange(3.0))
+    assert batch_reader(dataset) is None and batch_reader(Subset(dataset, [0])) is None
+
+
+def test_random_split_is_the_same_each_time_and_another_for_another_seed():
+    dataset = ArrayDataset(np.arange(100))
+
+    def parts(seed):
+        return [part.indices.tolist() for part in random_split(dataset, [0.7, 0.3], seed=seed)]
+
+    assert parts(3) == parts(3) != parts(4)
+
+
+def test_random_split_takes_whole_numbers():
+    parts = random_split(ArrayDataset(np.arange(5)), [0, 3, 2])
+    assert [len(part) for part in parts] == [0, 3, 2]
+    assert sorted(i for part in parts for i in part.indices) == list(range(5))
+
+
+@pytest.mark.parametrize(
+    "lengths, message",
+    [
+        ([3, 3], r"lengths of sum 5, the dataset's, got \[3, 3\]"),
+        ([], r"lengths of sum 5, the dataset's, got \[\]"),
+        ([6, -1], "a length as an integer >= 0, got -1"),
+        ([0.5, 0.6], "of sum 1, got .* of sum 1.1"),
+        ([0.5, float("nan")], "finite numbers >= 0 of sum 1"),
+        ([5, "a"], "a length as an integer >= 0, got 'a'"),
+    ],
+    ids=repr,
+)
+def test_a_split_that_does_not_fit_is_refused(lengths, message):
+    with pytest.raises(ArgumentError, match=message):
+        random_split(ArrayDataset(np.arange(5)), lengths)

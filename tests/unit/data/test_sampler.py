@@ -1,0 +1,250 @@
+import json
+
+import numpy as np
+import pytest
+
+from minigrad.backend.random import manual_seed
+from minigrad.data import ArrayDataset, BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from minigrad.data.plan import largest_remainder, permutation, shard
+from minigrad.data.sampler import EpochSampler, index_batches
+from minigrad.errors import ArgumentError, StateDictError
+
+
+def distributed(rank=0, world_size=2, length=20, **options):
+    return DistributedSampler(length, rank=rank, world_size=world_size, **options)
+
+
+# ------------------------------------------------------------------------------------------------------- orders
+
+
+def test_a_shuffle_is_the_same_on_every_machine():
+    """Values recorded once: Philox's raw output does not change between versions of NumPy."""
+    assert permutation(8, seed=0).tolist() == [1, 4, 2, 3, 6, 0, 7, 5]
+    assert permutation(8, seed=0, epoch=1).tolist() == [2, 3, 0, 5, 7, 6, 1, 4]
+    assert permutation(8, seed=2**64 - 1, epoch=2**64 - 1).tolist() == [5, 6, 2, 3, 7, 0, 1, 4]
+
+
+def test_sequential_order():
+    sampler = SequentialSampler(4)
+    assert list(sampler) == list(sampler) == [0, 1, 2, 3]
+
+
+def test_a_sampler_takes_a_dataset_or_its_length():
+    dataset = ArrayDataset(np.zeros(7))
+    assert len(RandomSampler(dataset)) == len(RandomSampler(7)) == 7
+
+
+@pytest.mark.parametrize("make", [lambda: RandomSampler(20, seed=5), distributed], ids=["random", "distributed"])
+def test_a_forgotten_set_epoch_does_not_repeat_the_order(make):
+    forgotten, called = make(), make()
+    orders = []
+    for epoch in range(3):
+        called.set_epoch(epoch)
+        orders.append(list(forgotten))
+        assert orders[-1] == list(called) == make().order(epoch).tolist()
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_after_set_epoch_the_count_goes_on_from_there():
+    sampler = RandomSampler(20, seed=5)
+    sampler.set_epoch(7)
+    assert [list(sampler), list(sampler)] == [sampler.order(7).tolist(), sampler.order(8).tolist()]
+
+
+def test_without_a_seed_the_context_decides():
+    def order(seed):
+        manual_seed(seed)
+        return list(RandomSampler(20))
+
+    assert order(1) == order(1) != order(2)
+
+
+def test_two_samplers_without_a_seed_differ():
+    assert list(RandomSampler(20)) != list(RandomSampler(20))
+
+
+# ------------------------------------------------------------------------------------------------ ranks and modes
+
+
+@pytest.mark.parametrize(
+    "mode, expected",
+    [("pad", [[0, 2, 4], [1, 3, 0]]), ("drop", [[0, 2], [1, 3]]), ("exact", [[0, 2, 4], [1, 3]])],
+    ids=["pad", "drop", "exact"],
+)
+def test_five_samples_on_two_ranks(mode, expected):
+    assert [list(distributed(rank, length=5, shuffle=False, mode=mode)) for rank in range(2)] == expected
+
+
+def test_more_ranks_than_samples():
+    def orders(mode):
+        return [list(distributed(rank, 5, length=2, shuffle=False, mode=mode)) for rank in range(5)]
+
+    assert orders("pad") == [[0], [1], [0], [1], [0]]
+    assert orders("drop") == [[], [], [], [], []]
+    assert orders("exact") == [[0], [1], [], [], []]
+
+
+def test_batches_of_all_ranks_make_the_global_batches_of_one():
+    one = list(BatchSampler(RandomSampler(24, seed=3), 8))
+    ranks = [list(BatchSampler(distributed(rank, 4, length=24, seed=3), 2)) for rank in range(4)]
+    assert [sorted(sum(parts, [])) for parts in zip(*ranks)] == [sorted(batch) for batch in one]
+
+
+def test_shares_spread_evenly_over_the_order():
+    parts = [list(distributed(rank, length=8, shuffle=False, mode="exact", shares=[0.75, 0.25])) for rank in range(2)]
+    assert parts == [[0, 1, 3, 4, 5, 7], [2, 6]]
+
+
+@pytest.mark.parametrize(
+    "total, shares, expected",
+    [
+        (10, [0.55, 0.45], [6, 4]),  # equal remainders: the larger share
+        (1, [0.5, 0.5], [1, 0]),  # equal shares: the lower rank
+        (1, [1 / 3, 1 / 3, 1 / 3], [1, 0, 0]),
+        (0, [0.3, 0.7], [0, 0]),
+        (7, [0.0, 1.0], [0, 7]),  # a zero share gets nothing
+        (10**18 + 1, [0.5, 0.5], [5 * 10**17 + 1, 5 * 10**17]),  # beyond the precision of a float
+        (3, [1.0], [3]),
+    ],
+    ids=repr,
+)
+def test_largest_remainder(total, shares, expected):
+    assert largest_remainder(total, shares) == expected
+
+
+# --------------------------------------------------------------------------------------------------- batch sampler
+
+
+def test_batches_of_a_sampler():
+    assert list(BatchSampler(SequentialSampler(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(BatchSampler(SequentialSampler(5), 2, drop_last=True)) == [[0, 1], [2, 3]]
+    assert list(BatchSampler(SequentialSampler(0), 2)) == []
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 4, 5, 8])
+def test_batches_as_arrays_are_the_same(length, drop_last):
+    def make():
+        return BatchSampler(RandomSampler(length, seed=1), 4, drop_last)
+
+    batches, arrays = make(), make()
+    for _ in range(2):
+        expected = list(batches)
+        assert [batch.tolist() for batch in index_batches(arrays)] == expected
+        assert len(batches) == len(expected)
+
+
+def test_batches_of_a_foreign_sampler():
+    assert list(index_batches(BatchSampler([3, 1, 2], 2))) == [[3, 1], [2]]
+
+
+def test_batches_of_a_derived_sampler_are_its_own():
+    class Backwards(SequentialSampler):
+        def __iter__(self):
+            return iter([2, 1, 0])
+
+    assert list(index_batches(BatchSampler(Backwards(3), 2))) == [[2, 1], [0]]
+
+
+# --------------------------------------------------------------------------------------------------------- state
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: RandomSampler(20, seed=seed),
+        lambda seed: distributed(1, seed=seed),
+        lambda seed: distributed(1, seed=seed, mode="exact", shares=[0.1, 0.9]),
+        lambda seed: BatchSampler(RandomSampler(20, seed=seed), 3),
+        lambda seed: SequentialSampler(20),
+    ],
+    ids=["random", "distributed", "shares", "batch", "sequential"],
+)
+def test_a_state_goes_through_json_and_brings_epoch_and_seed(make):
+    first, second = make(1), make(2)
+    list(first)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.state_dict() == first.state_dict()
+    assert list(second) == list(first)
+
+
+def test_the_state_of_one_rank_serves_all():
+    assert distributed(0).state_dict() == distributed(1).state_dict()
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        (lambda: distributed(length=21), "expected a state with length 20, got 21"),
+        (lambda: distributed(world_size=3), "expected a state with world_size 2, got 3"),
+        (lambda: distributed(mode="drop"), "expected a state with mode 'pad', got 'drop'"),
+        (lambda: distributed(shuffle=False), "expected a state with shuffle True, got False"),
+        (lambda: RandomSampler(20, seed=0), "expected a state with the keys"),
+    ],
+    ids=["length", "world_size", "mode", "shuffle", "kind"],
+)
+def test_a_state_of_other_settings_is_refused(other, message):
+    with pytest.raises(StateDictError, match=message):
+        distributed().load_state_dict(other().state_dict())
+
+
+@pytest.mark.parametrize(
+    "change", [{"epoch": -1}, {"epoch": 1.5}, {"seed": 2**64}, {"batch": 1}], ids=lambda change: str(*change.items())
+)
+def test_a_broken_state_is_refused(change):
+    sampler = RandomSampler(20, seed=0)
+    with pytest.raises(StateDictError, match="RandomSampler: expected a"):
+        sampler.load_state_dict({**sampler.state_dict(), **change})
+
+
+def test_a_state_of_another_batch_size_is_refused():
+    state = BatchSampler(SequentialSampler(20), 4).state_dict()
+    with pytest.raises(StateDictError, match="expected a state with batch_size 5, got 4"):
+        BatchSampler(SequentialSampler(20), 5).load_state_dict(state)
+
+
+def test_a_sampler_without_state_is_named():
+    with pytest.raises(ArgumentError, match="expected a sampler with state_dict and load_state_dict, got list"):
+        BatchSampler([1, 2, 3], 2).state_dict()
+
+
+# -------------------------------------------------------------------------------------------------- wrong arguments
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: distributed(rank=2), r"DistributedSampler: expected rank as an integer in \[0, 2\), got 2"),
+        (lambda: distributed(rank=-1), r"rank as an integer in \[0, 2\), got -1"),
+        (lambda: distributed(rank=True), r"rank as an integer in \[0, 2\), got True"),
+        (lambda: distributed(world_size=0), "world_size as an integer >= 1, got 0"),
+        (lambda: distributed(length=-1), "a length as an integer >= 0, got -1"),
+        (lambda: distributed(length=2.0), "a length as an integer >= 0, got 2.0"),
+        (lambda: distributed(mode="wrap"), "mode as one of 'pad', 'drop', 'exact', got 'wrap'"),
+        (lambda: distributed(seed=-1), r"seed as an integer in \[0, 2\*\*64\), got -1"),
+        (lambda: distributed(mode="exact", shares=[0.5, 0.6]), r"of sum 1, got \[0.5, 0.6\] of sum 1.1"),
+        (lambda: distributed(mode="exact", shares=[1.5, -0.5]), r"finite numbers >= 0 of sum 1, got \[1.5, -0.5\]"),
+        (lambda: distributed(mode="exact", shares=[float("nan"), 1.0]), r"of sum 1, got \[nan, 1.0\]"),
+        (lambda: distributed(mode="exact", shares=[float("inf"), 1.0]), r"of sum 1, got \[inf, 1.0\]"),
+        (lambda: distributed(mode="exact", shares=["a", 1.0]), r"of sum 1, got \['a', 1.0\]"),
+        (lambda: distributed(mode="exact", shares=[]), r"of sum 1, got \[\]"),
+        (lambda: distributed(mode="exact", shares=[1.0]), r"a share for each of 2 ranks, got 1: \[1.0\]"),
+        (lambda: distributed(shares=[0.5, 0.5]), "expected mode='exact' with shares, got 'pad'"),
+        (lambda: RandomSampler(3, seed=1.0), r"RandomSampler: expected seed as an integer in \[0, 2\*\*64\), got 1.0"),
+        (lambda: RandomSampler(3, seed=0).set_epoch(-1), r"set_epoch: expected epoch as an integer .*, got -1"),
+        (lambda: BatchSampler(SequentialSampler(3), 0), "batch_size as an integer >= 1, got 0"),
+        (lambda: BatchSampler(3, 1), "expected a sampler to iterate over, got 3"),
+        (lambda: permutation(-1, 0), "permutation: expected length as an integer >= 0, got -1"),
+        (lambda: shard(-1, 0, 1), "shard: expected length as an integer >= 0, got -1"),
+        (lambda: largest_remainder(-1, [1.0]), "largest_remainder: expected total as an integer >= 0, got -1"),
+        (lambda: largest_remainder(1, [0.5]), r"largest_remainder: expected shares .*, got \[0.5\] of sum 0.5"),
+    ],
+)
+def test_wrong_arguments_are_refused(make, message):
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_a_sampler_without_order_says_so():
+    with pytest.raises(NotImplementedError):
+        list(EpochSampler(3))
