@@ -9,7 +9,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
-from minigrad.optim.options import check_real, check_switch
+from minigrad.optim.options import check_within, check_switch
 
 
 def adam_update(
@@ -108,10 +108,10 @@ class Adam(Optimizer):
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ArgumentError(f"{self.name}: expected betas to be two numbers, got {betas!r}")
         for i, beta in enumerate(betas):
-            check_real(self.name, f"betas[{i}]", beta, high=1.0)
-        check_real(self.name, "lr", group["lr"])
-        check_real(self.name, "weight_decay", group["weight_decay"])
-        check_real(self.name, "eps", group["eps"], low_allowed=False)
+            check_within(self.name, f"betas[{i}]", beta, high=1.0)
+        check_within(self.name, "lr", group["lr"])
+        check_within(self.name, "weight_decay", group["weight_decay"])
+        check_within(self.name, "eps", group["eps"], low_allowed=False)
         check_switch(self.name, "maximize", group["maximize"])
         check_switch(self.name, "decoupled_weight_decay", group["decoupled_weight_decay"])
 

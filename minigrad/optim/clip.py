@@ -13,7 +13,7 @@ from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, NonFiniteError
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
-from minigrad.optim.options import check_real, check_switch
+from minigrad.optim.options import check_within, check_switch
 from minigrad.tensor import Tensor
 
 
@@ -81,7 +81,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 
 def _check_limit(who: str, name: str, value: Any, low_allowed: bool = True) -> None:
     if value != math.inf:
-        check_real(who, name, value, low_allowed=low_allowed)
+        check_within(who, name, value, low_allowed=low_allowed)
 
 
 def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> list[Array]:

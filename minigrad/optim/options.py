@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 from minigrad.backend.dtypes import is_number
 from minigrad.errors import ArgumentError
+from minigrad.nn.arguments import is_integer
 
 
-def check_real(
+def check_within(
     who: str, name: str, value: Any, low: float = 0.0, high: float = math.inf, low_allowed: bool = True
 ) -> None:
     """Refuse what is no number in [low, high), or in (low, high) where low is not allowed.
@@ -32,7 +32,7 @@ def check_count(who: str, name: str, value: Any, low: int = 1) -> None:
     Raises:
         ArgumentError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
+    if not is_integer(value) or value < low:
         raise ArgumentError(f"{who}: expected {name} to be an integer >= {low}, got {value!r}")
 
 

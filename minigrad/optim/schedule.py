@@ -13,7 +13,7 @@ from typing import Any
 
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.options import check_count, check_real
+from minigrad.optim.options import check_count, check_within
 
 ScheduleLike = Callable[[int], float]
 
@@ -41,7 +41,7 @@ class Constant(Schedule):
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        check_real("Constant", "value", self.value)
+        check_within("Constant", "value", self.value)
 
     def factor(self, step: int) -> float:
         """value"""
@@ -66,7 +66,7 @@ class StepDecay(Schedule):
 
     def __post_init__(self) -> None:
         check_count("StepDecay", "step_size", self.step_size)
-        check_real("StepDecay", "gamma", self.gamma, low_allowed=False)
+        check_within("StepDecay", "gamma", self.gamma, low_allowed=False)
 
     def factor(self, step: int) -> float:
         """gamma ** (step // step_size)"""
@@ -87,7 +87,7 @@ class MultiStepDecay(Schedule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "milestones", _check_milestones("MultiStepDecay", self.milestones))
-        check_real("MultiStepDecay", "gamma", self.gamma, low_allowed=False)
+        check_within("MultiStepDecay", "gamma", self.gamma, low_allowed=False)
 
     def factor(self, step: int) -> float:
         """gamma ** (the number of milestones <= step)"""
@@ -101,7 +101,7 @@ class ExponentialDecay(Schedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        check_real("ExponentialDecay", "gamma", self.gamma, low_allowed=False)
+        check_within("ExponentialDecay", "gamma", self.gamma, low_allowed=False)
 
     def factor(self, step: int) -> float:
         """gamma ** step"""
@@ -124,7 +124,7 @@ class CosineAnnealing(Schedule):
 
     def __post_init__(self) -> None:
         check_count("CosineAnnealing", "total_steps", self.total_steps)
-        check_real("CosineAnnealing", "min_factor", self.min_factor)
+        check_within("CosineAnnealing", "min_factor", self.min_factor)
 
     def factor(self, step: int) -> float:
         """min_factor + (1 - min_factor)(1 + cos(π step / total_steps)) / 2"""
@@ -146,8 +146,8 @@ class LinearRamp(Schedule):
 
     def __post_init__(self) -> None:
         check_count("LinearRamp", "total_steps", self.total_steps)
-        check_real("LinearRamp", "start_factor", self.start_factor)
-        check_real("LinearRamp", "end_factor", self.end_factor)
+        check_within("LinearRamp", "start_factor", self.start_factor)
+        check_within("LinearRamp", "end_factor", self.end_factor)
 
     def factor(self, step: int) -> float:
         """start_factor + (end_factor - start_factor) · min(1, step / total_steps)"""
@@ -193,7 +193,7 @@ def warmup(schedule: ScheduleLike, steps: int, start_factor: float = 1 / 3) -> P
         [0.5, 0.75, 1.0, 1.0, 0.5, 0.5]
     """
     check_count("warmup", "steps", steps)
-    check_real("warmup", "start_factor", start_factor)
+    check_within("warmup", "start_factor", start_factor)
     return Piecewise((LinearRamp(steps, start_factor), _check_schedule("warmup", schedule)), (steps,))
 
 
@@ -258,10 +258,10 @@ class LRScheduler:
                 "add groups before the scheduler is made"
             )
         factor = self.schedule(step)
-        check_real("LRScheduler", f"the schedule's factor at step {step}", factor)
+        check_within("LRScheduler", f"the schedule's factor at step {step}", factor)
         rates = [base * factor for base in base_lrs]
         for rate in rates:
-            check_real("LRScheduler", f"the learning rate at step {step}", rate)
+            check_within("LRScheduler", f"the learning rate at step {step}", rate)
         for group, rate in zip(groups, rates):
             group["lr"] = rate
         self.last_step, self.base_lrs, self._last_lrs = step, base_lrs, rates

@@ -8,7 +8,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
-from minigrad.optim.options import check_real, check_switch
+from minigrad.optim.options import check_within, check_switch
 
 
 def sgd_update(
@@ -94,8 +94,8 @@ class SGD(Optimizer):
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range."""
         for name in ("lr", "momentum", "weight_decay"):
-            check_real(self.name, name, group[name])
-        check_real(self.name, "dampening", group["dampening"], low=-float("inf"), low_allowed=False)
+            check_within(self.name, name, group[name])
+        check_within(self.name, "dampening", group["dampening"], low=-float("inf"), low_allowed=False)
         check_switch(self.name, "nesterov", group["nesterov"])
         check_switch(self.name, "maximize", group["maximize"])
         if group["nesterov"] and (not group["momentum"] or group["dampening"]):

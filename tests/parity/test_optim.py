@@ -1,0 +1,51 @@
+"""Optimizers, schedules and clipping give what PyTorch gave over 20 steps, one parameter skipping some of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from minigrad.testing import assert_close
+from tests.parity import optim_ours
+from tests.parity.optim_cases import CLIPS, OPTIMIZERS, SCHEDULES, SHAPES, clip, run
+
+TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return load_file(Path(__file__).with_name("fixtures") / "optim.safetensors")
+
+
+def inputs(recorded, dtype="float64"):
+    indexes = range(len(SHAPES))
+    starts = [recorded[f"start/{i}"].astype(dtype) for i in indexes]
+    return starts, [recorded[f"gradient/{i}"].astype(dtype) for i in indexes]
+
+
+def test_every_case_is_recorded_and_no_other(recorded):
+    names = {f"optimizer/{name}" for name in OPTIMIZERS}
+    names |= {f"schedule/{name}" for name in [*SCHEDULES, "warmup"]} | {f"clip/{p}-{limit}" for p, limit in CLIPS}
+    assert names == {name for name in recorded if name.split("/")[0] not in ("start", "gradient")}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer(recorded, name, dtype):
+    found = run(optim_ours, OPTIMIZERS[name], *inputs(recorded, dtype))
+    assert found.dtype == dtype
+    assert_close(found.astype("float64"), recorded[f"optimizer/{name}"], tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES, "warmup"])
+def test_schedule(recorded, name):
+    assert_close(np.array(optim_ours.rates(name)), recorded[f"schedule/{name}"], tolerance=1e-14)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("p, limit", CLIPS)
+def test_clip(recorded, p, limit, dtype):
+    found = clip(optim_ours, *inputs(recorded, dtype), p, limit)
+    assert found.dtype == dtype
+    assert_close(found.astype("float64"), recorded[f"clip/{p}-{limit}"], tolerance=TOLERANCE[dtype])

@@ -1,0 +1,121 @@
+"""Optimizers, schedules, clipping and their states against the PyTorch that is installed."""
+
+import numpy as np
+import pytest
+
+from minigrad.testing import assert_close
+from tests.parity import optim_ours
+from tests.parity.optim_cases import (
+    CLIPS,
+    OPTIMIZERS,
+    SCHEDULES,
+    SHAPES,
+    STEPS,
+    clip,
+    draw,
+    give_gradients,
+    make,
+    run,
+)
+
+pytestmark = pytest.mark.torch
+TOLERANCE = {"float64": 1e-12, "float32": 2e-6}
+MIXED = ["float32", "float64", "float32"]
+
+
+@pytest.fixture
+def theirs():
+    from tests.parity import optim_theirs
+
+    return optim_theirs
+
+
+def inputs(*dtypes):
+    kinds = dtypes * len(SHAPES) if len(dtypes) == 1 else dtypes
+    return [[array.astype(kind) for array, kind in zip(arrays, kinds)] for arrays in draw()]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer(theirs, name, dtype):
+    case = OPTIMIZERS[name]
+    found, expected = run(optim_ours, case, *inputs(dtype)), run(theirs, case, *inputs(dtype))
+    assert_close(found, expected, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", ["SGD-groups", "Adam-groups", "AdamW-defaults"])
+def test_float32_beside_float64(theirs, name):
+    case = OPTIMIZERS[name]
+    assert_close(run(optim_ours, case, *inputs(*MIXED)), run(theirs, case, *inputs(*MIXED)), tolerance=2e-6)
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES, "warmup"])
+def test_schedule(theirs, name):
+    assert_close(np.array(optim_ours.rates(name)), np.array(theirs.rates(name)), tolerance=1e-14)
+
+
+@pytest.mark.parametrize("dtypes", [["float64"], ["float32"], MIXED], ids=["float64", "float32", "mixed"])
+@pytest.mark.parametrize("p, limit", CLIPS)
+def test_clip(theirs, p, limit, dtypes):
+    found, expected = (clip(library, *inputs(*dtypes), p, limit) for library in (optim_ours, theirs))
+    assert found.dtype == expected.dtype
+    assert_close(found, expected, tolerance=1e-12 if dtypes == ["float64"] else 1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_moves_to_torch_and_back(theirs, name):
+    """Ten steps here, five there, five here again are twenty steps here; the keys of the states are the same."""
+    case = OPTIMIZERS[name]
+    starts, gradients = inputs("float64")
+    ours = [optim_ours.parameter(start) for start in starts]
+    others = [theirs.parameter(start) for start in starts]
+    straight = [optim_ours.parameter(start) for start in starts]
+    optimizer, other = make(optim_ours.optim, case, ours), make(theirs.optim, case, others)
+    reference = make(optim_ours.optim, case, straight)
+    neutral = other.state_dict()["param_groups"]
+
+    def steps(library, params, stepper, first, stop):
+        for step in range(first, stop):
+            give_gradients(library, params, gradients, step)
+            stepper.step()
+
+    steps(optim_ours, straight, reference, 0, STEPS)
+    steps(optim_ours, ours, optimizer, 0, 10)
+    saved = optimizer.state_dict()
+    other.load_state_dict(
+        {
+            "state": {i: {k: as_torch(v) for k, v in entry.items()} for i, entry in saved["state"].items()},
+            "param_groups": [{**extra, **group} for extra, group in zip(neutral, saved["param_groups"])],
+        }
+    )
+    copy_values(theirs, ours, others)
+    steps(theirs, others, other, 10, 15)
+    returned = other.state_dict()
+    assert {i: sorted(entry) for i, entry in returned["state"].items()} == {
+        i: sorted(entry) for i, entry in reference.state_dict()["state"].items()
+    }
+    optimizer.load_state_dict(
+        {
+            "state": {i: {k: v.numpy() for k, v in entry.items()} for i, entry in returned["state"].items()},
+            "param_groups": returned["param_groups"],
+        }
+    )
+    for param, other_param in zip(ours, others):
+        param.detach().copy_(other_param.detach().numpy())
+    steps(optim_ours, ours, optimizer, 15, STEPS)
+    for param, expected in zip(ours, straight):
+        assert_close(param, expected, tolerance=1e-12)
+
+
+def as_torch(value):
+    import torch
+
+    return torch.tensor(float(value)) if isinstance(value, int) else torch.tensor(value.numpy())
+
+
+def copy_values(theirs, ours, others):
+    import torch
+
+    with torch.no_grad():
+        for param, other in zip(ours, others):
+            other.copy_(torch.tensor(theirs.read(param)))
