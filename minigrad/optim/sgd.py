@@ -63,7 +63,7 @@ class SGD(Optimizer):
         DtypeError: something that is no Parameter of a float dtype.
 
     Example:
-        >>> weight = Parameter(np.ones(2))
+        >>> weight = nn.Parameter(np.ones(2))
         >>> optimizer = SGD([weight], lr=0.5)
         >>> (weight * 2.0).matmul(weight).backward()
         >>> optimizer.step()

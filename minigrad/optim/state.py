@@ -45,18 +45,17 @@ def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
         StateDictError: something does not fit; nothing was changed then.
     """
     who = f"{optimizer.name}.load_state_dict"
-    if not isinstance(state_dict, Mapping) or set(state_dict) != {"state", "param_groups"}:
-        got = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
-        raise StateDictError(f"{who}: expected a dict with state and param_groups, got {got}")
+    _check_keys(who, "with state and param_groups", state_dict, {"state", "param_groups"})
     saved_groups = state_dict["param_groups"]
     _check_groups(who, optimizer, saved_groups)
     options = [_saved_options(who, optimizer, saved) for saved in saved_groups]
     keys = [key for saved in saved_groups for key in saved["params"]]
-    unknown = [key for key in state_dict["state"] if key not in keys]
+    state = _check_mapping(who, "of state by parameter", state_dict["state"])
+    unknown = [key for key in state if key not in keys]
     if unknown:
         raise StateDictError(f"{who}: expected state of the parameters in param_groups, got state of {unknown}")
     places = _places(optimizer)
-    entries = [_saved_entry(who, optimizer, place, state_dict["state"].get(key)) for key, place in zip(keys, places)]
+    entries = [_saved_entry(who, optimizer, place, key, state.get(key, {})) for key, place in zip(keys, places)]
     for group, values in zip(optimizer.param_groups, options):
         group.update(values)
     for place, (step, arrays) in zip(places, entries):
@@ -77,6 +76,17 @@ def _state_views(place: Place) -> dict[str, Array]:
     param, part, _ = place
     start, stop = part.buffer.span(param)
     return {name: part.state[name][start:stop].reshape(param.shape) for name in part.slots}
+
+
+def _check_mapping(who: str, what: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise StateDictError(f"{who}: expected a dict {what}, got {type(value).__name__}")
+    return value
+
+
+def _check_keys(who: str, what: str, value: Any, expected: set[str]) -> None:
+    if set(_check_mapping(who, what, value)) != expected:
+        raise StateDictError(f"{who}: expected a dict {what}, got keys {sorted(map(str, value))}")
 
 
 def _check_groups(who: str, optimizer: Optimizer, saved_groups: Any) -> None:
@@ -111,16 +121,16 @@ def _saved_options(who: str, optimizer: Optimizer, saved: Mapping[str, Any]) -> 
     return options
 
 
-def _saved_entry(who: str, optimizer: Optimizer, place: Place, saved: Any) -> tuple[int, dict[str, Array]]:
+def _saved_entry(who: str, optimizer: Optimizer, place: Place, key: Any, saved: Any) -> tuple[int, dict[str, Array]]:
     """Step and arrays of one parameter, checked; step 0 and no arrays where there is no state."""
     views = _state_views(place)
-    present = {name: value for name, value in (saved or {}).items() if value is not None}
+    label = f"state of parameter {place[0].name or key} of shape {place[0].shape}"
+    entry = _check_mapping(who, f"as {label}", saved)
+    present = {name: value for name, value in entry.items() if value is not None}
     if not present:
         return 0, {}
     expected = set(views) | ({"step"} if _counts(optimizer) else set())
-    label = f"state of the parameter {place[0].name or ''} of shape {place[0].shape}"
-    if set(present) != expected:
-        raise StateDictError(f"{who}: expected {sorted(expected)} as {label}, got {sorted(present)}")
+    _check_keys(who, f"with {', '.join(sorted(expected))} as {label}", present, expected)
     step = _as_step(who, label, present.pop("step", optimizer.step_limit))
     arrays = {name: value.data if isinstance(value, Tensor) else value for name, value in present.items()}
     for name, array in arrays.items():
