@@ -172,7 +172,7 @@ FAULTS = {
     "index": r"expected state of the parameters in param_groups, got state of \[9\]",
     "list": "expected a dict of state by parameter, got list",
     "entry": r"expected a dict as state of parameter 2 of shape \(\), got ndarray",
-    "missing slot": r"expected a dict with exp_avg, exp_avg_sq, step as state .* \(\), got keys \['exp_avg_sq', 'step'\]",
+    "missing slot": r"expected a dict with exp_avg, exp_avg_sq, step .* \(\), got keys \['exp_avg_sq', 'step'\]",
     "unknown slot": "got .*max_exp_avg_sq",
     "shape": r"expected exp_avg of float64 \(3, 4\) in the state of .*, got float64 \(12,\)",
     "dtype": r"expected exp_avg of float64 \(3, 4\) in the state of .*, got float32 \(3, 4\)",
