@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import nn, ops
+from minigrad import data, nn, ops
 from minigrad.autograd import enable_grad, is_grad_enabled, no_grad
 from minigrad.backend.device import Device, available_devices
 from minigrad.backend.dtypes import bool_, float16, float32, float64, int16, int32, int64, int8, uint8
@@ -73,6 +73,7 @@ __all__ = [
     "broadcast_to",
     "cat",
     "chunk",
+    "data",
     "empty",
     "empty_like",
     "enable_grad",

@@ -41,8 +41,8 @@ class ArrayDataset:
 
     Example:
         >>> dataset = ArrayDataset(np.zeros((3, 8)), np.arange(3))
-        >>> len(dataset), dataset[2][1]
-        (3, np.int64(2))
+        >>> len(dataset), int(dataset[2][1])
+        (3, 2)
     """
 
     def __init__(self, *arrays: Any) -> None:

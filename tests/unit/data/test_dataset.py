@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from minigrad.data import ArrayDataset, Subset, random_split
+from minigrad.data import ArrayDataset, RandomSampler, Subset, random_split
 from minigrad.data.dataset import batch_reader, read_samples
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from minigrad.tensor import Tensor
@@ -142,6 +142,11 @@ def test_random_split_is_the_same_each_time_and_another_for_another_seed():
         return [part.indices.tolist() for part in random_split(dataset, [0.7, 0.3], seed=seed)]
 
     assert parts(3) == parts(3) != parts(4)
+
+
+def test_a_split_is_no_shuffle_of_the_same_seed():
+    (whole,) = random_split(ArrayDataset(np.arange(100)), [100], seed=3)
+    assert whole.indices.tolist() != RandomSampler(100, seed=3).order(0).tolist()
 
 
 def test_random_split_takes_whole_numbers():

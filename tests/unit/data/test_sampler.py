@@ -98,7 +98,8 @@ def test_shares_spread_evenly_over_the_order():
 @pytest.mark.parametrize(
     "total, shares, expected",
     [
-        (10, [0.55, 0.45], [6, 4]),  # equal remainders: the larger share
+        (2, [0.25, 0.75], [0, 2]),  # equal remainders: the larger share
+        (10, [0.55, 0.45], [6, 4]),
         (1, [0.5, 0.5], [1, 0]),  # equal shares: the lower rank
         (1, [1 / 3, 1 / 3, 1 / 3], [1, 0, 0]),
         (0, [0.3, 0.7], [0, 0]),
