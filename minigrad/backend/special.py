@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +21,6 @@ _P = (2.46196981473530512524e-10, 0.564189564831068821977, 7.4632105644226991268
       557.535335369399327526)
 _Q = (1.0, 13.2281951154744992508, 86.7072140885989742329, 354.937778887819891062, 975.708501743205489753,
       1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182, 557.535340817727675546)
-_ERFC_1 = math.erfc(1.0)
 
 # erf(x) = x · A(x²)/B(x²) in single precision on [-4, 4], within 5e-7: the coefficients of Eigen's erf.
 _A = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
@@ -54,7 +52,9 @@ def _erf_double(out: Array, x: Array) -> None:
     tail = xp.exp(-outer * outer)
     tail *= _polynomial(outer, _P)
     tail /= _polynomial(outer, _Q)
-    inner += (_ERFC_1 - tail) * (size > 1)
+    beyond = size > 1
+    inner *= ~beyond
+    inner += (1 - tail) * beyond
     xp.copysign(inner, x, out=out)
 
 

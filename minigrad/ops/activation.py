@@ -57,10 +57,9 @@ def _leaky_relu_backward(node: Node, grad: Array) -> None:
 
 
 def _leak_gradient(out: Array, grad: Array, x: Array, slope: float) -> None:
-    positive = x > 0
-    array_module(x).multiply(grad, positive, out=out)
-    leaked = grad * slope
-    leaked *= ~positive
+    array_module(x).multiply(grad, x > 0, out=out)
+    leaked = grad - out
+    leaked *= slope
     out += leaked
 
 
@@ -89,10 +88,11 @@ def _elu_backward(node: Node, grad: Array) -> None:
 
 
 def _elu_gradient(out: Array, grad: Array, x: Array, y: Array, alpha: float) -> None:
-    positive = x > 0
-    array_module(x).add(y, alpha, out=out)  # alpha·eˣ where x <= 0
-    out *= ~positive
-    out += positive
+    xp = array_module(x)
+    xp.subtract(y, xp.maximum(x, filled(0, x)), out=out)
+    out += alpha  # alpha·e^min(x, 0)
+    if alpha != 1:
+        out += (x > 0).astype(out.dtype) * (1 - alpha)
     out *= grad
 
 
@@ -207,20 +207,11 @@ def _gelu_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
 
 
 def _tanh_gate(out: Array, x: Array) -> None:
-    """sigmoid(2u) = 1 / (1 + e^-2u); the power is kept below overflow, where the gate is 0 in any case."""
-    xp = array_module(x)
-    xp.multiply(x, x, out=out)
-    out *= -_INNER * _CUBIC
-    out -= _INNER
+    array_module(x).multiply(x, x, out=out)
+    out *= _INNER * _CUBIC
+    out += _INNER
     out *= x
-    xp.minimum(out, filled(_largest_power(x), x), out=out)
-    xp.exp(out, out=out)
-    out += 1
-    xp.divide(1, out, out=out)
-
-
-def _largest_power(x: Array) -> float:
-    return 88.0 if x.dtype.itemsize == 4 else 709.0
+    logistic(out, out)
 
 
 def _gelu_tanh_backward(node: Node, grad: Array) -> None:

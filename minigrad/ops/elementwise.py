@@ -5,12 +5,13 @@ The transcendental ones take integers as float32.
 
 from __future__ import annotations
 
+import functools
 import math
 
 from minigrad.autograd import Node, accumulate
-from minigrad.backend.blocks import in_blocks
+from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float, is_number, widened
+from minigrad.backend.dtypes import Array, is_float, is_number, python_scalar
 from minigrad.backend.special import erf as erf_array
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.operands import TensorLike, as_tensor, operands, promote_to_float
@@ -163,12 +164,13 @@ def sigmoid(x: TensorLike) -> Tensor:
 
 
 def logistic(out: Array, x: Array) -> None:
-    """Write the sigmoid of x into out: e^min(x, 0) / (1 + e^-|x|), whose powers are at most 1."""
+    """Write the sigmoid of x into out, which may be x. Below -87 (-708 in float64) it stays: e^-x would overflow."""
     xp = array_module(x)
-    power = xp.exp(-xp.abs(x))
-    xp.maximum(power, x >= 0, out=out)
-    power += 1
-    out /= power
+    xp.maximum(x, filled(-87.0 if x.dtype.itemsize == 4 else -708.0, x), out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    out += 1
+    xp.divide(1, out, out=out)
 
 
 def _sigmoid_backward(node: Node, grad: Array) -> None:
@@ -186,11 +188,16 @@ def erf(x: TensorLike) -> Tensor:
 
 def _erf_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
-    wide = widened(x.data)
-    dx = array_module(wide).exp(-wide * wide)
-    dx *= 2 / math.sqrt(math.pi)
-    dx *= grad
-    accumulate(node.inputs[0], dx.astype(grad.dtype, copy=False))
+    accumulate(node.inputs[0], in_blocks(_erf_gradient, grad, x.data))
+
+
+def _erf_gradient(out: Array, grad: Array, x: Array) -> None:
+    xp = array_module(x)
+    xp.multiply(x, x, out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    out *= 2 / math.sqrt(math.pi)
+    out *= grad
 
 
 def abs(x: TensorLike) -> Tensor:
@@ -267,11 +274,17 @@ def clamp(x: TensorLike, min: float | None = None, max: float | None = None) -> 
             )
         if bound is not None:
             x, _ = operands("clamp", x, bound)  # an integer tensor with a fractional bound becomes float32
-    low, high = (None if bound is None else operands("clamp", x, bound)[1].data for bound in (min, max))
-    xp, data = array_module(x.data), x.data
-    data = data if low is None else xp.maximum(data, low)
-    data = data if high is None else xp.minimum(data, high)
+    low, high = (None if bound is None else python_scalar(bound) for bound in (min, max))
+    data = in_blocks(functools.partial(_clamp, low=low, high=high), x.data)
     return record(data, _clamp_backward, (x,), (x, low, high))
+
+
+def _clamp(out: Array, x: Array, low: float | None, high: float | None) -> None:
+    xp = array_module(x)
+    if low is not None:
+        x = xp.maximum(x, filled(low, x), out=out)
+    if high is not None:
+        xp.minimum(x, filled(high, x), out=out)
 
 
 def _clamp_backward(node: Node, grad: Array) -> None:
