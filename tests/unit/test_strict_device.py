@@ -1,0 +1,114 @@
+"""The suite of tests/device_suite on the stand-in for CuPy, and what only the stand-in can tell."""
+
+import contextvars
+import threading
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import Device, distributed, ops, optim
+from minigrad.testing import assert_close
+from tests.cases.models import MODELS, batch, training_step
+from tests.device_suite.modules import *  # noqa: F401, F403
+from tests.device_suite.tensors import *  # noqa: F401, F403
+from tests.device_suite.training import *  # noqa: F401, F403
+from tests.device_suite.training import OPTIMIZERS, make
+
+
+@pytest.fixture
+def cupy(strict_cupy):
+    """The stand-in."""
+    return strict_cupy
+
+
+@pytest.fixture
+def cuda(strict_cupy):
+    """The first of its devices."""
+    return Device("cuda:0")
+
+
+# ------------------------------------------------------------------------------------------------------- no waiting
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_training_step_waits_for_nothing(name, optimizer, cuda, cupy):
+    model = make(name, cuda, "float32")
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    x, labels = batch(name, cuda, "float32")
+    with cupy.no_sync():
+        for _ in range(2):
+            training_step(model, opt, x, labels)
+
+
+def test_clipping_waits_for_nothing(cuda, cupy):
+    model = make("mlp", cuda, "float32")
+    x, labels = batch("mlp", cuda, "float32")
+    with cupy.no_sync():
+        ops.cross_entropy(model(x), labels).backward()
+        optim.clip_grad_norm_(model.parameters(), 0.1)
+        optim.clip_grad_value_(model.parameters(), 0.1)
+
+
+def test_reading_a_loss_waits_once(cuda, cupy):
+    loss = minigrad.ones(3, device=cuda).sum()
+    before = cupy.syncs.count
+    loss.item()
+    assert cupy.syncs.count == before + 1
+
+
+# ------------------------------------------------------------------------------------------------- several devices
+
+
+def on_ranks(devices, fn):
+    """What fn(comm) returns on a thread rank for each device, in order of rank."""
+    comms = distributed.ThreadWorld(len(devices), timeout_s=10).communicators(devices)
+    results, threads = {}, []
+    for comm in comms:
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(lambda c: results.update({c.rank: fn(c)}), comm))
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        thread.join()
+    return [results[rank] for rank in range(len(devices))]
+
+
+def data_parallel_weights(comm, name="mlp"):
+    """The weights after two steps on this rank's half of the batch, in host memory."""
+    ddp = distributed.DistributedDataParallel(make(name, comm.device), comm, bucket_cap_bytes=512)
+    opt = optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    x, labels = batch(name, comm.device)
+    half = slice(comm.rank, None, comm.world_size)
+    for _ in range(2):
+        opt.zero_grad()
+        ops.cross_entropy(ddp(x[half]), labels[half]).backward()
+        opt.step()
+    return {key: value.cpu() for key, value in ddp.state_dict().items()}
+
+
+def test_data_parallel_steps_equal_those_on_one_cpu(cuda):
+    model = make("mlp", "cpu")
+    opt = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        training_step(model, opt, *batch("mlp"))
+    first, second = on_ranks([cuda, cuda], data_parallel_weights)
+    for key, value in model.state_dict().items():
+        assert_close(first[key], value, tolerance=1e-12, what=key)
+        assert (first[key].numpy() == second[key].numpy()).all()
+
+
+def test_solo_data_parallel_on_a_device(cuda):
+    [weights] = on_ranks([cuda], data_parallel_weights)
+    assert all(np.isfinite(value.numpy()).all() for value in weights.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_on_the_second_device(name, cupy):
+    """With it current, everything stays there; the stand-in refuses any other array."""
+    with Device("cuda:1").current():
+        model = make(name, "cuda:1")
+        opt = optim.Adam(model.parameters(), lr=0.01)
+        loss = training_step(model, opt, *batch(name, "cuda:1"))
+    assert str(loss.device) == "cuda:1"
