@@ -82,7 +82,7 @@ def spread(edge: Edge, grad: Array, shape: tuple[int, ...], kept: tuple[int, ...
     accumulate(edge, dx)
 
 
-def finite_or_zero(x: Array) -> Array:
-    """x where it is finite, else 0: what can be subtracted from an infinite x without giving NaN."""
-    xp = array_module(x)
-    return xp.where(xp.isfinite(x), x, xp.zeros_like(x))
+def nearest_finite(x: Array) -> Array:
+    """x where it is finite or NaN, else the finite number next to it: infinity minus that is infinity, not NaN."""
+    largest = float(np.finfo(x.dtype).max)
+    return array_module(x).clip(x, -largest, largest)

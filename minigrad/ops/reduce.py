@@ -17,9 +17,9 @@ from minigrad.ops.axes import (
     Dim,
     axis_argument,
     count_of,
-    finite_or_zero,
     kept_shape,
     max_axes,
+    nearest_finite,
     reduced_axes,
     reduced_shape,
     spread,
@@ -252,7 +252,7 @@ def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
     wide, xp = widened(x.data), array_module(x.data)
     if count_of(x.data.shape, axes):
         largest = max_axes(wide, axes, keepdim=True)
-        total = sum_axes(xp.exp(wide - finite_or_zero(largest)), axes, keepdim=True)
+        total = sum_axes(xp.exp(wide - nearest_finite(largest)), axes, keepdim=True)
         data = largest + xp.log(total + (total == 0))
     else:
         data = xp.full(kept, -math.inf, wide.dtype)
@@ -261,7 +261,7 @@ def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
 
 def _logsumexp_backward(node: Node, grad: Array) -> None:
     x, data = node.saved
-    dx = array_module(grad).exp(widened(x.data) - finite_or_zero(data))
+    dx = array_module(grad).exp(widened(x.data) - nearest_finite(data))
     dx *= widened(grad).reshape(data.shape)
     accumulate(node.inputs[0], _narrowed(dx, x))
 
