@@ -1,6 +1,6 @@
 """The recorded values: a file for each family of cases.
 
-A file holds, for each case, `<id>/input.<i>`, `<id>/output` and, where it has a gradient, `<id>/cotangent` and
+A file holds, for each case, `<id>/input.<i>`, `<id>/output` and, where PyTorch gives a gradient, `<id>/cotangent` and
 `<id>/gradient.<i>`, in float64. Its metadata holds, in JSON, the dtype that the output of each has
 where the inputs are float32.
 """
