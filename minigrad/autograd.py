@@ -122,6 +122,8 @@ def record_node(
     backward: Callable[[Node, Array], None], inputs: tuple[Variable, ...], saved: tuple[Any, ...]
 ) -> Node | None:
     """The node of an operation on these inputs, or None where none of them needs a gradient."""
+    if not _recording.get():
+        return None
     edges: list[Edge] = []
     wanted = False
     for x in inputs:
@@ -130,7 +132,7 @@ def record_node(
             edges.append(x.node or x)
         else:
             edges.append(None)
-    if not wanted or not _recording.get():
+    if not wanted:
         return None
     node = _new_node(Node)
     node.seq = _tick()
@@ -229,25 +231,37 @@ def run_backward(
     nodes, leaves = _reach(root)
     reached = [leaf for leaf, _ in leaves.values()]
     listeners = _listeners(reached)
-    error: BaseException | None = None
-    begun = 0
+    begun: list[BackwardListener] = []
     try:
         for listener in listeners:
-            begun += 1
+            begun.append(listener)
             listener.begin(reached)
         lend(root, grad)
         watched = leaves if listeners or on_leaf is not None else None
         if watched and not nodes:
             _announce([root], watched, on_leaf)
         _walk(nodes, watched, retain_graph, on_leaf)
-    except BaseException as caught:
-        error = caught
-        raise
-    finally:
-        for node in nodes.values():  # empty unless an error came between
+    except BaseException as error:
+        for node in nodes.values():
             node.grad_array = None
-        for listener in listeners[:begun]:
-            listener.end(error)
+        _end(begun, error)
+        raise
+    _end(begun, None)
+
+
+def _end(listeners: list[BackwardListener], error: BaseException | None) -> None:
+    """Tell every listener that backward is over, also when one of them raises; the first such error is raised."""
+    failure: BaseException | None = None
+    try:
+        for listener in listeners:
+            try:
+                listener.end(error or failure)
+            except BaseException as caught:
+                failure = failure or caught
+        if failure is not None:
+            raise failure
+    finally:
+        error = failure = None  # a traceback holds this frame, which must not hold the error in turn
 
 
 _Leaves = dict[int, list[Any]]  # id -> [leaf, contributions still to come]

@@ -69,8 +69,16 @@ class Tensor(BoundMethods):
         return self.node is None
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or the length of one axis."""
-        return self.shape if dim is None else self.shape[dim]
+        """The shape, or the length of one axis.
+
+        Raises:
+            ShapeError: the axis is out of range.
+        """
+        if dim is None:
+            return self.shape
+        if not -self.ndim <= dim < self.ndim:
+            raise ShapeError(f"size: expected an axis of shape {self.shape}, got {dim}")
+        return self.shape[dim]
 
     def dim(self) -> int:
         """Number of axes."""
@@ -170,9 +178,9 @@ class Tensor(BoundMethods):
         if value is None:
             self.grad_array = None
             return
-        if not isinstance(value, Tensor) or value.shape != self.shape or value.dtype != self.dtype:
-            got = f"{value.dtype.name} {value.shape}" if isinstance(value, Tensor) else type(value).__name__
-            raise ShapeError(f"grad: expected a tensor of {self.dtype.name} {self.shape}, got {got}")
+        self._check_like("grad", value)
+        if self.node is not None:
+            raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
         self.requires_grad_()
         self.grad_array = None
         lend(self, value.data)
@@ -233,13 +241,19 @@ class Tensor(BoundMethods):
                     f"backward: expected a scalar, got shape {self.shape}: reduce it with .sum(), or pass grad="
                 )
             return array_module(self.data).ones(self.shape, self.dtype)
-        if not isinstance(grad, Tensor):
-            raise DtypeError(f"backward: expected grad to be a Tensor, got {type(grad).__name__}")
-        if grad.shape != self.shape:
-            raise ShapeError(f"backward: expected grad of shape {self.shape}, got {grad.shape}")
-        if grad.dtype != self.dtype:
-            raise DtypeError(f"backward: expected grad of dtype {self.dtype.name}, got {grad.dtype.name}")
+        self._check_like("backward", grad)
         return grad.data
+
+    def _check_like(self, who: str, grad: Any) -> None:
+        """Refuse a gradient that does not fit this tensor."""
+        if not isinstance(grad, Tensor):
+            raise DtypeError(f"{who}: expected a gradient that is a Tensor, got {type(grad).__name__}")
+        if grad.shape != self.shape:
+            raise ShapeError(f"{who}: expected a gradient of shape {self.shape}, got {grad.shape}")
+        if grad.dtype != self.dtype:
+            raise DtypeError(f"{who}: expected a gradient of {self.dtype.name}, got {grad.dtype.name}")
+        if grad.device != self.device:
+            raise DeviceError(f"{who}: expected a gradient on {self.device}, got one on {grad.device}")
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Callable[[], None]:
         """Call hook(self) in each backward once the gradient of this leaf is complete.
@@ -316,8 +330,8 @@ def record(
         out.requires_grad = True
         out.node = node
         out.stamp = None
-        if saves_output:
-            node.output_stamp = shared_stamp(out)
     if view_of is not None:
         out.stamp = shared_stamp(view_of)
+    if saves_output and node is not None:
+        node.output_stamp = shared_stamp(out)
     return out

@@ -62,6 +62,7 @@ from minigrad.ops.convert import (
     to_int,
     to_long,
 )
+from minigrad.ops.convolve import conv2d
 from minigrad.ops.elementwise import (
     abs,
     ceil,
@@ -83,12 +84,17 @@ from minigrad.ops.elementwise import (
     square,
     tanh,
 )
+from minigrad.ops.entropy import cross_entropy, nll_loss
 from minigrad.ops.extremum import amax, amin, argmax, argmin, max, min
 from minigrad.ops.index import embedding, gather, getitem, index_select, one_hot, take_along_dim
 from minigrad.ops.inplace import add_, copy_, fill_, mul_, setitem, zero_
 from minigrad.ops.join import cat, chunk, narrow, pad, split, stack, unbind
-from minigrad.ops.linalg import linear, matmul
+from minigrad.ops.linalg import linear, matmul, rmatmul
+from minigrad.ops.losses import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from minigrad.ops.mask import masked_fill, tril, triu, where
+from minigrad.ops.noise import dropout, dropout2d
+from minigrad.ops.normalize import batch_norm, group_norm, layer_norm
+from minigrad.ops.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from minigrad.ops.reduce import all, any, cumsum, logsumexp, mean, norm, prod, std, sum, var
 from minigrad.ops.shape import (
     broadcast_to,
@@ -114,6 +120,7 @@ from minigrad.tensor import Tensor
 
 __all__ = [
     "abs",
+    "adaptive_avg_pool2d",
     "add",
     "all",
     "amax",
@@ -121,6 +128,9 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "avg_pool2d",
+    "batch_norm",
+    "binary_cross_entropy_with_logits",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",
@@ -132,9 +142,13 @@ __all__ = [
     "clamp",
     "clone",
     "contiguous",
+    "conv2d",
     "cos",
+    "cross_entropy",
     "cumsum",
     "div",
+    "dropout",
+    "dropout2d",
     "elu",
     "embedding",
     "eq",
@@ -151,11 +165,15 @@ __all__ = [
     "ge",
     "gelu",
     "getitem",
+    "group_norm",
     "gt",
+    "huber_loss",
     "index_select",
     "isfinite",
     "isinf",
     "isnan",
+    "l1_loss",
+    "layer_norm",
     "le",
     "leaky_relu",
     "linear",
@@ -172,14 +190,17 @@ __all__ = [
     "matmul",
     "matrix_transpose",
     "max",
+    "max_pool2d",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "mse_loss",
     "mul",
     "narrow",
     "ne",
     "neg",
+    "nll_loss",
     "norm",
     "one_hot",
     "pad",
@@ -198,6 +219,7 @@ __all__ = [
     "sign",
     "silu",
     "sin",
+    "smooth_l1_loss",
     "softmax",
     "softplus",
     "split",
@@ -243,6 +265,7 @@ METHODS: dict[str, Any] = {
     "__rpow__": rpow,
     "__neg__": neg,
     "__matmul__": matmul,
+    "__rmatmul__": rmatmul,
     "__abs__": abs,
     "__eq__": equals,
     "__ne__": differs,

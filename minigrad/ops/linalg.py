@@ -35,6 +35,11 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
         raise ShapeError(f"matmul: expected batch axes that broadcast, got {a.shape} @ {b.shape}") from error
 
 
+def rmatmul(y: Tensor, x: TensorLike) -> Tensor:
+    """x @ y, called on y: the form for an array x."""
+    return matmul(x, y)
+
+
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b on arrays; `dot` has less overhead than `matmul` on two matrices."""
     if a.ndim == 2 and b.ndim == 2:

@@ -28,11 +28,10 @@ def operands(who: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         if x.data.dtype is y.data.dtype and x.data.__class__ is y.data.__class__:
             return x, y
-        return _meet(who, x, y)
-    if isinstance(x, Tensor):
-        return _with_partner(who, x, y)
-    if isinstance(y, Tensor):
-        b, a = _with_partner(who, y, x)
+    elif isinstance(x, Tensor) and is_number(y):
+        return _with_number(who, x, y)
+    elif isinstance(y, Tensor) and is_number(x):
+        b, a = _with_number(who, y, x)
         return a, b
     return _meet(who, as_tensor(who, x), as_tensor(who, y))
 
@@ -73,12 +72,13 @@ def _meet(who: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return cast(x, dtype), cast(y, dtype)
 
 
-def _with_partner(who: str, x: Tensor, y: TensorLike) -> tuple[Tensor, Tensor]:
-    if not is_number(y):
-        return _meet(who, x, as_tensor(who, y))
-    value = python_scalar(y)
+def _with_number(who: str, x: Tensor, number: Any) -> tuple[Tensor, Tensor]:
+    value = python_scalar(number)
     dtype = scalar_dtype(value, x.data.dtype)
-    return cast(x, dtype), constant(value, dtype, x.data)
+    try:
+        return cast(x, dtype), constant(value, dtype, x.data)
+    except OverflowError as error:
+        raise DtypeError(f"{who}: expected a number that fits into {dtype.name}, got {value}") from error
 
 
 def constant(value: float, dtype: np.dtype[Any], like: Array) -> Tensor:
