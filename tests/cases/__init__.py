@@ -6,18 +6,40 @@ no case here.
 
 from __future__ import annotations
 
-from tests.cases import activation, arithmetic, compare, convert, elementwise, index, join, linalg, mask, reduce, shape
+from tests.cases import (
+    activation,
+    arithmetic,
+    compare,
+    convert,
+    convolve,
+    elementwise,
+    index,
+    join,
+    linalg,
+    losses,
+    mask,
+    noise,
+    normalize,
+    pooling,
+    reduce,
+    shape,
+)
 
 FAMILIES = {
     "activation": activation.CASES,
     "arithmetic": arithmetic.CASES,
     "compare": compare.CASES,
     "convert": convert.CASES,
+    "convolve": convolve.CASES,
     "elementwise": elementwise.CASES,
     "index": index.CASES,
     "join": join.CASES,
     "linalg": linalg.CASES,
+    "losses": losses.CASES,
     "mask": mask.CASES,
+    "noise": noise.CASES,
+    "normalize": normalize.CASES,
+    "pooling": pooling.CASES,
     "reduce": reduce.CASES,
     "shape": shape.CASES,
 }

@@ -1,0 +1,293 @@
+"""Convolution, as one matrix product for each row of the kernel.
+
+The input is unfolded along the width only, into columns of (kernel width x channels); a step of the kernel in height
+is an offset into the same columns. That takes a kernel height less memory than a full unfolding. A stride in height
+orders the rows of the columns by phase (row modulo stride), which makes every offset contiguous again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate, destination
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.image_order import channels_first, channels_last
+from minigrad.ops.linalg import product
+from minigrad.ops.operands import check_float, column_sum, same_device
+from minigrad.ops.window import Pair, Window, as_pair, count_windows, same_padding
+from minigrad.tensor import Tensor, record
+
+_BLOCK = 131072  # elements of a product that stay in the cache until they are added
+
+
+class _Plan(NamedTuple):
+    """The lengths of a convolution. The columns are (groups, phases · rows · N · OW, kernel width · C / groups)."""
+
+    height: Window
+    width: Window
+    groups: int
+    batch: int  # N
+    in_shape: tuple[int, int, int]  # C, H, W
+    out_shape: tuple[int, int, int]  # O, OH, OW
+
+    @property
+    def phases(self) -> list[int]:
+        """The remainders, modulo the stride, of the padded rows that the kernel touches."""
+        return sorted({i * self.height.dilation % self.height.stride for i in range(self.height.kernel)})
+
+    @property
+    def rows(self) -> int:
+        """Rows of each phase."""
+        return self.out_shape[1] + (self.height.extent - 1) // self.height.stride
+
+    @property
+    def pixels(self) -> int:
+        """Columns of one row: N · OW."""
+        return self.batch * self.out_shape[2]
+
+    def offsets(self) -> list[int]:
+        """For each row of the kernel, the first of the OH · N · OW columns that it is multiplied with."""
+        phases, stride = self.phases, self.height.stride
+        steps = [i * self.height.dilation for i in range(self.height.kernel)]
+        return [(phases.index(step % stride) * self.rows + step // stride) * self.pixels for step in steps]
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation of images with kernels: y[n, o] = bias[o] + Σ_c Σ_ij weight[o, c, i, j] · x[n, c, ·+i, ·+j].
+
+    The channels are cut into groups of consecutive ones; each group of outputs sees its group of inputs only.
+
+    Shapes:
+        x: (N, C, H, W) or (C, H, W), weight: (O, C / groups, kH, kW), bias: (O,) -> (N, O, OH, OW) or (O, OH, OW),
+        OH = (H + padding - dilation · (kH - 1) - 1) // stride + 1, with the padding of both sides; OW likewise
+
+    Args:
+        stride, dilation: >= 1; an int, or one for height and one for width.
+        padding: Zeros at each side, >= 0; an int or two, "valid" for none, "same" to keep the size at stride 1.
+        groups: A divisor of C and of O.
+
+    Raises:
+        ShapeError: the shapes do not fit as above, or the kernel does not fit into the padded input.
+        ArgumentError: stride, padding, dilation or groups out of range.
+        DtypeError: the dtypes differ or are no floats.
+    """
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    _check_tensors(inputs)
+    plan = _plan(x.data.shape, weight.data.shape, stride, padding, dilation, groups)
+    columns = _unfold(x.data, plan)
+    taps = _taps(weight.data, plan)
+    out = _convolve(columns, taps, None if bias is None else bias.data, plan)
+    y = channels_first(out, (plan.batch, *plan.out_shape))
+    return record(y if x.data.ndim == 4 else y[0], _conv2d_backward, inputs, (columns, weight, plan, x.data.ndim))
+
+
+def _conv2d_backward(node: Node, grad: Array) -> None:
+    columns, weight, plan, ndim = node.saved
+    dx, dweight = node.inputs[:2]
+    rows = channels_last(grad if ndim == 4 else grad[None]).reshape(-1, plan.out_shape[0])
+    if len(node.inputs) == 3 and node.inputs[2] is not None:
+        accumulate(node.inputs[2], column_sum(rows, destination(node.inputs[2])))
+    grouped = _by_group(rows, plan.groups)
+    if dweight is not None:
+        accumulate(dweight, _weight_gradient(columns, grouped, plan, weight.data.shape))
+    if dx is not None:
+        image = channels_first(_fold(_column_gradient(grouped, _taps(weight.data, plan), plan), plan), _x_shape(plan))
+        accumulate(dx, image if ndim == 4 else image[0])
+
+
+def _x_shape(plan: _Plan) -> tuple[int, ...]:
+    return (plan.batch, *plan.in_shape)
+
+
+# ------------------------------------------------------------------------------------------------------- arguments
+
+
+def _check_tensors(inputs: tuple[Any, ...]) -> None:
+    for tensor in inputs:
+        if not isinstance(tensor, Tensor):
+            raise DtypeError(f"conv2d: expected tensors, got {type(tensor).__name__}")
+    x, weight = inputs[:2]
+    check_float("conv2d", x)
+    if x.ndim not in (3, 4) or weight.ndim != 4:
+        raise ShapeError(
+            "conv2d: expected x (N, C, H, W) and weight (O, C / groups, kH, kW), "
+            f"got x {x.shape} and weight {weight.shape}"
+        )
+    if len(inputs) == 3 and inputs[2].shape != weight.shape[:1]:
+        raise ShapeError(f"conv2d: expected bias of shape {weight.shape[:1]}, got {inputs[2].shape}")
+    if any(t.dtype != x.dtype for t in inputs):
+        raise DtypeError(f"conv2d: expected one dtype, got {', '.join(t.dtype.name for t in inputs)}")
+    if any(t.data.__class__ is not x.data.__class__ for t in inputs):
+        same_device("conv2d", *inputs)
+
+
+def _plan(
+    x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair | str, dilation: Pair, groups: int
+) -> _Plan:
+    """The lengths of a convolution of these shapes, checked."""
+    outputs, channels, *kernel = weight
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or outputs % groups:
+        raise ArgumentError(f"conv2d: expected groups to divide the {outputs} output channels, got {groups!r}")
+    if x[-3] != channels * groups:
+        raise ShapeError(
+            f"conv2d: expected x with {channels * groups} channels for weight {weight} and groups={groups}, got x {x}"
+        )
+    if not (min(kernel) and channels and outputs):
+        raise ShapeError(f"conv2d: expected a weight without empty axes, got {weight}")
+    strides, dilations = as_pair("conv2d", "stride", stride, 1), as_pair("conv2d", "dilation", dilation, 1)
+    pads = _paddings(padding, strides, [d * (k - 1) + 1 for d, k in zip(dilations, kernel)])
+    height, width = (Window(k, s, d, *p) for k, s, d, p in zip(kernel, strides, dilations, pads))
+    out_size = count_windows("conv2d", (height, width), x)
+    batch = x[0] if len(x) == 4 else 1
+    return _Plan(height, width, groups, batch, (x[-3], x[-2], x[-1]), (outputs, *out_size))
+
+
+def _paddings(padding: Pair | str, strides: tuple[int, int], extents: list[int]) -> list[tuple[int, int]]:
+    if padding == "valid":
+        return [(0, 0), (0, 0)]
+    if padding == "same":
+        if strides != (1, 1):
+            raise ArgumentError(f"conv2d: expected stride 1 with padding='same', got {strides}")
+        return [same_padding(extent) for extent in extents]
+    if isinstance(padding, str):
+        raise ArgumentError(f"conv2d: expected padding 'same', 'valid' or integers, got {padding!r}")
+    return [(p, p) for p in as_pair("conv2d", "padding", padding, 0)]
+
+
+# --------------------------------------------------------------------------------------- between image and columns
+
+
+def _unfold(x: Array, plan: _Plan) -> Array:
+    """The columns of an image: (groups, phases · rows · N · OW, kernel width · C / groups), zero where it is padded."""
+    xp = array_module(x)
+    image = (x if x.ndim == 4 else x[None]).transpose(2, 0, 3, 1)
+    columns = xp.empty(_columns_shape(plan), x.dtype)
+    for part, pixels, source in _overlaps(columns, plan):
+        part[: pixels[0].start] = 0
+        part[pixels[0].stop :] = 0
+        part[:, :, : pixels[2].start] = 0
+        part[:, :, pixels[2].stop :] = 0
+        part[pixels] = image[source].reshape(part[pixels].shape)
+    return columns.reshape(plan.groups, -1, columns.shape[5] * columns.shape[6])
+
+
+def _fold(columns: Array, plan: _Plan) -> Array:
+    """The sum of columns at the pixels that they came from: (H, N, W, C), the transpose of `_unfold`."""
+    channels, height, width = plan.in_shape
+    shape = (height, plan.batch, width, channels)
+    image = array_module(columns).zeros(shape, columns.dtype)
+    grouped = image.reshape(*shape[:3], plan.groups, channels // plan.groups)
+    for part, pixels, source in _overlaps(columns.reshape(_columns_shape(plan)), plan):
+        grouped[source] += part[pixels]
+    return image
+
+
+def _columns_shape(plan: _Plan) -> tuple[int, ...]:
+    """(groups, phases, rows, N, OW, kernel width, C / groups)."""
+    return (
+        plan.groups,
+        len(plan.phases),
+        plan.rows,
+        plan.batch,
+        plan.out_shape[2],
+        plan.width.kernel,
+        plan.in_shape[0] // plan.groups,
+    )
+
+
+def _overlaps(columns: Array, plan: _Plan) -> Iterator[tuple[Array, tuple[slice, ...], tuple[slice, ...]]]:
+    """For each phase and tap along the width: its part of the columns (rows, N, OW, groups, C / groups), the pixels
+    in it that lie inside the image, and where in the image (H, N, W, ...) they lie."""
+    _, height, width = plan.in_shape
+    everything = slice(None)
+    for p, phase in enumerate(plan.phases):
+        vertical = plan.height.reach(phase, height, plan.rows)
+        for j in range(plan.width.kernel):
+            horizontal = plan.width.reach(j * plan.width.dilation, width, plan.out_shape[2])
+            part = columns[:, p, :, :, :, j].transpose(1, 2, 3, 0, 4)
+            yield (
+                part,
+                (vertical.windows, everything, horizontal.windows),
+                (vertical.inputs, everything, horizontal.inputs),
+            )
+
+
+# -------------------------------------------------------------------------------------------------------- products
+
+
+def _taps(weight: Array, plan: _Plan) -> Array:
+    """The weight by rows of the kernel: (kH, groups, O / groups, kW · C / groups)."""
+    outputs, channels, height, width = weight.shape
+    split = weight.reshape(plan.groups, outputs // plan.groups, channels, height, width).transpose(3, 0, 1, 4, 2)
+    return array_module(weight).ascontiguousarray(split).reshape(height, plan.groups, -1, width * channels)
+
+
+def _by_group(rows: Array, groups: int) -> Array:
+    """(R, O) -> (groups, R, O / groups), contiguous."""
+    split = rows.reshape(rows.shape[0], groups, rows.shape[1] // groups).transpose(1, 0, 2)
+    return array_module(rows).ascontiguousarray(split)
+
+
+def _convolve(columns: Array, taps: Array, bias: Array | None, plan: _Plan) -> Array:
+    """Σ over the rows of the kernel of columns @ tapᵀ, plus bias: (OH, N, OW, O)."""
+    xp = array_module(columns)
+    outputs, height, width = plan.out_shape
+    count = height * plan.pixels
+    out = xp.empty((plan.groups, count, outputs // plan.groups), columns.dtype)
+    first, *others = zip(plan.offsets(), taps.swapaxes(-1, -2))
+    for start, stop in _blocks(out):
+        block = out[:, start:stop]
+        _product(columns[:, first[0] + start : first[0] + stop], first[1], block)
+        for offset, tap in others:
+            block += _product(columns[:, offset + start : offset + stop], tap)
+        if bias is not None:
+            block += bias.reshape(plan.groups, 1, -1)
+    return out.transpose(1, 0, 2).reshape(height, plan.batch, width, outputs)
+
+
+def _column_gradient(grad: Array, taps: Array, plan: _Plan) -> Array:
+    """Σ over the rows of the kernel of grad @ tap, each at its offset: of the shape of the columns."""
+    shape = (plan.groups, len(plan.phases) * plan.rows * plan.pixels, taps.shape[-1])
+    columns = array_module(grad).zeros(shape, grad.dtype)
+    pairs = list(zip(plan.offsets(), taps))
+    for start, stop in _blocks(grad):
+        for offset, tap in pairs:
+            columns[:, offset + start : offset + stop] += _product(grad[:, start:stop], tap)
+    return columns
+
+
+def _weight_gradient(columns: Array, grad: Array, plan: _Plan, shape: tuple[int, ...]) -> Array:
+    """gradᵀ @ columns for each row of the kernel: of the shape of the weight."""
+    count = grad.shape[1]
+    turned = grad.swapaxes(-1, -2)
+    taps = [_product(turned, columns[:, offset : offset + count]) for offset in plan.offsets()]
+    outputs, channels, height, width = shape
+    stacked = array_module(grad).stack(taps).reshape(height, outputs, width, channels)
+    return stacked.transpose(1, 3, 0, 2)
+
+
+def _product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """a @ b for each group; one group is a plain product of matrices."""
+    if len(a) > 1:
+        return product(a, b, out)
+    return product(a[0], b[0], None if out is None else out[0])[None]
+
+
+def _blocks(rows: Array) -> list[tuple[int, int]]:
+    """Ranges of the rows of (groups, R, D), so small on a CPU that a product is still in the cache when it is added."""
+    count = rows.shape[1]
+    step = max(1, _BLOCK // rows.shape[2]) if isinstance(rows, np.ndarray) else max(1, count)
+    return [(start, min(start + step, count)) for start in range(0, count, step)]

@@ -1,0 +1,32 @@
+"""How images lie in memory: users see (N, C, H, W), operations work on (H, N, W, C).
+
+With the channels last, a convolution is a matrix product and a sum over pixels is one too; with the height first, a
+shift by one row is a plain offset. The outputs of convolution, pooling and normalization are (N, C, H, W) views of
+such memory, elementwise operations keep the order, so between these operations nothing is ever transposed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+
+
+def channels_last(x: Array) -> Array:
+    """(N, C, ...) as contiguous (H, N, W, C): x's own memory where it lies so already, otherwise a copy.
+
+    H is the first spatial axis, W all the others as one; an axis that x does not have is of length 1.
+    """
+    if x.ndim < 3:
+        return array_module(x).ascontiguousarray(x)[None, :, None]
+    moved = array_module(x).ascontiguousarray(x.transpose(2, 0, *range(3, x.ndim), 1))
+    return moved.reshape(moved.shape[0], moved.shape[1], math.prod(x.shape[3:]), moved.shape[-1])
+
+
+def channels_first(y: Array, shape: tuple[int, ...]) -> Array:
+    """(H, N, W, C) as a view of the given shape (N, C, ...): what `channels_last` does, undone."""
+    if len(shape) < 3:
+        return y[0, :, 0]
+    back = (1, len(shape) - 1, 0, *range(2, len(shape) - 1))
+    return y.reshape(shape[2], shape[0], *shape[3:], shape[1]).transpose(back)

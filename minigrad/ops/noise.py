@@ -1,0 +1,90 @@
+"""Dropout: zero a random part of the elements, or of the channels, and scale up the rest.
+
+A 16-bit word is drawn for each element and compared with a threshold. The probability is thereby rounded to a
+multiple of 2⁻¹⁶, and the scale is computed from the rounded one, so the expectation of the output is exactly x. Words
+are drawn on the host, so the same seed drops the same elements on a CPU and on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate
+from minigrad.backend.device import device_of, to_device
+from minigrad.backend.dtypes import Array
+from minigrad.backend.random import noise_generator
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.operands import check_float
+from minigrad.tensor import Tensor, record
+
+_WORDS = 2**16
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.Generator | None = None) -> Tensor:
+    """Each element becomes 0 with probability p, and x / (1 - p) otherwise; x itself outside training.
+
+    Shapes:
+        x: (...) -> as x
+
+    Args:
+        p: In [0, 1].
+        rng: Source of the noise; the noise stream of this context by default.
+
+    Raises:
+        ArgumentError: p out of range.
+        DtypeError: no float tensor.
+    """
+    return _drop("dropout", x, p, training, rng)
+
+
+def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.Generator | None = None) -> Tensor:
+    """Like `dropout`, for whole channels: each is dropped with probability p.
+
+    Shapes:
+        x: (N, C, H, W) -> as x
+
+    Raises:
+        ShapeError: not a batch of images.
+        ArgumentError: p out of range.
+        DtypeError: no float tensor.
+    """
+    if isinstance(x, Tensor) and x.ndim != 4:
+        raise ShapeError(f"dropout2d: expected x of shape (N, C, H, W), got {x.shape}")
+    return _drop("dropout2d", x, p, training, rng)
+
+
+def _drop(who: str, x: Tensor, p: float, training: bool, rng: np.random.Generator | None) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"{who}: expected a tensor, got {type(x).__name__}")
+    check_float(who, x)
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"{who}: expected p in [0, 1], got {p!r}")
+    if not training or p == 0.0:
+        return x
+    shape = (*x.data.shape[:2], 1, 1) if who == "dropout2d" else x.data.shape
+    kept, scale = _mask(shape, p, noise_generator() if rng is None else rng)
+    mask = to_device(kept, device_of(x.data))
+    return record(_masked(x.data, mask, scale), _drop_backward, (x,), (mask, scale))
+
+
+def _drop_backward(node: Node, grad: Array) -> None:
+    mask, scale = node.saved
+    accumulate(node.inputs[0], _masked(grad, mask, scale))
+
+
+def _mask(shape: tuple[int, ...], p: float, rng: np.random.Generator) -> tuple[Array, float]:
+    """Which elements stay, on the host, and the scale that keeps the expectation."""
+    if p == 1.0:
+        return np.zeros(shape, bool), 1.0
+    threshold = min(round(p * _WORDS), _WORDS - 1)
+    count = math.prod(shape)
+    words = rng.integers(0, 2**64, -(-count // 4), dtype=np.uint64).view(np.uint16)[:count]
+    return (words >= threshold).reshape(shape), _WORDS / (_WORDS - threshold)
+
+
+def _masked(x: Array, mask: Array, scale: float) -> Array:
+    out = x * mask
+    out *= scale
+    return out

@@ -1,0 +1,340 @@
+"""Normalization over a batch, over groups of channels, and over the last axes.
+
+Variances are computed in two passes, Σ(x - mean)² rather than Σx² - (Σx)², and halves are worked on as float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import Edge, Node, accumulate, mark_changed
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.image_order import channels_last
+from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
+from minigrad.ops.statistics import (
+    Rows,
+    affine,
+    as_rows,
+    batch_rows,
+    from_rows,
+    group_rows,
+    input_gradient,
+    row_blocks,
+    row_sums,
+    statistics,
+    work_dtype,
+)
+from minigrad.tensor import Tensor, record
+
+
+# ----------------------------------------------------------------------------------------------------------- batch
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) · weight + bias for each channel (Ioffe and Szegedy, 2015).
+
+    In training mean and variance (biased) are those of the batch, and the running statistics move towards them, in
+    place: running = (1 - momentum) · running + momentum · new, with the unbiased variance. Otherwise the running ones
+    are used. An empty batch moves nothing.
+
+    Shapes:
+        x: (N, C, ...); running_mean, running_var, weight, bias: (C,) -> as x
+
+    Args:
+        running_mean, running_var: May be None in training.
+        momentum: In [0, 1].
+        eps: >= 0.
+
+    Raises:
+        ShapeError: the shapes do not fit as above, or training with one value for each channel.
+        ArgumentError: no running statistics outside training, or momentum or eps out of range.
+        DtypeError: no float tensors, or weight and bias of another dtype than x.
+    """
+    _check_input("batch_norm", x, weight, bias, eps)
+    if not 0.0 <= momentum <= 1.0:
+        raise ArgumentError(f"batch_norm: expected momentum in [0, 1], got {momentum!r}")
+    channels = x.data.shape[1]
+    _check_vectors("batch_norm", channels, weight=weight, bias=bias)
+    _check_running(x, running_mean, running_var, training)
+    plan = batch_rows(x.data.size // max(channels, 1), channels)
+    if training and plan.population == 1:
+        raise ShapeError(f"batch_norm: expected several values for each channel in training, got x {x.shape}")
+    if training and x.data.size:
+        mean, variance = statistics(as_rows(x.data, plan), plan)
+        _move(running_mean, mean, momentum)
+        _move(running_var, variance * (plan.population / (plan.population - 1)), momentum)
+    else:
+        mean, variance = _fixed_statistics(x, running_mean, running_var)
+    fixed = not training or not x.data.size
+    return _record_rows(x, weight, bias, plan, mean, _inverse_root(variance, eps), fixed)
+
+
+def _fixed_statistics(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None
+) -> tuple[Array, Array]:
+    """Copies of the running statistics, of shape (1, C); 0 and 1 where there are none."""
+    xp, channels, dtype = array_module(x.data), x.data.shape[1], work_dtype(x.data)
+    mean = xp.zeros((1, channels), dtype)
+    variance = xp.ones((1, channels), dtype)
+    if running_mean is not None:
+        mean[0] = running_mean.data
+    if running_var is not None:
+        variance[0] = running_var.data
+    return mean, variance
+
+
+def _inverse_root(variance: Array, eps: float) -> Array:
+    return 1.0 / array_module(variance).sqrt(variance + eps)
+
+
+def _move(running: Tensor | None, new: Array, momentum: float) -> None:
+    if running is None:
+        return
+    running.data *= 1.0 - momentum
+    running.data += (new.reshape(-1) * momentum).astype(running.data.dtype, copy=False)
+    mark_changed(running)
+
+
+def _check_running(x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, training: bool) -> None:
+    if not training and (running_mean is None or running_var is None):
+        raise ArgumentError("batch_norm: expected running_mean and running_var outside training, got None")
+    _check_vectors("batch_norm", x.data.shape[1], running_mean=running_mean, running_var=running_var)
+    for running in (running_mean, running_var):
+        if running is not None:
+            check_float("batch_norm", running)
+            if running.data.__class__ is not x.data.__class__:
+                same_device("batch_norm", x, running)
+
+
+# ---------------------------------------------------------------------------------------------------------------- group
+
+
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) · weight + bias, with the statistics of each sample's groups of channels.
+
+    The variance is the biased one. One group is layer norm over (C, ...), a group for each channel instance norm (Wu
+    and He, 2018).
+
+    Shapes:
+        x: (N, C, ...), weight, bias: (C,) -> as x
+
+    Args:
+        num_groups: A divisor of C.
+        eps: >= 0.
+
+    Raises:
+        ShapeError: the shapes do not fit as above.
+        ArgumentError: num_groups does not divide C, or eps out of range.
+        DtypeError: no float tensors, or different dtypes.
+    """
+    _check_input("group_norm", x, weight, bias, eps)
+    height, batch, width, channels = channels_last(x.data).shape
+    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 1 or channels % num_groups:
+        raise ArgumentError(f"group_norm: expected num_groups to divide the {channels} channels, got {num_groups!r}")
+    _check_vectors("group_norm", channels, weight=weight, bias=bias)
+    plan = group_rows(height, batch, width, channels, num_groups)
+    mean, variance = statistics(as_rows(x.data, plan), plan)
+    return _record_rows(x, weight, bias, plan, mean, _inverse_root(variance, eps), fixed=False)
+
+
+# ------------------------------------------------------------------------------------------ from statistics to gradient
+
+
+def _record_rows(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, plan: Rows, mean: Array, rstd: Array, fixed: bool
+) -> Tensor:
+    """The normalized tensor, from statistics with the axes of a row; fixed: they do not depend on x."""
+    center, scale = plan.spread(mean), plan.spread(rstd)
+    if weight is not None:
+        scale = scale * plan.spread_channels(weight.data, scale.dtype)
+    shift = -center * scale
+    if bias is not None:
+        shift += plan.spread_channels(bias.data, scale.dtype)
+    out = from_rows(affine(as_rows(x.data, plan), scale, shift), x.data)
+    inputs = tuple(t for t in (x, weight, bias) if t is not None)
+    return record(out, _rows_backward, inputs, (x, weight, plan, center, rstd, fixed))
+
+
+def _rows_backward(node: Node, grad: Array) -> None:
+    x, weight, plan, center, rstd, fixed = node.saved
+    dx, dweight, dbias = _edges(node, weight)
+    rows, grad_rows = as_rows(x.data, plan), as_rows(grad, plan)
+    spread_rstd = plan.spread(rstd)
+    total, weighted = row_sums(rows, grad_rows, center)
+    weighted *= spread_rstd
+    _give(dbias, plan.gather_channels(total), grad.dtype)
+    _give(dweight, plan.gather_channels(weighted), grad.dtype)
+    if dx is None:
+        return
+    gain = None if weight is None else plan.spread_channels(weight.data, center.dtype)
+    scale = spread_rstd if gain is None else spread_rstd * gain
+    if fixed:
+        dx_rows = affine(grad_rows, scale, 0 * scale)
+    else:
+        slope = _mean_share(weighted, gain, rstd, plan) * spread_rstd
+        shift = center * slope - _mean_share(total, gain, rstd, plan)
+        dx_rows = input_gradient(rows, grad_rows, scale, slope, shift)
+    accumulate(dx, from_rows(dx_rows, x.data))
+
+
+def _mean_share(row: Array, gain: Array | None, rstd: Array, plan: Rows) -> Array:
+    """What each element gives back because it moved its mean or variance: rstd · mean(row · gain), (K,)."""
+    pooled = plan.gather(row if gain is None else row * gain)
+    return plan.spread(rstd * (pooled / plan.population))
+
+
+def _give(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
+    if edge is not None:
+        accumulate(edge, grad.astype(dtype, copy=False))
+
+
+# ---------------------------------------------------------------------------------------------------------------- layer
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | tuple[int, ...],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) · weight + bias, with mean and biased variance over the last axes (Ba et al., 2016).
+
+    Shapes:
+        x: (..., *normalized_shape), weight, bias: normalized_shape -> as x
+
+    Args:
+        eps: >= 0.
+
+    Raises:
+        ShapeError: the shapes do not fit as above.
+        ArgumentError: eps out of range.
+        DtypeError: no float tensors, or different dtypes.
+    """
+    _check_input("layer_norm", x, weight, bias, eps, least_ndim=1)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or x.data.shape[-len(shape) :] != shape:
+        raise ShapeError(f"layer_norm: expected x of shape (..., {', '.join(map(str, shape))}), got {x.shape}")
+    for name, vector in (("weight", weight), ("bias", bias)):
+        if vector is not None and vector.data.shape != shape:
+            raise ShapeError(f"layer_norm: expected {name} of shape {shape}, got {vector.shape}")
+    rows = x.data.reshape(-1, math.prod(shape)) if x.data.size else x.data.reshape(0, math.prod(shape))
+    xp = array_module(rows)
+    out = xp.empty(rows.shape, rows.dtype)
+    mean, rstd = (xp.empty((len(rows), 1), work_dtype(rows)) for _ in range(2))
+    for part in row_blocks(rows):
+        mean[part], rstd[part], block = _standardize(rows[part], eps)
+        if weight is not None:
+            block *= weight.data.reshape(-1)
+        if bias is not None:
+            block += bias.data.reshape(-1)
+        out[part] = block
+    inputs = tuple(t for t in (x, weight, bias) if t is not None)
+    return record(out.reshape(x.data.shape), _layer_norm_backward, inputs, (x, weight, shape, mean, rstd))
+
+
+def _standardize(rows: Array, eps: float) -> tuple[Array, Array, Array]:
+    """Mean and 1 / sqrt(var + eps) of each row, (R, 1), and the rows brought to mean 0 and variance 1."""
+    wide = rows.astype(work_dtype(rows), copy=False)
+    mean = (row_sum(wide) / rows.shape[1])[:, None]
+    block = wide - mean
+    rstd = _inverse_root(_row_dot(block, block) / rows.shape[1], eps)[:, None]
+    block *= rstd
+    return mean, rstd, block
+
+
+def _row_dot(x: Array, y: Array) -> Array:
+    """Scalar product of each pair of rows: (R,)."""
+    return np.einsum("ij,ij->i", x, y) if isinstance(x, np.ndarray) else (x * y).sum(axis=1)
+
+
+def _layer_norm_backward(node: Node, grad: Array) -> None:
+    x, weight, shape, mean, rstd = node.saved
+    dx, dweight, dbias = _edges(node, weight)
+    rows, grad_rows = (a.reshape(len(mean), math.prod(shape)) for a in (x.data, grad))
+    gain = None if weight is None else weight.data.reshape(-1)
+    xp = array_module(grad)
+    dx_rows = xp.empty(rows.shape, rows.dtype)
+    total, weighted = (xp.zeros(rows.shape[1], mean.dtype) for _ in range(2))
+    for part in row_blocks(rows):
+        block, normal = grad_rows[part].astype(mean.dtype, copy=False), rows[part] - mean[part]
+        normal *= rstd[part]
+        if dbias is not None:
+            total += column_sum(block)
+        if dweight is not None:
+            weighted += column_sum(block * normal)
+        if dx is not None:
+            dx_rows[part] = _layer_input_gradient(block, gain, normal, rstd[part])
+    _give(dbias, total.reshape(shape), grad.dtype)
+    _give(dweight, weighted.reshape(shape), grad.dtype)
+    if dx is not None:
+        accumulate(dx, dx_rows.reshape(x.data.shape))
+
+
+def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: Array) -> Array:
+    """rstd · (h - mean(h) - normal · mean(h · normal)) by row, with h = grad · gain. Overwrites normal."""
+    length = normal.shape[1]
+    block = grad * (1.0 if gain is None else gain)
+    shares = (_row_dot(block, normal) / length)[:, None]
+    block -= (row_sum(block) / length)[:, None]
+    normal *= shares
+    block -= normal
+    block *= rstd
+    return block
+
+
+# ------------------------------------------------------------------------------------------------------- arguments
+
+
+def _edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
+    """The edges to x, weight and bias, of which weight and bias may be missing."""
+    edges = list(node.inputs)
+    if weight is None:
+        edges.insert(1, None)
+    return edges[0], edges[1], edges[2] if len(edges) > 2 else None
+
+
+def _check_input(
+    who: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, least_ndim: int = 2
+) -> None:
+    for tensor in (x, weight, bias):
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise DtypeError(f"{who}: expected tensors, got {type(tensor).__name__}")
+    check_float(who, x)
+    if x.ndim < least_ndim:
+        raise ShapeError(f"{who}: expected x with at least {least_ndim} axes, got {x.shape}")
+    if not eps >= 0.0:
+        raise ArgumentError(f"{who}: expected eps >= 0, got {eps!r}")
+    for tensor in (weight, bias):
+        if tensor is None:
+            continue
+        if tensor.dtype != x.dtype:
+            raise DtypeError(f"{who}: expected one dtype, got x {x.dtype.name} and {tensor.dtype.name} parameters")
+        if tensor.data.__class__ is not x.data.__class__:
+            same_device(who, x, tensor)
+
+
+def _check_vectors(who: str, channels: int, **vectors: Tensor | None) -> None:
+    for name, vector in vectors.items():
+        if vector is None:
+            continue
+        if not isinstance(vector, Tensor):
+            raise DtypeError(f"{who}: expected {name} to be a tensor, got {type(vector).__name__}")
+        if vector.data.shape != (channels,):
+            raise ShapeError(f"{who}: expected {name} of shape ({channels},), got {vector.shape}")

@@ -1,0 +1,270 @@
+"""Pooling over windows of images: one elementwise operation for each tap of the window, on strided views.
+
+Memory is (H, N, W, C), see image_order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.image_order import channels_first, channels_last
+from minigrad.ops.operands import check_float
+from minigrad.ops.window import Pair, Window, as_pair, count_windows
+from minigrad.tensor import Tensor, record
+
+
+class _Pool(NamedTuple):
+    """The windows over both axes, the size of the input and of the output."""
+
+    height: Window
+    width: Window
+    in_size: tuple[int, int]
+    out_size: tuple[int, int]
+
+    def taps(self) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """For each tap, the windows in which it lies inside the input, and the pixels that they see through it.
+
+        Both index (H, N, W, C).
+        """
+        columns = [
+            self.width.reach(j * self.width.dilation, self.in_size[1], self.out_size[1])
+            for j in range(self.width.kernel)
+        ]
+        for i in range(self.height.kernel):
+            row = self.height.reach(i * self.height.dilation, self.in_size[0], self.out_size[0])
+            for column in columns:
+                yield (row.windows, slice(None), column.windows), (row.inputs, slice(None), column.inputs)
+
+    def out_shape(self, pixels: Array) -> tuple[int, ...]:
+        """(OH, N, OW, C) for an input (H, N, W, C)."""
+        return self.out_size[0], pixels.shape[1], self.out_size[1], pixels.shape[3]
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether each pixel is seen by exactly one tap of one window."""
+        return all(
+            window.stride == window.kernel
+            and window.dilation == 1
+            and window.before == 0
+            and outputs * window.stride == inputs
+            for window, inputs, outputs in zip((self.height, self.width), self.in_size, self.out_size)
+        )
+
+
+def _make_pool(
+    who: str, x: Tensor, kernel_size: Pair, stride: Pair | None, padding: Pair, dilation: Pair, ceil_mode: bool
+) -> _Pool:
+    _check_image(who, x)
+    kernels = as_pair(who, "kernel_size", kernel_size, 1)
+    strides = kernels if stride is None else as_pair(who, "stride", stride, 1)
+    pads, dilations = as_pair(who, "padding", padding, 0), as_pair(who, "dilation", dilation, 1)
+    height, width = (Window(k, s, d, p, p) for k, s, d, p in zip(kernels, strides, dilations, pads))
+    if any(pad > kernel // 2 for pad, kernel in zip(pads, kernels)):
+        raise ArgumentError(f"{who}: expected padding of at most half of kernel_size {kernels}, got {padding!r}")
+    out_size = count_windows(who, (height, width), x.data.shape, ceil_mode)
+    return _Pool(height, width, x.data.shape[-2:], out_size)
+
+
+def _check_image(who: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"{who}: expected a tensor, got {type(x).__name__}")
+    check_float(who, x)
+    if x.ndim not in (3, 4):
+        raise ShapeError(f"{who}: expected x of shape (N, C, H, W) or (C, H, W), got {x.shape}")
+
+
+def _pixels(image: Array) -> Array:
+    """(N, C, H, W) or (C, H, W) as (H, N, W, C)."""
+    return channels_last(image if image.ndim == 4 else image[None])
+
+
+def _image(pixels: Array, ndim: int) -> Array:
+    """(H, N, W, C) as (N, C, H, W), or as (C, H, W) where ndim is 3."""
+    height, batch, width, channels = pixels.shape
+    image = channels_first(pixels, (batch, channels, height, width))
+    return image if ndim == 4 else image[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- max
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The largest element of each window; padding never wins. The gradient goes to the first of equal elements.
+
+    Shapes:
+        x: (N, C, H, W) or (C, H, W) -> (N, C, OH, OW) or (C, OH, OW)
+
+    Args:
+        kernel_size, dilation: >= 1; an int, or one for height and one for width.
+        stride: >= 1; kernel_size by default.
+        padding: Elements at each side, at most half of kernel_size.
+        ceil_mode: A last window may hang over the end.
+
+    Raises:
+        ShapeError: not an image, or no window fits.
+        ArgumentError: an argument out of range.
+        DtypeError: no float tensor.
+    """
+    pool = _make_pool("max_pool2d", x, kernel_size, stride, padding, dilation, ceil_mode)
+    pixels = _pixels(x.data)
+    xp = array_module(pixels)
+    out = xp.full(pool.out_shape(pixels), -math.inf, pixels.dtype)
+    for windows, seen in pool.taps():
+        part = out[windows]
+        xp.maximum(part, pixels[seen], out=part)
+    return record(_image(out, x.data.ndim), _max_pool2d_backward, (x,), (x, out, pool), saves_output=True)
+
+
+def _max_pool2d_backward(node: Node, grad: Array) -> None:
+    x, out, pool = node.saved
+    xp = array_module(grad)
+    pixels, grad = _pixels(x.data), _pixels(grad)
+    dx = (xp.empty if pool.is_partition else xp.zeros)(pixels.shape, pixels.dtype)
+    found = xp.zeros(out.shape, bool)
+    for windows, seen in pool.taps():
+        wins = pixels[seen] == out[windows]
+        wins &= ~found[windows]
+        if pool.is_partition:
+            xp.multiply(grad[windows], wins, out=dx[seen])
+        else:
+            dx[seen] += grad[windows] * wins
+        found[windows] |= wins
+    accumulate(node.inputs[0], _image(dx, x.data.ndim))
+
+
+# --------------------------------------------------------------------------------------------------------- average
+
+
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window.
+
+    Shapes:
+        x: (N, C, H, W) or (C, H, W) -> (N, C, OH, OW) or (C, OH, OW)
+
+    Args:
+        kernel_size, stride, padding, ceil_mode: As in `max_pool2d`; padding with zeros.
+        count_include_pad: Divide by the number of elements of the window, padding included; otherwise by those inside.
+            What hangs over the end because of ceil_mode never counts.
+
+    Raises:
+        ShapeError: not an image, or no window fits.
+        ArgumentError: an argument out of range.
+        DtypeError: no float tensor.
+    """
+    pool = _make_pool("avg_pool2d", x, kernel_size, stride, padding, 1, ceil_mode)
+    pixels = _pixels(x.data)
+    total = array_module(pixels).zeros(pool.out_shape(pixels), _wide(pixels))
+    for windows, seen in pool.taps():
+        total[windows] += pixels[seen]
+    scale = _inverse_counts(pool, count_include_pad, total)
+    total *= scale
+    out = _image(total.astype(pixels.dtype, copy=False), x.data.ndim)
+    return record(out, _avg_pool2d_backward, (x,), (pool, scale))
+
+
+def _avg_pool2d_backward(node: Node, grad: Array) -> None:
+    pool, scale = node.saved
+    share = _pixels(grad) * scale
+    dx = array_module(grad).zeros((pool.in_size[0], share.shape[1], pool.in_size[1], share.shape[3]), share.dtype)
+    for windows, seen in pool.taps():
+        dx[seen] += share[windows]
+    accumulate(node.inputs[0], _image(dx.astype(grad.dtype, copy=False), grad.ndim))
+
+
+def _wide(pixels: Array) -> np.dtype[Any]:
+    """The dtype to sum in: halves are summed as float32."""
+    return np.dtype(np.float32) if pixels.dtype.itemsize == 2 else pixels.dtype
+
+
+def _inverse_counts(pool: _Pool, include_pad: bool, like: Array) -> Array:
+    """1 / the number of elements of each window, of shape (OH, 1, OW, 1)."""
+    counts = [
+        _counts(window, length, outputs, include_pad)
+        for window, length, outputs in zip((pool.height, pool.width), pool.in_size, pool.out_size)
+    ]
+    inverse = 1.0 / np.multiply.outer(*counts)
+    return array_module(like).asarray(inverse[:, None, :, None].astype(like.dtype))
+
+
+def _counts(window: Window, length: int, outputs: int, include_pad: bool) -> Array:
+    starts = np.arange(outputs) * window.stride - window.before
+    stops = np.minimum(starts + window.kernel, length + window.after)
+    if not include_pad:
+        starts, stops = np.maximum(starts, 0), np.minimum(stops, length)
+    return stops - starts
+
+
+# -------------------------------------------------------------------------------------------------------- adaptive
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: Pair) -> Tensor:
+    """The mean of each of OH x OW regions, which cover the image as evenly as they can.
+
+    Region i of O along an axis of length L is [floor(i·L / O), ceil((i + 1)·L / O)); regions overlap where O does not
+    divide L.
+
+    Shapes:
+        x: (N, C, H, W) or (C, H, W) -> (N, C, OH, OW) or (C, OH, OW)
+
+    Args:
+        output_size: >= 1; an int for both, or (OH, OW); None in place of one keeps that length.
+
+    Raises:
+        ShapeError: not an image, or an empty one.
+        ArgumentError: output_size out of range.
+        DtypeError: no float tensor.
+    """
+    _check_image("adaptive_avg_pool2d", x)
+    size = x.data.shape[-2:]
+    if not min(size):
+        raise ShapeError(f"adaptive_avg_pool2d: expected an image with pixels, got {x.shape}")
+    if isinstance(output_size, (tuple, list)) and len(output_size) == 2:
+        output_size = tuple(length if n is None else n for n, length in zip(output_size, size))
+    outputs = as_pair("adaptive_avg_pool2d", "output_size", output_size, 1)
+    rows, columns = _regions(size[0], outputs[0]), _regions(size[1], outputs[1])
+    pixels = _pixels(x.data)
+    xp, wide = array_module(pixels), _wide(pixels)
+    strips = xp.stack([pixels[part].sum(axis=0, dtype=wide) / (part.stop - part.start) for part in rows])
+    cells = [strips[:, :, part].sum(axis=2) / (part.stop - part.start) for part in columns]
+    out = xp.stack(cells, axis=2).astype(pixels.dtype, copy=False)
+    return record(_image(out, x.data.ndim), _adaptive_avg_pool2d_backward, (x,), (rows, columns, size))
+
+
+def _adaptive_avg_pool2d_backward(node: Node, grad: Array) -> None:
+    rows, columns, (height, width) = node.saved
+    pixels = _pixels(grad)
+    xp, wide = array_module(grad), _wide(pixels)
+    outputs, batch, _, channels = pixels.shape
+    strips = xp.zeros((outputs, batch, width, channels), wide)
+    for j, part in enumerate(columns):
+        strips[:, :, part] += pixels[:, :, j, None] / (part.stop - part.start)
+    dx = xp.zeros((height, batch, width, channels), wide)
+    for i, part in enumerate(rows):
+        dx[part] += strips[i] / (part.stop - part.start)
+    accumulate(node.inputs[0], _image(dx.astype(grad.dtype, copy=False), grad.ndim))
+
+
+def _regions(length: int, outputs: int) -> list[slice]:
+    return [slice(i * length // outputs, -(-(i + 1) * length // outputs)) for i in range(outputs)]

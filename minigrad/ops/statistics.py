@@ -1,0 +1,157 @@
+"""Means and variances over rows, for batch and group norm.
+
+Both see (H, N, W, C) memory as rows of equal length and sum over rows with a product. What is left to sum then, within
+a row, is small: the two norms differ only in which of a row's axes share a statistic. On a CPU rows are taken in
+blocks that stay in the cache over the whole chain of operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.ops.image_order import channels_first, channels_last
+from minigrad.ops.operands import column_sum
+
+_BLOCK = 65536  # elements of a block of rows
+_LONGEST_FOLD = 2048  # elements of a row made of several pixels
+
+
+class Rows(NamedTuple):
+    """How an array of (R, K) rows is normalized.
+
+    A row's K elements have the given axes, the last of which are the channels, or (groups, channels / groups). All
+    elements that differ only in row and in a `pooled` axis share one mean and variance.
+    """
+
+    axes: tuple[int, ...]
+    pooled: tuple[int, ...]
+    channels: int
+    population: int  # elements that share a statistic
+
+    def gather(self, row: Array) -> Array:
+        """The sum over the elements of a row that share a statistic, with the axes of a row."""
+        statistic = row.reshape(self.axes)
+        for axis in self.pooled:
+            statistic = statistic.sum(axis=axis, keepdims=True)
+        return statistic
+
+    def spread(self, statistic: Array) -> Array:
+        """A statistic at each element of a row: (K,)."""
+        xp = array_module(statistic)
+        for axis in reversed(self.pooled):
+            statistic = xp.repeat(statistic, self.axes[axis], axis=axis)
+        return statistic.reshape(-1)
+
+    def gather_channels(self, row: Array) -> Array:
+        """The sum over the elements of a row that are of one channel: (C,)."""
+        return column_sum(row.reshape(-1, self.channels))
+
+    def spread_channels(self, weight: Array, dtype: np.dtype[Any]) -> Array:
+        """A value of each channel at each element of a row: (C,) -> (K,)."""
+        xp = array_module(weight)
+        pixels = math.prod(self.axes) // max(self.channels, 1)
+        tiled = xp.broadcast_to(weight.astype(dtype, copy=False), (pixels, self.channels))
+        return xp.ascontiguousarray(tiled).reshape(-1)
+
+
+@functools.lru_cache(maxsize=256)
+def batch_rows(pixels: int, channels: int) -> Rows:
+    """Rows for statistics by channel: as many pixels to a row as divide their number and keep it short."""
+    longest = max(1, _LONGEST_FOLD // max(channels, 1))
+    fold = next(n for n in range(longest, 0, -1) if pixels % n == 0)
+    return Rows((fold, channels), (0,), channels, pixels)
+
+
+def group_rows(height: int, batch: int, width: int, channels: int, groups: int) -> Rows:
+    """Rows for statistics by sample and group of channels: one row for each row of the images."""
+    inside = channels // groups
+    return Rows((batch, width, groups, inside), (1, 3), channels, max(1, height * width * inside))
+
+
+def row_blocks(rows: Array) -> list[slice]:
+    """Consecutive parts of an array of rows; on a GPU, all of it."""
+    count, length = rows.shape
+    step = max(1, _BLOCK // max(length, 1)) if isinstance(rows, np.ndarray) else max(count, 1)
+    return [slice(start, start + step) for start in range(0, count, step)]
+
+
+def work_dtype(x: Array) -> np.dtype[Any]:
+    """The dtype of statistics: float32 for halves."""
+    return np.dtype(np.float32) if x.dtype.itemsize == 2 else x.dtype
+
+
+def statistics(rows: Array, plan: Rows) -> tuple[Array, Array]:
+    """Mean and variance (biased) of the elements that share them, with the axes of a row.
+
+    What rounding left in the mean is found in the second pass, and taken out of both.
+    """
+    zero = array_module(rows).zeros(rows.shape[1], work_dtype(rows))
+    total, rest, squares = zero.copy(), zero.copy(), zero
+    for part in row_blocks(rows):
+        total += column_sum(rows[part].astype(zero.dtype, copy=False))
+    mean = plan.gather(total) / plan.population
+    center = plan.spread(mean)
+    for part in row_blocks(rows):
+        deviation = rows[part] - center
+        rest += column_sum(deviation)
+        deviation *= deviation
+        squares += column_sum(deviation)
+    error = plan.gather(rest) / plan.population
+    return mean + error, plan.gather(squares) / plan.population - error * error
+
+
+def affine(rows: Array, scale: Array, shift: Array) -> Array:
+    """rows · scale + shift, in the dtype of rows."""
+    xp = array_module(rows)
+    out = xp.empty(rows.shape, rows.dtype)
+    for part in row_blocks(rows):
+        target = out[part] if rows.dtype == scale.dtype else None
+        block = xp.multiply(rows[part], scale, out=target)
+        block += shift
+        if target is None:
+            out[part] = block
+    return out
+
+
+def row_sums(rows: Array, grad: Array, center: Array) -> tuple[Array, Array]:
+    """Σ grad and Σ grad · (rows - center) over rows: (K,) each."""
+    total = array_module(rows).zeros(rows.shape[1], center.dtype)
+    weighted = total.copy()
+    for part in row_blocks(rows):
+        total += column_sum(grad[part].astype(center.dtype, copy=False))
+        deviation = rows[part] - center
+        deviation *= grad[part]
+        weighted += column_sum(deviation)
+    return total, weighted
+
+
+def input_gradient(rows: Array, grad: Array, scale: Array, slope: Array, shift: Array) -> Array:
+    """grad · scale - rows · slope + shift, in the dtype of rows."""
+    xp = array_module(rows)
+    out = xp.empty(rows.shape, rows.dtype)
+    for part in row_blocks(rows):
+        target = out[part] if rows.dtype == scale.dtype else None
+        block = xp.multiply(grad[part], scale, out=target)
+        block -= rows[part] * slope
+        block += shift
+        if target is None:
+            out[part] = block
+    return out
+
+
+def as_rows(x: Array, plan: Rows) -> Array:
+    """Any (N, C, ...) as the rows of a plan; x's own memory where it is (H, N, W, C)."""
+    length = math.prod(plan.axes)
+    return channels_last(x).reshape(x.size // max(length, 1), length)
+
+
+def from_rows(rows: Array, like: Array) -> Array:
+    """What `as_rows` did, undone: the (N, C, ...) view of rows made of an array like this one."""
+    height, width = (like.shape[2], math.prod(like.shape[3:])) if like.ndim > 2 else (1, 1)
+    return channels_first(rows.reshape(height, like.shape[0], width, like.shape[1]), like.shape)

@@ -1,0 +1,90 @@
+"""Sliding windows along one axis, as convolution and pooling use them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minigrad.errors import ArgumentError, ShapeError
+
+Pair = Any  # an int, or a pair of ints for height and width
+
+
+class Reach(NamedTuple):
+    """Which windows see real input through one of their taps, and which input elements these are, pairwise."""
+
+    windows: slice
+    inputs: slice
+
+
+class Window(NamedTuple):
+    """A window of `kernel` taps, `dilation` apart, that moves by `stride` over an axis with padding at both ends."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first tap to the last, both included."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    def count(self, length: int, ceil_mode: bool = False) -> int:
+        """How many windows fit on an axis; 0 or less where not even one does.
+
+        With ceil_mode a last window may hang over the end, if it starts inside the input or the padding before it.
+        """
+        room = length + self.before + self.after - self.extent
+        count = room // self.stride + 1
+        if ceil_mode and room % self.stride and count * self.stride < length + self.before:
+            count += 1
+        return count
+
+    def reach(self, offset: int, length: int, count: int) -> Reach:
+        """What the element `offset` after the start of each of `count` windows meets on an axis of this length."""
+        shift = offset - self.before
+        first = max(0, -(shift // self.stride))
+        stop = max(first, min(count, (length - 1 - shift) // self.stride + 1))
+        start = first * self.stride + shift
+        return Reach(slice(first, stop), slice(start, start + (stop - first) * self.stride, self.stride))
+
+
+def as_pair(who: str, name: str, value: Pair, least: int) -> tuple[int, int]:
+    """An argument for height and width: one integer for both, or two.
+
+    Raises:
+        ArgumentError: something else, or a value below `least`.
+    """
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(values) != 2 or not all(_is_integer(v) and v >= least for v in values):
+        raise ArgumentError(f"{who}: expected {name} to be an integer >= {least} or two of them, got {value!r}")
+    return int(values[0]), int(values[1])
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def count_windows(
+    who: str, windows: tuple[Window, Window], shape: tuple[int, ...], ceil_mode: bool = False
+) -> tuple[int, int]:
+    """How many windows fit on the last two axes of a shape.
+
+    Raises:
+        ShapeError: on one of them, none does.
+    """
+    height, width = (window.count(n, ceil_mode) for window, n in zip(windows, shape[-2:]))
+    if min(height, width) < 1:
+        extents = tuple(window.extent for window in windows)
+        room = tuple(n + window.before + window.after for window, n in zip(windows, shape[-2:]))
+        raise ShapeError(f"{who}: expected a window {extents} that fits into padded images of {room}, got x {shape}")
+    return height, width
+
+
+def same_padding(extent: int) -> tuple[int, int]:
+    """Padding before and after an axis that keeps its length at stride 1; an odd one goes to the end."""
+    return (extent - 1) // 2, math.ceil((extent - 1) / 2)
