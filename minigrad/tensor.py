@@ -183,7 +183,8 @@ class Tensor(BoundMethods):
             raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
         self.requires_grad_()
         self.grad_array = None
-        lend(self, value.data)
+        with self.device.current():
+            lend(self, value.data)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Start or stop collecting a gradient, in place; returns the tensor.

@@ -37,3 +37,8 @@ def aligned_zeros(count: int, dtype: np.dtype[Any], xp: Any = np) -> Array:
     raw = np.zeros(count * dtype.itemsize + ALIGN_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGN_BYTES
     return raw[start : start + count * dtype.itemsize].view(dtype)
+
+
+def address_of(array: Array) -> int:
+    """Where the first element of an array lies; CUDA devices and the host share one range of addresses."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

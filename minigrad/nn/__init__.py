@@ -1,6 +1,6 @@
 """Modules, layers, losses and initial weights; names, arguments and defaults are PyTorch's."""
 
-from minigrad.nn import init
+from minigrad.nn import functional, init
 from minigrad.nn.activation import (
     ELU,
     GELU,
@@ -63,6 +63,7 @@ __all__ = [
     "Softplus",
     "Tanh",
     "Unflatten",
+    "functional",
     "init",
     "load_file",
     "save_file",

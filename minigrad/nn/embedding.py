@@ -59,7 +59,7 @@ class Embedding(Module):
         """Draw initial values again."""
         init.normal_(self.weight, rng=rng)
         if self.padding_idx is not None:
-            with no_grad():
+            with no_grad(), self.weight.device.current():
                 self.weight[self.padding_idx] = 0
 
     def forward(self, x: Tensor) -> Tensor:

@@ -196,7 +196,8 @@ class Module(ModuleTree):
             if set_to_none:
                 param.grad_array = None
             elif param.grad_array is not None:
-                param.grad_array[...] = 0
+                with param.device.current():
+                    param.grad_array[...] = 0
 
     # ------------------------------------------------------------------------------------------- text and copies
 

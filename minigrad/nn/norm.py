@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from minigrad import ops
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
@@ -10,6 +12,7 @@ from minigrad.nn import init
 from minigrad.nn.arguments import check_real, check_sizes
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_buffer, zero_parameter
+from minigrad.nn.state import overwrite
 from minigrad.tensor import Tensor
 
 
@@ -49,7 +52,7 @@ class _BatchNorm(Module):
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             init.zeros_(self.running_mean)
             init.ones_(self.running_var)
-            self.num_batches_tracked.zero_()
+            overwrite(self.num_batches_tracked, np.zeros((), np.int64))
 
     def reset_parameters(self) -> None:
         """Weight 1, bias 0, and no batch seen."""
@@ -63,26 +66,26 @@ class _BatchNorm(Module):
         if x.ndim not in self.axes:
             listed = " or ".join(str(n) for n in self.axes)
             raise ShapeError(f"{self._who()}: expected x with {listed} axes, got shape {x.shape}")
-        use_running = self.track_running_stats or not self.training
-        momentum = self._count_batch() if self.training and self.track_running_stats else 0.0
-        return ops.batch_norm(
+        counts = self.training and self.track_running_stats
+        y = ops.batch_norm(
             x,
-            self.running_mean if use_running else None,
-            self.running_var if use_running else None,
+            self.running_mean if counts or not self.training else None,
+            self.running_var if counts or not self.training else None,
             self.weight,
             self.bias,
             self.training or self.running_mean is None,
-            momentum,
+            self._share_of_next_batch() if counts else 0.0,
             self.eps,
         )
-
-    def _count_batch(self) -> float:
-        """Count a batch, and say how much of it goes into the running statistics."""
-        if self.num_batches_tracked is not None:
+        if counts and self.num_batches_tracked is not None and x.numel():
             self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                return 1.0 / int(self.num_batches_tracked)
-        return self.momentum or 0.0
+        return y
+
+    def _share_of_next_batch(self) -> float:
+        """How much of the running statistics a batch replaces."""
+        if self.momentum is not None or self.num_batches_tracked is None:
+            return self.momentum or 0.0
+        return 1.0 / (int(self.num_batches_tracked) + 1)
 
     def extra_repr(self) -> str:
         """The sizes."""

@@ -116,7 +116,8 @@ class AdaptiveAvgPool2d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The means."""
-        return ops.adaptive_avg_pool2d(x, self.output_size)
+        size = self.output_size
+        return ops.adaptive_avg_pool2d(x, size if isinstance(size, (tuple, list)) else (size, size))
 
     def extra_repr(self) -> str:
         """The size."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import CPU, Device, to_device, to_host
+from minigrad.backend.device import CPU, Device, array_module, to_device, to_host
 from minigrad.backend.dtypes import as_dtype
+from minigrad.backend.memory import address_of
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.tensor import Tensor
 
@@ -50,10 +52,18 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
+        mode = _create(temporary)
         write(stored, temporary, metadata=(texts | aliases) or None)
+        temporary.chmod(mode)  # the library may make a file that only its owner can read
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _create(path: Path) -> int:
+    """Make an empty file; its permissions are those that this process gives to new files."""
+    with path.open("xb") as file:
+        return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
 
 
 def _check_names(tensors: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -69,8 +79,10 @@ def _check_names(tensors: Mapping[str, Any], texts: Mapping[str, str]) -> None:
 
 def _as_array(name: str, value: Any) -> Any:
     array = value.data if isinstance(value, Tensor) else value
-    if not hasattr(array, "__array_interface__") and not hasattr(array, "__cuda_array_interface__"):
-        raise DtypeError(f"save_file: expected a tensor for {name!r}, got {type(value).__name__}")
+    try:
+        array_module(array)
+    except DtypeError as error:
+        raise DtypeError(f"save_file: expected a tensor for {name!r}, got {type(value).__name__}") from error
     as_dtype(array.dtype)
     return array
 
@@ -91,8 +103,7 @@ def _each_once(arrays: Mapping[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any
 
 def _memory(array: Any) -> tuple[Any, ...]:
     """What two arrays share exactly when they are the same elements in the same memory."""
-    interface = getattr(array, "__array_interface__", None) or array.__cuda_array_interface__
-    return interface["data"][0], array.shape, array.strides, array.dtype
+    return address_of(array), array.shape, array.strides, array.dtype
 
 
 def load_file(path: _Path, device: Device | str = CPU) -> dict[str, Tensor]:

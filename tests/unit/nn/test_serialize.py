@@ -90,6 +90,12 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     assert_close(load_file(path)["x"], np.ones(2))
 
 
+def test_permissions_are_those_of_any_new_file(path):
+    (path.parent / "other").touch()
+    save_file({"x": np.ones(2)}, path)
+    assert path.stat().st_mode == (path.parent / "other").stat().st_mode
+
+
 @pytest.mark.parametrize(
     "tensors, metadata, error, message",
     [

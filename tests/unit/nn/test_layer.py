@@ -1,0 +1,374 @@
+"""The layers: constructed with care, initialised as PyTorch's, and each no more than its operation."""
+
+import math
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, manual_seed, nn, ops
+from minigrad.errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from minigrad.testing import assert_close
+
+
+def normal(*shape, seed=0, dtype=np.float32):
+    return Tensor(np.asarray(np.random.default_rng(seed).standard_normal(shape)).astype(dtype))
+
+
+def integers(high, *shape):
+    return Tensor(np.random.default_rng(0).integers(0, high, shape))
+
+
+IMAGE, ROWS = (2, 4, 6, 6), (5, 4)
+
+# a layer, the shape of its input, and the call of the operation that it stands for
+CALLS = {
+    "Linear": (lambda: nn.Linear(4, 3), ROWS, lambda m, x: ops.linear(x, m.weight, m.bias)),
+    "Linear without bias": (lambda: nn.Linear(4, 3, bias=False), ROWS, lambda m, x: ops.linear(x, m.weight)),
+    "Conv2d": (
+        lambda: nn.Conv2d(4, 6, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), groups=2),
+        IMAGE,
+        lambda m, x: ops.conv2d(x, m.weight, m.bias, 2, (1, 0), (1, 2), 2),
+    ),
+    "Conv2d without bias": (
+        lambda: nn.Conv2d(4, 2, 3, padding="same", bias=False),
+        IMAGE,
+        lambda m, x: ops.conv2d(x, m.weight, padding=1),
+    ),
+    "MaxPool2d": (lambda: nn.MaxPool2d(2), IMAGE, lambda m, x: ops.max_pool2d(x, 2)),
+    "MaxPool2d with all": (
+        lambda: nn.MaxPool2d((3, 2), 1, (1, 0), 2, True),
+        IMAGE,
+        lambda m, x: ops.max_pool2d(x, (3, 2), 1, (1, 0), 2, True),
+    ),
+    "AvgPool2d": (
+        lambda: nn.AvgPool2d(3, 2, 1, True, False),
+        IMAGE,
+        lambda m, x: ops.avg_pool2d(x, 3, 2, 1, True, False),
+    ),
+    "AdaptiveAvgPool2d": (
+        lambda: nn.AdaptiveAvgPool2d((2, None)),
+        IMAGE,
+        lambda m, x: ops.adaptive_avg_pool2d(x, (2, None)),
+    ),
+    "AdaptiveAvgPool2d of one": (
+        lambda: nn.AdaptiveAvgPool2d(3),
+        IMAGE,
+        lambda m, x: ops.adaptive_avg_pool2d(x, 3),
+    ),
+    "LayerNorm": (lambda: nn.LayerNorm(4), ROWS, lambda m, x: ops.layer_norm(x, (4,), m.weight, m.bias)),
+    "LayerNorm without bias": (
+        lambda: nn.LayerNorm((6, 6), eps=0.1, bias=False),
+        IMAGE,
+        lambda m, x: ops.layer_norm(x, (6, 6), m.weight, None, 0.1),
+    ),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), IMAGE, lambda m, x: ops.group_norm(x, 2, m.weight, m.bias)),
+    "GroupNorm without weights": (
+        lambda: nn.GroupNorm(4, 4, 0.1, affine=False),
+        IMAGE,
+        lambda m, x: ops.group_norm(x, 4, eps=0.1),
+    ),
+    "ReLU": (nn.ReLU, ROWS, lambda m, x: ops.relu(x)),
+    "LeakyReLU": (lambda: nn.LeakyReLU(0.2), ROWS, lambda m, x: ops.leaky_relu(x, 0.2)),
+    "ELU": (lambda: nn.ELU(0.5), ROWS, lambda m, x: ops.elu(x, 0.5)),
+    "GELU": (nn.GELU, ROWS, lambda m, x: ops.gelu(x)),
+    "GELU by tanh": (lambda: nn.GELU("tanh"), ROWS, lambda m, x: ops.gelu(x, "tanh")),
+    "SiLU": (nn.SiLU, ROWS, lambda m, x: ops.silu(x)),
+    "Sigmoid": (nn.Sigmoid, ROWS, lambda m, x: ops.sigmoid(x)),
+    "Tanh": (nn.Tanh, ROWS, lambda m, x: ops.tanh(x)),
+    "Softplus": (lambda: nn.Softplus(2.0, 1.0), ROWS, lambda m, x: ops.softplus(x, 2.0, 1.0)),
+    "Softmax": (lambda: nn.Softmax(0), ROWS, lambda m, x: ops.softmax(x, 0)),
+    "LogSoftmax": (lambda: nn.LogSoftmax(-1), ROWS, lambda m, x: ops.log_softmax(x, -1)),
+    "Flatten": (nn.Flatten, IMAGE, lambda m, x: ops.flatten(x, 1)),
+    "Unflatten": (lambda: nn.Unflatten(1, (2, -1)), IMAGE, lambda m, x: ops.unflatten(x, 1, (2, 2))),
+    "Identity": (lambda: nn.Identity(3, any="thing"), ROWS, lambda m, x: x),
+}
+
+
+@pytest.mark.parametrize("make, shape, call", CALLS.values(), ids=CALLS)
+def test_forward_is_the_operation(make, shape, call):
+    layer, x = make(), normal(*shape)
+    assert_close(layer(x), call(layer, x).data, tolerance=0)
+
+
+@pytest.mark.parametrize("make, shape, call", CALLS.values(), ids=CALLS)
+def test_every_parameter_gets_a_gradient_of_its_dtype(make, shape, call):
+    layer = make().double()
+    y = layer(normal(*shape, dtype=np.float64))
+    if y.requires_grad:
+        y.backward(Tensor(np.ones(y.shape)))
+    assert [param.grad.dtype for param in layer.parameters()] == [np.float64] * len(list(layer.parameters()))
+
+
+# ------------------------------------------------------------------------------------------------ initial values
+
+
+@pytest.mark.parametrize(
+    "make, fan_in",
+    [(lambda: nn.Linear(50, 400), 50), (lambda: nn.Conv2d(20, 60, (5, 3), groups=2), 150)],
+    ids=["Linear", "Conv2d"],
+)
+def test_weights_start_uniform_within_one_over_root_fan_in(make, fan_in):
+    manual_seed(0)
+    layer, bound = make(), 1 / math.sqrt(fan_in)
+    weight, bias = layer.weight.data, layer.bias.data
+    assert 0.999 * bound < np.abs(weight).max() <= bound * (1 + 1e-6)
+    assert abs(weight.var() / (bound**2 / 3) - 1) < 0.03 and abs(weight.mean()) < 0.03 * bound
+    assert 0.8 * bound < np.abs(bias).max() <= bound and np.unique(bias).size == bias.size
+
+
+def test_embedding_starts_normal():
+    manual_seed(0)
+    weight = nn.Embedding(200, 100).weight.data
+    assert abs(weight.std() - 1) < 0.02 and abs(weight.mean()) < 0.02
+
+
+def test_norms_start_as_identity():
+    for layer in (nn.BatchNorm1d(4), nn.BatchNorm2d(4), nn.LayerNorm((2, 2)), nn.GroupNorm(2, 4)):
+        assert (layer.weight.data == 1).all() and not layer.bias.data.any()
+        assert layer.weight.dtype == np.float32
+    norm = nn.BatchNorm2d(4)
+    assert not norm.running_mean.data.any() and (norm.running_var.data == 1).all()
+    assert norm.num_batches_tracked.dtype == np.int64 and norm.num_batches_tracked.item() == 0
+
+
+MADE = [
+    lambda **kwargs: nn.Linear(2, 2, **kwargs),
+    lambda **kwargs: nn.Conv2d(2, 2, 1, **kwargs),
+    lambda **kwargs: nn.BatchNorm1d(2, **kwargs),
+    lambda **kwargs: nn.LayerNorm(2, **kwargs),
+    lambda **kwargs: nn.GroupNorm(1, 2, **kwargs),
+    lambda **kwargs: nn.Embedding(2, 2, **kwargs),
+]
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_device_and_dtype(make):
+    layer = make(device="cpu", dtype="float64")
+    assert {param.dtype.name for param in layer.parameters()} == {"float64"}
+    assert {buffer.dtype.name for buffer in layer.buffers()} <= {"float64", "int64"}
+    with pytest.raises(DeviceError, match="cuda:63"):
+        make(device="cuda:63")
+    with pytest.raises(DtypeError, match="complex64"):
+        make(dtype="complex64")
+
+
+def test_one_seed_gives_the_same_network():
+    def build():
+        manual_seed(7)
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(3, 2), nn.Embedding(3, 2))
+
+    for one, other in zip(build().parameters(), build().parameters()):
+        assert_close(one, other.data, tolerance=0)
+
+
+# ---------------------------------------------------------------------------------------------------- batch norm
+
+
+@pytest.mark.parametrize(
+    "make, shape", [(nn.BatchNorm1d, (5, 4)), (nn.BatchNorm1d, (5, 4, 3)), (nn.BatchNorm2d, IMAGE)]
+)
+def test_batch_norm_in_training_and_evaluation(make, shape):
+    norm, x = make(4), normal(*shape)
+    mean, var = Tensor(np.zeros(4, np.float32)), Tensor(np.ones(4, np.float32))
+    for step in (1, 2):
+        assert_close(norm(x), ops.batch_norm(x, mean, var, norm.weight, norm.bias, True).data, tolerance=0)
+        assert norm.num_batches_tracked.item() == step
+    assert_close(norm.running_mean, mean.data, tolerance=0)
+    assert_close(norm.running_var, var.data, tolerance=0)
+    assert mean.data.all()
+    expected = ops.batch_norm(x, mean, var, norm.weight, norm.bias, False).data
+    assert_close(norm.eval()(x), expected, tolerance=0)
+    assert norm.num_batches_tracked.item() == 2
+    norm.reset_running_stats()
+    assert not norm.running_mean.data.any() and norm.num_batches_tracked.item() == 0
+
+
+def test_batch_norm_that_averages_all_batches():
+    norm, batches = nn.BatchNorm1d(4, momentum=None), [normal(5, 4, seed=seed) for seed in range(3)]
+    for x in batches:
+        norm(x)
+    assert_close(norm.running_mean, np.mean([x.data.mean(0) for x in batches], 0))
+    assert_close(norm.running_var, np.mean([x.data.var(0, ddof=1) for x in batches], 0))
+
+
+def test_batch_norm_without_running_statistics():
+    norm, x = nn.BatchNorm1d(4, affine=False, track_running_stats=False), normal(5, 4)
+    assert list(norm.state_dict()) == []
+    trained = norm(x).data
+    assert_close(norm.eval()(x), trained, tolerance=0)
+    assert_close(trained, ops.batch_norm(x, None, None, training=True).data, tolerance=0)
+
+
+def test_a_wrong_or_empty_batch_moves_nothing():
+    norm = nn.BatchNorm2d(4)
+    with pytest.raises(ShapeError, match=r"BatchNorm2d: expected x with 4 axes, got shape \(5, 4\)"):
+        norm(normal(5, 4))
+    with pytest.raises(ShapeError, match=r"BatchNorm1d: expected x with 2 or 3 axes, got shape \(5,\)"):
+        nn.BatchNorm1d(5)(normal(5))
+    with pytest.raises(ShapeError, match="several values for each channel"):
+        norm(normal(1, 4, 1, 1))
+    norm(normal(0, 4, 2, 2))
+    assert norm.num_batches_tracked.item() == 0 and not norm.running_mean.data.any()
+
+
+# ------------------------------------------------------------------------------------------- dropout, embedding
+
+
+@pytest.mark.parametrize("make, shape", [(nn.Dropout, ROWS), (nn.Dropout2d, IMAGE)])
+def test_dropout(make, shape):
+    layer, x = make(0.4), normal(*shape)
+    manual_seed(1)
+    dropped = layer(x).data
+    manual_seed(1)
+    operation = ops.dropout if make is nn.Dropout else ops.dropout2d
+    assert_close(operation(x, 0.4), dropped, tolerance=0)
+    assert (dropped == 0).any() and (dropped != 0).any()
+    assert layer.eval()(x).data is x.data
+
+
+def test_embedding():
+    table, index = nn.Embedding(5, 3, padding_idx=-1), integers(5, 2, 4)
+    assert table.padding_idx == 4 and not table.weight.data[4].any() and table.weight.data[:4].all()
+    y = table(index)
+    assert_close(y, table.weight.data[index.data], tolerance=0)
+    y.backward(Tensor(np.ones(y.shape, np.float32)))
+    counts = np.bincount(index.data.ravel(), minlength=5) * [1, 1, 1, 1, 0]
+    assert_close(table.weight.grad, np.repeat(counts[:, None], 3, 1).astype(np.float32))
+
+
+# --------------------------------------------------------------------------------------------------------- losses
+
+LOSSES = {
+    "MSELoss": (nn.MSELoss, ops.mse_loss, lambda: normal(5, 4, seed=1)),
+    "L1Loss": (nn.L1Loss, ops.l1_loss, lambda: normal(5, 4, seed=1)),
+    "CrossEntropyLoss": (nn.CrossEntropyLoss, ops.cross_entropy, lambda: integers(4, 5)),
+    "NLLLoss": (nn.NLLLoss, ops.nll_loss, lambda: integers(4, 5)),
+    "BCEWithLogitsLoss": (
+        nn.BCEWithLogitsLoss,
+        ops.binary_cross_entropy_with_logits,
+        lambda: Tensor(np.full((5, 4), 0.25, np.float32)),
+    ),
+}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("make, operation, target", LOSSES.values(), ids=LOSSES)
+def test_losses(make, operation, target, reduction):
+    x, y = normal(5, 4), target()
+    assert_close(make(reduction=reduction)(x, y), operation(x, y, reduction=reduction).data, tolerance=0)
+    if reduction == "mean":
+        assert_close(make()(x, y), operation(x, y).data, tolerance=0)
+
+
+def test_losses_with_weights():
+    x, y, weight = normal(5, 4), integers(4, 5), Tensor(np.array([1, 2, 0, 3], np.float32))
+    options = {"ignore_index": 1, "label_smoothing": 0.1}
+    loss = nn.CrossEntropyLoss(weight, **options)
+    assert_close(loss(x, y), ops.cross_entropy(x, y, weight=weight, **options).data, tolerance=0)
+    assert list(loss.state_dict()) == ["weight"] and list(loss.parameters()) == []
+    assert_close(
+        nn.NLLLoss(weight, ignore_index=1)(x, y), ops.nll_loss(x, y, weight=weight, ignore_index=1).data, tolerance=0
+    )
+    target = Tensor(np.full((5, 4), 0.25, np.float32))
+    loss = nn.BCEWithLogitsLoss(weight, pos_weight=weight)
+    expected = ops.binary_cross_entropy_with_logits(x, target, weight=weight, pos_weight=weight)
+    assert_close(loss(x, target), expected.data, tolerance=0)
+    assert loss.double().weight.dtype == np.float64
+
+
+# ---------------------------------------------------------------------------------------------- wrong arguments
+
+WRONG = [
+    (lambda: nn.Linear(0, 3), "Linear: expected in_features of at least 1, got 0"),
+    (lambda: nn.Linear(3, -1), "Linear: expected out_features of at least 1, got -1"),
+    (lambda: nn.Linear(3.0, 1), "Linear: expected in_features of at least 1, got 3.0"),
+    (lambda: nn.Linear(True, 1), "Linear: expected in_features of at least 1, got True"),
+    (lambda: nn.Linear(3, 1, rng=0), "expected rng to be a numpy.random.Generator, got int"),
+    (lambda: nn.Conv2d(4, 6, 3, groups=4), "Conv2d: expected groups to divide the channels, got 4 in, 6 out and gr"),
+    (lambda: nn.Conv2d(6, 4, 3, groups=4), "Conv2d: expected groups to divide the channels, got 6 in, 4 out and gr"),
+    (lambda: nn.Conv2d(1, 1, 3, groups=0), "Conv2d: expected groups of at least 1, got 0"),
+    (lambda: nn.Conv2d(1, 1, 0), "Conv2d: expected kernel_size .*got 0"),
+    (lambda: nn.Conv2d(1, 1, (1, 2, 3)), "Conv2d: expected kernel_size"),
+    (lambda: nn.Conv2d(1, 1, 3, stride=0), "Conv2d: expected stride"),
+    (lambda: nn.Conv2d(1, 1, 3, padding=-1), "Conv2d: expected padding"),
+    (lambda: nn.Conv2d(1, 1, 3, dilation=0), "Conv2d: expected dilation"),
+    (lambda: nn.Conv2d(1, 1, 3, padding="full"), "Conv2d: expected padding of integers, 'valid', or 'same'"),
+    (lambda: nn.Conv2d(1, 1, 3, 2, "same"), r"'same' with stride 1, got 'same' with \(2, 2\)"),
+    (lambda: nn.MaxPool2d(0), "MaxPool2d: expected kernel_size"),
+    (lambda: nn.MaxPool2d(2, 0), "MaxPool2d: expected stride"),
+    (lambda: nn.MaxPool2d(3, padding=2), r"MaxPool2d: expected padding of at most half the window \(3, 3\), got 2"),
+    (lambda: nn.MaxPool2d(2, dilation=0), "MaxPool2d: expected dilation"),
+    (lambda: nn.AvgPool2d(2, padding=(0, 2)), r"AvgPool2d: expected padding of at most half the window"),
+    (lambda: nn.AdaptiveAvgPool2d(0), "AdaptiveAvgPool2d: expected an output_size .* got 0"),
+    (lambda: nn.AdaptiveAvgPool2d((1, 2, 3)), "AdaptiveAvgPool2d: expected an output_size"),
+    (lambda: nn.BatchNorm1d(0), "BatchNorm1d: expected num_features of at least 1, got 0"),
+    (lambda: nn.BatchNorm2d(3, eps=-1.0), r"BatchNorm2d: expected eps to be a number in \[0, inf\], got -1.0"),
+    (lambda: nn.BatchNorm2d(3, momentum=1.5), r"BatchNorm2d: expected momentum to be a number in \[0, 1\], got 1.5"),
+    (lambda: nn.LayerNorm(0), "LayerNorm: expected normalized_shape of at least 1, got 0"),
+    (lambda: nn.LayerNorm(()), r"LayerNorm: expected normalized_shape of at least 1, got \(\)"),
+    (lambda: nn.LayerNorm(3, eps=float("nan")), "LayerNorm: expected eps"),
+    (lambda: nn.GroupNorm(3, 4), "GroupNorm: expected num_groups to divide num_channels, got 3 and 4"),
+    (lambda: nn.GroupNorm(0, 4), "GroupNorm: expected num_groups of at least 1, got 0"),
+    (lambda: nn.Dropout(1.5), r"Dropout: expected p to be a number in \[0, 1\], got 1.5"),
+    (lambda: nn.Dropout2d(-0.1), r"Dropout2d: expected p to be a number in \[0, 1\], got -0.1"),
+    (lambda: nn.Dropout("half"), r"Dropout: expected p to be a number in \[0, 1\], got 'half'"),
+    (lambda: nn.LeakyReLU(float("inf")), "LeakyReLU: expected negative_slope"),
+    (lambda: nn.ELU(None), "ELU: expected alpha"),
+    (lambda: nn.GELU("fast"), "GELU: expected approximate to be one of 'none', 'tanh', got 'fast'"),
+    (lambda: nn.Softplus(0.0), "Softplus: expected beta other than 0, got 0"),
+    (lambda: nn.Softmax(None), "Softmax: expected dim to be an integer, got None"),
+    (lambda: nn.Unflatten(1, (2, -2)), "Unflatten: expected unflattened_size of at least -1"),
+    (lambda: nn.Embedding(0, 3), "Embedding: expected num_embeddings of at least 1, got 0"),
+    (lambda: nn.Embedding(3, 3, 3), r"Embedding: expected padding_idx in \[-3, 3\), got 3"),
+    (lambda: nn.MSELoss(reduction="avg"), "MSELoss: expected reduction to be one of 'mean', 'sum', 'none', got 'avg'"),
+    (lambda: nn.CrossEntropyLoss(label_smoothing=2), r"CrossEntropyLoss: expected label_smoothing .* \[0, 1\], got 2"),
+]
+
+
+@pytest.mark.parametrize("make, message", WRONG, ids=[message[:40] for _, message in WRONG])
+def test_wrong_arguments(make, message):
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_a_weight_is_a_tensor():
+    with pytest.raises(DtypeError, match="CrossEntropyLoss: expected weight to be a Tensor, got ndarray"):
+        nn.CrossEntropyLoss(np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "layer, text",
+    [
+        (nn.Conv2d(4, 4, (3, 2), 2, 1, 2, 2, False), "Conv2d(4, 4, kernel_size=(3, 2), stride=(2, 2), padding=(1, 1), "
+         "dilation=(2, 2), groups=2, bias=False)"),
+        (nn.Conv2d(1, 2, 3, padding="same"), "Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1), padding='same')"),
+        (nn.MaxPool2d(2), "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)"),
+        (nn.AvgPool2d(2, 1), "AvgPool2d(kernel_size=2, stride=1, padding=0)"),
+        (nn.AdaptiveAvgPool2d((1, None)), "AdaptiveAvgPool2d(output_size=(1, None))"),
+        (nn.BatchNorm1d(3), "BatchNorm1d(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)"),
+        (nn.LayerNorm(3), "LayerNorm((3,), eps=1e-05, elementwise_affine=True)"),
+        (nn.GroupNorm(2, 4), "GroupNorm(2, 4, eps=1e-05, affine=True)"),
+        (nn.Dropout(), "Dropout(p=0.5)"),
+        (nn.LeakyReLU(), "LeakyReLU(negative_slope=0.01)"),
+        (nn.ELU(), "ELU(alpha=1.0)"),
+        (nn.GELU(), "GELU(approximate='none')"),
+        (nn.Softplus(), "Softplus(beta=1.0, threshold=20.0)"),
+        (nn.Softmax(1), "Softmax(dim=1)"),
+        (nn.Flatten(), "Flatten(start_dim=1, end_dim=-1)"),
+        (nn.Unflatten(1, (2, 3)), "Unflatten(dim=1, unflattened_size=(2, 3))"),
+        (nn.Embedding(3, 4, padding_idx=0), "Embedding(3, 4, padding_idx=0)"),
+        (nn.ReLU(), "ReLU()"),
+        (nn.MSELoss(), "MSELoss()"),
+    ],
+    ids=lambda value: value.split("(")[0] if isinstance(value, str) else "",
+)
+def test_repr(layer, text):
+    assert repr(layer) == text
+
+
+def test_functional_has_every_operation_of_a_layer():
+    from minigrad.nn import functional
+
+    for name in functional.__all__:
+        assert getattr(functional, name) is getattr(ops, name)
+    assert {"relu", "conv2d", "cross_entropy", "batch_norm", "dropout", "linear"} <= set(functional.__all__)
