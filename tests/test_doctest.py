@@ -10,7 +10,7 @@ import pytest
 import minigrad
 
 MODULES = ["minigrad"] + [module.name for module in pkgutil.walk_packages(minigrad.__path__, "minigrad.")]
-# what an example may use without importing it, besides the names of its own module
+# what every example may use without importing it
 NAMES = {"minigrad": minigrad, "np": np}
 NAMES |= {
     module.name: importlib.import_module(f"minigrad.{module.name}")
@@ -22,7 +22,10 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of(name):
+    """They see NAMES, what the package of their module exports, and the names of the module itself."""
     module = importlib.import_module(name)
+    package = importlib.import_module(name.rpartition(".")[0] or name)
+    exported = {entry: getattr(package, entry) for entry in getattr(package, "__all__", ())}
     minigrad.manual_seed(0)
-    failed, _ = doctest.testmod(module, extraglobs=NAMES, optionflags=FLAGS, verbose=False)
+    failed, _ = doctest.testmod(module, globs={**NAMES, **exported, **vars(module)}, optionflags=FLAGS, verbose=False)
     assert failed == 0
