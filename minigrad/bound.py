@@ -1,4 +1,4 @@
-"""What `minigrad.ops` binds to Tensor from its literal table METHODS, declared for type checkers.
+"""What `minigrad.ops.methods` binds to Tensor from its literal table, declared for type checkers.
 
 A test keeps both equal.
 """

@@ -1,40 +1,18 @@
 """The operations, a file for each family: forward and backward of one stand next to each other.
 
-`METHODS` is the one table that binds them to Tensor; `minigrad.bound` declares the same names for type checkers.
+`METHODS` is the one table that binds them to Tensor.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from minigrad.ops.activation import elu, gelu, leaky_relu, log_softmax, relu, silu, softmax, softplus
-from minigrad.ops.arithmetic import (
-    add,
-    div,
-    floor_divide,
-    maximum,
-    minimum,
-    mul,
-    neg,
-    pow,
-    radd,
-    rdiv,
-    remainder,
-    rfloor_divide,
-    rmul,
-    rpow,
-    rremainder,
-    rsub,
-    sub,
-)
+from minigrad.ops.arithmetic import add, div, floor_divide, maximum, minimum, mul, neg, pow, remainder, sub
 from minigrad.ops.compare import (
     bitwise_and,
     bitwise_not,
     bitwise_or,
     bitwise_xor,
-    differs,
     eq,
-    equals,
     ge,
     gt,
     isfinite,
@@ -48,20 +26,7 @@ from minigrad.ops.compare import (
     lt,
     ne,
 )
-from minigrad.ops.convert import (
-    clone,
-    contiguous,
-    cpu,
-    cuda,
-    to,
-    to_bfloat16,
-    to_bool,
-    to_double,
-    to_float,
-    to_half,
-    to_int,
-    to_long,
-)
+from minigrad.ops.convert import clone, contiguous, to
 from minigrad.ops.convolve import conv2d
 from minigrad.ops.elementwise import (
     abs,
@@ -87,11 +52,11 @@ from minigrad.ops.elementwise import (
 from minigrad.ops.entropy import cross_entropy, nll_loss
 from minigrad.ops.extremum import amax, amin, argmax, argmin, max, min
 from minigrad.ops.index import embedding, gather, getitem, index_select, one_hot, take_along_dim
-from minigrad.ops.inplace import add_, copy_, fill_, mul_, setitem, zero_
 from minigrad.ops.join import cat, chunk, narrow, pad, split, stack, unbind
-from minigrad.ops.linalg import linear, matmul, rmatmul
+from minigrad.ops.linalg import linear, matmul
 from minigrad.ops.losses import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from minigrad.ops.mask import masked_fill, tril, triu, where
+from minigrad.ops.methods import METHODS
 from minigrad.ops.noise import dropout, dropout2d
 from minigrad.ops.normalize import batch_norm, group_norm, layer_norm
 from minigrad.ops.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
@@ -116,7 +81,6 @@ from minigrad.ops.shape import (
     unsqueeze,
     view,
 )
-from minigrad.tensor import Tensor
 
 __all__ = [
     "abs",
@@ -246,164 +210,3 @@ __all__ = [
     "view",
     "where",
 ]
-
-METHODS: dict[str, Any] = {
-    # operators
-    "__add__": add,
-    "__radd__": radd,
-    "__sub__": sub,
-    "__rsub__": rsub,
-    "__mul__": mul,
-    "__rmul__": rmul,
-    "__truediv__": div,
-    "__rtruediv__": rdiv,
-    "__floordiv__": floor_divide,
-    "__rfloordiv__": rfloor_divide,
-    "__mod__": remainder,
-    "__rmod__": rremainder,
-    "__pow__": pow,
-    "__rpow__": rpow,
-    "__neg__": neg,
-    "__matmul__": matmul,
-    "__rmatmul__": rmatmul,
-    "__abs__": abs,
-    "__eq__": equals,
-    "__ne__": differs,
-    "__lt__": lt,
-    "__le__": le,
-    "__gt__": gt,
-    "__ge__": ge,
-    "__and__": bitwise_and,
-    "__rand__": bitwise_and,
-    "__or__": bitwise_or,
-    "__ror__": bitwise_or,
-    "__xor__": bitwise_xor,
-    "__rxor__": bitwise_xor,
-    "__invert__": bitwise_not,
-    # arithmetic
-    "matmul": matmul,
-    "maximum": maximum,
-    "minimum": minimum,
-    "pow": pow,
-    # elementwise
-    "abs": abs,
-    "ceil": ceil,
-    "clamp": clamp,
-    "cos": cos,
-    "erf": erf,
-    "exp": exp,
-    "expm1": expm1,
-    "floor": floor,
-    "log": log,
-    "log1p": log1p,
-    "reciprocal": reciprocal,
-    "round": round,
-    "rsqrt": rsqrt,
-    "sigmoid": sigmoid,
-    "sign": sign,
-    "sin": sin,
-    "sqrt": sqrt,
-    "square": square,
-    "tanh": tanh,
-    # activation
-    "elu": elu,
-    "gelu": gelu,
-    "leaky_relu": leaky_relu,
-    "log_softmax": log_softmax,
-    "relu": relu,
-    "silu": silu,
-    "softmax": softmax,
-    "softplus": softplus,
-    # comparison and logic
-    "bitwise_and": bitwise_and,
-    "bitwise_not": bitwise_not,
-    "bitwise_or": bitwise_or,
-    "bitwise_xor": bitwise_xor,
-    "eq": eq,
-    "ge": ge,
-    "gt": gt,
-    "isfinite": isfinite,
-    "isinf": isinf,
-    "isnan": isnan,
-    "le": le,
-    "logical_and": logical_and,
-    "logical_not": logical_not,
-    "logical_or": logical_or,
-    "logical_xor": logical_xor,
-    "lt": lt,
-    "ne": ne,
-    # reduction
-    "all": all,
-    "amax": amax,
-    "amin": amin,
-    "any": any,
-    "argmax": argmax,
-    "argmin": argmin,
-    "cumsum": cumsum,
-    "logsumexp": logsumexp,
-    "max": max,
-    "mean": mean,
-    "min": min,
-    "norm": norm,
-    "prod": prod,
-    "std": std,
-    "sum": sum,
-    "var": var,
-    # shape
-    "T": property(t),
-    "mT": property(matrix_transpose),
-    "broadcast_to": broadcast_to,
-    "expand": expand,
-    "expand_as": expand_as,
-    "flatten": flatten,
-    "flip": flip,
-    "permute": permute,
-    "repeat": repeat,
-    "reshape": reshape,
-    "roll": roll,
-    "squeeze": squeeze,
-    "swapaxes": swapaxes,
-    "t": t,
-    "tile": tile,
-    "transpose": transpose,
-    "unflatten": unflatten,
-    "unsqueeze": unsqueeze,
-    "view": view,
-    # joining and taking apart
-    "chunk": chunk,
-    "narrow": narrow,
-    "split": split,
-    "unbind": unbind,
-    # index and mask
-    "__getitem__": getitem,
-    "gather": gather,
-    "index_select": index_select,
-    "masked_fill": masked_fill,
-    "take_along_dim": take_along_dim,
-    "tril": tril,
-    "triu": triu,
-    # convert
-    "bfloat16": to_bfloat16,
-    "bool": to_bool,
-    "clone": clone,
-    "contiguous": contiguous,
-    "cpu": cpu,
-    "cuda": cuda,
-    "double": to_double,
-    "float": to_float,
-    "half": to_half,
-    "int": to_int,
-    "long": to_long,
-    "to": to,
-    # in place
-    "__setitem__": setitem,
-    "copy_": copy_,
-    "fill_": fill_,
-    "zero_": zero_,
-    "add_": add_,
-    "mul_": mul_,
-}
-
-for _name, _function in METHODS.items():
-    setattr(Tensor, _name, _function)
-del _name, _function
