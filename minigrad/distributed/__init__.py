@@ -1,7 +1,9 @@
 """Data-parallel training: ranks and their collectives, buckets, the reducer, replicas."""
 
+from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
@@ -16,10 +18,12 @@ __all__ = [
     "DDP",
     "DistributedDataParallel",
     "ReduceOp",
+    "ShmCommunicator",
     "SoloCommunicator",
     "ThreadCommunicator",
     "ThreadWorld",
     "Work",
+    "init",
     "plan_buckets",
     "run",
 ]

@@ -15,6 +15,9 @@ from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.errors import DistributedError, RankFailedError
 
 T = TypeVar("T")
+thread_rank: contextvars.ContextVar[ThreadCommunicator | None] = contextvars.ContextVar(
+    "minigrad_thread_rank", default=None
+)  # the rank that this thread is, for `init`
 
 
 def run(
@@ -49,6 +52,7 @@ def run(
 
     def body(comm: ThreadCommunicator) -> None:
         set_noise_key(comm.rank)
+        thread_rank.set(comm)
         try:
             results[comm.rank] = fn(comm, *args)
         except BaseException as error:

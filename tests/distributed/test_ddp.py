@@ -1,4 +1,4 @@
-"""DistributedDataParallel: any shards give the gradient of the mean over the global batch, on replicas that stay equal."""
+"""DistributedDataParallel: any shards give the gradient of the mean over the global batch, on equal replicas."""
 
 import copy
 

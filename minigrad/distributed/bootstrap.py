@@ -1,0 +1,234 @@
+"""Which rank am I, of how many, and how do I reach the others? Read from the environment; pure up to `init`.
+
+Precedence: an argument, `MINIGRAD_*`, torchrun's names, an MPI launcher's, a Slurm step's, a world of one. A source
+that is set by half is an error that names what is missing: guessing would start N worlds of one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+from minigrad.backend.device import CPU, Device
+from minigrad.distributed.comm.base import Communicator, check_world, default_timeout_s
+from minigrad.distributed.comm.rendezvous import Rendezvous
+from minigrad.distributed.comm.shm import ShmCommunicator
+from minigrad.distributed.comm.solo import SoloCommunicator
+from minigrad.distributed.run import thread_rank
+from minigrad.errors import ArgumentError
+
+Backend = Literal["solo", "shm", "mpi", "nccl"]
+BACKENDS: tuple[Backend, ...] = ("solo", "shm", "mpi", "nccl")
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among the others.
+
+    Attributes:
+        rank, world_size: In the world.
+        local_rank, local_world_size: On this host; the device of a GPU rank is its local_rank.
+        source: Who said so: "arguments", "minigrad", "torchrun", "mpi", "slurm" or "alone".
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    source: str = "alone"
+
+
+_NAMES: dict[str, list[tuple[str, str, str, str]]] = {  # rank, world size, local rank, local world size
+    "minigrad": [("MINIGRAD_RANK", "MINIGRAD_WORLD_SIZE", "MINIGRAD_LOCAL_RANK", "MINIGRAD_LOCAL_WORLD_SIZE")],
+    "torchrun": [("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")],
+    "mpi": [
+        (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ],
+}
+
+
+def detect(environ: Mapping[str, str]) -> Place:
+    """This process's place, from environment variables.
+
+    Raises:
+        ArgumentError: a source gives a rank without a world size or the reverse, or values that are no ranks.
+
+    Example:
+        >>> detect({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+        Place(rank=3, world_size=8, local_rank=1, local_world_size=8, source='torchrun')
+    """
+    for source, groups in _NAMES.items():
+        for rank, world, local, local_world in groups:
+            if rank in environ or world in environ:
+                return _place(environ, source, rank, world, local, local_world)
+    if "SLURM_STEP_ID" in environ and _integer(environ, "SLURM_STEP_NUM_TASKS", 1) > 1:
+        place = _place(environ, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
+        return Place(place.rank, place.world_size, place.local_rank, _slurm_tasks_here(environ, place), "slurm")
+    return Place()
+
+
+def _place(environ: Mapping[str, str], source: str, rank: str, world: str, local: str, local_world: str) -> Place:
+    for name, partner in ((rank, world), (world, rank)):
+        if name not in environ:
+            raise ArgumentError(f"init: expected {rank} and {world} both set, got only {partner}: set {name} too")
+    mine, size = _integer(environ, rank), _integer(environ, world)
+    check_world(f"init ({rank}, {world})", mine, size)
+    here = _integer(environ, local_world, size)
+    at = _integer(environ, local, mine)
+    check_world(f"init ({local or 'local rank'}, {local_world or 'local world size'})", at, max(here, at + 1))
+    return Place(mine, size, at, here, source)
+
+
+def _integer(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environ.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError as error:
+        raise ArgumentError(f"init: expected an integer in {name}, got {text!r}") from error
+
+
+def _slurm_tasks_here(environ: Mapping[str, str], place: Place) -> int:
+    """Tasks on this node, from a list such as "2(x3),1": three nodes with two tasks, then one with one."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE")
+    if text is None:
+        return place.world_size
+    counts: list[int] = []
+    try:
+        for part in text.split(","):
+            count, _, times = part.removesuffix(")").partition("(x")
+            counts += [int(count)] * int(times or 1)
+        return counts[_integer(environ, "SLURM_NODEID", 0)]
+    except (ValueError, IndexError) as error:
+        raise ArgumentError(
+            f"init: expected SLURM_STEP_TASKS_PER_NODE like '2(x3),1' with an entry for this node, got {text!r}"
+        ) from error
+
+
+def choose_backend(place: Place, device: Device, backend: str | None) -> Backend:
+    """The kind of communicator: the one asked for, else what fits the place and the device.
+
+    Raises:
+        ArgumentError: an unknown name, "solo" for several ranks, or several hosts without MPI or NCCL.
+    """
+    if backend is not None:
+        for known in BACKENDS:
+            if backend == known:
+                if known == "solo" and place.world_size > 1:
+                    raise ArgumentError(f"init: expected a world of one for backend 'solo', got {place.world_size}")
+                return known
+        raise ArgumentError(f"init: expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
+    if place.world_size == 1:
+        return "solo"
+    if device.type == "cuda":
+        return "nccl"
+    if place.source == "mpi":
+        return "mpi"
+    if place.local_world_size != place.world_size:
+        raise ArgumentError(
+            f"init: expected all ranks on one host for shared memory, got {place.local_world_size} of "
+            f"{place.world_size} here: start the script with mpirun"
+        )
+    return "shm"
+
+
+def init(
+    *,
+    backend: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    device: str | Device | None = None,
+    timeout_s: float | None = None,
+) -> Communicator:
+    """The communicator of this rank, as the script was started.
+
+    Inside `distributed.run` it is the thread's; else it follows the environment, see the module's docstring. Alone
+    it is a world of one, so that the same script runs in every way.
+
+    Args:
+        backend: "solo", "shm", "mpi" or "nccl"; by default $MINIGRAD_BACKEND, else what fits.
+        rank, world_size: Instead of the environment's; both or none.
+        device: "cpu" by default; "cuda" means the GPU of the local rank.
+        timeout_s: How long a collective waits; $MINIGRAD_TIMEOUT_S or 300 s by default.
+
+    Raises:
+        ArgumentError: see `detect` and `choose_backend`.
+        CollectiveTimeoutError, RankFailedError: the others did not come, or know another key.
+    """
+    if (rank is None) != (world_size is None):
+        missing = "rank" if rank is None else "world_size"
+        raise ArgumentError(f"init: expected rank and world_size both or neither, got no {missing}")
+    threaded = thread_rank.get()
+    if threaded is not None and rank is None and backend in (None, "threads"):
+        return threaded
+    place = detect(os.environ)
+    if rank is not None and world_size is not None:
+        check_world("init", rank, world_size)
+        place = Place(rank, world_size, place.local_rank if place.source != "alone" else rank, world_size, "arguments")
+    where = _local_device(device, place)
+    chosen = choose_backend(place, where, backend if backend is not None else os.environ.get("MINIGRAD_BACKEND"))
+    return _connect(chosen, place, where, default_timeout_s(timeout_s))
+
+
+def _local_device(device: str | Device | None, place: Place) -> Device:
+    if device is None:
+        return CPU
+    return Device(f"cuda:{place.local_rank}") if device == "cuda" else Device(device)
+
+
+def _connect(backend: Backend, place: Place, device: Device, timeout_s: float) -> Communicator:
+    if backend == "solo":
+        return SoloCommunicator(device)
+    if backend == "shm":
+        meeting = meet(place, os.environ, timeout_s)
+        try:
+            return _tell_peers(ShmCommunicator(place.rank, place.world_size, meeting.all_gather, timeout_s=timeout_s))
+        finally:
+            meeting.close()
+    raise ArgumentError(f"init: expected a backend that this version has, got {backend!r}")
+
+
+def _tell_peers(comm: ShmCommunicator) -> ShmCommunicator:
+    """Let the other ranks know when this process ends, and of the exception that ends it."""
+    report = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        comm.abort(f"it raised {kind.__name__}: {error}")
+        report(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(comm.close)
+    return comm
+
+
+def meet(place: Place, environ: Mapping[str, str], timeout_s: float) -> Rendezvous:
+    """The rendezvous that the environment describes: MASTER_ADDR, MASTER_PORT and the secret MINIGRAD_AUTHKEY.
+
+    Raises:
+        ArgumentError: one of them is missing; all that are get named.
+    """
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "MINIGRAD_AUTHKEY") if not environ.get(name)]
+    if missing and place.world_size > 1:
+        raise ArgumentError(
+            f"init: expected MASTER_ADDR, MASTER_PORT and MINIGRAD_AUTHKEY for {place.world_size} ranks, got no "
+            f"{', '.join(missing)}: start with python -m minigrad.distributed.launch, or set them alike on all ranks"
+        )
+    port = _integer(environ, "MASTER_PORT", 0)
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        port += 1  # torchrun's own store listens on MASTER_PORT
+    key = environ.get("MINIGRAD_AUTHKEY", "alone").encode()
+    address = environ.get("MASTER_ADDR", "127.0.0.1")
+    return Rendezvous(place.rank, place.world_size, address, port, key, timeout_s)

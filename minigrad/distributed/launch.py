@@ -1,0 +1,192 @@
+"""Start a script as N ranks on this host: `python -m minigrad.distributed.launch -n 4 script.py --its --arguments`.
+
+Every rank gets MINIGRAD_RANK, MINIGRAD_WORLD_SIZE and their local twins, MASTER_ADDR, MASTER_PORT and a fresh
+MINIGRAD_AUTHKEY, and its share of the cores as BLAS threads. Lines of output are prefixed with the rank. When a rank
+fails, the others are ended and the last lines that it wrote to stderr are shown again; no child is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import ctypes
+import math
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import IO
+
+from minigrad.distributed.comm.rendezvous import free_port
+
+_GRACE_S = 5.0
+_POLL_S = 0.02
+_TAIL_LINES = 60
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_PR_SET_PDEATHSIG = 1
+
+
+class Rank:
+    """One started process, and the threads that pass its output on."""
+
+    def __init__(self, rank: int, command: list[str], environment: dict[str, str]) -> None:
+        self.rank = rank
+        self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        self.ended_at = math.inf
+        self._threads: list[threading.Thread] = []
+
+    def watch(self) -> None:
+        """Start to pass output on and to wait for the end; after all were started: a fork must not meet a thread."""
+        streams = ((self.process.stdout, sys.stdout, None), (self.process.stderr, sys.stderr, self.tail))
+        for source, target, tail in streams:
+            self._start(_pass_on, source, target, f"[{self.rank}] ", tail)
+        self._start(self._note_end)
+
+    def _start(self, body: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=body, args=arguments, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _note_end(self) -> None:
+        self.process.wait()
+        self.ended_at = time.monotonic()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and everything that it started."""
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def finish(self) -> None:
+        """Wait until all output was passed on; nothing of the rank's process group is left."""
+        self.process.wait()
+        self.signal(signal.SIGKILL)
+        for thread in self._threads:
+            thread.join(_GRACE_S)
+
+
+def _die_with_parent() -> None:
+    """In the child: end when the launcher is killed, even where it has no time to end its children."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _pass_on(source: IO[str], target: IO[str], prefix: str, tail: collections.deque[str] | None) -> None:
+    for line in source:
+        text = line if line.endswith("\n") else line + "\n"
+        target.write(prefix + text)
+        target.flush()
+        if tail is not None:
+            tail.append(text)
+
+
+def environment_of(rank: int, world_size: int, port: int, key: str, base: dict[str, str]) -> dict[str, str]:
+    """The environment of a rank: what `distributed.init` reads, and its share of the cores."""
+    threads = str(max(1, (os.cpu_count() or 1) // world_size))
+    return {
+        **{name: threads for name in _THREADS},
+        **base,
+        "MINIGRAD_RANK": str(rank),
+        "MINIGRAD_WORLD_SIZE": str(world_size),
+        "MINIGRAD_LOCAL_RANK": str(rank),
+        "MINIGRAD_LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "MINIGRAD_AUTHKEY": key,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def launch(command: Sequence[str], world_size: int) -> int:
+    """Run a command as world_size ranks, and return the exit status of the first that failed, else 0."""
+    port, key = free_port(), secrets.token_hex(16)
+    ranks: list[Rank] = []
+    interrupted: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        interrupted.append(number)
+        for rank in ranks:
+            rank.signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for rank in range(world_size):
+            ranks.append(Rank(rank, list(command), environment_of(rank, world_size, port, key, dict(os.environ))))
+        for started in ranks:
+            started.watch()
+        failed = _wait(ranks, interrupted)
+    finally:
+        _end(ranks)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if failed is not None:
+        return _report(failed)
+    return 128 + interrupted[0] if interrupted else 0
+
+
+def _wait(ranks: list[Rank], interrupted: list[int]) -> Rank | None:
+    """Wait until all ranks have ended, or some have failed: the first of those, as the others mostly follow from it."""
+    while not interrupted and any(rank.ended_at == math.inf for rank in ranks):
+        if any(rank.ended_at < math.inf and rank.process.returncode for rank in ranks):
+            break
+        time.sleep(_POLL_S)
+    failed = [rank for rank in ranks if rank.ended_at < math.inf and rank.process.returncode]
+    return min(failed, key=lambda rank: rank.ended_at, default=None) if not interrupted else None
+
+
+def _end(ranks: list[Rank]) -> None:
+    """End what still runs: politely at first, then not."""
+    deadline = time.monotonic() + _GRACE_S
+    for rank in ranks:
+        if rank.process.poll() is None:
+            rank.signal(signal.SIGTERM)
+    for rank in ranks:
+        try:
+            rank.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.signal(signal.SIGKILL)
+        rank.finish()
+
+
+def _report(failed: Rank) -> int:
+    code = failed.process.returncode
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    print(f"launch: rank {failed.rank} failed first: it {how}", file=sys.stderr)
+    if failed.tail:
+        print(f"launch: the last that rank {failed.rank} wrote to stderr:", file=sys.stderr)
+        sys.stderr.writelines("  " + line for line in failed.tail)
+    return 128 - code if code < 0 else code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m minigrad.distributed.launch", description=__doc__)
+    parser.add_argument("-n", "--nproc-per-node", "--nproc_per_node", type=int, required=True, help="number of ranks")
+    parser.add_argument("-m", "--module", action="store_true", help="script is the name of a module")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if options.nproc_per_node < 1:
+        parser.error(f"argument -n: expected at least 1 rank, got {options.nproc_per_node}")
+    command = [sys.executable, *(["-m"] if options.module else []), options.script, *options.arguments]
+    return launch(command, options.nproc_per_node)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

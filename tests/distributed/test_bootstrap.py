@@ -1,0 +1,108 @@
+"""Which rank am I? From the environment of every launcher, and errors that name what is missing."""
+
+import pytest
+
+from minigrad.backend.device import CPU, Device
+from minigrad.distributed import SoloCommunicator, init, run
+from minigrad.distributed.bootstrap import Place, choose_backend, detect, meet
+from minigrad.errors import ArgumentError
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    "environ, place",
+    [
+        ({}, Place()),
+        (TORCHRUN, Place(5, 8, 1, 4, "torchrun")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Place(1, 2, 1, 2, "torchrun")),
+        ({"MINIGRAD_RANK": "0", "MINIGRAD_WORLD_SIZE": "2", **TORCHRUN}, Place(0, 2, 0, 2, "minigrad")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, Place(1, 4, 1, 4, "mpi")),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, Place(3, 4, 1, 2, "mpi")),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "2",
+                "OMPI_COMM_WORLD_SIZE": "4",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            },
+            Place(2, 4, 0, 2, "mpi"),
+        ),
+        (
+            {
+                "SLURM_STEP_ID": "0",
+                "SLURM_STEP_NUM_TASKS": "7",
+                "SLURM_PROCID": "6",
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+                "SLURM_NODEID": "3",
+            },
+            Place(6, 7, 0, 1, "slurm"),
+        ),
+        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Place()),  # a batch script, no step
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, Place()),
+    ],
+)
+def test_detect(environ, place):
+    assert detect(environ) == place
+
+
+@pytest.mark.parametrize(
+    "environ, words",
+    [
+        ({"RANK": "1"}, "RANK and WORLD_SIZE both set, got only RANK: set WORLD_SIZE too"),
+        ({"MINIGRAD_WORLD_SIZE": "2"}, "set MINIGRAD_RANK too"),
+        ({"PMI_RANK": "0"}, "set PMI_SIZE too"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "0 <= rank < world_size, got rank 2 of 2"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "an integer in RANK, got 'x'"),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "set SLURM_PROCID too"),
+        (
+            {
+                "SLURM_STEP_ID": "0",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "two",
+            },
+            "SLURM_STEP_TASKS_PER_NODE like",
+        ),
+    ],
+)
+def test_half_set_or_wrong(environ, words):
+    with pytest.raises(ArgumentError, match=words):
+        detect(environ)
+
+
+def test_backend_follows_from_the_place_and_the_device():
+    assert choose_backend(Place(), CPU, None) == "solo"
+    assert choose_backend(Place(0, 2, 0, 2, "minigrad"), CPU, None) == "shm"
+    assert choose_backend(Place(0, 2, 0, 2, "mpi"), CPU, None) == "mpi"
+    assert choose_backend(Place(0, 2, 0, 2, "torchrun"), Device("cuda"), None) == "nccl"
+    assert choose_backend(Place(0, 2, 0, 2, "torchrun"), CPU, "mpi") == "mpi"
+    with pytest.raises(ArgumentError, match="all ranks on one host for shared memory, got 4 of 8"):
+        choose_backend(Place(0, 8, 0, 4, "torchrun"), CPU, None)
+    with pytest.raises(ArgumentError, match="a backend of solo, shm, mpi, nccl, got 'gloo'"):
+        choose_backend(Place(), CPU, "gloo")
+    with pytest.raises(ArgumentError, match="a world of one for backend 'solo', got 2"):
+        choose_backend(Place(0, 2), CPU, "solo")
+
+
+def test_the_rendezvous_names_all_that_is_missing():
+    with pytest.raises(ArgumentError, match="2 ranks, got no MASTER_PORT, MINIGRAD_AUTHKEY"):
+        meet(Place(0, 2, 0, 2, "torchrun"), {"MASTER_ADDR": "localhost"}, 1.0)
+
+
+def test_init_alone_is_a_world_of_one(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MINIGRAD_RANK", "PMI_RANK", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert isinstance(init(), SoloCommunicator)
+    with pytest.raises(ArgumentError, match="both or neither, got no world_size"):
+        init(rank=0)
+    with pytest.raises(ArgumentError, match="seconds > 0"):
+        init(timeout_s=-1.0)
+    monkeypatch.setenv("MINIGRAD_TIMEOUT_S", "soon")
+    with pytest.raises(ArgumentError, match="seconds > 0, got 'soon'"):
+        init()
+
+
+def test_init_under_thread_ranks_is_the_thread_s():
+    assert run(lambda comm: init() is comm, 3) == [True, True, True]

@@ -1,0 +1,117 @@
+"""The launcher: one script as several processes, and nothing left of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import minigrad
+
+SCRIPT = """
+import os, sys, time
+import numpy as np
+from minigrad import distributed
+comm = distributed.init()
+array = np.ones(3) * (comm.rank + 1)
+comm.all_reduce(array).wait()
+print("sum", int(array[0]), "threads", os.environ["OMP_NUM_THREADS"], "of", comm.world_size, flush=True)
+mode = sys.argv[1] if len(sys.argv) > 1 else ""
+if mode == "raise" and comm.rank == 1:
+    raise ValueError("boom")
+if mode == "kill" and comm.rank == 1:
+    os.kill(os.getpid(), 9)
+if mode == "exit" and comm.rank == 1:
+    sys.exit(7)
+if mode == "sleep":
+    print("pid", os.getpid(), flush=True)
+    time.sleep(60)
+comm.barrier()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def _command(*arguments):
+    return [sys.executable, "-m", "minigrad.distributed.launch", *arguments]
+
+
+def _environment():
+    """With the package under test first, installed or not."""
+    return {**os.environ, "MINIGRAD_TIMEOUT_S": "15", "PYTHONPATH": str(Path(minigrad.__file__).parents[1])}
+
+
+def _launch(*arguments, timeout_s=40.0):
+    options = {"capture_output": True, "text": True, "timeout": timeout_s, "env": _environment()}
+    return subprocess.run(_command(*arguments), **options)
+
+
+def test_output_is_prefixed_with_the_rank(script):
+    done = _launch("-n", "2", script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line[:9] for line in done.stdout.splitlines()) == ["[0] sum 3", "[1] sum 3"]
+    assert f"threads {max(1, os.cpu_count() // 2)} of 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "mode, code, words",
+    [
+        ("raise", 1, "ValueError: boom"),
+        ("kill", 137, "rank 1 failed first: it was ended by SIGKILL"),
+        ("exit", 7, "rank 1 failed first: it exited with status 7"),
+    ],
+)
+def test_first_failing_rank_is_reported_and_the_others_end(script, mode, code, words):
+    started = time.monotonic()
+    done = _launch("--nproc-per-node", "3", script, mode)
+    assert done.returncode == code
+    assert "launch: rank 1 failed first" in done.stderr and words in done.stderr
+    assert time.monotonic() - started < 15.0
+
+
+def _gone(pid):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X")
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_child_is_left(script, number):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": _environment()}
+    with subprocess.Popen(_command("-n", "2", script, "sleep"), **options) as process:
+        pids = []
+        for line in process.stdout:
+            if "pid" in line:
+                pids.append(int(line.split()[-1]))
+            if len(pids) == 2:
+                break
+        process.send_signal(number)
+        process.wait(20.0)
+        assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
+    deadline = time.monotonic() + 10.0
+    while not all(map(_gone, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(map(_gone, pids))
+
+
+def test_two_launches_at_once_do_not_clash(script):
+    options = {"stdout": subprocess.PIPE, "text": True, "env": _environment()}
+    started = [subprocess.Popen(_command("-n", "2", script), **options) for _ in range(2)]
+    for process in started:
+        output, _ = process.communicate(timeout=40.0)
+        assert process.returncode == 0 and output.count("sum 3") == 2
+
+
+def test_wrong_number_of_ranks(script):
+    done = _launch("-n", "0", script)
+    assert done.returncode == 2 and "expected at least 1 rank, got 0" in done.stderr

@@ -1,0 +1,77 @@
+"""How processes meet: with the key, in time, or with an error that names who is missing."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
+from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
+
+
+def _meet(world_size, keys, timeout_s=5.0, before=None):
+    """What each rank got: the gathered bytes, or its error."""
+    port, found = free_port(), [None] * world_size
+
+    def body(rank):
+        try:
+            meeting = Rendezvous(rank, world_size, "127.0.0.1", port, keys[rank], timeout_s)
+            found[rank] = [meeting.all_gather(f"{rank} {i}".encode()) for i in range(2)]
+            meeting.close()
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(world_size) if keys[rank] is not None]
+    threads[0].start()
+    if before is not None:
+        before(port)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_exchange(world_size):
+    expected = [[f"{rank} {i}".encode() for rank in range(world_size)] for i in range(2)]
+    assert _meet(world_size, [b"key"] * world_size) == [expected] * world_size
+
+
+def test_another_key_is_turned_away():
+    zero, one = _meet(2, [b"key", b"other"], 1.0)
+    assert isinstance(one, RankFailedError) and "the key of rank 0" in str(one)
+    assert isinstance(zero, CollectiveTimeoutError) and "none of ranks [1]" in str(zero)
+
+
+def test_a_stranger_does_not_hold_up_the_others():
+    def stranger(port):
+        time.sleep(0.2)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+
+    assert _meet(2, [b"key", b"key"], before=stranger)[0][0] == [b"0 0", b"1 0"]
+
+
+def test_missing_ranks_are_named():
+    started = time.monotonic()
+    found = _meet(3, [b"key", None, b"key"], 0.5)
+    assert isinstance(found[0], CollectiveTimeoutError) and "none of ranks [1]" in str(found[0])
+    assert isinstance(found[2], (CollectiveTimeoutError, RankFailedError))
+    assert time.monotonic() - started < 5.0
+    with pytest.raises(CollectiveTimeoutError, match="rank 1: rendezvous: expected rank 0"):
+        Rendezvous(1, 2, "127.0.0.1", free_port(), b"key", 0.2)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ArgumentError, match="a key, got an empty one"):
+        Rendezvous(0, 2, "127.0.0.1", 0, b"", 1.0)
+    with pytest.raises(ArgumentError, match="0 <= rank < world_size"):
+        Rendezvous(2, 2, "127.0.0.1", 0, b"key", 1.0)
+
+
+def test_a_port_in_use_says_what_to_do():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(RankFailedError, match="choose another MASTER_PORT"):
+            Rendezvous(0, 2, "127.0.0.1", taken.getsockname()[1], b"key", 1.0)
