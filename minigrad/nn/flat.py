@@ -83,10 +83,14 @@ class FlatBuffer:
 
     def span(self, param: Parameter) -> tuple[int, int]:
         """The elements [start, stop) of a parameter; LayoutError where it is not of this buffer."""
-        if id(param) not in self.position:
-            raise LayoutError(f"span: expected a parameter of this buffer, got another one of shape {param.shape}")
-        start = self.offsets[self.position[id(param)]]
+        start = self.offsets[self._place(param)]
         return start, start + param.numel()
+
+    def _place(self, param: Parameter) -> int:
+        place = self.position.get(id(param))
+        if place is None:
+            raise LayoutError(f"flat layout: expected one of its parameters, got another one of shape {param.shape}")
+        return place
 
     def check(self) -> None:
         """Refuse to go on when a parameter no longer lives here.
@@ -103,10 +107,10 @@ class FlatBuffer:
                 )
 
     def runs(self, params: Iterable[Parameter]) -> list[tuple[int, int]]:
-        """The maximal contiguous ranges [start, stop) that cover these parameters; padding between them is covered."""
+        """The maximal contiguous ranges [start, stop) that cover these parameters, with the padding after each."""
         found: list[tuple[int, int]] = []
         previous = -2
-        for i in sorted(self.position[id(p)] for p in params):
+        for i in sorted(self._place(param) for param in params):
             stop = self.offsets[i + 1] if i + 1 < len(self.params) else self.count
             if i == previous + 1:
                 found[-1] = (found[-1][0], stop)

@@ -167,7 +167,9 @@ class Module(ModuleTree):
         return self.to(Device(f"cuda:{index}"))
 
     def train(self: Self, mode: bool = True) -> Self:
-        """Set `training`, here and below; returns the module."""
+        """Set `training`, here and below; returns the module. ArgumentError where mode is no bool."""
+        if not isinstance(mode, bool):
+            raise ArgumentError(f"{self._who()}.train: expected True or False, got {mode!r}")
         self.training = mode
         for child in self.children():
             child.train(mode)
@@ -226,6 +228,8 @@ class Module(ModuleTree):
 
 
 def _add_hook(hooks: dict[int, Hook], hook: Hook) -> Remove:
+    if not callable(hook):
+        raise DtypeError(f"hook: expected a function, got {type(hook).__name__}")
     key = _next_hook()
     hooks[key] = hook
 

@@ -209,8 +209,10 @@ def test_only_parameters_have_a_layout():
         flatten([Tensor(np.ones(3))])
     assert flatten([]) == []
     [buffer] = flatten(parameters([(3,)], 0))
-    with pytest.raises(LayoutError, match="span: expected a parameter of this buffer"):
-        buffer.span(parameters([(3,)], 1)[0])
+    stranger = parameters([(3,)], 1)[0]
+    for ask in (buffer.span, lambda param: buffer.runs([param])):
+        with pytest.raises(LayoutError, match=r"flat layout: expected one of its parameters, got .* shape \(3,\)"):
+            ask(stranger)
 
 
 def test_a_graph_recorded_before_goes_backward_after():

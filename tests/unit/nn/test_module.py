@@ -257,6 +257,12 @@ def test_a_hook_may_remove_itself():
     assert calls == [1, 2, 2]
 
 
+def test_a_hook_is_a_function():
+    for register in (Scale().register_forward_hook, Scale().register_forward_pre_hook):
+        with pytest.raises(DtypeError, match="hook: expected a function, got int"):
+            register(3)
+
+
 # --------------------------------------------------------------------------------------------------------- modes
 
 
@@ -267,6 +273,11 @@ def test_train_and_eval_reach_every_module():
     assert net.train() is net and all(module.training for module in net.modules())
     net[1].train(False)
     assert net.training and not net[1][0].training
+
+
+def test_train_takes_a_bool():
+    with pytest.raises(ArgumentError, match="Scale.train: expected True or False, got 'no'"):
+        Scale().train("no")
 
 
 def test_a_module_that_overrides_train_is_asked():
