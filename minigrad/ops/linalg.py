@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from minigrad.autograd import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, widened
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.operands import TensorLike, column_sum, operands, same_device, unbroadcast
 from minigrad.tensor import Tensor, record
@@ -44,7 +46,14 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b on arrays; `dot` has less overhead than `matmul` on two matrices."""
     if a.ndim == 2 and b.ndim == 2:
         return a.dot(b, out)
-    return array_module(a).matmul(a, b, out=out)
+    xp = array_module(a)
+    if xp is not np and a.dtype.name == "bfloat16":  # CuPy multiplies it by matrices only, not by batches
+        wide = xp.matmul(widened(a), widened(b)).astype(a.dtype)
+        if out is None:
+            return wide
+        out[...] = wide
+        return out
+    return xp.matmul(a, b, out=out)
 
 
 def _matmul_backward(node: Node, grad: Array) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from minigrad import Tensor
 from minigrad.backend.device import to_device
+from minigrad.backend.dtypes import as_dtype
 from tests.cases.case import Case
 
 
@@ -32,5 +33,5 @@ def _as_input(x: Any, place: Callable[[Any], Any], dtype: str, requires_grad: bo
         return x
     x = np.asarray(x)
     if x.dtype == np.float64:
-        return Tensor(place(x.astype(dtype)), requires_grad)
+        return Tensor(place(x.astype(as_dtype(dtype))), requires_grad)
     return Tensor(place(x.copy()))
