@@ -93,8 +93,15 @@ def get_rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put both streams back to what `get_rng_state` returned."""
-    streams = Streams(state["seed"], state["noise_key"])
-    streams.init.bit_generator.state = state["init"]
-    streams.noise.bit_generator.state = state["noise"]
+    """Put both streams back to what `get_rng_state` returned.
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    try:
+        streams = Streams(state["seed"], state["noise_key"])
+        streams.init.bit_generator.state = state["init"]
+        streams.noise.bit_generator.state = state["noise"]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"set_rng_state: expected what get_rng_state returned, got {state!r:.200}") from error
     _streams.set(streams)

@@ -179,7 +179,8 @@ def test_filled_tensors():
     x = minigrad.ones(2, 2, dtype="int8")
     likes = [minigrad.zeros_like(x), minigrad.ones_like(x), minigrad.full_like(x, 3), minigrad.empty_like(x)]
     assert {(y.shape, y.dtype.name) for y in likes} == {((2, 2), "int8")}
-    assert minigrad.randn_like(x, dtype=float).dtype == np.float32 and minigrad.ones(1, requires_grad=True).requires_grad
+    assert minigrad.randn_like(x, dtype=float).dtype == np.float32
+    assert minigrad.ones(1, requires_grad=True).requires_grad
 
 
 def test_sequences():
@@ -358,15 +359,15 @@ def test_a_partner_that_is_no_number_is_refused(other):
         (lambda x: x.split(0), ShapeError, "split: expected a length >= 1, got 0"),
         (lambda x: x.split([1, 2], 1)[0].split([4]), ShapeError, "split: expected lengths that add up to 2"),
         (lambda x: x.chunk(0), ArgumentError, "chunk: expected an integer chunks >= 1, got 0"),
-        (lambda x: x.narrow(1, 2, 2), ShapeError, r"narrow: expected a range in axis 1 of \(2, 3\), got start 2, length 2"),
+        (lambda x: x.narrow(1, 2, 2), ShapeError, r"narrow: .* axis 1 of \(2, 3\), got start 2, length 2"),
         (lambda x: x[0, 0].unbind(), ShapeError, "unbind: expected a tensor with at least one axis"),
-        (lambda x: ops.pad(x, (1,)), ShapeError, r"pad: expected \(before, after\) for at most 2 axes of \(2, 3\), got"),
+        (lambda x: ops.pad(x, (1,)), ShapeError, r"pad: expected \(before, after\) for at most 2 axes"),
         (lambda x: ops.pad(x, (-2, -2)), ShapeError, "pad: expected to cut at most what is there"),
         (lambda x: ops.pad(x, (1, 1), mode="reflect"), ArgumentError, "pad: expected mode 'constant', got 'reflect'"),
-        (lambda x: ops.pad(x.int(), (1, 1), value=0.5), DtypeError, "pad: expected a value that fits into int32, got 0.5"),
+        (lambda x: ops.pad(x.int(), (1, 1), value=0.5), DtypeError, "pad: .* fits into int32, got 0.5"),
         (lambda x: ops.where(x, x, x), DtypeError, r"where: expected a bool mask, got float32 \(2, 3\)"),
         (lambda x: x.masked_fill(x.bool(), x), ShapeError, "masked_fill: expected a value of no axes"),
-        (lambda x: x.int().masked_fill(x.bool(), 0.5), DtypeError, "masked_fill: expected a value that fits into int32"),
+        (lambda x: x.int().masked_fill(x.bool(), 0.5), DtypeError, "masked_fill: .* fits into int32"),
         (lambda x: x[0].tril(), ShapeError, r"tril: expected a tensor \(\.\.\., N, M\), got \(3,\)"),
         (lambda x: x.triu(0.5), DtypeError, "triu: expected an integer diagonal, got 0.5"),
         (lambda x: x.to("int7"), DtypeError, "dtype: expected one of bool"),
@@ -469,7 +470,7 @@ def test_indexes_out_of_range_are_refused(call):
         (lambda x: x.gather(1, minigrad.zeros(3, 1, dtype=int)), ShapeError, r"got \(3, 1\)"),
         (lambda x: x.take_along_dim(tensor([0]), 1), ShapeError, r"take_along_dim: expected as many axes"),
         (lambda x: x.take_along_dim(minigrad.zeros(3, 1, dtype=int), 1), ShapeError, "expected shapes that broadcast"),
-        (lambda x: x.index_select(0, tensor([[0]])), ShapeError, r"index_select: expected x .* got \(2, 3\) and \(1, 1\)"),
+        (lambda x: x.index_select(0, tensor([[0]])), ShapeError, r"index_select: .* got \(2, 3\) and \(1, 1\)"),
         (lambda x: ops.embedding(x[0], tensor([0])), ShapeError, r"embedding: expected weight \(V, D\), got \(3,\)"),
         (lambda x: ops.one_hot(x), DtypeError, "one_hot: expected an integer index"),
         (lambda x: ops.one_hot(minigrad.zeros(0, dtype=int)), ArgumentError, "one_hot: expected num_classes >= 1"),
