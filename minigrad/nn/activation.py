@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from minigrad import ops
+from minigrad.backend.dtypes import is_integer
 from minigrad.errors import ArgumentError
-from minigrad.nn.arguments import check_choice, check_real, is_integer
+from minigrad.nn.arguments import check_choice, check_real
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 

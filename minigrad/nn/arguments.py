@@ -7,12 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.backend.dtypes import is_integer
 from minigrad.errors import ArgumentError
-
-
-def is_integer(value: object) -> bool:
-    """Whether a value is a Python or NumPy integer, and no bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def check_sizes(who: str, least: int = 1, **sizes: Any) -> None:

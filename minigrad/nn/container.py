@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
+from minigrad.backend.dtypes import is_integer
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError
-from minigrad.nn.arguments import is_integer
 from minigrad.nn.module import Module
 
 _Held = TypeVar("_Held", bound="_ModuleSequence")

@@ -7,10 +7,10 @@ import numpy as np
 from minigrad import ops
 from minigrad.autograd import no_grad
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import DtypeLike
+from minigrad.backend.dtypes import DtypeLike, is_integer
 from minigrad.errors import ArgumentError
 from minigrad.nn import init
-from minigrad.nn.arguments import check_sizes, is_integer
+from minigrad.nn.arguments import check_sizes
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
 from minigrad.tensor import Tensor

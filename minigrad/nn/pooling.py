@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minigrad import ops
+from minigrad.backend.dtypes import is_integer
 from minigrad.errors import ArgumentError
-from minigrad.nn.arguments import is_integer
 from minigrad.nn.module import Module
 from minigrad.ops.window import Pair, as_pair
 from minigrad.tensor import Tensor

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minigrad.backend.dtypes import is_number
+from minigrad.backend.dtypes import is_integer, is_number
 from minigrad.errors import ArgumentError
-from minigrad.nn.arguments import is_integer
 
 
 def check_within(
