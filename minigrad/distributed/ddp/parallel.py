@@ -13,7 +13,8 @@ from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_root
 from minigrad.distributed.ddp.agreement import check_replicas
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
-from minigrad.distributed.ddp.reducer import Reducer, check_samples
+from minigrad.distributed.ddp.reducer import Reducer
+from minigrad.distributed.ddp.weights import check_samples
 from minigrad.errors import ArgumentError, DeviceError, LayoutError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor

@@ -9,19 +9,17 @@ waits for all of them: when `backward()` returns, every gradient is the combined
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
-from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, Entry, check_plan, plan_buckets
-from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
-from minigrad.nn.flat import FlatBuffer, flatten
+from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
+from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing
+from minigrad.distributed.ddp.weights import scale, weight_of
+from minigrad.errors import AutogradError, UnreducedGradientError
 from minigrad.nn.parameter import Parameter
-
-Named = Sequence[tuple[str, Parameter]]
 
 
 class Reducer:
@@ -50,10 +48,9 @@ class Reducer:
     ) -> None:
         self.comm, self.find_unused, self.mean = comm, find_unused, mean
         self.caps = (cap_bytes, first_cap_bytes)
-        self.buffers = flatten([p for _, p in named])
-        for name, param in named:
-            param.name = param.name or name
-        self._params, self._names = _layout_order(self.buffers, named)
+        self.layout = Layout(named)
+        self.buffers = self.layout.buffers
+        self._params, self._names = self.layout.params, self.layout.names
         self._index = {id(p): i for i, p in enumerate(self._params)}
         self._forced = plan
         self._set_plan()
@@ -76,20 +73,12 @@ class Reducer:
     # --------------------------------------------------------------------------------------------- the plan
 
     def _set_plan(self) -> None:
-        self._trainable = [p.requires_grad for p in self._params]
-        entries = layout_entries(self.buffers, self._params, self._names)
+        self._trainable = self.layout.trainable()
+        entries = self.layout.entries()
         if self._forced is not None:
             check_plan(self._forced, entries)
         self.plan = self._forced or plan_buckets(entries, *self.caps)
         self._bucket_of = {i: bucket.index for bucket in self.plan.buckets for i in bucket.entries}
-
-    def bucket_array(self, bucket: Bucket) -> Array:
-        """The range of the flat gradient that a bucket covers."""
-        return self.buffers[bucket.buffer].grad[bucket.start : bucket.stop]
-
-    def bucket_params(self, bucket: Bucket) -> list[Parameter]:
-        """The parameters of a bucket."""
-        return [self._params[i] for i in bucket.entries]
 
     # -------------------------------------------------------------------------------------------- samples
 
@@ -139,9 +128,8 @@ class Reducer:
     # -------------------------------------------------------------------------------------------- one pass
 
     def _start(self, reached: set[int], strict: bool) -> None:
-        for buffer in self.buffers:
-            buffer.check()
-        if [p.requires_grad for p in self._params] != self._trainable:
+        self.layout.check()
+        if self.layout.trainable() != self._trainable:
             self._set_plan()
         self._check_not_combined_twice()
         missing = [i for i in self._bucket_of if i not in reached]
@@ -180,31 +168,23 @@ class Reducer:
             one.works.append(self._launch(bucket, one))
 
     def _launch(self, bucket: Bucket, one: _Pass) -> Work:
-        for param in self.bucket_params(bucket):
-            if param.grad_array is None:
-                param.grad_view[...] = 0  # type: ignore[index]  # whatever lies there is old
-        array = self.bucket_array(bucket)
-        weight = one.weight if self.mean else 1.0
-        if weight == 0.0:
-            array[...] = 0  # and not 0 · NaN
-        elif weight != 1.0:
-            array *= weight
-        return self.comm.all_reduce(array, layout=self.plan.id)
+        fill_missing(self.layout.params_of(bucket))
+        array = self.layout.gradients(bucket)
+        scale(array, one.weight if self.mean else 1.0)
+        return self.comm.all_reduce(array, layout=f"{self.plan.id} bucket {bucket.index}")
 
     def _finish(self) -> None:
         one = self._pass
         assert one is not None
         one.counted(wait=True)
         if one.total == 0.0 and self.mean:  # no rank had a sample: combined gradients stay as they are
-            for param in self._reduced_params(one):
-                if param.grad_array is None:
-                    param.grad_view[...] = 0  # type: ignore[index]
+            fill_missing(self._reduced_params(one))
         else:
             self._launch_ready(wait=True)
             for work in one.works:
                 work.wait()
         for param in self._reduced_params(one):
-            param.grad_array, param.grad_owned = param.grad_view, True
+            adopt(param)
         self._samples, self._combined = 0.0, True
 
     def _reduced_params(self, one: _Pass) -> list[Parameter]:
@@ -238,38 +218,4 @@ class _Pass:
     @property
     def weight(self) -> float:
         """n_r / Σn."""
-        return self.samples / self.total if self.total else 0.0
-
-
-def _layout_order(buffers: list[FlatBuffer], named: Named) -> tuple[list[Parameter], list[str]]:
-    """The parameters and their names, buffer by buffer in the order of the layout."""
-    names = {id(p): name for name, p in named}
-    params = [p for buffer in buffers for p in buffer.params if id(p) in names]
-    return params, [names[id(p)] for p in params]
-
-
-def layout_entries(buffers: list[FlatBuffer], params: Sequence[Parameter], names: Sequence[str]) -> list[Entry]:
-    """The entries of a bucket plan, padding behind a parameter included."""
-    number = {id(buffer): i for i, buffer in enumerate(buffers)}
-    entries = []
-    for param, name in zip(params, names):
-        buffer = param.flat
-        assert buffer is not None
-        (run,) = buffer.runs([param])
-        entries.append(Entry(name, number[id(buffer)], *run, buffer.dtype.itemsize, param.requires_grad))
-    return entries
-
-
-def check_samples(who: str, samples: float) -> float:
-    """A number of samples as a float.
-
-    Raises:
-        ArgumentError: it is no finite number >= 0.
-    """
-    try:
-        value = float(samples)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{who}: expected a number of samples >= 0, got {samples!r}") from error
-    if not 0.0 <= value < float("inf"):
-        raise ArgumentError(f"{who}: expected a finite number of samples >= 0, got {samples!r}")
-    return value
+        return weight_of(self.samples, self.total)

@@ -1,0 +1,77 @@
+"""The parameters of one replica in their flat layout: what the reducer, `Ddp` and `average_gradients` work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.ddp.buckets import Bucket, Entry
+from minigrad.nn.flat import flatten
+from minigrad.nn.parameter import Parameter
+
+Named = Sequence[tuple[str, Parameter]]
+
+
+class Layout:
+    """Parameters and their names, flat buffer by flat buffer, in the order in which they lie there.
+
+    Args:
+        named: The parameters in order of registration, frozen ones too, each once. Those that lie in no flat buffer
+            get one, those without a name in messages get theirs.
+
+    Attributes:
+        buffers: The flat buffers; they may hold other parameters too.
+        params, names: In the order of the layout.
+    """
+
+    def __init__(self, named: Named) -> None:
+        self.buffers = flatten([param for _, param in named])
+        for name, param in named:
+            param.name = param.name or name
+        names = {id(param): name for name, param in named}
+        self.params = [p for buffer in self.buffers for p in buffer.params if id(p) in names]
+        self.names = [names[id(param)] for param in self.params]
+
+    def trainable(self) -> list[bool]:
+        """Which parameters get a gradient now."""
+        return [param.requires_grad for param in self.params]
+
+    def entries(self) -> list[Entry]:
+        """The entries of a bucket plan, padding behind a parameter included."""
+        number = {id(buffer): i for i, buffer in enumerate(self.buffers)}
+        entries = []
+        for param, name in zip(self.params, self.names):
+            buffer = param.flat
+            assert buffer is not None
+            (run,) = buffer.runs([param])
+            entries.append(Entry(name, number[id(buffer)], *run, buffer.dtype.itemsize, param.requires_grad))
+        return entries
+
+    def check(self) -> None:
+        """Refuse to go on when a parameter no longer lives where it was laid out.
+
+        Raises:
+            LayoutError: its data was replaced; it is named.
+        """
+        for buffer in self.buffers:
+            buffer.check()
+
+    def gradients(self, bucket: Bucket) -> Array:
+        """The range of the flat gradient that a bucket covers."""
+        return self.buffers[bucket.buffer].grad[bucket.start : bucket.stop]
+
+    def params_of(self, bucket: Bucket) -> list[Parameter]:
+        """The parameters of a bucket."""
+        return [self.params[i] for i in bucket.entries]
+
+
+def fill_missing(params: Sequence[Parameter]) -> None:
+    """Zero the place of every gradient that is not there: whatever lies there is old."""
+    for param in params:
+        if param.grad_array is None:
+            param.grad_view[...] = 0  # type: ignore[index]
+
+
+def adopt(param: Parameter) -> None:
+    """Say that the gradient of a parameter is what lies in its place."""
+    param.grad_array, param.grad_owned = param.grad_view, True
