@@ -17,7 +17,8 @@ MinigradError
     ├── CollectiveTimeoutError (TimeoutError) a rank did not come in time
     ├── RankFailedError                      another rank failed first
     ├── ReplicaMismatchError                 replicas differ in names, shapes, dtypes, order or values
-    └── UnreducedGradientError               a bucket could not be reduced: some of its parameters got no gradient
+    ├── UnreducedGradientError               a bucket could not be reduced: some of its parameters got no gradient
+    └── InjectedFaultError                   a fault that FaultInjecting was asked for
 
 A message reads `<who>: <what was expected>, got <what came>[: <what to do>]`.
 """
@@ -93,3 +94,7 @@ class ReplicaMismatchError(DistributedError):
 
 class UnreducedGradientError(DistributedError):
     """A bucket could not be reduced because some of its parameters got no gradient."""
+
+
+class InjectedFaultError(DistributedError):
+    """What `distributed.FaultInjecting` raises where its plan says so."""

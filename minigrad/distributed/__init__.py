@@ -3,10 +3,20 @@
 from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.faults import Fault, FaultInjecting
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
+from minigrad.distributed.comm.wrappers import Recording
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
+from minigrad.distributed.ddp.hooks import (
+    CompressionState,
+    GradBucket,
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+    fp16_predivide_hook,
+)
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.run import run
 
@@ -15,14 +25,23 @@ DDP = DistributedDataParallel
 __all__ = [
     "BucketPlan",
     "Communicator",
+    "CompressionState",
     "DDP",
     "DistributedDataParallel",
+    "Fault",
+    "FaultInjecting",
+    "GradBucket",
+    "Recording",
     "ReduceOp",
     "ShmCommunicator",
     "SoloCommunicator",
     "ThreadCommunicator",
     "ThreadWorld",
     "Work",
+    "allreduce_hook",
+    "bf16_compress_hook",
+    "fp16_compress_hook",
+    "fp16_predivide_hook",
     "init",
     "plan_buckets",
     "run",

@@ -13,6 +13,7 @@ from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_root
 from minigrad.distributed.ddp.agreement import check_replicas
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
+from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.weights import check_samples
 from minigrad.errors import ArgumentError, DeviceError, LayoutError, ShapeError
@@ -159,6 +160,22 @@ class DistributedDataParallel(Module):
         self._check_parameters()
         self.reducer.flush()
 
+    def register_comm_hook(self, state: Any, hook: CommHook) -> None:
+        """Add up gradients by hook(state, bucket, comm) instead of one all-reduce a bucket.
+
+        The hook gets a `GradBucket` of gradients weighted by n_r / Σn, and returns an object with wait() that leaves
+        their sum over the ranks in it. It never divides. All ranks register the same hook, once, before a backward.
+
+        Args:
+            state: Passed on to the hook.
+            hook: For example `fp16_compress_hook`.
+
+        Raises:
+            ArgumentError: no function, or a hook is there already.
+            ReplicaMismatchError: other ranks register another one.
+        """
+        self.reducer.register_hook(state, hook)
+
     def broadcast_parameters(self, root: int = 0) -> None:
         """Overwrite parameters and buffers of all ranks, in place, by the root's.
 
@@ -202,6 +219,7 @@ class DistributedDataParallel(Module):
         memo[id(self)] = twin
         twin._options, twin.batch_dim = dict(self._options), self.batch_dim
         twin._wrap(deepcopy(self.module, memo), self.comm)
+        twin.reducer.hook = deepcopy(self.reducer.hook, memo)
         return twin
 
     def _check_parameters(self) -> None:

@@ -16,9 +16,10 @@ import numpy as np
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
+from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing
 from minigrad.distributed.ddp.weights import scale, weight_of
-from minigrad.errors import AutogradError, UnreducedGradientError
+from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
 from minigrad.nn.parameter import Parameter
 
 
@@ -59,6 +60,7 @@ class Reducer:
         for param in self._params:
             param.listeners += (self,)
         self.syncing = True
+        self.hook: RegisteredHook | None = None
         self.override: float | None = None
         self._forward_samples = 0.0
         self._samples = 0.0
@@ -69,6 +71,13 @@ class Reducer:
         """Stop listening: backward is local again."""
         for param in self._params:
             param.listeners = tuple(kept for kept in param.listeners if kept is not self)
+
+    def register_hook(self, state: Any, hook: CommHook) -> None:
+        """Let a hook add up each bucket; see `DistributedDataParallel.register_comm_hook`."""
+        if self.hook is not None or self._pass is not None:
+            found = "a backward under way" if self.hook is None else "one registered before"
+            raise ArgumentError(f"register_comm_hook: expected no hook and no backward yet, got {found}")
+        self.hook = RegisteredHook(state, hook, self.comm)
 
     # --------------------------------------------------------------------------------------------- the plan
 
@@ -167,11 +176,15 @@ class Reducer:
             one.launched += 1
             one.works.append(self._launch(bucket, one))
 
-    def _launch(self, bucket: Bucket, one: _Pass) -> Work:
-        fill_missing(self.layout.params_of(bucket))
-        array = self.layout.gradients(bucket)
+    def _launch(self, bucket: Bucket, one: _Pass) -> Waitable:
+        params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
+        fill_missing(params)
         scale(array, one.weight if self.mean else 1.0)
-        return self.comm.all_reduce(array, layout=f"{self.plan.id} bucket {bucket.index}")
+        layout = f"{self.plan.id} bucket {bucket.index}"
+        if self.hook is None:
+            return self.comm.all_reduce(array, layout=layout)
+        last = bucket.index == len(self.plan.buckets) - 1
+        return self.hook.launch(GradBucket(bucket.index, array, params, last, layout), self.comm)
 
     def _finish(self) -> None:
         one = self._pass
@@ -200,7 +213,7 @@ class _Pass:
         self.samples = samples
         self.pending = [len(bucket.entries) for bucket in plan.buckets]
         self.launched = 0
-        self.works: list[Work] = []
+        self.works: list[Waitable] = []
         self.counts: Array = None
         self.counting: Work | None = None
         self.total = -1.0

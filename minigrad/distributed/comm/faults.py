@@ -1,0 +1,227 @@
+"""Faults on purpose, at chosen calls of chosen ranks: to see that they are noticed, or survived."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from minigrad.backend.device import to_host
+from minigrad.backend.dtypes import Array, is_float
+from minigrad.distributed.comm.base import Communicator, DoneWork, Work
+from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
+from minigrad.errors import ArgumentError, DtypeError, InjectedFaultError
+
+Action = Literal["delay", "drop", "corrupt", "nan", "raise", "kill", "reorder"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong at one call of one rank.
+
+    It strikes the first call that fits rank, step, call, kind and bucket; None fits any.
+
+    Attributes:
+        action: "delay" the call by delay_s; "drop" it, as a rank does that skips a step; "corrupt" one bit of one
+            element; make one element "nan"; "raise" an InjectedFaultError; "kill" this process; "reorder" it behind
+            the call that follows.
+        rank: On which rank.
+        step: In which step, as counted by `FaultInjecting.next_step`, from 0.
+        call: Number of the call within the step, from 0.
+        kind: Name of the collective.
+        bucket: Number of the bucket, for collectives of gradients.
+        delay_s: Seconds.
+        element: Which element "corrupt" and "nan" change; -1 is the last.
+        bit: Which bit of the element "corrupt" flips, from the lowest.
+        after: Change what this rank gets back, rather than what it sends: only this replica is then wrong.
+
+    Raises:
+        ArgumentError: an unknown action, or a negative number.
+    """
+
+    action: Action
+    rank: int
+    step: int | None = None
+    call: int | None = None
+    kind: str | None = None
+    bucket: int | None = None
+    delay_s: float = 0.0
+    element: int = 0
+    bit: int = 0
+    after: bool = False
+
+    def __post_init__(self) -> None:
+        if self.action not in get_args(Action):
+            raise ArgumentError(f"Fault: expected an action of {', '.join(get_args(Action))}, got {self.action!r}")
+        for name in ("rank", "step", "call", "bucket", "delay_s", "bit"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ArgumentError(f"Fault: expected {name} >= 0, got {value!r}")
+
+    def fits(self, rank: int, step: int, number: int, call: Call) -> bool:
+        """Whether it strikes this call."""
+        if rank != self.rank or self.step not in (None, step) or self.call not in (None, number):
+            return False
+        in_bucket = self.bucket is None or f"{call.detail} ".endswith(f" bucket {self.bucket} ")
+        return in_bucket and self.kind in (None, call.kind)
+
+    def __str__(self) -> str:
+        named = {"step": self.step, "call": self.call, "kind": self.kind, "bucket": self.bucket}
+        where = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+        return f"{self.action} on rank {self.rank}{' at ' if where else ''}{where}"
+
+
+class FaultInjecting(Wrapper):
+    """Makes things go wrong at chosen calls: to see that they are noticed, or survived.
+
+    Args:
+        comm: The communicator to pass calls on to.
+        plan: What goes wrong; the faults of other ranks are ignored, so that all ranks may get one plan.
+        sleep: What a delay calls with its seconds.
+        kill: What ends this process; by default SIGKILL, so that it gets no chance to say goodbye.
+
+    Attributes:
+        step: The step so far; see `next_step`.
+        struck: The faults that have happened, in order.
+
+    Example:
+        >>> from minigrad.distributed import SoloCommunicator
+        >>> comm = FaultInjecting(SoloCommunicator(), [Fault("nan", rank=0, call=1)])
+        >>> x = np.zeros(2)
+        >>> comm.all_reduce(x).wait(); comm.all_reduce(x).wait()
+        >>> x.tolist()
+        [nan, 0.0]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        plan: Iterable[Fault],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        kill: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(comm)
+        self._waiting = [fault for fault in plan if fault.rank == comm.rank]
+        self._sleep, self._kill = sleep, kill if kill is not None else _kill_process
+        self.step, self._number = 0, 0
+        self.struck: list[Fault] = []
+        self._held: list[_HeldWork] = []
+
+    def next_step(self) -> None:
+        """Say that a training step is over: steps count on, calls count from 0 again."""
+        self._release()
+        self.step, self._number = self.step + 1, 0
+
+    def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
+        """Make the call, spoilt where a fault fits."""
+        fault = next((f for f in self._waiting if f.fits(self.rank, self.step, self._number, call)), None)
+        self._number += 1
+        if fault is None:
+            result = make()
+            self._release()
+            return result
+        self._waiting.remove(fault)
+        self.struck.append(fault)
+        return self._spoil(fault, call, arrays, make)
+
+    def _spoil(self, fault: Fault, call: Call, arrays: Sequence[Array], make: Make) -> Any:
+        if fault.action == "raise":
+            raise InjectedFaultError(f"rank {self.rank}: {call.kind}: injected: {fault}")
+        if fault.action == "kill":
+            self._kill()
+        if fault.action == "delay":
+            self._sleep(fault.delay_s)
+        if fault.action in ("drop", "reorder"):
+            if not arrays:
+                raise ArgumentError(f"FaultInjecting: expected a call that does not block for {fault}, got {call.kind}")
+            if fault.action == "drop":
+                return DoneWork()
+            self._held.append(_HeldWork(make))
+            return self._held[-1]
+        if fault.action in ("corrupt", "nan"):
+            return _spoilt_call(fault, call, arrays, make)
+        return make()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for work in held:
+            work.release()
+
+
+class _HeldWork:
+    """A call that is made later than the caller thinks: at the next one, or when somebody waits for it."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._work: Work | None = None
+
+    def release(self) -> Work:
+        """Make the call now, if it was not made yet."""
+        if self._work is None:
+            self._work = self._make()
+        assert self._work is not None
+        return self._work
+
+    def done(self) -> bool:
+        """Whether it was made, and is done."""
+        return self._work is not None and self._work.done()
+
+    def wait(self, host: bool = False) -> None:
+        """Make the call if it was not made, and wait for it."""
+        self.release().wait(host)
+
+
+class _SpoilAfter:
+    """Work whose result is changed on this rank once it is there."""
+
+    def __init__(self, work: Work, fault: Fault, array: Array) -> None:
+        self._work, self._fault, self._array = work, fault, array
+        self._spoilt = False
+
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._work.done()
+
+    def wait(self, host: bool = False) -> None:
+        """Block until the result is there, then change it."""
+        self._work.wait(host=True)
+        if not self._spoilt:
+            self._spoilt = True
+            _spoil_element(self._fault, self._array)
+
+
+def _spoilt_call(fault: Fault, call: Call, arrays: Sequence[Array], make: Make) -> Any:
+    if not arrays or arrays[0].size == 0:
+        raise ArgumentError(f"FaultInjecting: expected a call with an array to spoil for {fault}, got {call}")
+    if fault.after:
+        return _SpoilAfter(make(), fault, arrays[-1])
+    _spoil_element(fault, arrays[0])
+    return make()
+
+
+def _spoil_element(fault: Fault, array: Array) -> None:
+    """Flip one bit of one element, or make it NaN."""
+    if not -array.size <= fault.element < array.size:
+        raise ArgumentError(f"FaultInjecting: expected an element of {array.size} for {fault}, got {fault.element}")
+    flat = array.reshape(-1)
+    at = fault.element % array.size
+    if fault.action == "nan":
+        if not is_float(array.dtype):
+            raise DtypeError(f"FaultInjecting: expected a float dtype for {fault}, got {array.dtype.name}")
+        flat[at] = float("nan")
+        return
+    if fault.bit >= 8 * array.dtype.itemsize:
+        raise ArgumentError(f"FaultInjecting: expected a bit of {array.dtype.name} for {fault}, got {fault.bit}")
+    raw = np.array(to_host(flat[at : at + 1])).view(np.uint8)
+    raw[fault.bit // 8] ^= np.uint8(1 << fault.bit % 8)
+    flat[at] = raw.view(array.dtype)[0]
+
+
+def _kill_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,148 @@
+"""Communicators around communicators; they compose: `Recording(FaultInjecting(comm, plan))`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import Device
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.base import Clock, Communicator, Work, encode_object
+
+Make = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective as one rank called it.
+
+    Attributes:
+        kind: Name of the method.
+        detail: Reduction and layout, or root.
+        dtype: Name of the dtype; empty for host data.
+        count: Elements of the array that this rank hands in; -1 for host data.
+        nbytes: Bytes of it.
+    """
+
+    kind: str
+    detail: str = ""
+    dtype: str = ""
+    count: int = -1
+    nbytes: int = 0
+
+
+class Wrapper:
+    """Passes every call on to another communicator; a subclass overrides `around`.
+
+    Args:
+        comm: The communicator to pass calls on to.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self.inner = comm
+        self.rank, self.world_size = comm.rank, comm.world_size
+        self.device: Device = comm.device
+        self.timeout_s = comm.timeout_s
+
+    @property
+    def clock(self) -> Clock:
+        """The inner communicator's."""
+        return self.inner.clock
+
+    @clock.setter
+    def clock(self, clock: Clock) -> None:
+        self.inner.clock = clock
+
+    def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
+        """Make one call.
+
+        Args:
+            call: What it is.
+            arrays: What this rank hands in, then what it gets back; one array where they are the same.
+            make: Makes the call on the inner communicator, and returns what that returns.
+        """
+        return make()
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """An array of the inner communicator."""
+        return self.inner.empty(count, dtype)
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
+        """Overwrite array by its reduction over the ranks."""
+        call = _array_call("all_reduce", f"{getattr(op, 'name', op)} {layout}".strip(), array)
+        return self._work(call, [array], lambda: self.inner.all_reduce(array, op, layout))
+
+    def broadcast(self, array: Array, root: int = 0) -> Work:
+        """Overwrite array by the root's."""
+        call = _array_call("broadcast", f"root {root}", array)
+        return self._work(call, [array], lambda: self.inner.broadcast(array, root))
+
+    def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
+        """Overwrite output by this rank's part of the reduction of source."""
+        call = _array_call("reduce_scatter", str(getattr(op, "name", op)), source)
+        return self._work(call, [source, output], lambda: self.inner.reduce_scatter(output, source, op))
+
+    def all_gather(self, output: Array, source: Array) -> Work:
+        """Overwrite output by the sources of all ranks."""
+        call = _array_call("all_gather", "", source)
+        return self._work(call, [source, output], lambda: self.inner.all_gather(output, source))
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, in order of rank."""
+        call = Call("all_gather_object", nbytes=len(encode_object("all_gather_object", self.rank, value)))
+        gathered: list[Any] = self.around(call, [], lambda: self.inner.all_gather_object(value))
+        return gathered
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self.around(Call("barrier"), [], self.inner.barrier)
+
+    def abort(self, reason: str) -> None:
+        """Fail all ranks, with this reason."""
+        self.inner.abort(reason)
+
+    def close(self) -> None:
+        """Close the inner communicator."""
+        self.inner.close()
+
+    def _work(self, call: Call, arrays: Sequence[Array], make: Make) -> Work:
+        work: Work = self.around(call, arrays, make)
+        return work
+
+
+def _array_call(kind: str, detail: str, array: Any) -> Call:
+    """The description of a call; the inner communicator refuses what is no array."""
+    dtype = getattr(array, "dtype", "")
+    return Call(kind, detail, getattr(dtype, "name", ""), getattr(array, "size", -1), getattr(array, "nbytes", 0))
+
+
+class Recording(Wrapper):
+    """Keeps every call that this rank makes, in order, failed ones included.
+
+    Attributes:
+        calls: What was called; clear it to start again.
+
+    Example:
+        >>> from minigrad.distributed import SoloCommunicator
+        >>> comm = Recording(SoloCommunicator())
+        >>> comm.all_reduce(np.zeros(3, np.float32)).wait()
+        >>> comm.calls
+        [Call(kind='all_reduce', detail='SUM', dtype='float32', count=3, nbytes=12)]
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__(comm)
+        self.calls: list[Call] = []
+
+    def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
+        """Note the call, and make it."""
+        self.calls.append(call)
+        return make()
+
+    def bytes_of(self, kind: str) -> int:
+        """Bytes that this rank handed in to all calls of a kind."""
+        return sum(call.nbytes for call in self.calls if call.kind == kind)
