@@ -17,7 +17,7 @@ import numpy as np
 
 from minigrad.errors import ArgumentError
 
-Indices = np.ndarray[Any, np.dtype[np.int64]]
+Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Shares = Sequence[float | Fraction]  # one for each rank, >= 0, of sum 1
 
 MODES = ("pad", "drop", "exact")

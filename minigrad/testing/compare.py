@@ -39,7 +39,7 @@ def assert_close(actual: Any, expected: Any, *, tolerance: float | None = None, 
         error = np.where(same, 0.0, np.abs(wide_x - wide_y))
     error[np.isnan(error)] = np.inf
     if error.max() > bound:
-        at = np.unravel_index(int(error.argmax()), error.shape)
+        at = np.unravel_index(int(np.argmax(error)), error.shape)
         place = tuple(int(i) for i in at)
         raise AssertionError(
             f"{what}: expected a difference of at most {bound:.3g}, got {error.max():.3g} at {place}: "

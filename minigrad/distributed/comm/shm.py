@@ -178,7 +178,7 @@ class ShmCommunicator:
         sizes = np.zeros(self.world_size, np.int64)
         sizes[self.rank] = data.size
         self._in_place("all_gather_object", "", sizes, lambda views: self._reduce_slice(views, ReduceOp.SUM)).wait()
-        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded = np.zeros(max(sizes.tolist()), np.uint8)
         padded[: data.size] = data
         gathered = np.empty(self.world_size * padded.size, np.uint8)
         self.all_gather(gathered, padded)
