@@ -23,7 +23,7 @@ from minigrad import distributed, nn, optim
 from minigrad.data import ArrayDataset, DataLoader, DistributedSampler, digits
 from minigrad.distributed import Communicator, DistributedDataParallel, SoloCommunicator
 
-GLOBAL_BATCH = 64
+GLOBAL_BATCH = 60  # divides among 1 to 6 ranks
 COMPARED_STEPS = 20
 TARGET_ACCURACY = 0.97
 ALLOWED_DIFFERENCE = {"float32": 1e-4, "float64": 1e-11}
@@ -39,7 +39,7 @@ def make_model(dtype: str) -> nn.Module:
         nn.Conv2d(16, 32, 3, padding=1),
         nn.GroupNorm(4, 32),
         nn.ReLU(),
-        nn.MaxPool2d(2),  # (N, 32, 4, 4)
+        nn.AvgPool2d(2),  # (N, 32, 4, 4); smooth, so that rounding stays small: a maximum may jump between equals
         nn.Conv2d(32, 64, 3, padding=1),
         nn.GroupNorm(4, 64),
         nn.ReLU(),
@@ -57,7 +57,7 @@ class Training:
         # every rank's batches are its share of the global ones, so that W ranks see what one rank sees
         sampler = DistributedSampler(train, rank=comm.rank, world_size=comm.world_size, mode="exact")
         self.loader = DataLoader(train, batch_size=GLOBAL_BATCH // comm.world_size, sampler=sampler)
-        self.optimizer = optim.SGD(self.ddp.module.parameters(), lr=0.03, momentum=0.9, weight_decay=1e-4)
+        self.optimizer = optim.SGD(self.ddp.module.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
         steps = -(-len(train) // GLOBAL_BATCH)
         self.schedule = optim.LRScheduler(self.optimizer, optim.CosineAnnealing(epochs * steps))
         self.loss_fn = nn.CrossEntropyLoss()
@@ -111,6 +111,8 @@ def difference_to_one_rank(comm: Communicator, train: ArrayDataset, dtype: str) 
 
 def body(comm: Communicator, options: argparse.Namespace) -> bool:
     """What every rank runs; whether it reached the target."""
+    if GLOBAL_BATCH % comm.world_size:
+        raise SystemExit(f"expected a number of ranks that divides {GLOBAL_BATCH}, got {comm.world_size}")
     say = print if comm.rank == 0 else lambda *words, **kept: None
     train, test = digits("train", dtype=options.dtype), digits("test", dtype=options.dtype)
     training = Training(comm, train, options.dtype, options.epochs)
