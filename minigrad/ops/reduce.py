@@ -170,9 +170,14 @@ def _var_arguments(
 
 
 def _moments(x: Tensor, axes: tuple[int, ...], freedom: float) -> tuple[Array, Array]:
-    """Mean and variance over axes that are kept, half precision in float32."""
-    mean = sum_axes(x.data, axes, keepdim=True) / (count_of(x.data.shape, axes) or math.nan)
+    """Mean and variance over axes that are kept, half precision in float32.
+
+    Far from zero the mean is rounded coarsely, which would add its error squared: so it is centred twice.
+    """
+    count = count_of(x.data.shape, axes) or math.nan
+    mean = sum_axes(x.data, axes, keepdim=True) / count
     centred = widened(x.data) - mean
+    centred -= sum_axes(centred, axes, keepdim=True) / count
     centred *= centred
     return mean, sum_axes(centred, axes, keepdim=True) / freedom
 
