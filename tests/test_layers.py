@@ -140,11 +140,6 @@ def test_everything_public_has_a_docstring():
     assert [line for path in SOURCES for line in undocumented(path)] == []
 
 
-def test_each_example_is_run_by_a_test():
-    texts = "".join(path.read_text() for path in (ROOT / "tests" / "examples").glob("test_*.py"))
-    assert [path.name for path in SCRIPTS if path.name not in texts] == []
-
-
 def test_each_folder_of_tests_is_a_package():
     """Else two tests of one name would be one module to pytest."""
     folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
