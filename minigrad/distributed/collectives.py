@@ -43,13 +43,17 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
     """
     if not arrays:
         raise ArgumentError("all_reduce: expected at least one array, got none")
-    total = _reduced(arrays, op)
+    total = reduced(arrays, op)
     for array in arrays:
         array[...] = total
 
 
-def _reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
-    """The reduction of all arrays; the arrays themselves may be overwritten on the way."""
+def reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
+    """The reduction of all arrays, not yet rounded to their dtype; the arrays may be overwritten on the way.
+
+    Raises:
+        DtypeError: AVG of integers.
+    """
     dtype = arrays[0].dtype
     if op is ReduceOp.AVG and not is_float(dtype):
         raise DtypeError(f"all_reduce: expected a float dtype for AVG, got {dtype.name}")
@@ -99,7 +103,7 @@ def reduce_scatter(outputs: Sequence[Array], inputs: Sequence[Array], op: Reduce
     Shapes:
         inputs: (world_size * n,) each, outputs: (n,) each
     """
-    total = _reduced(inputs, op)
+    total = reduced(inputs, op)
     for output, part in zip(outputs, total.reshape(len(inputs), -1)):
         output[...] = part.reshape(output.shape)
 
