@@ -7,6 +7,7 @@ orders the rows of the columns by phase (row modulo stride), which makes every o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -104,12 +105,8 @@ def _conv2d_backward(node: Node, grad: Array) -> None:
     if dweight is not None:
         accumulate(dweight, _weight_gradient(columns, grouped, plan, weight.data.shape))
     if dx is not None:
-        image = channels_first(_fold(_column_gradient(grouped, _taps(weight.data, plan), plan), plan), _x_shape(plan))
+        image = channels_first(_input_gradient(grouped, _taps(weight.data, plan), plan), (plan.batch, *plan.in_shape))
         accumulate(dx, image if ndim == 4 else image[0])
-
-
-def _x_shape(plan: _Plan) -> tuple[int, ...]:
-    return (plan.batch, *plan.in_shape)
 
 
 # ------------------------------------------------------------------------------------------------------- arguments
@@ -184,17 +181,6 @@ def _unfold(x: Array, plan: _Plan) -> Array:
     return columns.reshape(plan.groups, -1, columns.shape[5] * columns.shape[6])
 
 
-def _fold(columns: Array, plan: _Plan) -> Array:
-    """The sum of columns at the pixels that they came from: (H, N, W, C), the transpose of `_unfold`."""
-    channels, height, width = plan.in_shape
-    shape = (height, plan.batch, width, channels)
-    image = array_module(columns).zeros(shape, columns.dtype)
-    grouped = image.reshape(*shape[:3], plan.groups, channels // plan.groups)
-    for part, pixels, source in _overlaps(columns.reshape(_columns_shape(plan)), plan):
-        grouped[source] += part[pixels]
-    return image
-
-
 def _columns_shape(plan: _Plan) -> tuple[int, ...]:
     """(groups, phases, rows, N, OW, kernel width, C / groups)."""
     return (
@@ -258,15 +244,38 @@ def _convolve(columns: Array, taps: Array, bias: Array | None, plan: _Plan) -> A
     return out.transpose(1, 0, 2).reshape(height, plan.batch, width, outputs)
 
 
-def _column_gradient(grad: Array, taps: Array, plan: _Plan) -> Array:
-    """Σ over the rows of the kernel of grad @ tap, each at its offset: of the shape of the columns."""
-    shape = (plan.groups, len(plan.phases) * plan.rows * plan.pixels, taps.shape[-1])
-    columns = array_module(grad).zeros(shape, grad.dtype)
-    pairs = list(zip(plan.offsets(), taps))
-    for start, stop in _blocks(grad):
-        for offset, tap in pairs:
-            columns[:, offset + start : offset + stop] += _product(grad[:, start:stop], tap)
-    return columns
+def _input_gradient(grad: Array, taps: Array, plan: _Plan) -> Array:
+    """Σ over the kernel of grad @ tap, each added to the pixels that the tap saw: (H, N, W, C)."""
+    channels, height, width = plan.in_shape
+    _, out_height, out_width = plan.out_shape
+    image = array_module(grad).zeros((height, plan.batch, width, channels), grad.dtype)
+    pixels = image.reshape(height, plan.batch, width, plan.groups, channels // plan.groups)
+    spans = [plan.width.reach(j * plan.width.dilation, width, out_width) for j in range(plan.width.kernel)]
+    for rows, samples in _tiles(grad, plan):
+        block = grad.reshape(plan.groups, out_height, plan.batch, out_width, grad.shape[-1])[:, rows, samples]
+        flat = block.reshape(plan.groups, math.prod(block.shape[1:4]), block.shape[-1])
+        for i, tap in enumerate(taps):
+            span = plan.height.reach(i * plan.height.dilation, height, rows.stop, rows.start)
+            seen = slice(span.windows.start - rows.start, span.windows.stop - rows.start)
+            shares = _product(flat, tap).reshape(*block.shape[:4], plan.width.kernel, pixels.shape[-1])
+            for j, (windows, columns) in enumerate(spans):
+                pixels[span.inputs, samples, columns] += shares[:, seen, :, windows, j].transpose(1, 2, 3, 0, 4)
+    return image
+
+
+def _tiles(grad: Array, plan: _Plan) -> list[tuple[slice, slice]]:
+    """Ranges of rows and samples, so small on a CPU that a product of them stays in the cache until it is added."""
+    rows, batch = plan.out_shape[1], plan.batch
+    if grad.__class__ is not np.ndarray:
+        return [(slice(0, rows), slice(0, batch))]
+    row = plan.out_shape[2] * plan.width.kernel * plan.in_shape[0]
+    samples = min(batch, max(1, _BLOCK // row))
+    height = max(1, _BLOCK // (row * max(batch, 1)))
+    return [
+        (slice(i, min(i + height, rows)), slice(n, min(n + samples, batch)))
+        for i in range(0, rows, height)
+        for n in range(0, batch, max(samples, 1))
+    ]
 
 
 def _weight_gradient(columns: Array, grad: Array, plan: _Plan, shape: tuple[int, ...]) -> Array:
@@ -289,5 +298,5 @@ def _product(a: Array, b: Array, out: Array | None = None) -> Array:
 def _blocks(rows: Array) -> list[tuple[int, int]]:
     """Ranges of the rows of (groups, R, D), so small on a CPU that a product is still in the cache when it is added."""
     count = rows.shape[1]
-    step = max(1, _BLOCK // rows.shape[2]) if isinstance(rows, np.ndarray) else max(1, count)
+    step = max(1, _BLOCK // rows.shape[2]) if rows.__class__ is np.ndarray else max(1, count)
     return [(start, min(start + step, count)) for start in range(0, count, step)]

@@ -86,14 +86,10 @@ def batch_norm(
 def _fixed_statistics(
     x: Tensor, running_mean: Tensor | None, running_var: Tensor | None
 ) -> tuple[Array, Array]:
-    """Copies of the running statistics, of shape (1, C); 0 and 1 where there are none."""
-    xp, channels, dtype = array_module(x.data), x.data.shape[1], work_dtype(x.data)
-    mean = xp.zeros((1, channels), dtype)
-    variance = xp.ones((1, channels), dtype)
-    if running_mean is not None:
-        mean[0] = running_mean.data
-    if running_var is not None:
-        variance[0] = running_var.data
+    """Copies of the running statistics, of shape (1, 1, C, 1); 0 and 1 where there are none."""
+    xp, shape, dtype = array_module(x.data), (1, 1, x.data.shape[1], 1), work_dtype(x.data)
+    mean = xp.zeros(shape, dtype) if running_mean is None else running_mean.data.astype(dtype).reshape(shape)
+    variance = xp.ones(shape, dtype) if running_var is None else running_var.data.astype(dtype).reshape(shape)
     return mean, variance
 
 
@@ -159,7 +155,7 @@ def group_norm(
 def _record_rows(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, plan: Rows, mean: Array, rstd: Array, fixed: bool
 ) -> Tensor:
-    """The normalized tensor, from statistics with the axes of a row; fixed: they do not depend on x."""
+    """The normalized tensor, from statistics (samples, 1, groups, 1); fixed: they do not depend on x."""
     center, scale = plan.spread(mean), plan.spread(rstd)
     if weight is not None:
         scale = scale * plan.spread_channels(weight.data, scale.dtype)
@@ -261,7 +257,7 @@ def _standardize(rows: Array, eps: float) -> tuple[Array, Array, Array]:
 
 def _row_dot(x: Array, y: Array) -> Array:
     """Scalar product of each pair of rows: (R,)."""
-    return np.einsum("ij,ij->i", x, y) if isinstance(x, np.ndarray) else (x * y).sum(axis=1)
+    return np.einsum("ij,ij->i", x, y) if x.__class__ is np.ndarray else (x * y).sum(axis=1)
 
 
 def _layer_norm_backward(node: Node, grad: Array) -> None:

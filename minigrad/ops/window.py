@@ -44,13 +44,13 @@ class Window(NamedTuple):
             count += 1
         return count
 
-    def reach(self, offset: int, length: int, count: int) -> Reach:
-        """What the element `offset` after the start of each of `count` windows meets on an axis of this length."""
+    def reach(self, offset: int, length: int, stop: int, start: int = 0) -> Reach:
+        """What the element `offset` after the beginning of windows start to stop meets on an axis of this length."""
         shift = offset - self.before
-        first = max(0, -(shift // self.stride))
-        stop = max(first, min(count, (length - 1 - shift) // self.stride + 1))
-        start = first * self.stride + shift
-        return Reach(slice(first, stop), slice(start, start + (stop - first) * self.stride, self.stride))
+        first = max(start, -(shift // self.stride))
+        stop = max(first, min(stop, (length - 1 - shift) // self.stride + 1))
+        begin = first * self.stride + shift
+        return Reach(slice(first, stop), slice(begin, begin + (stop - first) * self.stride, self.stride))
 
 
 def as_pair(who: str, name: str, value: Pair, least: int) -> tuple[int, int]:
