@@ -4,10 +4,12 @@ from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.comm.faults import Fault, FaultInjecting
+from minigrad.distributed.comm.mpi import MpiCommunicator
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.comm.wrappers import Recording
+from minigrad.distributed.ddp.average import average_gradients
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.hooks import (
     CompressionState,
@@ -18,6 +20,7 @@ from minigrad.distributed.ddp.hooks import (
     fp16_predivide_hook,
 )
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.ddp.replicas import Ddp, ListCollectives
 from minigrad.distributed.run import run
 
 DDP = DistributedDataParallel
@@ -27,10 +30,13 @@ __all__ = [
     "Communicator",
     "CompressionState",
     "DDP",
+    "Ddp",
     "DistributedDataParallel",
+    "MpiCommunicator",
     "Fault",
     "FaultInjecting",
     "GradBucket",
+    "ListCollectives",
     "Recording",
     "ReduceOp",
     "ShmCommunicator",
@@ -39,6 +45,7 @@ __all__ = [
     "ThreadWorld",
     "Work",
     "allreduce_hook",
+    "average_gradients",
     "bf16_compress_hook",
     "fp16_compress_hook",
     "fp16_predivide_hook",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.distributed.comm.base import Communicator
-from minigrad.errors import ReplicaMismatchError
+from minigrad.errors import LayoutError, ReplicaMismatchError
 from minigrad.nn.module import Module
 
 Description = list[list[Any]]
+Identities = list[tuple[str, int]]
 
 
 def describe(module: Module) -> Description:
@@ -53,4 +54,24 @@ def check_replicas(module: Module, comm: Communicator) -> None:
     if difference:
         raise ReplicaMismatchError(
             f"rank {comm.rank}: DistributedDataParallel: expected equal replicas, got a difference: {difference}"
+        )
+
+
+def identities(module: Module) -> Identities:
+    """Which parameters a module has, and under which names."""
+    return [(name, id(param)) for name, param in module.named_parameters()]
+
+
+def check_unchanged(who: str, module: Module, known: Identities) -> None:
+    """Refuse a module whose parameters are not those that it had.
+
+    Raises:
+        LayoutError: one was replaced, added or removed; it is named.
+    """
+    now = identities(module)
+    if now != known:
+        changed = sorted({name for name, _ in set(now) ^ set(known)})
+        raise LayoutError(
+            f"{who}: expected the parameters that were wrapped, got others at {', '.join(changed)}: "
+            "wrap the module after its last change"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.buckets import Bucket, Entry
@@ -17,7 +17,7 @@ class Layout:
 
     Args:
         named: The parameters in order of registration, frozen ones too, each once. Those that lie in no flat buffer
-            get one, those without a name in messages get theirs.
+            get one.
 
     Attributes:
         buffers: The flat buffers; they may hold other parameters too.
@@ -26,8 +26,6 @@ class Layout:
 
     def __init__(self, named: Named) -> None:
         self.buffers = flatten([param for _, param in named])
-        for name, param in named:
-            param.name = param.name or name
         names = {id(param): name for name, param in named}
         self.params = [p for buffer in self.buffers for p in buffer.params if id(p) in names]
         self.names = [names[id(param)] for param in self.params]
@@ -63,6 +61,12 @@ class Layout:
     def params_of(self, bucket: Bucket) -> list[Parameter]:
         """The parameters of a bucket."""
         return [self.params[i] for i in bucket.entries]
+
+
+def give_names(named: Iterable[tuple[str, Parameter]]) -> None:
+    """Let parameters that have no name yet go by these in messages."""
+    for name, param in named:
+        param.name = param.name or name
 
 
 def fill_missing(params: Sequence[Parameter]) -> None:

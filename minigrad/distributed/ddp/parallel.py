@@ -11,12 +11,12 @@ from typing import Any, Literal
 from minigrad.autograd import is_grad_enabled, mark_changed
 from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_root
-from minigrad.distributed.ddp.agreement import check_replicas
+from minigrad.distributed.ddp.agreement import check_replicas, check_unchanged, identities
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.weights import check_samples
-from minigrad.errors import ArgumentError, DeviceError, LayoutError, ShapeError
+from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
@@ -96,7 +96,7 @@ class DistributedDataParallel(Module):
         self.module = module
         self.comm = comm
         named = list(module.named_parameters())
-        self._identity = [(name, id(p)) for name, p in named]
+        self._identities = identities(module)
         self.reducer = Reducer(comm, named, **self._options)
 
     # -------------------------------------------------------------------------------------------- training
@@ -223,13 +223,7 @@ class DistributedDataParallel(Module):
         return twin
 
     def _check_parameters(self) -> None:
-        now = [(name, id(p)) for name, p in self.module.named_parameters()]
-        if now != self._identity:
-            changed = sorted({name for name, _ in set(now) ^ set(self._identity)})
-            raise LayoutError(
-                f"rank {self.comm.rank}: DistributedDataParallel: expected the parameters that were wrapped, "
-                f"got others at {', '.join(changed)}: wrap the module after its last change"
-            )
+        check_unchanged(f"rank {self.comm.rank}: DistributedDataParallel", self.module, self._identities)
 
 
 def _check_module(module: Module, comm: Communicator) -> None:

@@ -17,7 +17,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable
-from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing
+from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.weights import scale, weight_of
 from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
 from minigrad.nn.parameter import Parameter
@@ -50,6 +50,7 @@ class Reducer:
         self.comm, self.find_unused, self.mean = comm, find_unused, mean
         self.caps = (cap_bytes, first_cap_bytes)
         self.layout = Layout(named)
+        give_names(named)
         self.buffers = self.layout.buffers
         self._params, self._names = self.layout.params, self.layout.names
         self._index = {id(p): i for i, p in enumerate(self._params)}

@@ -1,0 +1,273 @@
+"""Ddp: several replicas in one process, driven by one thread, with their gradients combined on request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from minigrad.autograd import mark_changed
+from minigrad.backend.device import Device
+from minigrad.backend.dtypes import Array
+from minigrad.distributed import collectives as in_memory
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.ddp.agreement import check_unchanged, describe, first_difference, identities
+from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
+from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
+from minigrad.distributed.ddp.reducer import Reducer
+from minigrad.distributed.ddp.weights import check_samples, scale, weight_of
+from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
+from minigrad.nn.module import Module
+from minigrad.tensor import Tensor
+
+
+class ListCollectives(Protocol):
+    """Collectives of which one thread is all ranks; the module `minigrad.distributed.collectives` is one."""
+
+    def all_reduce(self, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
+        """Overwrite every array by the reduction of all of them."""
+
+    def broadcast(self, arrays: Sequence[Array], root: int) -> None:
+        """Overwrite every array by the root's."""
+
+
+class Ddp:
+    """Replicas in this process, one a device, whose gradients are combined when you say so; made by `Ddp.wrap`.
+
+    Replica r has rank r. Run forward and backward on each with its shard of the batch, then combine, then step the
+    optimizer of each. The replicas stay equal as long as they start equal and their optimizers are alike.
+
+    Attributes:
+        models: The replicas.
+        devices: Where each of them lives.
+        plan: The bucket plan.
+
+    Example:
+        >>> from minigrad import nn, randn
+        >>> replicas = [nn.Linear(3, 1), nn.Linear(3, 1)]
+        >>> ddp = Ddp.wrap(replicas, ["cpu", "cpu"])
+        >>> ddp.sync_params()
+        >>> for model, samples in zip(replicas, (3, 5)):
+        ...     model(randn(samples, 3)).mean().backward()
+        >>> ddp.weighted_all_reduce_gradients([3, 5])
+        >>> bool((replicas[0].weight.grad == replicas[1].weight.grad).all())
+        True
+    """
+
+    @classmethod
+    def wrap(
+        cls,
+        models: Sequence[Module],
+        devices: Sequence[Device | str],
+        *,
+        bucket_cap_bytes: int = DEFAULT_CAP_BYTES,
+        first_bucket_bytes: int = DEFAULT_FIRST_CAP_BYTES,
+        collectives: ListCollectives | None = None,
+    ) -> Ddp:
+        """Take over replicas that are on their devices already.
+
+        Args:
+            models: One replica a rank, at least one; equal in everything but values.
+            devices: The device of each. Only the CPU may be named more than once.
+            bucket_cap_bytes, first_bucket_bytes: See `plan_buckets`.
+            collectives: How replicas on several GPUs reach each other; in memory by default, for the CPU.
+
+        Raises:
+            ArgumentError: no or too few replicas or devices, a device or a replica named twice, parameters that two
+                replicas share or that another wrapper reduces, nothing to train.
+            DeviceError: a replica is not on its device, or several GPUs have no collectives.
+            ReplicaMismatchError: the replicas differ; the first difference is named.
+        """
+        return cls(models, devices, bucket_cap_bytes, first_bucket_bytes, collectives)
+
+    def __init__(
+        self,
+        models: Sequence[Module],
+        devices: Sequence[Device | str],
+        bucket_cap_bytes: int,
+        first_bucket_bytes: int,
+        collectives: ListCollectives | None,
+    ) -> None:
+        self.models = tuple(models)
+        self.devices = tuple(Device(device) for device in devices)
+        _check_models(self.models, self.devices)
+        _check_devices(self.models, self.devices, collectives)
+        self._check_agreement()
+        self._collectives: ListCollectives = collectives if collectives is not None else in_memory
+        self._caps = (bucket_cap_bytes, first_bucket_bytes)
+        self._identities = [identities(model) for model in self.models]
+        self._layouts = [Layout(list(model.named_parameters())) for model in self.models]
+        for model in self.models:
+            give_names(model.named_parameters())
+        self._set_plan()
+
+    @property
+    def world_size(self) -> int:
+        """Number of replicas."""
+        return len(self.models)
+
+    # ---------------------------------------------------------------------------------------------- values
+
+    def sync_params(self) -> None:
+        """Overwrite the parameters and buffers of all replicas, in place, by those of replica 0."""
+        self._check()
+        for number, buffer in enumerate(self._layouts[0].buffers):
+            for start, stop in buffer.runs(p for p in self._layouts[0].params if p.flat is buffer):
+                arrays = [layout.buffers[number].data[start:stop] for layout in self._layouts]
+                self._collectives.broadcast(arrays, 0)
+        for layout in self._layouts[1:]:
+            for param in layout.params:
+                mark_changed(param)
+        self._sync_buffers()
+
+    def sync_buffers(self) -> None:
+        """Overwrite the buffers of all replicas, such as running statistics, in place, by those of replica 0."""
+        self._check()
+        self._sync_buffers()
+
+    def _sync_buffers(self) -> None:
+        self._check_agreement()
+        for same in zip(*(list(model.buffers()) for model in self.models)):
+            self._collectives.broadcast([buffer.data for buffer in same], 0)
+            for buffer in same[1:]:
+                mark_changed(buffer)
+
+    # ------------------------------------------------------------------------------------------- gradients
+
+    def all_reduce_gradients(self) -> None:
+        """Replace the gradients of each replica by their mean over the replicas.
+
+        That is the gradient of the mean over the global batch where all shards have one size. A gradient that no
+        replica has stays None.
+
+        Raises:
+            UnreducedGradientError: some replicas have a gradient, and some have none.
+            LayoutError: a parameter was replaced, moved or added since `wrap`.
+            ReplicaMismatchError: requires_grad was changed on some replicas only.
+        """
+        self._combine("all_reduce_gradients", [1.0] * self.world_size)
+
+    def weighted_all_reduce_gradients(self, batch_counts: Sequence[float]) -> None:
+        """Replace the gradients of each replica by Σ n_r·g_r / Σ n_r over the replicas.
+
+        That is the gradient of the mean over the global batch, where replica r's loss is a mean over its n_r
+        samples. A replica with n_r = 0 adds nothing, whatever its gradients, and needs none; it gets the result too.
+
+        Args:
+            batch_counts: n_r of each replica: samples, or whatever its loss is a mean over; finite and >= 0.
+
+        Raises:
+            ArgumentError: not one count a replica, a count that is none, or no count above 0.
+            UnreducedGradientError: a replica with n_r > 0 has no gradient where another has one.
+            LayoutError, ReplicaMismatchError: see `all_reduce_gradients`.
+        """
+        who = "weighted_all_reduce_gradients"
+        if len(batch_counts) != self.world_size:
+            raise ArgumentError(f"{who}: expected {self.world_size} batch counts, got {len(batch_counts)}")
+        counts = [check_samples(f"{who}: batch count of rank {rank}", n) for rank, n in enumerate(batch_counts)]
+        if not any(counts):
+            raise ArgumentError(f"{who}: expected a batch count above 0, got {list(batch_counts)}")
+        self._combine(who, counts)
+
+    def _combine(self, who: str, counts: list[float]) -> None:
+        self._check()
+        used = self._used(who, counts)
+        total = math.fsum(counts)
+        for bucket in self.plan.buckets:
+            if used.isdisjoint(bucket.entries):
+                continue
+            for layout, device, count in zip(self._layouts, self.devices, counts):
+                with device.current():
+                    fill_missing(layout.params_of(bucket))
+                    scale(layout.gradients(bucket), weight_of(count, total))
+            self._collectives.all_reduce([layout.gradients(bucket) for layout in self._layouts])
+        for layout in self._layouts:
+            for i in used:
+                adopt(layout.params[i])
+
+    def _used(self, who: str, counts: list[float]) -> set[int]:
+        """The numbers of the trainable parameters that have a gradient."""
+        used = set()
+        for i in (i for bucket in self.plan.buckets for i in bucket.entries):
+            missing = [rank for rank, layout in enumerate(self._layouts) if layout.params[i].grad_array is None]
+            if len(missing) == self.world_size:
+                continue
+            lacking = [rank for rank in missing if counts[rank] > 0.0]
+            if lacking:
+                raise UnreducedGradientError(
+                    f"{who}: expected a gradient of {self._layouts[0].names[i]} on every replica that counts, got "
+                    f"none on rank {', '.join(map(str, lacking))}: use it in the loss there, or count 0 samples"
+                )
+            used.add(i)
+        return used
+
+    # ---------------------------------------------------------------------------------------------- checks
+
+    def _check(self) -> None:
+        """Refuse replicas that have changed since they were wrapped; follow requires_grad where all have."""
+        for rank, (model, layout, known) in enumerate(zip(self.models, self._layouts, self._identities)):
+            check_unchanged(f"rank {rank}: Ddp", model, known)
+            layout.check()
+        if any(layout.trainable() != self._trainable for layout in self._layouts):
+            self._set_plan()
+
+    def _set_plan(self) -> None:
+        entries = [layout.entries() for layout in self._layouts]
+        for rank, other in enumerate(entries):
+            for mine, theirs in zip(entries[0], other):
+                if mine != theirs:
+                    raise ReplicaMismatchError(
+                        f"Ddp: expected replicas that are laid out and trained alike, got {mine} on rank 0 and "
+                        f"{theirs} on rank {rank}: give each replica an optimizer of its own, freeze them alike"
+                    )
+        self.plan: BucketPlan = plan_buckets(entries[0], *self._caps)
+        self._trainable = self._layouts[0].trainable()
+
+    def _check_agreement(self) -> None:
+        difference = first_difference([describe(model) for model in self.models])
+        if difference:
+            raise ReplicaMismatchError(f"Ddp: expected equal replicas, got a difference: {difference}")
+
+
+def _check_models(models: tuple[Module, ...], devices: tuple[Device, ...]) -> None:
+    if not models or len(models) != len(devices):
+        raise ArgumentError(f"Ddp: expected replicas and a device for each, got {len(models)} and {len(devices)}")
+    owner: dict[int, int] = {}
+    for rank, model in enumerate(models):
+        if not isinstance(model, Module):
+            raise ArgumentError(f"Ddp: expected modules, got {type(model).__name__} as replica {rank}")
+        for name, tensor in _state(model):
+            first = owner.setdefault(id(tensor), rank)
+            if first != rank:
+                raise ArgumentError(
+                    f"Ddp: expected replicas of their own, got one {name} in replicas {first} and {rank}: "
+                    "copy the module with copy.deepcopy"
+                )
+        if any(isinstance(listener, Reducer) for p in model.parameters() for listener in p.listeners):
+            raise ArgumentError(
+                f"Ddp: expected parameters that no wrapper reduces, got some that one does in replica {rank}: "
+                "unwrap() it first"
+            )
+    if not any(p.requires_grad for p in models[0].parameters()):
+        raise ArgumentError(f"Ddp: expected a parameter that requires grad, got none in {type(models[0]).__name__}")
+
+
+def _check_devices(
+    models: tuple[Module, ...], devices: tuple[Device, ...], collectives: ListCollectives | None
+) -> None:
+    listed = ", ".join(map(str, devices))
+    gpus = [device for device in devices if device.type != "cpu"]
+    if len(set(gpus)) != len(gpus):
+        raise ArgumentError(f"Ddp: expected each GPU once, got {listed}")
+    if collectives is None and len(set(devices)) > 1:
+        raise DeviceError(f"Ddp: expected replicas on the CPU, or collectives for several devices, got {listed}")
+    for rank, (model, device) in enumerate(zip(models, devices)):
+        for name, tensor in _state(model):
+            if tensor.device != device:
+                raise DeviceError(
+                    f"Ddp: expected replica {rank} on {device}, got {name} on {tensor.device}: move the module first"
+                )
+
+
+def _state(model: Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
