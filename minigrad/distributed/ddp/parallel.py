@@ -158,7 +158,7 @@ class DistributedDataParallel(Module):
         For a rank whose loss reaches no parameter, or to combine what was accumulated under `no_sync`.
         """
         self._check_parameters()
-        self.reducer.flush()
+        self.reducer.synchronize(strict=False)
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Add up gradients by hook(state, bucket, comm) instead of one all-reduce a bucket.

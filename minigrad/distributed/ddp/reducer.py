@@ -9,18 +9,17 @@ waits for all of them: when `backward()` returns, every gradient is the combined
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
-from minigrad.distributed.ddp.weights import scale, weight_of
+from minigrad.distributed.ddp.passes import Pass
+from minigrad.distributed.ddp.stats import Stats
+from minigrad.distributed.ddp.weights import scale
 from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
-from minigrad.nn.parameter import Parameter
 
 
 class Reducer:
@@ -34,6 +33,12 @@ class Reducer:
             keep no gradient at all.
         mean: Weight each rank by its samples; False adds the gradients as they are.
         plan: A plan to use instead of a new one.
+
+    Attributes:
+        syncing: Whether the next backward synchronises; what counts is its value when backward begins.
+        override: Samples to count instead of the length of the batch, or None.
+        active: Whether this rank still has data; see `DistributedDataParallel.join`.
+        after_pass: Called at the end of each pass, on every rank in the same order.
     """
 
     def __init__(
@@ -55,18 +60,20 @@ class Reducer:
         self._params, self._names = self.layout.params, self.layout.names
         self._index = {id(p): i for i, p in enumerate(self._params)}
         self._forced = plan
+        self.stats = Stats()
         self._set_plan()
         for buffer in self.buffers:
             buffer.rebind_grad(comm.empty(buffer.count, buffer.dtype))
         for param in self._params:
             param.listeners += (self,)
-        self.syncing = True
+        self.syncing = self.active = True
         self.hook: RegisteredHook | None = None
         self.override: float | None = None
+        self.after_pass: Callable[[Pass], None] = _nothing
         self._forward_samples = 0.0
         self._samples = 0.0
         self._combined = False
-        self._pass: _Pass | None = None
+        self._pass: Pass | None = None
 
     def detach(self) -> None:
         """Stop listening: backward is local again."""
@@ -89,6 +96,7 @@ class Reducer:
             check_plan(self._forced, entries)
         self.plan = self._forced or plan_buckets(entries, *self.caps)
         self._bucket_of = {i: bucket.index for bucket in self.plan.buckets for i in bucket.entries}
+        self.stats.bucket_bytes = [bucket.nbytes for bucket in self.plan.buckets]
 
     # -------------------------------------------------------------------------------------------- samples
 
@@ -111,17 +119,13 @@ class Reducer:
         reached = {self._index[id(leaf)] for leaf in leaves if id(leaf) in self._index}
         self._start(reached, strict=not self.find_unused)
 
-    def flush(self) -> None:
-        """Take part in a synchronisation without a backward, with what was accumulated since the last."""
-        self._take_samples()
-        self._start(set(), strict=False)
-        self.end(None)
-
     def leaf(self, leaf: Any) -> None:
         """A gradient is complete: launch what is ready now."""
         if self._pass is not None:
-            self._pass.pending[self._bucket_of[self._index[id(leaf)]]] -= 1
-            self._launch_ready(wait=False)
+            bucket = self._bucket_of.get(self._index[id(leaf)])
+            if bucket is not None:
+                self._pass.complete(bucket)
+                self._launch_ready(wait=False)
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over: launch the rest and wait for all; or, after an error, let the other ranks know."""
@@ -131,9 +135,30 @@ class Reducer:
             if error is not None:
                 self.comm.abort(f"its backward raised {type(error).__name__}: {error}")
             else:
-                self._finish()
+                self._finish(self._pass)
         finally:
             self._pass = None
+
+    def synchronize(self, *, strict: bool, one_by_one: bool = False) -> Pass:
+        """Combine what is there, without a backward.
+
+        Args:
+            strict: Refuse trainable parameters without gradient; else they count as zero.
+            one_by_one: Wait for each bucket before the next is launched; the same bits.
+        """
+        self._take_samples()
+        present = {i for i, p in enumerate(self._params) if p.grad_array is not None}
+        self._start(present if strict else set(), strict)
+        one = self._pass
+        assert one is not None
+        for i in self._bucket_of:
+            if i in one.reached:
+                one.complete(self._bucket_of[i])
+        if one_by_one:
+            while self._launch_ready(wait=True, most=1):
+                one.works[-1].wait()
+        self.end(None)
+        return one
 
     # -------------------------------------------------------------------------------------------- one pass
 
@@ -143,14 +168,15 @@ class Reducer:
             self._set_plan()
         self._check_not_combined_twice()
         missing = [i for i in self._bucket_of if i not in reached]
-        self._pass = one = _Pass(self.plan, self._samples)
         if missing and strict:
-            raise self._unreduced(missing)
+            error = self._unreduced(missing)
+            self.comm.abort(str(error))
+            raise error
+        used = [i in reached or p.grad_array is not None for i, p in enumerate(self._params)]
+        self._pass = one = Pass(self.comm, self.plan, self._samples, self.active, used if self.find_unused else [])
+        one.reached = reached
         for i in missing:
-            one.pending[self._bucket_of[i]] -= 1
-        used = [float(i in reached or p.grad_array is not None) for i, p in enumerate(self._params)]
-        one.counts = np.array([self._samples] + (used if self.find_unused else []))
-        one.counting = self.comm.all_reduce(one.counts, layout=self.plan.id)
+            one.complete(self._bucket_of[i])
 
     def _check_not_combined_twice(self) -> None:
         present = any(p.grad_array is not None for p in self._params)
@@ -163,21 +189,22 @@ class Reducer:
     def _unreduced(self, missing: list[int]) -> UnreducedGradientError:
         listed = ", ".join(f"{self._names[i]} (bucket {self._bucket_of[i]})" for i in missing)
         return UnreducedGradientError(
-            f"rank {self.comm.rank}: expected backward to reach every trainable parameter, got none for {listed}: "
+            f"rank {self.comm.rank}: expected a gradient for every trainable parameter, got none for {listed}: "
             "set find_unused_parameters=True, freeze them, or call flush() where the loss reaches none"
         )
 
-    def _launch_ready(self, wait: bool) -> None:
+    def _launch_ready(self, wait: bool, most: int | None = None) -> int:
+        """Launch the next buckets that are ready, in order; the number of those launched."""
         one = self._pass
         assert one is not None
-        while one.launched < len(self.plan.buckets) and one.pending[one.launched] == 0:
-            if not one.counted(wait):
-                return
-            bucket = self.plan.buckets[one.launched]
-            one.launched += 1
-            one.works.append(self._launch(bucket, one))
+        launched = 0
+        while launched != most and one.next_is_ready() and one.counted(wait):
+            bucket = self.plan.buckets[len(one.works)]
+            one.launched(self._launch(bucket, one), bucket.nbytes)
+            launched += 1
+        return launched
 
-    def _launch(self, bucket: Bucket, one: _Pass) -> Waitable:
+    def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
         params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
         fill_missing(params)
         scale(array, one.weight if self.mean else 1.0)
@@ -187,49 +214,22 @@ class Reducer:
         last = bucket.index == len(self.plan.buckets) - 1
         return self.hook.launch(GradBucket(bucket.index, array, params, last, layout), self.comm)
 
-    def _finish(self) -> None:
-        one = self._pass
-        assert one is not None
+    def _finish(self, one: Pass) -> None:
+        one.backward_over()
         one.counted(wait=True)
-        if one.total == 0.0 and self.mean:  # no rank had a sample: combined gradients stay as they are
-            fill_missing(self._reduced_params(one))
-        else:
+        if one.active_ranks and not (one.total == 0.0 and self.mean):
             self._launch_ready(wait=True)
-            for work in one.works:
-                work.wait()
-        for param in self._reduced_params(one):
-            adopt(param)
+            one.wait()
+        reduced = [self._params[i] for i in self._bucket_of if one.used(i)]
+        if not one.works:  # no rank had a sample: combined gradients stay as they are
+            fill_missing(reduced)
+        if one.active_ranks:
+            for param in reduced:
+                adopt(param)
+            self.after_pass(one)
+        one.add_to(self.stats)
         self._samples, self._combined = 0.0, True
 
-    def _reduced_params(self, one: _Pass) -> list[Parameter]:
-        """The parameters that get a combined gradient: all in buckets, less those that no rank used."""
-        used = one.counts[1:] if self.find_unused else None
-        return [self._params[i] for i in self._bucket_of if used is None or used[i] > 0]
 
-
-class _Pass:
-    """What one synchronising backward has done so far."""
-
-    def __init__(self, plan: BucketPlan, samples: float) -> None:
-        self.samples = samples
-        self.pending = [len(bucket.entries) for bucket in plan.buckets]
-        self.launched = 0
-        self.works: list[Waitable] = []
-        self.counts: Array = None
-        self.counting: Work | None = None
-        self.total = -1.0
-
-    def counted(self, wait: bool) -> bool:
-        """Whether the sum of the samples is known; with wait=True it is."""
-        if self.total < 0.0:
-            assert self.counting is not None
-            if not wait and not self.counting.done():
-                return False
-            self.counting.wait(host=True)
-            self.total = float(self.counts[0])
-        return True
-
-    @property
-    def weight(self) -> float:
-        """n_r / Σn."""
-        return weight_of(self.samples, self.total)
+def _nothing(one: Pass) -> None:
+    """What happens after a pass where nobody asked for anything."""

@@ -1,0 +1,106 @@
+"""One synchronising pass: what has been counted, launched and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.ddp.buckets import BucketPlan
+from minigrad.distributed.ddp.hooks import Waitable
+from minigrad.distributed.ddp.stats import Stats
+from minigrad.distributed.ddp.weights import weight_of
+
+
+class Pass:
+    """The state of one pass; constructing it launches the collective that counts.
+
+    That collective adds up one float64 vector: the samples; for each rank, whether it still has data; and, where
+    unused parameters are looked for, for each parameter how many ranks used it.
+
+    Args:
+        samples: This rank's.
+        active: Whether this rank still has data.
+        used: For each parameter whether this rank has a gradient for it; empty where nobody looks.
+
+    Attributes:
+        works: One for each bucket launched so far, in order.
+        reached: The parameters that backward reaches, or that have a gradient.
+        total: Samples of all ranks, once counted.
+        active_ranks: The ranks that still have data, once counted.
+        shrink: A factor on the weight of every rank.
+    """
+
+    def __init__(
+        self, comm: Communicator, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool]
+    ) -> None:
+        self.samples, self.works, self.reached = samples, list[Waitable](), set[int]()
+        self.total, self.active_ranks, self.shrink = -1.0, list[int](), 1.0
+        self._pending = [len(bucket.entries) for bucket in plan.buckets]
+        self._world_size, self._clock = comm.world_size, comm.clock
+        activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
+        self._vector = np.array([samples, *activity, *map(float, used)])
+        self._counting = comm.all_reduce(self._vector, layout=plan.id)
+        self._ready_order: list[int] = []
+        self._bytes = 0
+        self._began_s = self._clock.now_s()
+        self._over_s = self._began_s
+        self._launched_s: list[float] = []
+        self._done_s: list[float] = []
+
+    def complete(self, bucket: int) -> None:
+        """One more gradient of a bucket is complete."""
+        self._pending[bucket] -= 1
+        if self._pending[bucket] == 0:
+            self._ready_order.append(bucket)
+
+    def next_is_ready(self) -> bool:
+        """Whether there is a next bucket to launch, and all of its gradients are complete."""
+        return len(self.works) < len(self._pending) and self._pending[len(self.works)] == 0
+
+    def counted(self, wait: bool) -> bool:
+        """Whether the counts of all ranks are known; with wait=True they are."""
+        if self.total < 0.0:
+            if not wait and not self._counting.done():
+                return False
+            self._counting.wait(host=True)
+            self.total = float(self._vector[0])
+            self.active_ranks = np.flatnonzero(self._vector[1 : 1 + self._world_size]).tolist()
+        return True
+
+    @property
+    def weight(self) -> float:
+        """n_r / Σn, shrunk by what `join` asked for."""
+        return weight_of(self.samples, self.total) * self.shrink
+
+    def used(self, parameter: int) -> bool:
+        """Whether any rank used a parameter; True where nobody looked."""
+        used = self._vector[1 + self._world_size :]
+        return not used.size or bool(used[parameter] > 0)
+
+    def launched(self, work: Waitable, nbytes: int) -> None:
+        """The next bucket is under way."""
+        self.works.append(work)
+        self._bytes += nbytes
+        self._launched_s.append(self._clock.now_s())
+
+    def backward_over(self) -> None:
+        """From now on there is nothing to do but wait."""
+        self._over_s = self._clock.now_s()
+
+    def wait(self) -> None:
+        """Wait for every bucket."""
+        for work in self.works:
+            work.wait()
+            self._done_s.append(self._clock.now_s())
+
+    def add_to(self, stats: Stats) -> None:
+        """Add what this pass took to the statistics."""
+        stats.passes += 1
+        stats.backward_s += self._over_s - self._began_s
+        stats.exposed_s += self._clock.now_s() - self._over_s
+        stats.communication_s += sum(done - start for start, done in zip(self._launched_s, self._done_s))
+        stats.bytes_sent += self._bytes
+        stats.calls += len(self.works)
+        stats.ready_order = self._ready_order
