@@ -1,0 +1,1 @@
+"""Looking at a run from outside: whether its replicas still agree."""
