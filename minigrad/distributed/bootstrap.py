@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,8 +25,9 @@ from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.run import thread_rank
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, RankFailedError
 
+_FOLLOW_S = 0.5
 Backend = Literal["solo", "shm", "mpi", "nccl"]
 BACKENDS: tuple[Backend, ...] = ("solo", "shm", "mpi", "nccl")
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -232,6 +234,8 @@ def _tell_peers(comm: ShmCommunicator) -> ShmCommunicator:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         comm.abort(f"it raised {kind.__name__}: {error}")
         report(kind, error, trace)
+        if isinstance(error, RankFailedError):
+            time.sleep(_FOLLOW_S)  # the rank that failed first ends first, so that a launcher can tell
 
     sys.excepthook = hook
     atexit.register(comm.close)

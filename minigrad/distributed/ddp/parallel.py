@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -13,8 +13,11 @@ from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_root
 from minigrad.distributed.ddp.agreement import check_replicas, check_unchanged, identities
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
+from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync
 from minigrad.distributed.ddp.hooks import CommHook
+from minigrad.distributed.ddp.join import joined
 from minigrad.distributed.ddp.reducer import Reducer
+from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.weights import check_samples
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
@@ -37,6 +40,9 @@ class DistributedDataParallel(Module):
         first_bucket_mb: Largest first bucket in MiB.
         bucket_cap_bytes: Largest bucket in bytes, instead of bucket_cap_mb.
         find_unused_parameters: Let a backward leave parameters out: they count as zero.
+        broadcast_buffers: "broadcast" (or True), "mean" or "none" (or False); see `BufferSync`.
+        buffer_cadence: Passes between two synchronisations of the buffers.
+        sync: "auto": each backward outside `no_sync` synchronises. "manual": none does; call `sync_gradients`.
         reduce: "mean" as above; "sum" adds the gradients up, for losses that are sums or already global.
         init_sync: Broadcast parameters and buffers of rank 0 at construction.
         bucket_plan: A plan to use, for example one saved from another run.
@@ -70,6 +76,9 @@ class DistributedDataParallel(Module):
         first_bucket_mb: float = 1,
         bucket_cap_bytes: int | None = None,
         find_unused_parameters: bool = False,
+        broadcast_buffers: BufferPolicy | bool = True,
+        buffer_cadence: int = 1,
+        sync: Literal["auto", "manual"] = "auto",
         reduce: Literal["mean", "sum"] = "mean",
         init_sync: bool = True,
         bucket_plan: BucketPlan | None = None,
@@ -78,6 +87,8 @@ class DistributedDataParallel(Module):
         _check_module(module, comm)
         if reduce not in ("mean", "sum"):
             raise ArgumentError(f"DistributedDataParallel: expected reduce 'mean' or 'sum', got {reduce!r}")
+        if sync not in ("auto", "manual"):
+            raise ArgumentError(f"DistributedDataParallel: expected sync 'auto' or 'manual', got {sync!r}")
         cap = _cap_bytes("bucket_cap_mb", bucket_cap_mb) if bucket_cap_bytes is None else bucket_cap_bytes
         self._options: dict[str, Any] = {
             "cap_bytes": cap,
@@ -86,7 +97,8 @@ class DistributedDataParallel(Module):
             "mean": reduce == "mean",
             "plan": bucket_plan,
         }
-        self.batch_dim = batch_dim
+        self._buffer_options = (broadcast_buffers, buffer_cadence)
+        self.batch_dim, self.sync = batch_dim, sync
         check_replicas(module, comm)
         self._wrap(module, comm)
         if init_sync:
@@ -98,17 +110,23 @@ class DistributedDataParallel(Module):
         named = list(module.named_parameters())
         self._identities = identities(module)
         self.reducer = Reducer(comm, named, **self._options)
+        self.reducer.syncing = self.sync == "auto"
+        self.reducer.after_pass = BufferSync(module, comm, *self._buffer_options).after_pass
 
     # -------------------------------------------------------------------------------------------- training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module, and count the samples where gradients are recorded."""
-        if is_grad_enabled():
-            self._check_parameters()
-            samples = self._count(args, kwargs)
-            self.comm.clock.compute(samples)
-            self.reducer.add_forward(samples)
-        return self.module(*args, **kwargs)
+        if not is_grad_enabled():
+            return self.module(*args, **kwargs)
+        self._check_parameters()
+        samples = self._count(args, kwargs)
+        self.comm.clock.compute(samples)
+        self.reducer.add_forward(samples)
+        began_s = self.comm.clock.now_s()
+        output = self.module(*args, **kwargs)
+        self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
+        return output
 
     def _count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         if self.reducer.override is not None:
@@ -159,6 +177,46 @@ class DistributedDataParallel(Module):
         """
         self._check_parameters()
         self.reducer.synchronize(strict=False)
+
+    def sync_gradients(self) -> None:
+        """Combine the gradients of the backwards since the last time, bucket after bucket; for sync="manual".
+
+        Raises:
+            UnreducedGradientError: a trainable parameter has none, unless find_unused_parameters.
+        """
+        self._synchronize(one_by_one=True)
+
+    def overlapped_sync_gradients(self) -> None:
+        """The same, with the same bits, but all buckets are under way before the first is waited for."""
+        self._synchronize(one_by_one=False)
+
+    def _synchronize(self, one_by_one: bool) -> None:
+        self._check_parameters()
+        self.reducer.synchronize(strict=not self.reducer.find_unused, one_by_one=one_by_one)
+
+    def join(
+        self, *, divide_by_initial_world_size: bool = False, throw_on_early_termination: bool = False
+    ) -> AbstractContextManager[None]:
+        """Train inside on ranks with different numbers of batches: `with ddp.join(): for batch in loader: ...`.
+
+        A rank that leaves the block takes part in the others' passes, with no samples, until all have left it. It
+        makes no optimizer steps meanwhile: at the end all ranks get the parameters of one that was there last, while
+        the state of its optimizer stays behind.
+
+        Args:
+            divide_by_initial_world_size: Weight as if the ranks without data had contributed zeros of the others'
+                mean size, as PyTorch does by default; else the gradient is that of the mean over the samples there.
+            throw_on_early_termination: Raise on all ranks as soon as one has no more data.
+
+        Raises:
+            RankFailedError: with throw_on_early_termination; it names the ranks that ran out.
+        """
+        options = (divide_by_initial_world_size, throw_on_early_termination)
+        return joined(self.reducer, self.broadcast_parameters, *options)
+
+    def stats(self) -> Stats:
+        """Seconds, bytes and calls since construction, or since its `reset()`; print it."""
+        return self.reducer.stats
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Add up gradients by hook(state, bucket, comm) instead of one all-reduce a bucket.
@@ -217,7 +275,8 @@ class DistributedDataParallel(Module):
         twin = object.__new__(type(self))
         Module.__init__(twin)
         memo[id(self)] = twin
-        twin._options, twin.batch_dim = dict(self._options), self.batch_dim
+        twin._options, twin._buffer_options = dict(self._options), self._buffer_options
+        twin.batch_dim, twin.sync = self.batch_dim, self.sync
         twin._wrap(deepcopy(self.module, memo), self.comm)
         twin.reducer.hook = deepcopy(self.reducer.hook, memo)
         return twin

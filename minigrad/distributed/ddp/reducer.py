@@ -38,7 +38,9 @@ class Reducer:
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         override: Samples to count instead of the length of the batch, or None.
         active: Whether this rank still has data; see `DistributedDataParallel.join`.
-        after_pass: Called at the end of each pass, on every rank in the same order.
+        last_active: The ranks that had data in the last pass in which one had.
+        before_launch: Called in each pass once the counts of all ranks are known, before the first bucket.
+        after_pass: Called at the end of each pass in which a rank had data, on every rank.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Reducer:
         self.syncing = self.active = True
         self.hook: RegisteredHook | None = None
         self.override: float | None = None
+        self.last_active: list[int] = []
+        self.before_launch: Callable[[Pass], None] = _nothing
         self.after_pass: Callable[[Pass], None] = _nothing
         self._forward_samples = 0.0
         self._samples = 0.0
@@ -198,11 +202,18 @@ class Reducer:
         one = self._pass
         assert one is not None
         launched = 0
-        while launched != most and one.next_is_ready() and one.counted(wait):
+        while launched != most and one.next_is_ready() and self._counted(one, wait):
             bucket = self.plan.buckets[len(one.works)]
             one.launched(self._launch(bucket, one), bucket.nbytes)
             launched += 1
         return launched
+
+    def _counted(self, one: Pass, wait: bool) -> bool:
+        first = one.total < 0.0
+        known = one.counted(wait)
+        if first and known:
+            self.before_launch(one)
+        return known
 
     def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
         params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
@@ -216,7 +227,7 @@ class Reducer:
 
     def _finish(self, one: Pass) -> None:
         one.backward_over()
-        one.counted(wait=True)
+        self._counted(one, wait=True)
         if one.active_ranks and not (one.total == 0.0 and self.mean):
             self._launch_ready(wait=True)
             one.wait()
@@ -224,6 +235,7 @@ class Reducer:
         if not one.works:  # no rank had a sample: combined gradients stay as they are
             fill_missing(reduced)
         if one.active_ranks:
+            self.last_active = one.active_ranks
             for param in reduced:
                 adopt(param)
             self.after_pass(one)
@@ -232,4 +244,4 @@ class Reducer:
 
 
 def _nothing(one: Pass) -> None:
-    """What happens after a pass where nobody asked for anything."""
+    """What happens where nobody asked for anything."""

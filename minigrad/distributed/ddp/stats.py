@@ -37,6 +37,11 @@ class Stats:
             return 0.0
         return max(0.0, 1.0 - self.exposed_s / self.communication_s)
 
+    def reset(self) -> None:
+        """Start to count again."""
+        kept = self.bucket_bytes
+        self.__init__(bucket_bytes=kept)  # type: ignore[misc]
+
     def __str__(self) -> str:
         return (
             f"{self.passes} passes: forward {self.forward_s:.3f} s, backward {self.backward_s:.3f} s, "

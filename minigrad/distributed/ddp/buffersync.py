@@ -1,0 +1,61 @@
+"""Buffers of a module, such as running statistics: kept alike on all ranks, at a chosen cadence.
+
+They are synchronised at the end of a synchronising pass, where every rank is, rather than before a forward: an
+evaluation on one rank then makes no collective, and ranks with different numbers of batches do not wait in forward.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from minigrad.autograd import mark_changed
+from minigrad.backend.dtypes import is_float
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.ddp.passes import Pass
+from minigrad.errors import ArgumentError
+from minigrad.nn.module import Module
+
+BufferPolicy = Literal["broadcast", "mean", "none"]
+
+
+class BufferSync:
+    """What happens to the buffers after each pass.
+
+    Args:
+        policy: "broadcast": the buffers of the lowest rank that still has data win. "mean": floats are averaged with
+            equal weights, and integers, such as counters, are broadcast. "none": each rank keeps its own.
+            True and False stand for "broadcast" and "none", as in PyTorch.
+        every: Passes between two synchronisations, >= 1.
+
+    Raises:
+        ArgumentError: another policy, or a cadence below 1.
+    """
+
+    def __init__(self, module: Module, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
+        self.policy = {True: "broadcast", False: "none"}.get(policy, policy) if isinstance(policy, bool) else policy
+        if self.policy not in ("broadcast", "mean", "none"):
+            raise ArgumentError(f"broadcast_buffers: expected 'broadcast', 'mean' or 'none', got {policy!r}")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ArgumentError(f"buffer_cadence: expected an integer >= 1, got {every!r}")
+        self.module, self.comm, self.every = module, comm, every
+        self._passes = 0
+
+    def after_pass(self, one: Pass) -> None:
+        """Synchronise the buffers where they are due; every rank calls it after each pass."""
+        self._passes += 1
+        if self.policy != "none" and self._passes % self.every == 0:
+            self.synchronize(one.active_ranks[0])
+
+    def synchronize(self, root: int) -> None:
+        """Make the buffers alike, whatever the cadence."""
+        buffers = [buffer for _, buffer in self.module.named_buffers()]
+        works: list[Work] = []
+        for buffer in buffers:
+            if self.policy == "mean" and is_float(buffer.dtype):
+                works.append(self.comm.all_reduce(buffer.data, ReduceOp.AVG))
+            else:
+                works.append(self.comm.broadcast(buffer.data, root))
+        for work, buffer in zip(works, buffers):
+            work.wait()
+            mark_changed(buffer)

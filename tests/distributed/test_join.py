@@ -1,0 +1,99 @@
+"""Ranks with different numbers of batches: who has no more counts as having no samples."""
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import optim
+from minigrad.distributed import DDP, run
+from minigrad.errors import CollectiveTimeoutError, RankFailedError
+from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
+from tests.distributed.worlds import run_ranks
+
+TIMEOUT_S = 10.0
+
+
+def _batches(rank, count, samples=4):
+    return [data(samples, 10 * rank + step) for step in range(count)]
+
+
+def _train(comm, counts, accumulate=1, **options):
+    """Values after each rank has used up its batches; gradients of every step of this rank."""
+    ddp = DDP(Mlp(0), comm)
+    step = optim.SGD(ddp.module.parameters(), lr=0.01)
+    seen = []
+    with ddp.join(**options):
+        for i, (inputs, targets) in enumerate(_batches(comm.rank, counts[comm.rank])):
+            loss = mean_loss(ddp(minigrad.Tensor(inputs)), targets) / accumulate
+            if (i + 1) % accumulate:
+                with ddp.no_sync():
+                    loss.backward()
+                continue
+            loss.backward()
+            seen.append(gradients(ddp.module))
+            step.step()
+            step.zero_grad()
+    return values(ddp.module), seen
+
+
+def _alone(counts):
+    """One device on the same samples: in step k those of the ranks that still have a batch k."""
+    model = Mlp(0)
+    step = optim.SGD(model.parameters(), lr=0.01)
+    seen = []
+    for k in range(max(counts)):
+        parts = [_batches(rank, count)[k] for rank, count in enumerate(counts) if k < count]
+        inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts))
+        mean_loss(model(minigrad.Tensor(inputs)), targets).backward()
+        seen.append(gradients(model))
+        step.step()
+        step.zero_grad()
+    return values(model), seen
+
+
+@pytest.mark.parametrize("kind", ["threads", "shm"])
+@pytest.mark.parametrize("counts", [[5, 3], [3, 5], [0, 2], [2, 2], [1, 4, 2]])
+def test_the_mean_is_over_the_samples_that_are_there(kind, counts):
+    expected, steps = _alone(counts)
+    ranks = run_ranks(kind, lambda comm: _train(comm, counts), len(counts), TIMEOUT_S)
+    for actual, seen in ranks:
+        assert_gradients_close(actual, expected, 1e-11)
+        assert all(actual[name].tobytes() == ranks[0][0][name].tobytes() for name in actual)
+        for mine, one in zip(seen, steps):
+            assert_gradients_close(mine, one, 1e-11)
+
+
+def test_dividing_by_the_initial_world_size():
+    """Ranks without data count as a zero gradient of full size: 3 ranks, one left, a third of its gradient."""
+    counts = [1, 2, 1]
+    _, whole = _alone(counts)
+    seen = run(_train, 3, counts, timeout_s=TIMEOUT_S)[1][1]
+    divided = run(lambda comm: _train(comm, counts, divide_by_initial_world_size=True), 3, timeout_s=TIMEOUT_S)[1][1]
+    assert_gradients_close(seen[0], whole[0])
+    assert_gradients_close(divided[0], whole[0])
+    assert_gradients_close(divided[1], {name: g / 3 for name, g in seen[1].items()})
+
+
+def test_join_with_accumulation_ending_at_odd_places():
+    counts = [4, 7]
+    ranks = run(_train, 2, counts, 2, timeout_s=TIMEOUT_S)
+    assert all(ranks[0][0][name].tobytes() == ranks[1][0][name].tobytes() for name in ranks[0][0])
+
+
+def test_throwing_on_all_ranks_together():
+    def body(comm):
+        with pytest.raises(RankFailedError, match=r"ran out on ranks \[1\]"):
+            _train(comm, [5, 3], throw_on_early_termination=True)
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
+
+
+def test_without_join_the_rank_that_left_is_named():
+    def body(comm):
+        ddp = DDP(Mlp(0), comm)
+        for inputs, targets in _batches(comm.rank, [3, 2][comm.rank]):
+            mean_loss(ddp(minigrad.Tensor(inputs)), targets).backward()
+
+    with pytest.raises((RankFailedError, CollectiveTimeoutError), match="rank 1 has returned"):
+        run(body, 2, timeout_s=2.0)
