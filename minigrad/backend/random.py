@@ -3,12 +3,16 @@
 `manual_seed(s)` makes the *init* stream from the key (s, 0), for weights, and the *noise* stream from the key
 (s, 1 + rank), for dropout and everything else that ranks must draw differently. Philox is counter-based
 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11), so a kernel can draw the same bits.
-The streams hang on the context, not on the process: ranks may be threads.
+A logical shard, part of a batch that any rank may compute, has a noise stream of its own from the key
+(s, 2**63 + shard). The streams hang on the context, not on the process: ranks may be threads.
 """
 
 from __future__ import annotations
 
+import copy
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,17 +21,25 @@ import numpy as np
 from minigrad.errors import ArgumentError
 
 _SEED_LIMIT = 2**64
+_FIRST_SHARD_STREAM = 2**63
 
 
 class Streams:
-    """The init and the noise stream of one context."""
+    """The init and the noise stream of one context, and those of the shards that it has computed."""
 
-    __slots__ = ("seed", "noise_key", "init", "noise")
+    __slots__ = ("seed", "noise_key", "init", "noise", "shards")
 
     def __init__(self, seed: int, noise_key: int) -> None:
         self.seed, self.noise_key = seed, noise_key
         self.init = _philox(seed, 0)
         self.noise = _philox(seed, 1 + noise_key)
+        self.shards: dict[int, np.random.Generator] = {}
+
+    def of_shard(self, shard: int) -> np.random.Generator:
+        """The noise stream of a logical shard, where its last draw left it."""
+        if shard not in self.shards:
+            self.shards[shard] = _philox(self.seed, _FIRST_SHARD_STREAM + shard)
+        return self.shards[shard]
 
 
 _streams: ContextVar[Streams] = ContextVar("minigrad_random_streams")
@@ -71,6 +83,24 @@ def set_noise_key(noise_key: int) -> None:
     _streams.set(fresh)
 
 
+@contextmanager
+def shard_noise(shard: int) -> Iterator[None]:
+    """Draw noise from the stream of a logical shard inside the block: the same numbers on whichever rank it runs.
+
+    The next block of this shard goes on where this one ends; `manual_seed` and `set_noise_key` start all over.
+
+    Args:
+        shard: 0 <= shard < 2**63.
+    """
+    inside = copy.copy(_current())
+    inside.noise = inside.of_shard(shard)
+    token = _streams.set(inside)
+    try:
+        yield
+    finally:
+        _streams.reset(token)
+
+
 def init_generator() -> np.random.Generator:
     """The stream for initial weights: the same on all ranks."""
     return _current().init
@@ -82,18 +112,19 @@ def noise_generator() -> np.random.Generator:
 
 
 def get_rng_state() -> dict[str, Any]:
-    """Both streams as plain data, for a checkpoint."""
+    """All streams as plain data, for a checkpoint."""
     streams = _current()
     return {
         "seed": streams.seed,
         "noise_key": streams.noise_key,
         "init": streams.init.bit_generator.state,
         "noise": streams.noise.bit_generator.state,
+        "shards": {str(shard): stream.bit_generator.state for shard, stream in streams.shards.items()},
     }
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put both streams back to what `get_rng_state` returned.
+    """Put all streams back to what `get_rng_state` returned.
 
     Raises:
         ArgumentError: it is something else.
@@ -102,6 +133,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
         streams = Streams(state["seed"], state["noise_key"])
         streams.init.bit_generator.state = state["init"]
         streams.noise.bit_generator.state = state["noise"]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        for shard, held in state["shards"].items():
+            streams.of_shard(int(shard)).bit_generator.state = held
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ArgumentError(f"set_rng_state: expected what get_rng_state returned, got {state!r:.200}") from error
     _streams.set(streams)

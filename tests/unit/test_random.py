@@ -8,7 +8,7 @@ import pytest
 
 import minigrad
 from minigrad import get_rng_state, manual_seed, set_rng_state
-from minigrad.backend.random import init_generator, noise_generator, set_noise_key
+from minigrad.backend.random import init_generator, noise_generator, set_noise_key, shard_noise
 from minigrad.errors import ArgumentError
 
 
@@ -152,3 +152,34 @@ def test_random_tensors_come_from_the_noise_stream(make):
     kept = get_rng_state()["noise"]["state"]["counter"].tolist()
     minigrad.randn(4, rng=given)
     assert get_rng_state()["noise"]["state"]["counter"].tolist() == kept
+
+
+@isolated
+def test_a_shard_draws_the_same_on_every_rank_and_goes_on_where_it_was():
+    manual_seed(4)
+    with shard_noise(1):
+        first = draws()[1]
+    own = draws()[1]
+    with shard_noise(1):
+        second = draws()[1]
+    manual_seed(4)
+    set_noise_key(3)
+    assert draws()[1] not in (first, own)
+    for expected in (first, second):
+        with shard_noise(0):
+            assert draws()[1] != expected
+        with shard_noise(1):
+            assert draws()[1] == expected
+
+
+@isolated
+def test_state_holds_the_streams_of_shards():
+    manual_seed(4)
+    with shard_noise(5):
+        draws()
+    state = get_rng_state()
+    with shard_noise(5):
+        expected = draws()
+    set_rng_state(state)
+    with shard_noise(5):
+        assert draws() == expected
