@@ -147,6 +147,19 @@ class Communicator(Protocol):
         """Give everything back; idempotent. Later calls raise."""
 
 
+def check_headers(comm: Communicator) -> None:
+    """Compare what the ranks have called so far, where the communicator does not do so in each call.
+
+    All ranks call it at the same place: the reducer does at the end of each synchronising backward.
+
+    Raises:
+        CollectiveMismatchError: the ranks' calls differ.
+    """
+    compare = getattr(comm, "check_headers", None)
+    if compare is not None:
+        compare()
+
+
 def default_timeout_s(timeout_s: float | None = None) -> float:
     """A timeout as given, else $MINIGRAD_TIMEOUT_S, else 300 s.
 

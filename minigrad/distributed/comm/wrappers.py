@@ -11,7 +11,7 @@ import numpy as np
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import Clock, Communicator, Work, encode_object
+from minigrad.distributed.comm.base import Clock, Communicator, Work, check_headers, encode_object
 
 Make = Callable[[], Any]
 
@@ -100,6 +100,10 @@ class Wrapper:
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         self.around(Call("barrier"), [], self.inner.barrier)
+
+    def check_headers(self) -> None:
+        """Compare what the ranks have called, where the inner communicator does not do so in each call."""
+        check_headers(self.inner)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
-from minigrad.distributed.comm.base import Communicator
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.hooks import Waitable
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.distributed.ddp.weights import weight_of
+from minigrad.distributed.ddp.weights import scale, weight_of
 
 
 class Pass:
@@ -39,15 +41,23 @@ class Pass:
         self.total, self.active_ranks, self.shrink = -1.0, list[int](), 1.0
         self._pending = [len(bucket.entries) for bucket in plan.buckets]
         self._world_size, self._clock = comm.world_size, comm.clock
+        self._looks = bool(used)
         activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
-        self._vector = np.array([samples, *activity, *map(float, used)])
-        self._counting = comm.all_reduce(self._vector, layout=plan.id)
+        self._counting = self._count(comm, [samples, *activity, *map(float, used)], plan.id)
         self._ready_order: list[int] = []
         self._bytes = 0
         self._began_s = self._clock.now_s()
         self._over_s = self._began_s
         self._launched_s: list[float] = []
         self._done_s: list[float] = []
+
+    def _count(self, comm: Communicator, row: list[float], layout: str) -> Work:
+        self._vector = np.array(row)
+        return comm.all_reduce(self._vector, layout=layout)
+
+    def _read(self) -> Array:
+        self._counting.wait(host=True)
+        return self._vector
 
     def complete(self, bucket: int) -> None:
         """One more gradient of a bucket is complete."""
@@ -64,9 +74,9 @@ class Pass:
         if self.total < 0.0:
             if not wait and not self._counting.done():
                 return False
-            self._counting.wait(host=True)
-            self.total = float(self._vector[0])
-            self.active_ranks = np.flatnonzero(self._vector[1 : 1 + self._world_size]).tolist()
+            vector = self._read()
+            self.total = float(vector[0])
+            self.active_ranks = np.flatnonzero(vector[1 : 1 + self._world_size]).tolist()
         return True
 
     @property
@@ -74,10 +84,17 @@ class Pass:
         """n_r / Σn, shrunk by what `join` asked for."""
         return weight_of(self.samples, self.total) * self.shrink
 
+    def launching(self) -> AbstractContextManager[None]:
+        """Around everything that launches one bucket."""
+        return nullcontext()
+
+    def weigh(self, gradients: Array) -> None:
+        """Scale a bucket in place by this rank's weight."""
+        scale(gradients, self.weight)
+
     def used(self, parameter: int) -> bool:
         """Whether any rank used a parameter; True where nobody looked."""
-        used = self._vector[1 + self._world_size :]
-        return not used.size or bool(used[parameter] > 0)
+        return not self._looks or bool(self._read()[1 + self._world_size + parameter] > 0)
 
     def launched(self, work: Waitable, nbytes: int) -> None:
         """The next bucket is under way."""

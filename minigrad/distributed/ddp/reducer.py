@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.base import Communicator, check_headers
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
+from minigrad.distributed.ddp.engine import Engine, engine_of
 from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.distributed.ddp.weights import scale
 from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
 
 
@@ -33,6 +33,7 @@ class Reducer:
             keep no gradient at all.
         mean: Weight each rank by its samples; False adds the gradients as they are.
         plan: A plan to use instead of a new one.
+        engine: Runs the passes; what fits the communicator's device by default.
 
     Attributes:
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
@@ -53,7 +54,9 @@ class Reducer:
         find_unused: bool = False,
         mean: bool = True,
         plan: BucketPlan | None = None,
+        engine: Engine | None = None,
     ) -> None:
+        self.engine = engine if engine is not None else engine_of(comm)
         self.comm, self.find_unused, self.mean = comm, find_unused, mean
         self.caps = (cap_bytes, first_cap_bytes)
         self.layout = Layout(named)
@@ -69,6 +72,7 @@ class Reducer:
         for param in self._params:
             param.listeners += (self,)
         self.syncing = self.active = True
+        self.in_order = False  # other collectives run in backward: buckets must not depend on timing
         self.hook: RegisteredHook | None = None
         self.override: float | None = None
         self.last_active: list[int] = []
@@ -113,6 +117,11 @@ class Reducer:
         self._samples += self._forward_samples if self.override is None else self.override
         self._forward_samples = 0.0
 
+    @property
+    def loss_weight(self) -> float:
+        """How much this rank's loss counts in the backward under way, up to a factor that all ranks share."""
+        return self._samples if self.mean else 1.0
+
     # --------------------------------------------------------------------------------------------- events
 
     def begin(self, leaves: list[Any]) -> None:
@@ -129,7 +138,8 @@ class Reducer:
             bucket = self._bucket_of.get(self._index[id(leaf)])
             if bucket is not None:
                 self._pass.complete(bucket)
-                self._launch_ready(wait=False)
+                if not (self.in_order and self.find_unused):
+                    self._launch_ready(wait=self.in_order)
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over: launch the rest and wait for all; or, after an error, let the other ranks know."""
@@ -177,7 +187,13 @@ class Reducer:
             self.comm.abort(str(error))
             raise error
         used = [i in reached or p.grad_array is not None for i, p in enumerate(self._params)]
-        self._pass = one = Pass(self.comm, self.plan, self._samples, self.active, used if self.find_unused else [])
+        self._pass = one = self.engine.begin(
+            self.plan,
+            self._samples,
+            self.active,
+            used if self.find_unused else [],
+            exact=self.before_launch is not _nothing,
+        )
         one.reached = reached
         for i in missing:
             one.complete(self._bucket_of[i])
@@ -217,13 +233,15 @@ class Reducer:
 
     def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
         params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
-        fill_missing(params)
-        scale(array, one.weight if self.mean else 1.0)
         layout = f"{self.plan.id} bucket {bucket.index}"
-        if self.hook is None:
-            return self.comm.all_reduce(array, layout=layout)
-        last = bucket.index == len(self.plan.buckets) - 1
-        return self.hook.launch(GradBucket(bucket.index, array, params, last, layout), self.comm)
+        with one.launching():
+            fill_missing(params)
+            if self.mean:
+                one.weigh(array)
+            if self.hook is None:
+                return self.comm.all_reduce(array, layout=layout)
+            last = bucket.index == len(self.plan.buckets) - 1
+            return self.hook.launch(GradBucket(bucket.index, array, params, last, layout), self.comm)
 
     def _finish(self, one: Pass) -> None:
         one.backward_over()
@@ -241,6 +259,7 @@ class Reducer:
             self.after_pass(one)
         one.add_to(self.stats)
         self._samples, self._combined = 0.0, True
+        check_headers(self.comm)
 
 
 def _nothing(one: Pass) -> None:

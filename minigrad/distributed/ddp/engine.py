@@ -1,0 +1,165 @@
+"""How a reducer's passes run: on the host, or on the streams of a GPU, where the host waits for nothing.
+
+On a GPU all that a pass does lies on one communication stream: the sum of the samples, the weighting of each bucket,
+and its collective. The stream that backward runs on has an edge to it before each bucket, whose gradients must be
+complete, and one back at the end, for what reads them. Σn is never read by the host: the weight n_r / Σn is a number
+in device memory, so a bucket goes out as soon as its gradients are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from minigrad.backend.device import array_module, to_host
+from minigrad.backend.dtypes import Array, accumulator_dtype
+from minigrad.backend.stream import CommStream
+from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.ddp.buckets import BucketPlan
+from minigrad.distributed.ddp.passes import Pass
+
+
+class Engine(Protocol):
+    """Makes the passes of one reducer."""
+
+    def begin(
+        self, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool], exact: bool
+    ) -> Pass:
+        """Start a pass, whose arguments these are.
+
+        Args:
+            exact: The host has to know the counts of all ranks before the first bucket.
+        """
+
+
+def engine_of(comm: Communicator) -> Engine:
+    """The engine for the arrays of a communicator."""
+    return HostEngine(comm) if comm.device.type == "cpu" else DeviceEngine(comm)
+
+
+class HostEngine:
+    """Passes whose collectives run while this thread goes on, and that wait for them."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def begin(
+        self, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool], exact: bool
+    ) -> Pass:
+        """Start a pass; the host knows the counts in any case."""
+        return Pass(self._comm, plan, samples, active, used)
+
+
+class DeviceEngine:
+    """Passes on a communication stream, which lives as long as this.
+
+    Args:
+        comm: The ranks; the collectives run on the current stream of the thread that calls them.
+        streams: What `streams_of(comm.device)` gives, or a stand-in.
+    """
+
+    def __init__(self, comm: Communicator, streams: Any = None) -> None:
+        self._comm = comm
+        self.side = CommStream(comm.device, streams)
+        self._vector: Array = None
+
+    def begin(
+        self, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool], exact: bool
+    ) -> Pass:
+        """Start a pass; its counts take the place of those of the last one."""
+        with self.side.current():
+            size = 1 + self._comm.world_size + len(used)
+            if self._vector is None or self._vector.size != size:
+                self._vector = self._comm.empty(size, np.dtype(np.float64))
+        return DevicePass(self._comm, self.side, self._vector, plan, samples, active, used, exact)
+
+
+class DevicePass(Pass):
+    """A pass on a communication stream.
+
+    Outside of `join` every rank has data, and Σn stays on the device: `total` is NaN. The host waits for the counts
+    where it has to know them: with exact=True before the first bucket, and to tell which parameters were used.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        side: CommStream,
+        vector: Array,
+        plan: BucketPlan,
+        samples: float,
+        active: bool,
+        used: Sequence[bool],
+        exact: bool,
+    ) -> None:
+        self._side, self._device_vector, self._exact = side, vector, exact
+        self._rank = comm.rank
+        self._weights: dict[np.dtype[Any], Array] = {}
+        self._host_vector: np.ndarray[Any, Any] | None = None
+        super().__init__(comm, plan, samples, active, used)
+
+    def _count(self, comm: Communicator, row: list[float], layout: str) -> Work:
+        vector = self._device_vector
+        with self._side.current():
+            if any(row[1 + comm.world_size :]):
+                vector[...] = array_module(vector).asarray(np.array(row))
+            else:
+                vector[...] = 0
+                vector[0], vector[1 + comm.rank] = row[0], row[1 + comm.rank]
+            return comm.all_reduce(vector, layout=layout)
+
+    def _read(self) -> Array:
+        """The counts of all ranks on the host; waits for them."""
+        if self._host_vector is None:
+            with self._side.current():
+                self._counting.wait(host=True)
+                self._host_vector = to_host(self._device_vector)
+        return self._host_vector
+
+    def counted(self, wait: bool) -> bool:
+        """Whether a bucket may go out: always, but where the host has to know the counts."""
+        if self.total < 0.0:
+            if self._exact:
+                return super().counted(wait)
+            self.total, self.active_ranks = math.nan, list(range(self._world_size))
+        return True
+
+    def launching(self) -> AbstractContextManager[None]:
+        """What is launched inside comes after the gradients that are complete, on the communication stream."""
+        self._side.follow()
+        return self._side.current()
+
+    def weigh(self, gradients: Array) -> None:
+        """Scale a bucket in place by n_r / Σn as it stands in device memory.
+
+        A rank without samples adds zeros, whatever lies there. Where no rank has any, combined gradients have to
+        stay: rank 0's are kept, and every rank gets them back.
+        """
+        if self._exact:
+            super().weigh(gradients)
+        elif self._world_size == 1:
+            return
+        elif self.samples > 0.0:
+            gradients *= self._device_weight(gradients.dtype)
+        elif self._rank != 0:
+            gradients[...] = 0
+        else:
+            xp = array_module(gradients)
+            xp.copyto(gradients, 0.0, where=self._device_vector[0] > 0)
+
+    def _device_weight(self, dtype: np.dtype[Any]) -> Array:
+        """n_r / Σn as an array of no axes; 16-bit gradients are scaled by a weight of 32."""
+        wide = accumulator_dtype(dtype)
+        if wide not in self._weights:
+            self._weights[wide] = (self.samples / self._device_vector[0]).astype(wide)
+        return self._weights[wide]
+
+    def wait(self) -> None:
+        """Let what the caller's stream does next come after every bucket."""
+        with self._side.current():
+            super().wait()
+        self._side.join()
