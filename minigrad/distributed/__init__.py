@@ -21,6 +21,7 @@ from minigrad.distributed.ddp.hooks import (
 )
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.replicas import Ddp, ListCollectives
+from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
 from minigrad.distributed.run import run
 
 DDP = DistributedDataParallel
@@ -32,15 +33,16 @@ __all__ = [
     "DDP",
     "Ddp",
     "DistributedDataParallel",
-    "MpiCommunicator",
     "Fault",
     "FaultInjecting",
     "GradBucket",
     "ListCollectives",
+    "MpiCommunicator",
     "Recording",
     "ReduceOp",
     "ShmCommunicator",
     "SoloCommunicator",
+    "SyncBatchNorm",
     "ThreadCommunicator",
     "ThreadWorld",
     "Work",
@@ -49,6 +51,7 @@ __all__ = [
     "bf16_compress_hook",
     "fp16_compress_hook",
     "fp16_predivide_hook",
+    "convert_sync_batchnorm",
     "init",
     "plan_buckets",
     "run",

@@ -16,8 +16,8 @@ from minigrad.nn.state import overwrite
 from minigrad.tensor import Tensor
 
 
-class _BatchNorm(Module):
-    """What both batch norms share; a subclass says how many axes its input may have."""
+class BatchNorm(Module):
+    """What all batch norms share; a subclass says how many axes its input may have."""
 
     axes: tuple[int, ...]
 
@@ -95,7 +95,7 @@ class _BatchNorm(Module):
         )
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(BatchNorm):
     """Each feature normalised over the batch, scaled by weight and moved by bias; see `ops.batch_norm`.
 
     In evaluation the running mean and variance take the place of the batch's. The running variance is the unbiased
@@ -119,7 +119,7 @@ class BatchNorm1d(_BatchNorm):
     axes = (2, 3)
 
 
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(BatchNorm):
     """Each channel of images normalised over the batch and all pixels; see `BatchNorm1d`.
 
     Shapes:

@@ -75,8 +75,8 @@ def batch_norm(
         raise ShapeError(f"batch_norm: expected several values for each channel in training, got x {x.shape}")
     if training and x.data.size:
         mean, variance = statistics(as_rows(x.data, plan), plan)
-        _move(running_mean, mean, momentum)
-        _move(running_var, variance * (plan.population / (plan.population - 1)), momentum)
+        move_running(running_mean, mean, momentum)
+        move_running(running_var, variance * (plan.population / (plan.population - 1)), momentum)
     else:
         mean, variance = _fixed_statistics(x, running_mean, running_var)
     fixed = not training or not x.data.size
@@ -97,7 +97,8 @@ def _inverse_root(variance: Array, eps: float) -> Array:
     return 1.0 / array_module(variance).sqrt(variance + eps)
 
 
-def _move(running: Tensor | None, new: Array, momentum: float) -> None:
+def move_running(running: Tensor | None, new: Array, momentum: float) -> None:
+    """running = (1 - momentum) · running + momentum · new, in place; nothing where running is None."""
     if running is None:
         return
     running.data *= 1.0 - momentum
@@ -169,13 +170,13 @@ def _record_rows(
 
 def _rows_backward(node: Node, grad: Array) -> None:
     x, weight, plan, center, rstd, fixed = node.saved
-    dx, dweight, dbias = _edges(node, weight)
+    dx, dweight, dbias = affine_edges(node, weight)
     rows, grad_rows = as_rows(x.data, plan), as_rows(grad, plan)
     spread_rstd = plan.spread(rstd)
     total, weighted = row_sums(rows, grad_rows, center)
     weighted *= spread_rstd
-    _give(dbias, plan.gather_channels(total), grad.dtype)
-    _give(dweight, plan.gather_channels(weighted), grad.dtype)
+    give_vector(dbias, plan.gather_channels(total), grad.dtype)
+    give_vector(dweight, plan.gather_channels(weighted), grad.dtype)
     if dx is None:
         return
     gain = None if weight is None else plan.spread_channels(weight.data, center.dtype)
@@ -195,7 +196,8 @@ def _mean_share(row: Array, gain: Array | None, rstd: Array, plan: Rows) -> Arra
     return plan.spread(rstd * (pooled / plan.population))
 
 
-def _give(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
+def give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
+    """Add the gradient of a weight or bias, in its dtype."""
     if edge is not None:
         accumulate(edge, grad.astype(dtype, copy=False))
 
@@ -262,7 +264,7 @@ def _row_dot(x: Array, y: Array) -> Array:
 
 def _layer_norm_backward(node: Node, grad: Array) -> None:
     x, weight, shape, mean, rstd = node.saved
-    dx, dweight, dbias = _edges(node, weight)
+    dx, dweight, dbias = affine_edges(node, weight)
     rows, grad_rows = (a.reshape(len(mean), math.prod(shape)) for a in (x.data, grad))
     gain = None if weight is None else weight.data.reshape(-1)
     xp = array_module(grad)
@@ -277,8 +279,8 @@ def _layer_norm_backward(node: Node, grad: Array) -> None:
             weighted += column_sum(block * normal)
         if dx is not None:
             dx_rows[part] = _layer_input_gradient(block, gain, normal, rstd[part])
-    _give(dbias, total.reshape(shape), grad.dtype)
-    _give(dweight, weighted.reshape(shape), grad.dtype)
+    give_vector(dbias, total.reshape(shape), grad.dtype)
+    give_vector(dweight, weighted.reshape(shape), grad.dtype)
     if dx is not None:
         accumulate(dx, dx_rows.reshape(x.data.shape))
 
@@ -298,7 +300,7 @@ def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: 
 # ------------------------------------------------------------------------------------------------------- arguments
 
 
-def _edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
+def affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
     """The edges to x, weight and bias, of which weight and bias may be missing."""
     edges = list(node.inputs)
     if weight is None:

@@ -97,9 +97,15 @@ def work_dtype(x: Array) -> np.dtype[Any]:
 
 
 def statistics(rows: Array, plan: Rows) -> tuple[Array, Array]:
-    """Mean and variance (biased) of the elements that share them, (samples, 1, groups, 1) each.
+    """Mean and variance (biased) of the elements that share them, (samples, 1, groups, 1) each."""
+    mean, error, variance = moments(rows, plan)
+    return mean + error, variance
 
-    What rounding left in the mean is found in the second pass, and taken out of both.
+
+def moments(rows: Array, plan: Rows) -> tuple[Array, Array, Array]:
+    """A rounded mean, what rounding took from it, and the variance about their sum; see `statistics`.
+
+    The error is found in the second pass, which is about the rounded mean, and taken out of the variance.
     """
     zero = array_module(rows).zeros(rows.shape[1], work_dtype(rows))
     total, rest, squares = zero.copy(), zero.copy(), zero
@@ -113,7 +119,7 @@ def statistics(rows: Array, plan: Rows) -> tuple[Array, Array]:
         deviation *= deviation
         squares += column_sum(deviation)
     error = plan.gather(rest) / plan.population
-    return mean + error, plan.gather(squares) / plan.population - error * error
+    return mean, error, plan.gather(squares) / plan.population - error * error
 
 
 def affine(rows: Array, scale: Array, shift: Array) -> Array:

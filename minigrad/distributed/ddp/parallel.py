@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from typing import Any, Literal
@@ -12,12 +12,14 @@ from minigrad.autograd import is_grad_enabled, mark_changed
 from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_root
 from minigrad.distributed.ddp.agreement import check_replicas, check_unchanged, identities
+from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import joined
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
+from minigrad.distributed.ddp.syncbn import weigh_sync_batch_norms
 from minigrad.distributed.ddp.weights import check_samples
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
@@ -111,6 +113,8 @@ class DistributedDataParallel(Module):
         self._identities = identities(module)
         self.reducer = Reducer(comm, named, **self._options)
         self.reducer.syncing = self.sync == "auto"
+        self._sharded = ShardedBackward(self.reducer)
+        self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
         self.reducer.after_pass = BufferSync(module, comm, *self._buffer_options).after_pass
 
     # -------------------------------------------------------------------------------------------- training
@@ -214,6 +218,37 @@ class DistributedDataParallel(Module):
         options = (divide_by_initial_world_size, throw_on_early_termination)
         return joined(self.reducer, self.broadcast_parameters, *options)
 
+    def backward_shards(
+        self, loss_fn: Callable[..., Tensor], shards: Sequence[Any], counts: Sequence[float] | None = None
+    ) -> float:
+        """Compute the gradients of several shards one after the other: the same bits for any number of ranks.
+
+        The batch is cut into V shards, a power of two; rank r gives shards r·V/W .. (r+1)·V/W - 1. The gradients
+        are those of the mean over all samples, and have the bits of one rank with all V shards, under the conditions
+        of `minigrad.distributed.ddp.bitwise`. A shard without samples is left out.
+
+        Args:
+            loss_fn: loss_fn(*shard) for a tuple, loss_fn(shard) else: the mean loss over the samples of a shard.
+            shards: This rank's; as many on every rank.
+            counts: Samples of each of them; by default the length of axis `batch_dim` of its first tensor.
+
+        Returns:
+            The mean loss over the samples of all shards (the sum of their losses with reduce="sum"), equal on all
+            ranks; NaN where there are none.
+
+        Raises:
+            ReplicaMismatchError: on all ranks, where the numbers of shards differ, or are no power of two in all.
+            AutogradError: there are gradients already. DtypeError: 16-bit parameters.
+            ArgumentError: a comm hook or SyncBatchNorm, wrong counts, or a shard without tensor.
+
+        Example:
+            >>> from minigrad import nn, distributed, randn
+            >>> ddp = distributed.DDP(nn.Linear(3, 1), distributed.SoloCommunicator())
+            >>> loss = ddp.backward_shards(lambda x: ddp(x).square().mean(), [randn(4, 3), randn(2, 3)])
+        """
+        self._check_parameters()
+        return self._sharded.run(loss_fn, shards, counts, self.batch_dim)
+
     def stats(self) -> Stats:
         """Seconds, bytes and calls since construction, or since its `reset()`; print it."""
         return self.reducer.stats
@@ -269,6 +304,7 @@ class DistributedDataParallel(Module):
     def unwrap(self) -> Module:
         """Stop combining gradients, and return the module."""
         self.reducer.detach()
+        weigh_sync_batch_norms(self.module, None)
         return self.module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:

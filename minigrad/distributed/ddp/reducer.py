@@ -153,18 +153,21 @@ class Reducer:
         finally:
             self._pass = None
 
-    def synchronize(self, *, strict: bool, one_by_one: bool = False) -> Pass:
+    def synchronize(self, *, strict: bool, one_by_one: bool = False, weighted: bool = False) -> Pass:
         """Combine what is there, without a backward.
 
         Args:
             strict: Refuse trainable parameters without gradient; else they count as zero.
             one_by_one: Wait for each bucket before the next is launched; the same bits.
+            weighted: The gradients are weighted already, and none of them is a combined one.
         """
         self._take_samples()
+        self._combined = self._combined and not weighted
         present = {i for i, p in enumerate(self._params) if p.grad_array is not None}
         self._start(present if strict else set(), strict)
         one = self._pass
         assert one is not None
+        one.weighted = weighted
         for i in self._bucket_of:
             if i in one.reached:
                 one.complete(self._bucket_of[i])
@@ -176,10 +179,14 @@ class Reducer:
 
     # -------------------------------------------------------------------------------------------- one pass
 
-    def _start(self, reached: set[int], strict: bool) -> None:
+    def prepare(self) -> None:
+        """Check that the parameters are in their place, and plan anew where others require a gradient now."""
         self.layout.check()
         if self.layout.trainable() != self._trainable:
             self._set_plan()
+
+    def _start(self, reached: set[int], strict: bool) -> None:
+        self.prepare()
         self._check_not_combined_twice()
         missing = [i for i in self._bucket_of if i not in reached]
         if missing and strict:

@@ -1,0 +1,317 @@
+"""Batch norm over the batches of all ranks, as if they were one batch.
+
+Each rank takes count, mean and M2 = Σ(x - mean)² of its own part, one all-gather exchanges them, and every rank
+merges them as Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+(1979), equation 2.1, for any number of parts: right for parts of any size, empty ones too, and without the
+cancellation of E[x²] - E[x]². Backward needs one all-reduce.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from minigrad.autograd import Node, accumulate
+from minigrad.backend.device import Device, array_module
+from minigrad.backend.dtypes import Array, DtypeLike
+from minigrad.distributed.comm.base import Communicator
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.nn.module import Module
+from minigrad.nn.norm import BatchNorm
+from minigrad.ops.normalize import affine_edges, give_vector, move_running
+from minigrad.ops.operands import check_float
+from minigrad.ops.statistics import (
+    Rows,
+    as_rows,
+    batch_rows,
+    from_rows,
+    moments,
+    row_blocks,
+    row_sums,
+    work_dtype,
+)
+from minigrad.tensor import Tensor, record
+
+
+class LossWeight(Protocol):
+    """What knows how much this rank's loss counts in the backward under way; the reducer does."""
+
+    @property
+    def loss_weight(self) -> float:
+        """n_r: this rank's loss counts n_r / Σn."""
+
+
+class SyncBatchNorm(BatchNorm):
+    """`BatchNorm1d` or `BatchNorm2d` with the statistics of the batches of all ranks.
+
+    In training, each forward makes one collective, and each backward that reaches its input another: all ranks run
+    it equally often, with an empty batch if need be. In evaluation there is none.
+
+    What a rank's gradients say about the samples of the others depends on how much its loss counts. Inside
+    DistributedDataParallel that is known. Elsewhere it is the number of samples in the batch, or, with reduce="sum",
+    1: for losses that are sums or already global.
+
+    Shapes:
+        x: (N, num_features, ...) with N >= 0, which may differ between ranks -> the same
+        weight, bias, running_mean, running_var: (num_features,)
+
+    Args:
+        comm: The ranks.
+        eps, momentum, affine, track_running_stats: See `BatchNorm1d`.
+        reduce: "mean" where each rank's loss is a mean over its own samples, as in DistributedDataParallel.
+
+    Raises:
+        ArgumentError: as `BatchNorm1d`, or reduce is neither.
+        ShapeError: in training, all batches together have one value for each channel; on all ranks.
+
+    Example:
+        >>> from minigrad import distributed, randn
+        >>> def body(comm):
+        ...     layer = distributed.SyncBatchNorm(4, comm)
+        ...     return layer(randn(1 + comm.rank, 4)).shape
+        >>> distributed.run(body, 2)
+        [(1, 4), (2, 4)]
+    """
+
+    axes = (2, 3, 4, 5)
+
+    def __init__(
+        self,
+        num_features: int,
+        comm: Communicator,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+        reduce: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self._connect(comm, reduce)
+
+    def _connect(self, comm: Communicator, reduce: Literal["mean", "sum"]) -> None:
+        if reduce not in ("mean", "sum"):
+            raise ArgumentError(f"SyncBatchNorm: expected reduce 'mean' or 'sum', got {reduce!r}")
+        self.comm, self.reduce = comm, reduce
+        self.weigher: LossWeight | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised batch; in training the running statistics move towards those of all batches."""
+        if not self.training:
+            return super().forward(x)
+        self._check_input(x)
+        return _sync_batch_norm(self, x)
+
+    def loss_weight(self, x: Tensor) -> float:
+        """n_r, of the backward under way, up to a factor that all ranks share."""
+        if self.weigher is not None:
+            return self.weigher.loss_weight
+        return float(x.shape[0]) if self.reduce == "mean" else 1.0
+
+    def move_statistics(self, mean: Array, variance: Array) -> None:
+        """Count a batch with this mean and unbiased variance, (num_features,) each, in the running statistics."""
+        if self.num_batches_tracked is not None:
+            share = self._share_of_next_batch()
+            move_running(self.running_mean, mean, share)
+            move_running(self.running_var, variance, share)
+            self.num_batches_tracked.add_(1)
+
+    def _check_input(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"SyncBatchNorm: expected a tensor, got {type(x).__name__}")
+        check_float("SyncBatchNorm", x)
+        if x.ndim not in self.axes or x.shape[1] != self.num_features:
+            raise ShapeError(f"SyncBatchNorm: expected x of shape (N, {self.num_features}, ...), got {x.shape}")
+        for param in self.parameters():
+            if param.dtype != x.dtype or param.device != x.device:
+                raise DtypeError(
+                    f"SyncBatchNorm: expected x in the dtype and on the device of the layer, {param.dtype.name} on "
+                    f"{param.device}, got {x.dtype.name} on {x.device}"
+                )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SyncBatchNorm:
+        memo[id(self.comm)] = self.comm
+        memo[id(self.weigher)] = None
+        return super().__deepcopy__(memo)
+
+
+def weigh_sync_batch_norms(module: Module, weigher: LossWeight | None) -> bool:
+    """Tell the SyncBatchNorm layers of a module who knows the weight of its loss; whether there are any."""
+    layers = [layer for layer in module.modules() if isinstance(layer, SyncBatchNorm)]
+    for layer in layers:
+        layer.weigher = weigher
+    return bool(layers)
+
+
+def convert_sync_batchnorm(
+    module: Module, comm: Communicator, reduce: Literal["mean", "sum"] = "mean"
+) -> Module:
+    """Replace every batch norm of a module by a SyncBatchNorm, in place.
+
+    The new layers hold the very parameters, buffers and hooks of the old ones, so optimizers and flat layouts stay
+    valid.
+
+    Returns:
+        The module; a new one where it is a batch norm itself.
+
+    Example:
+        >>> from minigrad import nn
+        >>> from minigrad.distributed import SoloCommunicator
+        >>> convert_sync_batchnorm(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), SoloCommunicator())[1]
+        SyncBatchNorm(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    """
+    if not isinstance(module, Module):
+        raise ArgumentError(f"convert_sync_batchnorm: expected a Module, got {type(module).__name__}")
+    made: dict[int, SyncBatchNorm] = {}
+    for path, layer in list(module.named_modules(remove_duplicate=False)):
+        if isinstance(layer, BatchNorm) and not isinstance(layer, SyncBatchNorm):
+            if id(layer) not in made:
+                made[id(layer)] = _converted(layer, comm, reduce)
+            if path:
+                parent, _, name = path.rpartition(".")
+                module.get_submodule(parent).add_module(name, made[id(layer)])
+    return made.get(id(module), module)
+
+
+def _converted(layer: BatchNorm, comm: Communicator, reduce: Literal["mean", "sum"]) -> SyncBatchNorm:
+    twin = SyncBatchNorm.__new__(SyncBatchNorm)
+    twin.__dict__.update({k: v.copy() if isinstance(v, (dict, set)) else v for k, v in layer.__dict__.items()})
+    twin._connect(comm, reduce)
+    return twin
+
+
+# ------------------------------------------------------------------------------------------------------ the operation
+
+
+def _sync_batch_norm(layer: SyncBatchNorm, x: Tensor) -> Tensor:
+    """Batch norm over all ranks: moves the running statistics, records one node."""
+    plan = batch_rows(x.data.size // layer.num_features, layer.num_features)
+    rows, dtype = as_rows(x.data, plan), work_dtype(x.data)
+    center, own = _own_moments(rows, plan, dtype)
+    count, mean, squares = merge_moments(_gathered(layer.comm, own))
+    if not _is_batch(layer, x, plan.population, count):
+        return BatchNorm.forward(layer, x)
+    variance = squares / count
+    layer.move_statistics(mean, squares / (count - 1.0))
+    rstd = (1.0 / array_module(rows).sqrt(variance + layer.eps)).astype(dtype)
+    rest = (center.astype(np.float64) - mean).astype(dtype)  # x - mean = (x - center) + rest
+    gain = rstd if layer.weight is None else rstd * layer.weight.data.astype(dtype, copy=False)
+    shift = gain * rest if layer.bias is None else gain * rest + layer.bias.data.astype(dtype, copy=False)
+    out = _affine(rows, *(plan.spread_channels(v, dtype) for v in (center, gain, shift)))
+    inputs = tuple(t for t in (x, layer.weight, layer.bias) if t is not None)
+    saved = (x, layer.weight, plan, center, rest, rstd, count, layer)
+    return record(from_rows(out, x.data), _sync_batch_norm_backward, inputs, saved)
+
+
+def _sync_batch_norm_backward(node: Node, grad: Array) -> None:
+    x, weight, plan, center, rest, rstd, count, layer = node.saved
+    dx, dweight, dbias = affine_edges(node, weight)
+    rows, grad_rows, dtype = as_rows(x.data, plan), as_rows(grad, plan), rstd.dtype
+    spread_center = plan.spread_channels(center, dtype)
+    total, weighted = (plan.gather_channels(row) for row in row_sums(rows, grad_rows, spread_center))
+    weighted = (weighted + rest * total) * rstd  # Σ grad · normalised x
+    give_vector(dbias, total, grad.dtype)
+    give_vector(dweight, weighted, grad.dtype)
+    if dx is None:
+        return
+    mean, slope = _shared_sums(layer, x, total, weighted, count)
+    gain = rstd if weight is None else rstd * weight.data.astype(dtype, copy=False)
+    slope = gain * rstd * slope.astype(dtype)
+    shift = -gain * mean.astype(dtype) - rest * slope
+    spread = (plan.spread_channels(v, dtype) for v in (gain, slope, shift))
+    accumulate(dx, from_rows(_input_gradient(rows, grad_rows, spread_center, *spread), x.data))
+
+
+def _shared_sums(layer: SyncBatchNorm, x: Tensor, total: Array, weighted: Array, count: Array) -> tuple[Array, Array]:
+    """Σ_s n_s·total_s / (n_r · count) over ranks s, and the same of weighted: (C,) each.
+
+    The gradient of this rank will be scaled by n_r / Σn, which leaves n_s / Σn for what comes from rank s.
+    """
+    xp, weight = array_module(total), layer.loss_weight(x)
+    sums = xp.concatenate([total, weighted]).astype(np.float64)
+    if weight > 0.0:
+        sums *= weight
+    else:
+        sums[...] = 0
+    layer.comm.all_reduce(sums, layout="SyncBatchNorm").wait()
+    sums /= count * (weight if weight > 0.0 else 1.0)
+    return sums[: total.size], sums[total.size :]
+
+
+# ------------------------------------------------------------------------------------------------------ statistics
+
+
+def _own_moments(rows: Array, plan: Rows, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """A rounded mean of this rank's part (C,), and its count, mean and M2 in one float64 array (1 + 2C,)."""
+    xp, channels = array_module(rows), plan.channels
+    own = xp.zeros(1 + 2 * channels, np.float64)
+    if not plan.population:
+        return xp.zeros(channels, dtype), own
+    mean, error, variance = (part.reshape(-1) for part in moments(rows, plan))
+    own[0] = plan.population
+    own[1 : 1 + channels] = mean.astype(np.float64) + error
+    own[1 + channels :] = variance.astype(np.float64) * plan.population
+    return mean, own
+
+
+def _gathered(comm: Communicator, own: Array) -> Array:
+    """The arrays of all ranks: (world_size, 1 + 2C)."""
+    parts = array_module(own).empty(comm.world_size * own.size, own.dtype)
+    comm.all_gather(parts, own).wait()
+    return parts.reshape(comm.world_size, own.size)
+
+
+def merge_moments(parts: Array) -> tuple[Array, Array, Array]:
+    """Count (), mean (C,) and M2 (C,) of several parts together.
+
+    Shapes:
+        parts: (parts, 1 + 2C), each count, means and M2s; a part of count 0 adds nothing.
+
+    Example:
+        >>> count, mean, squares = merge_moments(np.array([[1.0, 4.0, 0.0], [2.0, 7.0, 2.0]]))  # 4 | 6, 8
+        >>> float(count), float(mean[0]), float(squares[0])
+        (3.0, 6.0, 8.0)
+    """
+    xp, channels = array_module(parts), parts.shape[1] // 2
+    counts, means, squares = parts[:, :1], parts[:, 1 : 1 + channels], parts[:, 1 + channels :]
+    count = counts.sum()
+    mean = (counts * means).sum(axis=0) / xp.maximum(count, 1.0)
+    return count, mean, (squares + counts * (means - mean) ** 2).sum(axis=0)
+
+
+def _is_batch(layer: SyncBatchNorm, x: Tensor, own: int, count: Array) -> bool:
+    """Whether any rank has a sample; reads the count from the device only where it could be below 2."""
+    if own > 1:
+        return True
+    everywhere = int(count)
+    if everywhere == 1:
+        raise ShapeError(
+            f"rank {layer.comm.rank}: SyncBatchNorm: expected several values for each channel in training, got one "
+            f"over all ranks, here x {x.shape}"
+        )
+    return everywhere > 0
+
+
+def _affine(rows: Array, center: Array, scale: Array, shift: Array) -> Array:
+    """(rows - center) · scale + shift, in the dtype of rows: precise where rows are near center."""
+    out = array_module(rows).empty(rows.shape, rows.dtype)
+    for part in row_blocks(rows):
+        block = rows[part] - center
+        block *= scale
+        block += shift
+        out[part] = block
+    return out
+
+
+def _input_gradient(rows: Array, grad: Array, center: Array, gain: Array, slope: Array, shift: Array) -> Array:
+    """grad · gain - (rows - center) · slope + shift, in the dtype of rows."""
+    out = array_module(rows).empty(rows.shape, rows.dtype)
+    for part in row_blocks(rows):
+        block, deviation = grad[part] * gain, rows[part] - center
+        deviation *= slope
+        block -= deviation
+        block += shift
+        out[part] = block
+    return out
