@@ -13,6 +13,7 @@ from minigrad.distributed.ddp.buckets import plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
 from minigrad.distributed.ddp.weights import check_samples, scale, weight_of
 from minigrad.errors import UnreducedGradientError
+from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter
 
 
@@ -28,7 +29,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
             and needs no gradients. Where all have n = 0, gradients stay as they are.
 
     Raises:
-        ArgumentError: n is no such number.
+        ArgumentError: n is no such number. DtypeError: params holds something else.
         UnreducedGradientError: a rank with n > 0 has no gradient where another has one; on all ranks.
         CollectiveMismatchError: the ranks' parameters differ in number or size.
 
@@ -41,6 +42,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     """
     samples = check_samples("average_gradients", n)
     unique = list({id(param): param for param in params}.values())
+    flatten(unique)  # refuses what is no parameter
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()
     plan = plan_buckets(layout.entries())
