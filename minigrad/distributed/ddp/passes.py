@@ -32,13 +32,14 @@ class Pass:
         total: Samples of all ranks, once counted.
         active_ranks: The ranks that still have data, once counted.
         shrink: A factor on the weight of every rank.
+        weighted: Whether the gradients were weighted before the pass.
     """
 
     def __init__(
         self, comm: Communicator, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool]
     ) -> None:
         self.samples, self.works, self.reached = samples, list[Waitable](), set[int]()
-        self.total, self.active_ranks, self.shrink = -1.0, list[int](), 1.0
+        self.total, self.active_ranks, self.shrink, self.weighted = -1.0, list[int](), 1.0, False
         self._pending = [len(bucket.entries) for bucket in plan.buckets]
         self._world_size, self._clock = comm.world_size, comm.clock
         self._looks = bool(used)

@@ -243,7 +243,7 @@ class Reducer:
         layout = f"{self.plan.id} bucket {bucket.index}"
         with one.launching():
             fill_missing(params)
-            if self.mean:
+            if self.mean and not one.weighted:
                 one.weigh(array)
             if self.hook is None:
                 return self.comm.all_reduce(array, layout=layout)
