@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from minigrad.backend.random import set_noise_key
@@ -16,6 +23,8 @@ from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.errors import RankFailedError
 
 KINDS = ["threads", "shm"]
+MPI_WORLDS = {2: (2,), 4: (1, 3, 4)}  # by number of processes: the sizes of worlds that they form
+ROOT = Path(__file__).parents[2]
 
 
 def run_ranks(kind: str, fn: Callable[..., Any], world_size: int, timeout_s: float = 20.0) -> list[Any]:
@@ -78,3 +87,37 @@ def _outcome(results: Connection, timeout_s: float) -> tuple[bool, Any]:
     except EOFError:
         return False, RankFailedError("a rank of the test died")
     return outcome
+
+
+def mpirun(processes: int, *arguments: str, timeout_s: float = 50.0) -> subprocess.CompletedProcess[str]:
+    """python *arguments in so many processes, by the mpirun that was installed beside this Python."""
+    folder = Path(sys.prefix) / "bin"
+    return subprocess.run(
+        [str(folder / "mpirun"), "-n", str(processes), sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+@functools.cache
+def _mpi_outcomes(processes: int) -> tuple[dict[str, str], str]:
+    """The problem of each case of the contract, empty where there is none; and what mpirun said."""
+    sizes = map(str, MPI_WORLDS[processes])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "outcomes"
+        path.touch()
+        try:
+            done = mpirun(processes, "-m", "mpi4py", "-m", "tests.distributed.mpi_contract", str(path), *sizes)
+            said = f"mpirun ended with {done.returncode}: {done.stdout}{done.stderr}"
+        except subprocess.TimeoutExpired as error:
+            said = f"mpirun was ended: {error}: {error.stderr!r}"
+        return dict(json.loads(line) for line in path.read_text().splitlines()), said
+
+
+def mpi_problem(processes: int, name: str) -> str:
+    """What went wrong in a case of the contract, all of which one mpirun runs."""
+    outcomes, said = _mpi_outcomes(processes)
+    return outcomes.get(name, f"did not come to {name}: {said}")

@@ -86,6 +86,8 @@ class ThreadWorld:
         """Add a rank's part to a collective; the last rank combines all parts, for everybody."""
         with self._changed:
             self._raise_failure(rank)
+            if rank in self._left:
+                raise RankFailedError(f"rank {rank}: {header}: expected a rank that takes part, it {self._left[rank]}")
             call = self._calls.setdefault(header.seq, _Call(rank, header, self.world_size))
             if header != call.header:
                 self._fail(
