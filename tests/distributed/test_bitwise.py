@@ -246,7 +246,8 @@ def test_wrong_numbers_of_shards_are_refused_on_all_ranks(shards_by_rank):
 def test_wrong_arguments_are_refused():
     attempt([2], ArgumentError, "a count for each of 2 shards, got 1", counts=[1])
     attempt([1], ArgumentError, "number of samples >= 0", counts=[-1])
-    attempt([1], AutogradError, "no gradients yet", lambda ddp: ddp(minigrad.ones(2, 3, dtype="float64")).sum().backward())
+    used = minigrad.ones(2, 3, dtype="float64")
+    attempt([1], AutogradError, "no gradients yet", lambda ddp: ddp(used).sum().backward())
     attempt([1], ArgumentError, "no comm hook", lambda ddp: ddp.register_comm_hook(None, fp16_compress_hook))
     attempt([1], DtypeError, "float32 or float64 parameters, got float16", dtype=np.float16)
 

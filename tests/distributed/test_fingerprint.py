@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minigrad import nn
+import minigrad
+from minigrad import nn, optim
 from minigrad.backend.dtypes import as_dtype
-from minigrad.distributed import run
+from minigrad.distributed import DDP, SoloCommunicator, run
 from minigrad.distributed.inspect.fingerprint import check_agreement, fingerprint, module_fingerprints, replicas_agree
-from minigrad.errors import DtypeError, ReplicaMismatchError
+from minigrad.errors import ArgumentError, DtypeError, ReplicaMismatchError
 from tests.distributed.worlds import KINDS, run_ranks
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -145,3 +146,70 @@ def test_buffers_may_be_left_out():
 
 def test_a_module_without_tensors():
     assert run(lambda comm: replicas_agree(nn.ReLU(), comm), 2) == [True, True]
+
+
+# --------------------------------------------------------------------------------------------- while training
+
+
+def drifting(comm, options, drift, steps=6):
+    """The step and message of the first error; drift(module) spoils rank 1 after step 3."""
+    ddp = DDP(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), comm, **options)
+    optimizer = optim.SGD(ddp.module.parameters(), lr=0.1)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        rng = np.random.default_rng(10 * step + comm.rank)
+        inputs = minigrad.Tensor(rng.standard_normal((4, 3)).astype(np.float32))
+        try:
+            ddp(inputs).square().mean().backward()
+        except ReplicaMismatchError as error:
+            return step, str(error)
+        optimizer.step()
+        if step == 3 and comm.rank == 1:
+            drift(ddp.module)
+    return None
+
+
+def flip(module):
+    module[1].weight.data.view(np.uint32)[0] ^= 1
+
+
+def move_buffer(module):
+    module[1].running_var.data += 1.0
+
+
+@pytest.mark.parametrize("every, noticed", [(1, 4), (2, 4), (3, 6), (5, 5), (7, None), (None, None)])
+def test_a_drifting_replica_is_noticed_at_the_next_check(every, noticed):
+    for rank, found in enumerate(run(drifting, 3, {"check_replicas_every": every}, flip)):
+        assert (found and found[0]) == noticed
+        if found:
+            assert found[1].startswith(f"rank {rank}: expected equal replicas at step {noticed}, got different bits ")
+            assert "in parameter 1.weight (1 of 7" in found[1]
+            assert found[1].endswith("ranks 0, 2 agree; rank 1 has bits of its own")
+
+
+@pytest.mark.parametrize("policy", ["broadcast", "mean", "none"])
+@pytest.mark.parametrize("cadence", [1, 2])
+def test_buffers_count_only_when_they_were_synchronised(policy, cadence):
+    options = {"check_replicas_every": 1, "broadcast_buffers": policy, "buffer_cadence": cadence}
+    assert run(drifting, 2, options, lambda module: None) == [None, None]
+    assert run(drifting, 2, options, move_buffer) == [None, None]  # mended before it is looked at
+
+
+def test_ranks_that_wait_in_join_are_not_compared():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm, check_replicas_every=1)
+        optimizer = optim.SGD(ddp.module.parameters(), lr=0.1)
+        with ddp.join():
+            for _ in range(1 + 2 * comm.rank):
+                optimizer.zero_grad()
+                ddp(minigrad.ones(2, 3)).square().mean().backward()
+                optimizer.step()
+        return replicas_agree(ddp.module, comm)
+
+    assert run(body, 2) == [True, True]
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True])
+def test_wrong_cadences_are_refused(every):
+    with pytest.raises(ArgumentError, match="check_replicas_every: expected an integer >= 1 or None"):
+        DDP(nn.Linear(3, 2), SoloCommunicator(), check_replicas_every=every)

@@ -28,6 +28,9 @@ class BufferSync:
             True and False stand for "broadcast" and "none", as in PyTorch.
         every: Passes between two synchronisations, >= 1.
 
+    Attributes:
+        alike: Whether the last pass made the buffers alike.
+
     Raises:
         ArgumentError: another policy, or a cadence below 1.
     """
@@ -40,11 +43,13 @@ class BufferSync:
             raise ArgumentError(f"buffer_cadence: expected an integer >= 1, got {every!r}")
         self.module, self.comm, self.every = module, comm, every
         self._passes = 0
+        self.alike = False
 
     def after_pass(self, one: Pass) -> None:
         """Synchronise the buffers where they are due; every rank calls it after each pass."""
         self._passes += 1
-        if self.policy != "none" and self._passes % self.every == 0:
+        self.alike = self.policy != "none" and self._passes % self.every == 0
+        if self.alike:
             self.synchronize(one.active_ranks[0])
 
     def synchronize(self, root: int) -> None:

@@ -17,10 +17,12 @@ from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import joined
+from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.syncbn import weigh_sync_batch_norms
 from minigrad.distributed.ddp.weights import check_samples
+from minigrad.distributed.inspect.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
@@ -48,12 +50,15 @@ class DistributedDataParallel(Module):
         reduce: "mean" as above; "sum" adds the gradients up, for losses that are sums or already global.
         init_sync: Broadcast parameters and buffers of rank 0 at construction.
         bucket_plan: A plan to use, for example one saved from another run.
+        check_replicas_every: Compare the bits of all replicas in every so many synchronising passes: parameters, and
+            buffers where these have just been synchronised; see `inspect.fingerprint`. None compares nothing.
 
     Attributes:
         module, comm: What was given.
 
     Raises:
-        ReplicaMismatchError: the replicas differ in names, shapes, dtypes, order or requires_grad; on all ranks.
+        ReplicaMismatchError: the replicas differ in names, shapes, dtypes, order or requires_grad; on all ranks. Later
+            a checking backward raises it where bits differ.
         ArgumentError: nothing to train, a wrapper inside, or a wrong option.
         DeviceError: the parameters do not live on the communicator's device.
 
@@ -84,6 +89,7 @@ class DistributedDataParallel(Module):
         reduce: Literal["mean", "sum"] = "mean",
         init_sync: bool = True,
         bucket_plan: BucketPlan | None = None,
+        check_replicas_every: int | None = None,
     ) -> None:
         super().__init__()
         _check_module(module, comm)
@@ -100,6 +106,7 @@ class DistributedDataParallel(Module):
             "plan": bucket_plan,
         }
         self._buffer_options = (broadcast_buffers, buffer_cadence)
+        self._check_every = check_replicas_every
         self.batch_dim, self.sync = batch_dim, sync
         check_replicas(module, comm)
         self._wrap(module, comm)
@@ -115,7 +122,14 @@ class DistributedDataParallel(Module):
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
-        self.reducer.after_pass = BufferSync(module, comm, *self._buffer_options).after_pass
+        self._buffer_sync = BufferSync(module, comm, *self._buffer_options)
+        self._replica_check = ReplicaCheck(module, comm, self._check_every)
+        self.reducer.after_pass = self._after_pass
+
+    def _after_pass(self, one: Pass) -> None:
+        self._buffer_sync.after_pass(one)
+        if len(one.active_ranks) == self.comm.world_size:  # those that wait in join() have stopped to step
+            self._replica_check.after_pass(buffers=self._buffer_sync.alike)
 
     # -------------------------------------------------------------------------------------------- training
 
@@ -312,7 +326,7 @@ class DistributedDataParallel(Module):
         Module.__init__(twin)
         memo[id(self)] = twin
         twin._options, twin._buffer_options = dict(self._options), self._buffer_options
-        twin.batch_dim, twin.sync = self.batch_dim, self.sync
+        twin.batch_dim, twin.sync, twin._check_every = self.batch_dim, self.sync, self._check_every
         twin._wrap(deepcopy(self.module, memo), self.comm)
         twin.reducer.hook = deepcopy(self.reducer.hook, memo)
         return twin

@@ -23,7 +23,7 @@ import numpy as np
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator
-from minigrad.errors import DtypeError, ReplicaMismatchError
+from minigrad.errors import ArgumentError, DtypeError, ReplicaMismatchError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
@@ -142,6 +142,37 @@ def check_agreement(module: Module, comm: Communicator, step: int, *, buffers: b
             f"rank {comm.rank}: expected equal replicas at step {step}, got different bits in {names[first]} "
             f"({differing.size} of {len(names)} tensors differ): {_parties(rows[:, first])}"
         )
+
+
+class ReplicaCheck:
+    """Compares replicas in every so many passes.
+
+    Args:
+        module, comm: This rank's replica, and the ranks.
+        every: Passes between two comparisons, >= 1; None never compares.
+
+    Raises:
+        ArgumentError: another cadence.
+    """
+
+    def __init__(self, module: Module, comm: Communicator, every: int | None) -> None:
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise ArgumentError(f"check_replicas_every: expected an integer >= 1 or None, got {every!r}")
+        self.module, self.comm, self.every = module, comm, every
+        self._passes = 0
+
+    def after_pass(self, *, buffers: bool) -> None:
+        """Compare where it is due; every rank calls it after each pass.
+
+        Args:
+            buffers: Whether buffers count.
+
+        Raises:
+            ReplicaMismatchError: see `check_agreement`; passes count from 1.
+        """
+        self._passes += 1
+        if self.every is not None and self._passes % self.every == 0:
+            check_agreement(self.module, self.comm, self._passes, buffers=buffers)
 
 
 def _parties(column: np.ndarray[Any, Any]) -> str:
