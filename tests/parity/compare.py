@@ -3,6 +3,7 @@
 import numpy as np
 
 from minigrad import Tensor
+from minigrad.testing import assert_close
 
 
 def is_float(value):
@@ -32,3 +33,22 @@ def run_ours(case, inputs, cotangent=None):
                 gradient = tensors[i].grad
                 found[f"gradient.{i}"] = np.zeros_like(value) if gradient is None else gradient.data
     return found
+
+
+def compare(found, values, tolerance):
+    """Check what `run_ours` found against PyTorch's values of the same names.
+
+    Where PyTorch's gradient is NaN, as that of logsumexp over -inf alone is, ours may be better.
+    """
+    assert found.keys() == {name for name in values if name == "output" or name.startswith("gradient.")}
+    for name, array in found.items():
+        expected = values[name]
+        if name != "output":
+            expected = np.where(np.isnan(expected), array, expected)
+        assert_close(array, expected, tolerance=tolerance if is_float(expected) else 0.0, what=name)
+
+
+def float32_tolerance(inputs):
+    """1e-4, and what rounding the inputs would change."""
+    largest = max((abs(value[np.isfinite(value)]).max(initial=0.0) for value in inputs if is_float(value)), default=0.0)
+    return 1e-4 + largest * np.finfo(np.float32).eps
