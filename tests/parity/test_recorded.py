@@ -35,7 +35,8 @@ def test_float32(family, case):
     found = run_ours(case, narrow, cotangent)
     assert found["output"].dtype == dtype
     assert [name for name in found if name != "output" and found[name].dtype != np.float32] == []
-    compare({name: array.astype(values[name].dtype) for name, array in found.items()}, values, float32_tolerance(narrow))
+    wide = {name: array.astype(values[name].dtype) for name, array in found.items()}
+    compare(wide, values, float32_tolerance(narrow))
 
 
 @pytest.mark.parametrize("family, case", RECORDED, ids=[case.id for _, case in RECORDED])
