@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 DEFAULT_TIMEOUT_S = 300.0
+LAST_CALLS = 3  # of a rank, that are named when it is missing
 
 
 class Work(Protocol):
@@ -91,6 +93,30 @@ class Header:
         size = f" of {self.count} {self.dtype}" if self.count >= 0 else ""
         place = f" in {self.place}" if self.place else ""
         return f"call {self.seq}: {self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}{place}"
+
+
+def doing(calls: Iterable[object]) -> str:
+    """What a rank was last seen doing, in words.
+
+    Args:
+        calls: The headers of its last calls, the latest first.
+    """
+    last, *before = [str(call) for call in calls] or [""]
+    earlier = f" (before that {'; '.join(before)})" if before else ""
+    return f"last called {last}{earlier}" if last else "has made no call yet"
+
+
+def incomplete(header: object, world_size: int, absent: Mapping[int, str], limit: str = "") -> str:
+    """The message of a call to which not all ranks came.
+
+    Args:
+        header: The call.
+        absent: What is known of each rank that did not come.
+        limit: How long it was waited for, in words.
+    """
+    present = [rank for rank in range(world_size) if rank not in absent]
+    listed = ", ".join(f"rank {rank} {known}" for rank, known in absent.items())
+    return f"{header}: expected all {world_size} ranks{limit}, got ranks {present}: {listed}"
 
 
 class Communicator(Protocol):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Header
+from minigrad.distributed.comm.base import LAST_CALLS, Header, doing
 from minigrad.distributed.comm.segment import Segment
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -101,15 +101,11 @@ class Board:
         """The header of a call as each rank posted it."""
         return [_text(self._slot(r, seq)[:_HEADER_BYTES]) for r in range(self.world_size)]
 
-    def last_header(self, rank: int) -> str:
-        """The last call that a rank posted; empty before the first."""
-        posted = self._numbers[rank][_POSTED]
-        return _text(self._slot(rank, posted - 1)[:_HEADER_BYTES]) if posted else ""
-
     def doing(self, rank: int) -> str:
         """What a rank was last seen doing, in words."""
-        last = self.last_header(rank)
-        return f"last called {last}" if last else "has made no call yet"
+        posted = self._numbers[rank][_POSTED]
+        last = range(posted - 1, max(-1, posted - 1 - LAST_CALLS), -1)
+        return doing(_text(self._slot(rank, seq)[:_HEADER_BYTES]) for seq in last)
 
     def leave(self) -> None:
         """Publish that this rank makes no more calls."""

@@ -38,6 +38,7 @@ from minigrad.distributed.comm.base import (
     decode_object,
     default_timeout_s,
     encode_object,
+    incomplete,
 )
 from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, STAGING_BYTES, Board
 from minigrad.distributed.comm.segment import Segment
@@ -320,19 +321,19 @@ class ShmCommunicator:
         told = self.board.told_failure()
         if told is not None:
             self._fail(told, tell=False)
-        gone = {r: why for r, why in self.board.gone().items() if self.board.is_absent(r, seq)}
-        if gone:
-            header = self.board.last_header(self.rank)
-            listed = ", ".join(f"rank {r} {why} and {self.board.doing(r)}" for r, why in gone.items())
-            self._fail(RankFailedError(f"{header}: expected all {self.world_size} ranks, but {listed}"))
+        gone, absent = self.board.gone(), self._absent(seq)
+        if any(r in gone for r in absent):
+            known = {r: f"{gone.get(r, 'did not come yet')} and {self.board.doing(r)}" for r in absent}
+            self._fail(RankFailedError(incomplete(self.board.headers(seq)[self.rank], self.world_size, known)))
 
     def _timeout(self, seq: int) -> CollectiveTimeoutError:
-        absent = [r for r in range(self.world_size) if self.board.is_absent(r, seq)]
-        present = [r for r in range(self.world_size) if r not in absent]
-        return CollectiveTimeoutError(
-            f"{self.board.headers(seq)[self.rank]}: expected all {self.world_size} ranks within {self.timeout_s:g} s, "
-            f"got ranks {present}: " + ", ".join(f"rank {r} {self.board.doing(r)}" for r in absent)
-        )
+        absent = {r: self.board.doing(r) for r in self._absent(seq)}
+        limit = f" within {self.timeout_s:g} s"
+        return CollectiveTimeoutError(incomplete(self.board.headers(seq)[self.rank], self.world_size, absent, limit))
+
+    def _absent(self, seq: int) -> list[int]:
+        """The ranks that a call still waits for."""
+        return [r for r in range(self.world_size) if self.board.is_absent(r, seq)]
 
     def _fail(self, error: DistributedError, tell: bool = True) -> None:
         """Fail for good, and let the other ranks know."""

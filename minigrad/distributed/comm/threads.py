@@ -7,6 +7,7 @@ that is done. Each call is numbered, and ranks that make different calls with on
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from minigrad.backend.memory import aligned_zeros
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
+    LAST_CALLS,
     Clock,
     Header,
     HostClock,
@@ -28,7 +30,9 @@ from minigrad.distributed.comm.base import (
     check_world,
     decode_object,
     default_timeout_s,
+    doing,
     encode_object,
+    incomplete,
 )
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -71,7 +75,7 @@ class ThreadWorld:
         self._changed = threading.Condition()
         self._calls: dict[int, _Call] = {}
         self._failure: DistributedError | None = None
-        self._doing = ["has made no call yet"] * self.world_size
+        self._last = [deque[Header](maxlen=LAST_CALLS) for _ in range(self.world_size)]  # the latest first
         self._left: dict[int, str] = {}
 
     def communicators(self, devices: list[Device] | None = None) -> list[ThreadCommunicator]:
@@ -99,7 +103,7 @@ class ThreadWorld:
                 self._raise_failure(rank)
             call.payloads[rank] = payload
             call.present.add(rank)
-            self._doing[rank] = f"last called {header}"
+            self._last[rank].appendleft(header)
             complete = len(call.present) == self.world_size
             if not complete and self._left:
                 self._fail_for_departed(call)
@@ -135,11 +139,9 @@ class ThreadWorld:
             self._raise_failure(rank)
 
     def _timeout(self, call: _Call) -> CollectiveTimeoutError:
-        absent = [r for r in range(self.world_size) if r not in call.present]
-        return CollectiveTimeoutError(
-            f"{call.header}: expected all {self.world_size} ranks within {self.timeout_s:g} s, "
-            f"got ranks {sorted(call.present)}: " + ", ".join(f"rank {r} {self._doing[r]}" for r in absent)
-        )
+        absent = {r: doing(last) for r, last in enumerate(self._last) if r not in call.present}
+        limit = f" within {self.timeout_s:g} s"
+        return CollectiveTimeoutError(incomplete(call.header, self.world_size, absent, limit))
 
     # ----------------------------------------------------------------------------------------------- failure
 
@@ -157,10 +159,10 @@ class ThreadWorld:
                     self._fail_for_departed(call)
 
     def _fail_for_departed(self, call: _Call) -> None:
-        departed = [r for r in self._left if r not in call.present]
-        if departed:
-            listed = ", ".join(f"rank {r} {self._left[r]} and {self._doing[r]}" for r in departed)
-            self._fail(RankFailedError(f"{call.header}: expected all {self.world_size} ranks, but {listed}"))
+        absent = [r for r in range(self.world_size) if r not in call.present]
+        if any(r in self._left for r in absent):
+            known = {r: f"{self._left.get(r, 'did not come yet')} and {doing(self._last[r])}" for r in absent}
+            self._fail(RankFailedError(incomplete(call.header, self.world_size, known)))
 
     def _fail(self, error: DistributedError) -> None:
         self._failure = self._failure or error
