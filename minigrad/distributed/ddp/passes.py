@@ -11,6 +11,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.hooks import Waitable
+from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.weights import scale, weight_of
 
@@ -44,7 +45,9 @@ class Pass:
         self._world_size, self._clock = comm.world_size, comm.clock
         self._looks = bool(used)
         activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
-        self._counting = self._count(comm, [samples, *activity, *map(float, used)], plan.id)
+        self._plan = plan
+        with Naming(plan, None):
+            self._counting = self._count(comm, [samples, *activity, *map(float, used)], plan.id)
         self._ready_order: list[int] = []
         self._bytes = 0
         self._began_s = self._clock.now_s()
@@ -73,9 +76,10 @@ class Pass:
     def counted(self, wait: bool) -> bool:
         """Whether the counts of all ranks are known; with wait=True they are."""
         if self.total < 0.0:
-            if not wait and not self._counting.done():
-                return False
-            vector = self._read()
+            with Naming(self._plan, None):
+                if not wait and not self._counting.done():
+                    return False
+                vector = self._read()
             self.total = float(vector[0])
             self.active_ranks = np.flatnonzero(vector[1 : 1 + self._world_size]).tolist()
         return True
@@ -107,10 +111,15 @@ class Pass:
         """From now on there is nothing to do but wait."""
         self._over_s = self._clock.now_s()
 
+    def wait_for(self, bucket: int) -> None:
+        """Wait for a bucket that was launched."""
+        with Naming(self._plan, bucket):
+            self.works[bucket].wait()
+
     def wait(self) -> None:
         """Wait for every bucket."""
-        for work in self.works:
-            work.wait()
+        for bucket in range(len(self.works)):
+            self.wait_for(bucket)
             self._done_s.append(self._clock.now_s())
 
     def add_to(self, stats: Stats) -> None:

@@ -17,6 +17,7 @@ from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, pla
 from minigrad.distributed.ddp.engine import Engine, engine_of
 from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
+from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
@@ -173,7 +174,7 @@ class Reducer:
                 one.complete(self._bucket_of[i])
         if one_by_one:
             while self._launch_ready(wait=True, most=1):
-                one.works[-1].wait()
+                one.wait_for(len(one.works) - 1)
         self.end(None)
         return one
 
@@ -241,7 +242,7 @@ class Reducer:
     def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
         params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
         layout = f"{self.plan.id} bucket {bucket.index}"
-        with one.launching():
+        with Naming(self.plan, bucket.index), one.launching():
             fill_missing(params)
             if self.mean and not one.weighted:
                 one.weigh(array)
