@@ -202,6 +202,46 @@ def test_successive_backwards_add():
         assert_gradients_close(actual, expected)
 
 
+@pytest.mark.parametrize("sync_first", [True, False])
+def test_a_second_backward_through_one_forward_counts_its_samples_again(sync_first):
+    """Its samples were taken by the first: with none left, every gradient would silently become zero."""
+    inputs, targets = data(6, 0)
+
+    def body(comm):
+        part = cuts_of([2, 4])[comm.rank]
+        ddp = DDP(Mlp(0), comm)
+        loss = mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part])
+        if sync_first:
+            loss.backward(retain_graph=True)
+        else:
+            with ddp.no_sync():
+                loss.backward(retain_graph=True)
+        loss.backward()
+        return gradients(ddp.module)
+
+    expected = {name: 2 * g for name, g in one_device((inputs, targets)).items()}
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, expected)
+
+
+def test_a_pass_without_samples_changes_nothing_however_late_its_count_is_known():
+    """The sum of the samples may be known before the last gradient is complete, or only after."""
+    inputs, targets = data(4, 0)
+
+    def body(comm, hurry):
+        ddp = DDP(Mlp(0), comm, bucket_cap_bytes=64)
+        mean_loss(ddp(minigrad.Tensor(inputs)), targets).backward()
+        before = gradients(ddp.module)
+        ddp.reducer.in_order = hurry
+        with ddp.samples(0):
+            (mean_loss(ddp(minigrad.Tensor(inputs)), targets) * 0.0).backward()
+        return before, gradients(ddp.module)
+
+    for hurry in (True, False):
+        for before, after in run(body, 2, hurry, timeout_s=TIMEOUT_S):
+            assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+
+
 def test_samples_overrides_the_length_of_the_batch():
     """A loss that is a mean over 7 tokens on one rank and 3 on the other."""
     inputs, targets = data(10, 0)

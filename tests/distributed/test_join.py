@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import optim
-from minigrad.distributed import DDP, run
-from minigrad.errors import CollectiveTimeoutError, RankFailedError
+from minigrad import nn, optim
+from minigrad.distributed import DDP, SyncBatchNorm, run
+from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
 from tests.distributed.worlds import run_ranks
 
@@ -84,6 +84,16 @@ def test_throwing_on_all_ranks_together():
     def body(comm):
         with pytest.raises(RankFailedError, match=r"ran out on ranks \[1\]"):
             _train(comm, [5, 3], throw_on_early_termination=True)
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
+
+
+def test_sync_batch_norm_is_refused_on_all_ranks_together():
+    def body(comm):
+        ddp = DDP(nn.Sequential(nn.Linear(3, 4), SyncBatchNorm(4, comm)), comm)
+        with pytest.raises(ArgumentError, match="without SyncBatchNorm"), ddp.join():
+            pass
         return True
 
     assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]

@@ -228,7 +228,10 @@ class DistributedDataParallel(Module):
 
         Raises:
             RankFailedError: with throw_on_early_termination; it names the ranks that ran out.
+            ArgumentError: a SyncBatchNorm inside, whose collectives in forward a rank without data does not make.
         """
+        if self.reducer.in_order:
+            raise ArgumentError("join: expected a module without SyncBatchNorm, got one: give every rank batches alike")
         options = (divide_by_initial_world_size, throw_on_early_termination)
         return joined(self.reducer, self.broadcast_parameters, *options)
 

@@ -79,7 +79,8 @@ class Reducer:
         self.last_active: list[int] = []
         self.before_launch: Callable[[Pass], None] = _nothing
         self.after_pass: Callable[[Pass], None] = _nothing
-        self._forward_samples = 0.0
+        self._forward_samples = self._last_forward = 0.0
+        self._is_new_forward = False
         self._samples = 0.0
         self._combined = False
         self._pass: Pass | None = None
@@ -112,11 +113,14 @@ class Reducer:
     def add_forward(self, samples: float) -> None:
         """Say how many samples a forward pass took; successive forwards before a backward add up."""
         self._forward_samples += samples if self.override is None else self.override
+        self._is_new_forward = True
 
     def _take_samples(self) -> None:
-        """The samples of this backward join those since the last synchronisation."""
+        """The samples of the forwards since the last backward join those since the last synchronisation."""
         self._samples += self._forward_samples if self.override is None else self.override
-        self._forward_samples = 0.0
+        if self._is_new_forward:
+            self._last_forward = self._forward_samples
+        self._forward_samples, self._is_new_forward = 0.0, False
 
     @property
     def loss_weight(self) -> float:
@@ -127,6 +131,8 @@ class Reducer:
 
     def begin(self, leaves: list[Any]) -> None:
         """Backward starts: check what it will reach, and launch the sum of the samples."""
+        if not self._is_new_forward:  # another backward through the same forward
+            self._forward_samples = self._last_forward
         self._take_samples()
         if not self.syncing:
             return
@@ -226,7 +232,7 @@ class Reducer:
         one = self._pass
         assert one is not None
         launched = 0
-        while launched != most and one.next_is_ready() and self._counted(one, wait):
+        while launched != most and one.next_is_ready() and self._counted(one, wait) and not self._is_void(one):
             bucket = self.plan.buckets[len(one.works)]
             one.launched(self._launch(bucket, one), bucket.nbytes)
             launched += 1
@@ -238,6 +244,10 @@ class Reducer:
         if first and known:
             self.before_launch(one)
         return known
+
+    def _is_void(self, one: Pass) -> bool:
+        """Whether no rank had a sample: combined gradients then stay as they are."""
+        return self.mean and one.total == 0.0
 
     def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
         params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
@@ -254,11 +264,11 @@ class Reducer:
     def _finish(self, one: Pass) -> None:
         one.backward_over()
         self._counted(one, wait=True)
-        if one.active_ranks and not (one.total == 0.0 and self.mean):
+        if one.active_ranks:
             self._launch_ready(wait=True)
             one.wait()
         reduced = [self._params[i] for i in self._bucket_of if one.used(i)]
-        if not one.works:  # no rank had a sample: combined gradients stay as they are
+        if self._is_void(one):
             fill_missing(reduced)
         if one.active_ranks:
             self.last_active = one.active_ranks
