@@ -49,7 +49,7 @@ _CHUNK_BYTES = 4 * 1024 * 1024  # of an array that is reduced at once: what then
 _GATHERED_BYTES = 32 * 1024  # below this all arrays go to all ranks: one step in place of two
 _NEWS_S = 0.05  # how often a rank tells how far it is
 _SPINS, _NAP_S, _LONGEST_NAP_S = 50, 2e-5, 1e-3
-_GRACE_S = 2.0
+_GRACE_S, _PARTING_S = 2.0, 0.2
 
 
 class _MpiWork:
@@ -100,7 +100,7 @@ class MpiCommunicator:
         self._changed = threading.Condition()
         self._failure: DistributedError | None = None
         self._to_tell = False
-        self._closed = False
+        self._closed, self._whole = False, True
         self._posted, self._carried_out, self._doing, self._agreeing_on = 0, 0, "", ""
         self._told_at = 0.0
         self._queue: queue.SimpleQueue[_MpiWork | None] = queue.SimpleQueue()
@@ -172,18 +172,18 @@ class MpiCommunicator:
         self._mpi.COMM_WORLD.Abort(status)
 
     def close(self) -> None:
-        """Leave the world, without waiting for other ranks: those that wait for this one raise."""
+        """Leave the world, whatever the other ranks do: those that wait for this one raise.
+
+        Where all ranks leave at about the same time, MPI's communicator is freed too; else MPI frees it at its end.
+        """
         if self._closed:
             return
+        self._whole = self._failure is None
         self._closed = True
-        whole = self._failure is None
         self._fail(RankFailedError("the communicator was closed"), tell=False)
         self._thread.join(_GRACE_S)
-        atexit.unregister(self._leave_at_exit)
-        if self._thread.is_alive():
-            atexit.register(self._leave_at_exit)
-        elif whole:
-            self._comm.Free()
+        if not self._thread.is_alive():
+            atexit.unregister(self._leave_at_exit)
 
     def _leave_at_exit(self) -> None:
         """MPI ends only where all ranks end it: a thread that is held inside of it would hold all processes."""
@@ -303,6 +303,8 @@ class MpiCommunicator:
                 self._serve_next()
             self._attend()
             self._control.tell_left(self._carried_out)
+            if self._whole and self._control.all_left(_PARTING_S):
+                self._comm.Free()
         except Exception as error:
             self._fail(DistributedError(f"mpi: {self._doing or 'no call yet'}: {error!r}"), tell=False)
 

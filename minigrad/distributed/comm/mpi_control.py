@@ -153,6 +153,16 @@ class Control:
         self._mpi.Request.Waitall([request for request, _ in self._sending])
         self._sending.clear()
 
+    def all_left(self, timeout_s: float) -> bool:
+        """Whether all others have left, soon: no message of theirs can then arrive any more."""
+        deadline = time.monotonic() + timeout_s
+        while any(peer.left_after is None for rank, peer in enumerate(self.peers) if rank != self.rank):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+            self.listen()
+        return True
+
     def _tell(self, news: dict[str, Any]) -> None:
         for rank in range(self.world_size):
             if rank != self.rank:
