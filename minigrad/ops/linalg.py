@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -97,8 +98,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     inputs = (x, weight) if bias is None else (x, weight, bias)
     _check_linear(inputs)
-    rows = x.data.reshape(-1, x.data.shape[-1]) if x.data.ndim != 2 else x.data
-    out = rows.dot(weight.data.T)
+    out = _rows(x.data).dot(weight.data.T)
     if bias is not None:
         out += bias.data
     return record(out.reshape(x.data.shape[:-1] + out.shape[-1:]), _linear_backward, inputs, (x, weight))
@@ -122,13 +122,17 @@ def _check_linear(inputs: tuple[Any, ...]) -> None:
         same_device("linear", *inputs)
 
 
+def _rows(x: Array) -> Array:
+    """All but the last axis as one, which may have no elements."""
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def _linear_backward(node: Node, grad: Array) -> None:
     x, weight = node.saved
     dx, dweight = node.inputs[:2]
-    rows = x.data.reshape(-1, x.data.shape[-1])
-    grad_rows = grad.reshape(-1, weight.data.shape[0])
+    grad_rows = _rows(grad)
     if dweight is not None:
-        accumulate(dweight, grad_rows.T.dot(rows, destination(dweight)))
+        accumulate(dweight, grad_rows.T.dot(_rows(x.data), destination(dweight)))
     if len(node.inputs) == 3 and node.inputs[2] is not None:
         accumulate(node.inputs[2], column_sum(grad_rows, destination(node.inputs[2])))
     if dx is not None:
