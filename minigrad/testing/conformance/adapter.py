@@ -1,0 +1,107 @@
+"""What a data-parallel wrapper has to offer to be put to the checks: a few functions on NumPy values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from minigrad.backend.dtypes import Array
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What one rank wraps: a model of named parameters, and the options that the checks need.
+
+    The model is linear, so that a batch prescribes the gradients. A batch maps names of parameters to arrays of shape
+    (n, *shape of the parameter); the output for sample i is Σ over those names of <parameter, array[i]>, and the loss
+    is its mean over i. The gradient of a parameter is then the mean of its array over the samples.
+
+    Attributes:
+        params: Initial values, in order of registration.
+        buffers: State that is not trained.
+        frozen: Names of the parameters that want no gradient.
+        tied: A second name for a parameter: {second: first}. Batches use both.
+        bucket_bytes: Largest bucket; None for the default.
+        unused: Whether a backward may leave out parameters, which then count as zero.
+        lr, weight_decay: Of plain gradient descent: p -= lr·(grad + weight_decay·p).
+        optimizer_first: Make the optimizer before wrapping, not after.
+    """
+
+    params: Arrays
+    buffers: Arrays = field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)
+    bucket_bytes: int | None = None
+    unused: bool = False
+    lr: float = 0.1
+    weight_decay: float = 0.0
+    optimizer_first: bool = False
+
+
+class Replica(Protocol):
+    """One rank's wrapped model with its optimizer. Arrays that it returns are copies."""
+
+    def backward(
+        self, batch: Arrays, *, samples: float | None = None, scale: float = 1.0, sync: bool = True
+    ) -> None:
+        """Forward and backward of scale · loss; gradients add up.
+
+        Args:
+            batch: See `Setup`; its order is that of the terms in the loss. Without entry, the loss is a constant.
+            samples: What the loss is a mean over, where that is not the length of the batch.
+            sync: False: keep the gradients local, for the next synchronising backward to combine.
+        """
+
+    def gradients(self) -> dict[str, Array | None]:
+        """The gradient of each parameter, None where there is none; names as in `Setup.params`."""
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+
+    def clip(self, max_norm: float) -> float:
+        """Clip the gradients as one vector to a 2-norm, and return what that was."""
+
+    def step(self) -> None:
+        """One step of the optimizer."""
+
+    def values(self) -> dict[str, Array]:
+        """Each parameter; names as in `Setup.params`."""
+
+    def buffers(self) -> dict[str, Array]:
+        """Each buffer."""
+
+    def set_buffers(self, values: Arrays) -> None:
+        """Overwrite buffers of this rank, in place."""
+
+    def state(self) -> dict[str, Array]:
+        """What would be saved."""
+
+    def evaluate(self, batch: Arrays) -> Array:
+        """Outputs of a forward through the wrapper that records no gradients, shape (n,)."""
+
+    def join(self) -> AbstractContextManager[Any]:
+        """Around the backwards of ranks that make different numbers of them."""
+
+
+class Adapter(Protocol):
+    """Puts a data-parallel wrapper to the checks. What it does not have raises NotImplementedError."""
+
+    def run(self, body: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
+        """Call body(place, *args) on each rank, and return the results in order of rank.
+
+        `place` is the adapter's own, apart from its attribute `rank`. body is a function of a module, and args can
+        be pickled, so ranks may be processes. No run may last longer than a timeout of the adapter's choice.
+
+        Raises:
+            Exception: what a rank raised.
+        """
+
+    def wrap(self, place: Any, setup: Setup) -> Replica:
+        """Wrap this rank's model; all ranks call it at the same time."""
+
+
+Check = Callable[[Adapter], None]

@@ -1,0 +1,123 @@
+"""What the checks share: a run of backwards on each rank, and what is then expected of the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array
+from minigrad.testing.conformance.adapter import Adapter, Arrays, Replica, Setup
+
+Gradients = dict[str, "Array | None"]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The arguments of one `Replica.backward`."""
+
+    batch: Arrays
+    samples: float | None = None
+    scale: float = 1.0
+    sync: bool = True
+
+    def on(self, replica: Replica) -> None:
+        """Make it."""
+        replica.backward(self.batch, samples=self.samples, scale=self.scale, sync=self.sync)
+
+
+def scalars(**values: float) -> dict[str, Array]:
+    """float64 arrays of shape (1,) by name."""
+    return {name: np.array([float(value)]) for name, value in values.items()}
+
+
+def batch(**values: Sequence[float]) -> dict[str, Array]:
+    """A batch for parameters of shape (1,): for each the gradient of every sample."""
+    return {name: np.array(column, np.float64).reshape(-1, 1) for name, column in values.items()}
+
+
+def random_batch(params: Arrays, samples: int, seed: int) -> dict[str, Array]:
+    """A batch of normal values for all of these parameters, in their dtypes."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal((samples, *p.shape)).astype(p.dtype) for name, p in params.items()}
+
+
+def combined(
+    adapter: Adapter, setup: Setup | Sequence[Setup], passes: Sequence[Sequence[Backward]]
+) -> list[Gradients]:
+    """The gradients of each rank after its backwards.
+
+    Args:
+        setup: One for all ranks, or one for each.
+        passes: For each rank its backwards, one after the other.
+    """
+    setups = [setup] * len(passes) if isinstance(setup, Setup) else list(setup)
+    return adapter.run(_combined, len(passes), adapter, setups, passes)
+
+
+def _combined(
+    place: Any, adapter: Adapter, setups: Sequence[Setup], passes: Sequence[Sequence[Backward]]
+) -> Gradients:
+    replica = adapter.wrap(place, setups[place.rank])
+    for one in passes[place.rank]:
+        one.on(replica)
+    return replica.gradients()
+
+
+def expect_on_all(results: Sequence[Mapping[str, Array | None]], tolerance: float = 1e-12, **expected: Any) -> None:
+    """Require these values on every rank, to tolerance · max(1, |expected|).
+
+    Raises:
+        AssertionError: it names rank and parameter.
+    """
+    for rank, result in enumerate(results):
+        for name, value in expected.items():
+            actual, bound = result[name], tolerance * max(1.0, float(np.max(np.abs(value), initial=0.0)))
+            if actual is None or not np.all(np.abs(np.asarray(actual, np.float64) - value) <= bound):
+                raise AssertionError(f"rank {rank}, parameter {name!r}: expected {value}, got {actual}")
+
+
+def expect_none(results: Sequence[Mapping[str, Array | None]], name: str) -> None:
+    """Require that no rank has a gradient for a parameter.
+
+    Raises:
+        AssertionError: one has; it is named.
+    """
+    for rank, result in enumerate(results):
+        if result[name] is not None:
+            raise AssertionError(f"rank {rank}, parameter {name!r}: expected no gradient, got {result[name]}")
+
+
+def expect_same_bits(results: Sequence[Mapping[str, Array | None]], of: str = "rank") -> None:
+    """Require the same bits in all results.
+
+    Raises:
+        AssertionError: it names the first difference.
+    """
+    for number, result in enumerate(results):
+        for name, value in results[0].items():
+            other = result[name]
+            if value is None or other is None or value.tobytes() != other.tobytes():
+                raise AssertionError(
+                    f"{name!r}: expected the same bits, got {value} in {of} 0 and {other} in {of} {number}"
+                )
+
+
+def expect_error(call: Callable[[], Any], fault: str, words: str = "") -> None:
+    """Require that a call raises, and says these words.
+
+    Raises:
+        AssertionError: it does not; the message has the fault.
+    """
+    try:
+        got = call()
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        notes = "\n".join(getattr(error, "__notes__", []))
+        if words not in f"{type(error).__name__}: {error}\n{notes}":
+            raise AssertionError(f"{fault}: expected an error with {words!r}, got {error!r}") from error
+        return
+    raise AssertionError(f"{fault}: expected an error, got {got}")
