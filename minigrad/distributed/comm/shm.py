@@ -282,6 +282,8 @@ class ShmCommunicator:
         Raises:
             CollectiveTimeoutError, CollectiveMismatchError, RankFailedError: see `Work.wait`.
         """
+        if self.board.least_executed() > seq:  # a rank may have failed since
+            return
         self._raise_failure()
         started, looked, spins, nap = 0.0, 0.0, 0, 1e-5
         while True:
@@ -318,10 +320,10 @@ class ShmCommunicator:
                 )
 
     def _look_for_failure(self, seq: int) -> None:
-        told = self.board.told_failure()
+        gone = self.board.gone()  # first: a rank leaves after its last call, and after it told why it failed
+        told, absent = self.board.told_failure(), self._absent(seq)
         if told is not None:
             self._fail(told, tell=False)
-        gone, absent = self.board.gone(), self._absent(seq)
         if any(r in gone for r in absent):
             known = {r: f"{gone.get(r, 'did not come yet')} and {self.board.doing(r)}" for r in absent}
             self._fail(RankFailedError(incomplete(self.board.headers(seq)[self.rank], self.world_size, known)))

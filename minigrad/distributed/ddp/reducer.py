@@ -150,15 +150,20 @@ class Reducer:
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over: launch the rest and wait for all; or, after an error, let the other ranks know."""
-        if self._pass is None:
+        one = self._pass
+        if one is None:
+            return
+        if error is not None:
+            self._pass = None
+            self.comm.abort(f"its backward raised {type(error).__name__}: {error}")
             return
         try:
-            if error is not None:
-                self.comm.abort(f"its backward raised {type(error).__name__}: {error}")
-            else:
-                self._finish(self._pass)
-        finally:
-            self._pass = None
+            self._combine(one)
+        except BaseException as caught:
+            self.end(caught)
+            raise
+        self._pass = None
+        self._finish(one)
 
     def synchronize(self, *, strict: bool, one_by_one: bool = False, weighted: bool = False) -> Pass:
         """Combine what is there, without a backward.
@@ -178,9 +183,12 @@ class Reducer:
         for i in self._bucket_of:
             if i in one.reached:
                 one.complete(self._bucket_of[i])
-        if one_by_one:
-            while self._launch_ready(wait=True, most=1):
+        try:
+            while one_by_one and self._launch_ready(wait=True, most=1):
                 one.wait_for(len(one.works) - 1)
+        except BaseException as error:
+            self.end(error)
+            raise
         self.end(None)
         return one
 
@@ -261,12 +269,16 @@ class Reducer:
             last = bucket.index == len(self.plan.buckets) - 1
             return self.hook.launch(GradBucket(bucket.index, array, params, last, layout), self.comm)
 
-    def _finish(self, one: Pass) -> None:
+    def _combine(self, one: Pass) -> None:
+        """Launch what is left, and wait for all."""
         one.backward_over()
         self._counted(one, wait=True)
         if one.active_ranks:
             self._launch_ready(wait=True)
             one.wait()
+
+    def _finish(self, one: Pass) -> None:
+        """Take over the combined gradients; every rank does the same, so an error here is an error on all."""
         reduced = [self._params[i] for i in self._bucket_of if one.used(i)]
         if self._is_void(one):
             fill_missing(reduced)
