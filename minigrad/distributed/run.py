@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
 from minigrad.backend.random import set_noise_key
-from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
+from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.errors import DistributedError, RankFailedError
 
 T = TypeVar("T")
-thread_rank: contextvars.ContextVar[ThreadCommunicator | None] = contextvars.ContextVar(
+thread_rank: contextvars.ContextVar[Communicator | None] = contextvars.ContextVar(
     "minigrad_thread_rank", default=None
 )  # the rank that this thread is, for `init`
 
@@ -47,10 +48,21 @@ def run(
         [0, 10]
     """
     world = ThreadWorld(world_size, timeout_s=timeout_s)
+    return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
+
+
+def run_world(
+    fn: Callable[..., T],
+    world: ThreadWorld,
+    communicators: Sequence[Communicator],
+    *args: Any,
+    blas_threads: int | None = None,
+) -> list[T]:
+    """`run` for a world that is there already, whose ranks use these communicators: wrapped ones, say."""
     results: list[Any] = [None] * world.world_size
     errors: list[tuple[int, BaseException]] = []  # in order of time
 
-    def body(comm: ThreadCommunicator) -> None:
+    def body(comm: Communicator) -> None:
         set_noise_key(comm.rank)
         thread_rank.set(comm)
         try:
@@ -63,7 +75,7 @@ def run(
 
     limit = blas_threads if blas_threads is not None else max(1, (os.cpu_count() or 1) // world.world_size)
     with threadpool_limits(limits=limit, user_api="blas"):
-        threads = [_start(body, comm) for comm in world.communicators()]
+        threads = [_start(body, comm) for comm in communicators]
         running = _join(threads, world, errors)
     if errors:
         _raise_first(errors, running)
@@ -76,7 +88,7 @@ def _failed(rank: int, error: BaseException) -> DistributedError:
     return failure
 
 
-def _start(body: Callable[[ThreadCommunicator], None], comm: ThreadCommunicator) -> threading.Thread:
+def _start(body: Callable[[Communicator], None], comm: Communicator) -> threading.Thread:
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(body, comm), name=f"rank-{comm.rank}", daemon=True)
     thread.start()

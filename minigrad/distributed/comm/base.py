@@ -57,6 +57,9 @@ class Clock(Protocol):
     def compute(self, samples: float) -> None:
         """This rank is about to compute on so many samples: a simulation advances its time, the host's clock runs."""
 
+    def progress(self, fraction: float) -> None:
+        """So much of the backward of that is done, from 0 to 1: buckets of gradients that are ready may travel."""
+
 
 class HostClock:
     """The clock of this machine."""
@@ -66,6 +69,9 @@ class HostClock:
         return time.perf_counter()
 
     def compute(self, samples: float) -> None:
+        """Nothing to do: real time passes by itself."""
+
+    def progress(self, fraction: float) -> None:
         """Nothing to do: real time passes by itself."""
 
 

@@ -48,6 +48,7 @@ class Pass:
         self._plan = plan
         with Naming(plan, None):
             self._counting = self._count(comm, [samples, *activity, *map(float, used)], plan.id)
+        self._clock.progress(0.0)
         self._ready_order: list[int] = []
         self._bytes = 0
         self._began_s = self._clock.now_s()
@@ -68,6 +69,8 @@ class Pass:
         self._pending[bucket] -= 1
         if self._pending[bucket] == 0:
             self._ready_order.append(bucket)
+            ready = sum(self._plan.buckets[i].nbytes for i in self._ready_order)
+            self._clock.progress(ready / max(1, sum(b.nbytes for b in self._plan.buckets)))
 
     def next_is_ready(self) -> bool:
         """Whether there is a next bucket to launch, and all of its gradients are complete."""
@@ -109,6 +112,7 @@ class Pass:
 
     def backward_over(self) -> None:
         """From now on there is nothing to do but wait."""
+        self._clock.progress(1.0)
         self._over_s = self._clock.now_s()
 
     def wait_for(self, bucket: int) -> None:

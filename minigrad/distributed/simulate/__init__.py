@@ -1,0 +1,23 @@
+"""A virtual cluster in one process: true numbers, modelled time."""
+
+from minigrad.distributed.simulate.clock import VirtualClock
+from minigrad.distributed.simulate.cluster import Cluster, RankCost, Slowdown
+from minigrad.distributed.simulate.links import Link
+from minigrad.distributed.simulate.simulation import Forecast, forecast, run
+from minigrad.distributed.simulate.trace import RankTrace, Step, Trace
+from minigrad.distributed.simulate.wire import VirtualCommunicator
+
+__all__ = [
+    "Cluster",
+    "Forecast",
+    "Link",
+    "RankCost",
+    "RankTrace",
+    "Slowdown",
+    "Step",
+    "Trace",
+    "VirtualClock",
+    "VirtualCommunicator",
+    "forecast",
+    "run",
+]

@@ -1,0 +1,152 @@
+"""A virtual cluster: what computing costs on each rank, and what links them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.simulate.links import Link
+from minigrad.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """From a step on, computing takes factor times as long."""
+
+    step: int
+    factor: float
+
+    def __post_init__(self) -> None:
+        if self.step < 0 or not (self.factor > 0.0 and math.isfinite(self.factor)):
+            raise ArgumentError(f"Slowdown: expected a step >= 0 and a factor > 0, got {self.step} and {self.factor!r}")
+
+
+@dataclass(frozen=True)
+class RankCost:
+    """What one rank needs to compute: fixed_s + per_sample_s · samples, times jitter and slowdowns.
+
+    Attributes:
+        fixed_s, per_sample_s: Seconds, >= 0.
+        jitter_fraction: Standard deviation of the log-normal jitter, whose median is 1.
+        slowdowns: In order of step; the last that has come holds.
+    """
+
+    fixed_s: float = 0.0
+    per_sample_s: float = 1e-3
+    jitter_fraction: float = 0.0
+    slowdowns: tuple[Slowdown, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("fixed_s", "per_sample_s", "jitter_fraction"):
+            value = getattr(self, name)
+            if not (value >= 0.0 and math.isfinite(value)):
+                raise ArgumentError(f"RankCost: expected {name} >= 0, got {value!r}")
+
+    def factor(self, step: int) -> float:
+        """How much slower than at first a step is, jitter aside."""
+        return next((s.factor for s in reversed(self.slowdowns) if s.step <= step), 1.0)
+
+    def mean_s(self, samples: float, step: int = 0) -> float:
+        """Seconds for so many samples, jitter aside."""
+        return (self.fixed_s + self.per_sample_s * samples) * self.factor(step)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ranks and the link between them.
+
+    Attributes:
+        ranks: The cost of each.
+        link: The network.
+        seed: Of all jitter.
+        backward_fraction: The part of a step's computing that is backward, during which buckets may travel.
+
+    Example:
+        >>> Cluster.of_speeds([3, 2, 1]).world_size
+        3
+    """
+
+    ranks: tuple[RankCost, ...]
+    link: Link = Link()
+    seed: int = 0
+    backward_fraction: float = 2 / 3
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise ArgumentError("Cluster: expected at least one rank, got none")
+        if not 0.0 <= self.backward_fraction <= 1.0:
+            raise ArgumentError(f"Cluster: expected backward_fraction in [0, 1], got {self.backward_fraction!r}")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @staticmethod
+    def of_speeds(
+        speeds: Sequence[float],
+        *,
+        per_sample_s: float = 1e-3,
+        fixed_s: float = 0.0,
+        jitter_fraction: float = 0.0,
+        link: Link = Link(),
+        seed: int = 0,
+    ) -> Cluster:
+        """A cluster of ranks that are so many times as fast as one that needs per_sample_s for a sample.
+
+        Raises:
+            ArgumentError: a speed that is no finite number > 0.
+        """
+        for speed in speeds:
+            if not (speed > 0.0 and math.isfinite(speed)):
+                raise ArgumentError(f"Cluster: expected speeds > 0, got {list(speeds)}")
+        costs = tuple(RankCost(fixed_s, per_sample_s / speed, jitter_fraction) for speed in speeds)
+        return Cluster(costs, link, seed)
+
+    def slow_down(self, rank: int, step: int, factor: float) -> Cluster:
+        """The same cluster with one rank slower from a step on."""
+        slow = replace(self.ranks[rank], slowdowns=(*self.ranks[rank].slowdowns, Slowdown(step, factor)))
+        return replace(self, ranks=(*self.ranks[:rank], slow, *self.ranks[rank + 1 :]))
+
+    def jitter(self, rank: int, step: int) -> float:
+        """The factor by which a step of a rank takes longer by chance; a function of seed, rank and step."""
+        width = self.ranks[rank].jitter_fraction
+        if not width:
+            return 1.0
+        key = np.array([self.seed, rank], np.uint64)
+        draw = np.random.Generator(np.random.Philox(key=key, counter=step)).standard_normal()
+        return math.exp(width * float(draw))
+
+    def compute_s(self, rank: int, samples: float, step: int) -> float:
+        """Seconds that a rank computes in its step of this number."""
+        return self.ranks[rank].mean_s(samples, step) * self.jitter(rank, step)
+
+    def compute_all_s(self, samples: Array, step: int) -> Array:
+        """compute_s of all ranks at once, with a jitter stream of its own for each step: for very many ranks.
+
+        Args:
+            samples: (world_size,) samples of each rank.
+
+        Returns:
+            (world_size,) seconds.
+        """
+        fixed, slope, width = self._columns
+        factors = np.array([cost.factor(step) for cost in self.ranks]) if self._changing else 1.0
+        key = np.array([self.seed, 2**63 + step], np.uint64)
+        draws = np.random.Generator(np.random.Philox(key=key)).standard_normal(self.world_size)
+        return (fixed + slope * samples) * factors * np.exp(width * draws)
+
+    @cached_property
+    def _columns(self) -> tuple[Array, Array, Array]:
+        columns = [(cost.fixed_s, cost.per_sample_s, cost.jitter_fraction) for cost in self.ranks]
+        fixed, slope, width = np.array(columns).T
+        return fixed, slope, width
+
+    @cached_property
+    def _changing(self) -> bool:
+        return any(cost.slowdowns for cost in self.ranks)

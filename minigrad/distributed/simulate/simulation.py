@@ -1,0 +1,85 @@
+"""Running a training script on a virtual cluster, with true numbers; or only its cost, for very many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.comm.threads import ThreadWorld
+from minigrad.distributed.run import run_world
+from minigrad.distributed.simulate.clock import VirtualClock
+from minigrad.distributed.simulate.cluster import Cluster
+from minigrad.distributed.simulate.trace import RankTrace, Trace
+from minigrad.distributed.simulate.wire import VirtualCommunicator, Wire
+from minigrad.errors import ShapeError
+
+
+def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float | None = None) -> Trace:
+    """Call fn(comm, *args) on every rank of a virtual cluster.
+
+    The ranks are threads that compute true numbers; `comm.clock` is virtual. `distributed.init()` inside gives the
+    same communicator, so a script that calls it runs unchanged. One seed gives one trace.
+
+    Args:
+        timeout_s: Real seconds that a collective waits for a rank, as in `distributed.run`.
+
+    Raises:
+        Exception: what the first failing rank raised.
+
+    Example:
+        >>> trace = run(lambda comm: comm.clock.compute(32) or comm.barrier(), Cluster.of_speeds([2, 1]))
+        >>> [round(rank.steps[0].idle_s, 6) for rank in trace.ranks]
+        [0.016, 0.0]
+    """
+    world = ThreadWorld(cluster.world_size, timeout_s=timeout_s)
+    wire = Wire(cluster.link, cluster.world_size)
+    traces = [RankTrace() for _ in cluster.ranks]
+    communicators = [
+        VirtualCommunicator(comm, VirtualClock(cluster, comm.rank, traces[comm.rank]), wire, traces[comm.rank])
+        for comm in world.communicators()
+    ]
+    return Trace(traces, run_world(fn, world, communicators, *args))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Costs of a run without numbers.
+
+    Attributes:
+        step_s: (steps,) seconds of each step: the slowest rank, then the all-reduce.
+        idle_fraction: (steps,) the part of all ranks' computing time that went into waiting for the slowest.
+    """
+
+    step_s: Array
+    idle_fraction: Array
+
+
+def forecast(
+    cluster: Cluster, samples: Sequence[float] | Array, steps: int, *, gradient_bytes: int = 0, first_step: int = 0
+) -> Forecast:
+    """What steps of a cluster take when each rank computes on so many samples; no thread, no number of a model.
+
+    Args:
+        samples: (world_size,) samples of each rank in each step.
+        steps: Number of steps.
+        gradient_bytes: What is all-reduced at the end of a step; nothing of it is hidden.
+        first_step: The number of the first step, for jitter and slowdowns.
+
+    Raises:
+        ShapeError: not one number a rank.
+    """
+    shard = np.asarray(samples, np.float64)
+    if shard.shape != (cluster.world_size,):
+        raise ShapeError(f"forecast: expected samples of shape ({cluster.world_size},), got {shard.shape}")
+    reduce_s = cluster.link.cost_s("all_reduce", gradient_bytes, cluster.world_size)
+    step_s, idle = np.empty(steps), np.empty(steps)
+    for i in range(steps):
+        compute_s = cluster.compute_all_s(shard, first_step + i)
+        slowest = float(compute_s.max())
+        step_s[i] = slowest + reduce_s
+        idle[i] = 1.0 - float(compute_s.mean()) / slowest if slowest else 0.0
+    return Forecast(step_s, idle)
