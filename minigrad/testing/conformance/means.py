@@ -82,13 +82,13 @@ def check_accumulation(adapter: Adapter) -> None:
 def check_accumulation_of_unequal_batches(adapter: Adapter) -> None:
     """Only the samples of the last micro-batch are counted.
 
-    Rank 0 has 3 + 3 samples of gradients 1 and 2, rank 1 1 + 1 of gradients 3 and 8: (3·1 + 3·2 + 3 + 8) / 8 = 2.5.
+    Rank 0 has 3 + 1 samples of gradient 1, rank 1 has 1 + 1 of gradient 7: (4·1 + 2·7) / 6 = 3.
     """
     passes = [
-        [Backward(batch(w=[1] * 3), scale=0.5, sync=False), Backward(batch(w=[2] * 3), scale=0.5)],
-        [Backward(batch(w=[3]), scale=0.5, sync=False), Backward(batch(w=[8]), scale=0.5)],
+        [Backward(batch(w=[1, 1, 1]), scale=0.5, sync=False), Backward(batch(w=[1]), scale=0.5)],
+        [Backward(batch(w=[7]), scale=0.5, sync=False), Backward(batch(w=[7]), scale=0.5)],
     ]
-    expect_on_all(combined(adapter, ONE, passes), w=2.5)
+    expect_on_all(combined(adapter, ONE, passes), w=3.0)
 
 
 def check_backwards_add_up(adapter: Adapter) -> None:

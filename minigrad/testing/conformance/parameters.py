@@ -22,15 +22,16 @@ BY_RANK = [[Backward(batch(left=[2]))], [Backward(batch(right=[4]))]]
 
 
 def check_unused_parameter_is_an_error(adapter: Adapter) -> None:
-    """A backward that leaves out a parameter hangs, or its stale or local gradient is used; its name isn't told.
-
-    Each rank takes another of two branches.
-    """
-    expect_error(lambda: combined(adapter, Setup(BRANCHES), BY_RANK), "a parameter without gradient", "right")
+    """A backward that leaves out a parameter hangs, or its stale or local gradient is used; its name isn't told."""
+    passes = [[Backward(batch(left=[2], right=[4]))], [Backward(batch(left=[2]))]]
+    expect_error(lambda: combined(adapter, Setup(BRANCHES), passes), "a parameter without gradient", "right")
 
 
 def check_unused_parameter_counts_as_zero(adapter: Adapter) -> None:
-    """With detection of unused parameters, a rank that has no gradient is left out of the mean."""
+    """With detection of unused parameters, a rank that has no gradient is left out of the mean.
+
+    Each rank takes another of two branches.
+    """
     expect_on_all(combined(adapter, Setup(BRANCHES, unused=True), BY_RANK), left=1.0, right=2.0)
 
 

@@ -1,0 +1,236 @@
+"""A data-parallel wrapper of a hundred lines of NumPy, and the faults that such wrappers have: what the checks see."""
+
+import itertools
+from contextlib import contextmanager
+
+import numpy as np
+
+from minigrad.distributed import ReduceOp, run
+from minigrad.errors import DistributedError, UnreducedGradientError
+
+TIMEOUT_S = 5.0
+COUNT = itertools.count()  # stands for the order in which ranks happen to come
+
+
+class NaiveReplica:
+    """A replica of the linear model whose gradients are combined after backward, one collective a bucket.
+
+    Args:
+        faults: What it does wrong; the names are those in `FAULTS`. Right without any.
+    """
+
+    def __init__(self, comm, setup, faults):
+        self.comm, self.setup, self.faults = comm, setup, faults
+        self._values = {name: value.copy() for name, value in setup.params.items()}
+        self._buffers = {name: value.copy() for name, value in setup.buffers.items()}
+        self._held = dict(self._values)  # what the optimizer has
+        self._local = {}  # gradients since the last synchronisation
+        self._combined, self._last = {}, {}
+        self._samples, self._active = 0.0, True
+        self._others = np.ones(comm.world_size)  # which ranks have data
+        self._compare()
+        for value in self._values.values():
+            if "no_broadcast" not in faults:
+                comm.broadcast(value).wait()
+        if "new_parameters" in faults:
+            self._values = {name: value.copy() for name, value in self._values.items()}
+
+    def _compare(self):
+        mine = [[n, list(v.shape), v.dtype.name, n in self.setup.frozen] for n, v in self._values.items()]
+        if "no_comparison" in self.faults:
+            return
+        if "compares_sizes" in self.faults:
+            mine = sum(v.size for v in self._values.values())
+        everybody = self.comm.all_gather_object([mine, self.setup.bucket_bytes])
+        if any(other != everybody[0] for other in everybody):
+            raise DistributedError(f"replicas differ: {everybody}")
+
+    # ------------------------------------------------------------------------------------------- backward
+
+    def backward(self, batch, *, samples=None, scale=1.0, sync=True):
+        count = len(next(iter(batch.values()))) if batch else 0
+        weight = samples if samples is not None and "no_tokens" not in self.faults else count
+        if "last_samples_only" in self.faults:
+            self._samples = 0.0
+        self._samples += weight
+        for name, array in batch.items():
+            first = self.setup.tied.get(name, name)
+            if first in self.setup.frozen and "frozen_travel" not in self.faults:
+                continue
+            mean = array.sum(axis=0, dtype=array.dtype) * array.dtype.type(scale / max(1, count))
+            old = self._local.get(first)
+            self._local[first] = mean if old is None or "replaces" in self.faults else old + mean
+        if sync or "always_syncs" in self.faults:
+            self._synchronize(batch)
+
+    def _synchronize(self, batch):
+        try:
+            self._reduce(self._buckets(batch))
+        except DistributedError:
+            if "goes_on" not in self.faults:
+                raise
+        if "no_buffers" not in self.faults:
+            for value in self._buffers.values():
+                self._send_buffer(value)
+        return self._others
+
+    def _send_buffer(self, value):
+        if "float_buffers" in self.faults:
+            passed = value.astype(np.float64)
+            self.comm.broadcast(passed).wait()
+            value[...] = passed
+        else:
+            self.comm.broadcast(value).wait()
+
+    def _buckets(self, batch):
+        """Names of parameters in the order in which they are sent; here a bucket is a parameter."""
+        names = [n for n in self._values if n not in self.setup.frozen or "frozen_travel" in self.faults]
+        missing = [n for n in names if n not in self._local]
+        if missing and not self.setup.unused and self._active and "fills_silently" not in self.faults:
+            raise UnreducedGradientError(f"no gradient of {missing}")
+        if "skips_missing" in self.faults:
+            names = [n for n in names if n not in missing]
+        if "cut_by_cap" in self.faults and self.setup.bucket_bytes == 1:
+            names = names[::-1]
+        if "ready_order" in self.faults:
+            names = sorted(names, key=lambda n: list(batch).index(n) if n in batch else -1)
+        return names * 2 if "twice" in self.faults else names
+
+    def _reduce(self, names):
+        ranks = self.comm.world_size
+        everybody = np.zeros(1 + ranks)
+        everybody[0], everybody[1 + self.comm.rank] = self._samples, self._active
+        self.comm.all_reduce(everybody).wait()
+        total, self._others = everybody[0], everybody[1:]
+        share = self._samples / total if total else 0.0
+        share = 1 / ranks if "plain_mean" in self.faults else share
+        used = np.array([float(n in self._local) for n in self._values])
+        self.comm.all_reduce(used, ReduceOp.MAX).wait()
+        used = dict(zip(self._values, used > 0))
+        for name in names:
+            if used[name] or "zeros_for_none" in self.faults:
+                self._reduce_one(name, share, ranks)
+        self._local, self._samples = {}, 0.0
+
+    def _reduce_one(self, name, share, ranks):
+        value = self._values[name]
+        old = self._last if "stale" in self.faults else {}
+        gradient = self._local.get(name, old.get(name, np.zeros_like(value))).copy()
+        if "hides_nan" in self.faults:
+            gradient = np.nan_to_num(gradient)
+        if share == 0.0 and "zero_times_nan" not in self.faults:
+            gradient[...] = 0
+        travelling = gradient.astype(np.float32) if "casts" in self.faults else gradient
+        if "divides_after" in self.faults:
+            travelling = (travelling * value.dtype.type(share * ranks)).astype(travelling.dtype)
+        else:
+            travelling = (travelling * share).astype(travelling.dtype)
+        travelling = self._sum(travelling.reshape(-1), name).reshape(value.shape).astype(value.dtype)
+        if "divides_after" in self.faults:
+            travelling = travelling / value.dtype.type(ranks)
+        old = self._combined.get(name)
+        self._combined[name] = travelling if old is None or "replaces" in self.faults else old + travelling
+
+    def _sum(self, array, name):
+        if not {"running_sum", "order_by_rank", "order_by_cap", "order_by_chance"} & self.faults:
+            return self._all_reduce(array)
+        everybody = np.empty(array.size * self.comm.world_size, array.dtype)
+        self.comm.all_gather(everybody, array).wait()
+        rows = list(everybody.reshape(self.comm.world_size, -1))
+        turn = self.comm.rank if "order_by_rank" in self.faults else 0
+        turn += (self.setup.bucket_bytes or 0) // 48 if "order_by_cap" in self.faults else 0
+        turn += next(COUNT) if "order_by_chance" in self.faults else 0
+        rows = rows[turn % len(rows) :] + rows[: turn % len(rows)]
+        total = rows[0].copy()
+        for row in rows[1:]:
+            total += row
+        return total
+
+    def _all_reduce(self, array):
+        if "empty_bucket" in self.faults and not array.size:
+            raise ValueError("a bucket without elements")
+        message = array[: 2**20] if "short_messages" in self.faults else array
+        if "padded" in self.faults:
+            message = np.zeros(max(16, array.size), array.dtype)
+            message[: array.size] = array
+        message = np.ascontiguousarray(message)
+        self.comm.all_reduce(message).wait()
+        array[: message.size] = message[: array.size]
+        return array
+
+    # ------------------------------------------------------------------------------------- the other calls
+
+    def gradients(self):
+        found = {**self._combined}
+        for name, local in self._local.items():
+            found[name] = local + found[name] if name in found else local
+        return {name: found[name].copy() if name in found else None for name in self._values}
+
+    def zero_grad(self):
+        self._last = dict(self._combined)
+        if "keeps_gradients" not in self.faults:
+            self._combined, self._local = {}, {}
+
+    def clip(self, max_norm):
+        norm = np.sqrt(sum(float((g * g).sum()) for g in self._combined.values()))
+        if "norm_over_ranks" in self.faults:
+            squares = np.array([norm**2])
+            self.comm.all_reduce(squares).wait()
+            norm = float(np.sqrt(squares[0]))
+        for gradient in self._combined.values():
+            gradient *= min(1.0, max_norm / (norm + 1e-12))
+        return float(norm)
+
+    def step(self):
+        for name, gradient in self.gradients().items():
+            if gradient is not None:
+                self._held[name] -= self.setup.lr * (gradient + self.setup.weight_decay * self._held[name])
+
+    def values(self):
+        return {name: value.copy() for name, value in self._values.items()}
+
+    def buffers(self):
+        return {name: value.copy() for name, value in self._buffers.items()}
+
+    def set_buffers(self, values):
+        for name, buffer in self._buffers.items():
+            buffer[...] = values[name]
+
+    def state(self):
+        prefix = "module." if "prefix" in self.faults else ""
+        held = self._values if "hides_buffers" in self.faults else {**self._values, **self._buffers}
+        return {prefix + name: value.copy() for name, value in held.items()}
+
+    def evaluate(self, batch):
+        if "collective_in_forward" in self.faults:
+            self.comm.barrier()
+        return sum(array.reshape(len(array), -1) @ self._values[name].reshape(-1) for name, array in batch.items())
+
+    @contextmanager
+    def join(self):
+        yield
+        if "no_join" not in self.faults:
+            self._active, last = False, 0
+            while self._synchronize({}).any():
+                last = int(np.flatnonzero(self._others)[0])
+            for value in self._values.values():
+                self.comm.broadcast(value, last).wait()
+
+
+class NaiveAdapter:
+    """Puts it to the checks, with some faults."""
+
+    def __init__(self, *faults):
+        self.faults = frozenset(faults)
+
+    def run(self, body, world_size, *args):
+        if "needs_two" in self.faults and world_size < 2:
+            raise ValueError("a world of one rank")
+        try:
+            return run(body, world_size, *args, timeout_s=TIMEOUT_S)
+        except ArithmeticError:
+            if "hides_errors" not in self.faults:
+                raise
+
+    def wrap(self, place, setup):
+        return NaiveReplica(place, setup, self.faults)
