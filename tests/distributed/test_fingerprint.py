@@ -11,7 +11,7 @@ from minigrad.backend.dtypes import as_dtype
 from minigrad.distributed import DDP, SoloCommunicator, run
 from minigrad.distributed.inspect.fingerprint import check_agreement, fingerprint, module_fingerprints, replicas_agree
 from minigrad.errors import ArgumentError, DtypeError, ReplicaMismatchError
-from tests.distributed.worlds import KINDS, run_ranks
+from tests.distributed.worlds import run_ranks
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 sizes, seeds = st.integers(1, 300), st.integers(0, 999)
@@ -111,7 +111,7 @@ def test_names_and_fingerprints_of_a_module():
     assert module_fingerprints(nn.BatchNorm1d(2), buffers=False)[0] == names[:2]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["threads", "shm"])
 def test_ranks_agree_until_one_bit_differs(kind):
     def body(comm):
         module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
@@ -170,7 +170,7 @@ def drifting(comm, options, drift, steps=6):
 
 
 def flip(module):
-    module[1].weight.data.view(np.uint32)[0] ^= 1
+    module[1].weight.data.view(np.uint32)[0] ^= 1 << 12  # a lower bit may be rounded away by the next steps
 
 
 def move_buffer(module):
