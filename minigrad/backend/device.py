@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -121,6 +122,16 @@ def _why_no_cuda() -> str:
         return "" if load_cupy().cuda.is_available() else ": CuPy is installed but finds no CUDA driver or device"
     except DeviceError as error:
         return f": {error}"
+
+
+def device_identity(device: Device) -> str:
+    """What tells a GPU from every other one, on any host; empty for the CPU."""
+    if device.type == "cpu":
+        return ""
+    with device.current() as cupy:
+        uuid = cupy.cuda.runtime.getDeviceProperties(device.index).get("uuid")
+        place = f"{socket.gethostname()}/{cupy.cuda.Device(device.index).pci_bus_id}"
+    return f"GPU {uuid.hex()}" if uuid else f"GPU {place}"
 
 
 def array_module(array: Array) -> ModuleType:

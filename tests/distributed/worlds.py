@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import json
 import multiprocessing
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -16,13 +18,16 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from minigrad.backend.device import CPU
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed import SoloCommunicator, run
+from minigrad.distributed.comm.nccl import NcclCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.errors import RankFailedError
+from tests.distributed.fake_nccl import FakeNccl
 
-KINDS = ["threads", "shm"]
+KINDS = ["threads", "shm", "nccl"]
 MPI_WORLDS = {2: (2,), 4: (1, 3, 4)}  # by number of processes: the sizes of worlds that they form
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +39,8 @@ def run_ranks(kind: str, fn: Callable[..., Any], world_size: int, timeout_s: flo
         return [fn(SoloCommunicator())]
     if kind == "shm":
         return run_processes(fn, world_size, timeout_s)
+    if kind == "nccl":
+        return run_nccl(fn, world_size, timeout_s, debug=True)
     return run(fn, world_size, timeout_s=timeout_s)
 
 
@@ -54,10 +61,7 @@ def run_processes(fn: Callable[..., Any], world_size: int, timeout_s: float = 20
     for process, _ in started:
         process.join(10.0)
         assert not process.is_alive()
-    errors = [value for good, value in outcomes if not good]
-    if errors:
-        raise next((e for e in errors if not isinstance(e, RankFailedError)), errors[0])
-    return [value for _, value in outcomes]
+    return _results(outcomes)
 
 
 def _child(
@@ -87,6 +91,49 @@ def _outcome(results: Connection, timeout_s: float) -> tuple[bool, Any]:
     except EOFError:
         return False, RankFailedError("a rank of the test died")
     return outcome
+
+
+def run_nccl(
+    fn: Callable[..., Any], world_size: int, timeout_s: float = 20.0, fake: FakeNccl | None = None, **options: Any
+) -> list[Any]:
+    """run_ranks for threads on the CPU over a stand-in for NCCL, which tells whether all was given back."""
+    nccl = fake if fake is not None else FakeNccl(timeout_s=timeout_s + 20.0)
+    port = free_port()
+    outcomes: list[tuple[bool, Any]] = [(False, RankFailedError("a rank of the test died"))] * max(world_size, 1)
+
+    def body(rank: int) -> None:
+        set_noise_key(rank)
+        comm = None
+        try:
+            meeting = Rendezvous(rank, world_size, "127.0.0.1", port, b"test", timeout_s)
+            comm = NcclCommunicator(meeting, CPU, timeout_s=timeout_s, nccl=nccl, **options)
+            outcomes[rank] = True, fn(comm)
+        except BaseException as error:
+            outcomes[rank] = False, error
+            if comm is not None:
+                comm.abort(f"it raised {type(error).__name__}: {error}")
+        finally:
+            if comm is not None:
+                comm.close()
+
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(body, rank), daemon=True)
+        for rank in range(len(outcomes))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s + 40.0)
+        assert not thread.is_alive()
+    assert not nccl.open and not nccl.collected
+    return _results(outcomes)
+
+
+def _results(outcomes: list[tuple[bool, Any]]) -> list[Any]:
+    errors = [value for good, value in outcomes if not good]
+    if errors:
+        raise next((e for e in errors if not isinstance(e, RankFailedError)), errors[0])
+    return [value for _, value in outcomes]
 
 
 def mpirun(processes: int, *arguments: str, timeout_s: float = 50.0) -> subprocess.CompletedProcess[str]:

@@ -148,6 +148,11 @@ class Rendezvous:
         except (EOFError, ConnectionError) as error:
             raise RankFailedError(f"rank {self.rank}: rendezvous: expected {name}, which is gone") from error
 
+    def take_over(self) -> dict[int, Connection]:
+        """The connections by rank, to rank 0 or from it; from now on they are the caller's."""
+        peers, self._peers = self._peers, {}
+        return peers
+
     def close(self) -> None:
         """Close all connections; idempotent."""
         for connection in self._peers.values():

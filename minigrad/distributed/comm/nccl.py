@@ -1,0 +1,391 @@
+"""Ranks on GPUs, by NCCL: one process a GPU on one or many hosts, or all GPUs of one process driven by one thread.
+
+NCCL waits for ever where ranks disagree, so what it does not check is checked beside it: devices before it starts;
+in debug mode each call, else a running hash of all calls where every rank is bound to come; and a watchdog ends
+NCCL's own waiting when a collective takes too long, or when another rank has failed or left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import Device, device_identity, device_of
+from minigrad.backend.dtypes import Array
+from minigrad.backend.memory import address_of, aligned_zeros
+from minigrad.backend.nccl import BYTE, dtype_code, load_nccl, problem_of
+from minigrad.backend.stream import streams_of
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.base import (
+    Clock,
+    Header,
+    HostClock,
+    check_array,
+    check_parts,
+    check_reduction,
+    check_root,
+    decode_object,
+    default_timeout_s,
+    encode_object,
+)
+from minigrad.distributed.comm.control import Control
+from minigrad.distributed.comm.rendezvous import Rendezvous
+from minigrad.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    DeviceError,
+    DistributedError,
+    RankFailedError,
+)
+
+OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3, ReduceOp.AVG: 4}
+_SPINS, _NAP_S, _LONGEST_NAP_S = 200, 2e-5, 1e-3
+_ASKED_EVERY = 100  # naps between two questions whether NCCL has failed
+
+
+class _Entry:
+    """A collective under way; its event is None until it has been handed to the stream."""
+
+    __slots__ = ("header", "began_s", "event")
+
+    def __init__(self, header: Header) -> None:
+        self.header, self.began_s = header, time.monotonic()
+        self.event: Any = None
+
+
+class _NcclWork:
+    """A collective on a stream. It keeps its arrays until somebody has waited."""
+
+    __slots__ = ("_comm", "_entry", "_arrays")
+
+    def __init__(self, comm: NcclCommunicator, entry: _Entry, arrays: tuple[Array, ...]) -> None:
+        self._comm, self._entry, self._arrays = comm, entry, arrays
+
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._comm.is_done(self._entry)
+
+    def wait(self, host: bool = False) -> None:
+        """Order the caller's stream after it; with host=True block."""
+        self._comm.complete(self._entry, host)
+        self._arrays = ()
+
+
+class NcclCommunicator:
+    """The collectives of one GPU among those of several processes, or threads; see `Communicator`.
+
+    All ranks construct it together. Collectives run on the caller's current stream; `wait()` orders the stream that
+    is current then. NCCL adds up in an order of its own, alike on all ranks.
+
+    Args:
+        meeting: How the ranks reach each other; it is taken over and closed.
+        device: This rank's GPU.
+        timeout_s: How long a collective may take; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        debug: Compare each call over the ranks before it is made. That waits for all of them.
+        share_devices: Let ranks share a GPU, which NCCL takes only under certain settings.
+        nccl, streams: Stand-ins for cupy.cuda.nccl and cupy.cuda.
+
+    Raises:
+        DeviceError: two ranks have one GPU; on all ranks.
+        MissingPackageError: there is no NCCL.
+        CollectiveTimeoutError, RankFailedError: the others did not come.
+    """
+
+    def __init__(
+        self,
+        meeting: Rendezvous,
+        device: Device,
+        *,
+        timeout_s: float | None = None,
+        debug: bool = False,
+        share_devices: bool = False,
+        clock: Clock | None = None,
+        nccl: Any = None,
+        streams: Any = None,
+    ) -> None:
+        self.rank, self.world_size, self.device = meeting.rank, meeting.world_size, device
+        self.clock: Clock = clock if clock is not None else HostClock()
+        self.timeout_s = default_timeout_s(timeout_s)
+        self._nccl = nccl if nccl is not None else load_nccl()
+        self._streams = streams if streams is not None else streams_of(device)
+        self._debug = debug
+        self._seq = 0
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._last: Header | None = None
+        self._under_way: deque[_Entry] = deque()
+        self._comm: Any = None
+        self._ending = threading.Lock()
+        self._closed = False
+        self._control = Control(meeting, self.timeout_s, self._watch, self._abort_nccl)
+        try:
+            self._start(share_devices)
+        except BaseException as error:
+            self._closed = True
+            self._control.fail(RankFailedError(f"rank {self.rank} did not start: {error}"))
+            self._control.flush()
+            self._control.leave()
+            self._end_nccl(abort=True)
+            raise
+        atexit.register(self.close)
+
+    # -------------------------------------------------------------------------------------------------- the start
+
+    def _start(self, share_devices: bool) -> None:
+        self._check_devices(share_devices)
+        unique = self._nccl.get_unique_id() if self.rank == 0 else b""
+        unique = self._control.gather("nccl: its unique id", bytes(unique))[0][1]
+        problems: list[BaseException] = []
+        thread = threading.Thread(target=self._make, args=(unique, problems), name="nccl-init", daemon=True)
+        thread.start()
+        deadline = time.monotonic() + self.timeout_s
+        while thread.is_alive() and time.monotonic() < deadline and self._control.failure is None:
+            thread.join(_LONGEST_NAP_S)
+        self._control.raise_failure()
+        if problems:
+            raise DistributedError(f"rank {self.rank}: nccl: expected NCCL to start, got {problems[0]}")
+        if self._comm is None:
+            raise CollectiveTimeoutError(
+                f"rank {self.rank}: nccl: expected {self.world_size} ranks to start within {self.timeout_s:g} s, "
+                "got none: see what NCCL says with NCCL_DEBUG=INFO"
+            )
+        self._control.gather("nccl: its start")  # nobody goes on before all have started
+
+    def _make(self, unique: bytes, problems: list[BaseException]) -> None:
+        """In a thread, since NCCL waits for the other ranks for ever."""
+        try:
+            with self.device.current():
+                comm = self._nccl.NcclCommunicator(self.world_size, unique, self.rank)
+                with self._ending:
+                    if self._closed:
+                        comm.abort()
+                    else:
+                        self._comm = comm
+        except BaseException as error:
+            problems.append(error)
+
+    def _check_devices(self, share_devices: bool) -> None:
+        """Each rank has a GPU of its own; NCCL's own check says less, and later."""
+        mine = device_identity(self.device).encode()
+        identities = [data for _, data in self._control.gather("nccl: its device", mine)]
+        for rank, identity in enumerate(identities):
+            first = identities.index(identity)
+            if identity and first != rank and not share_devices:
+                raise DeviceError(
+                    f"rank {self.rank}: nccl: expected a GPU of its own for each rank, got {identity.decode()} on "
+                    f"ranks {first} and {rank}: start one rank for each GPU, or use thread ranks"
+                )
+
+    # --------------------------------------------------------------------------------------------------- interface
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A 1-D array of zeros on the device."""
+        with self.device.current() as xp:
+            return aligned_zeros(count, dtype, xp)
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> _NcclWork:
+        """Overwrite array by its reduction over the ranks."""
+        self._check("all_reduce", array)
+        check_reduction("all_reduce", self.rank, array, op)
+        code, here, count = dtype_code("all_reduce", array.dtype), address_of(array), int(array.size)
+        return self._launch(
+            "all_reduce",
+            f"{op.name} {layout}".strip(),
+            (array,),
+            lambda comm, stream: comm.allReduce(here, here, count, code, OPERATIONS[op], stream),
+        )
+
+    def broadcast(self, array: Array, root: int = 0) -> _NcclWork:
+        """Overwrite array by the root's."""
+        self._check("broadcast", array)
+        check_root("broadcast", self.rank, root, self.world_size)
+        here, nbytes, root = address_of(array), int(array.nbytes), int(root)
+        return self._launch(
+            "broadcast",
+            f"root {root}",
+            (array,),
+            lambda comm, stream: comm.broadcast(here, here, nbytes, BYTE, root, stream),
+        )
+
+    def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> _NcclWork:
+        """Overwrite output by this rank's part of the reduction of source."""
+        self._check("reduce_scatter", output, source)
+        check_reduction("reduce_scatter", self.rank, source, op)
+        check_parts("reduce_scatter", self.rank, source, output, self.world_size)
+        code, count = dtype_code("reduce_scatter", source.dtype), int(output.size)
+        there, here = address_of(output), address_of(source)
+        return self._launch(
+            "reduce_scatter",
+            op.name,
+            (source, output),
+            lambda comm, stream: comm.reduceScatter(here, there, count, code, OPERATIONS[op], stream),
+        )
+
+    def all_gather(self, output: Array, source: Array) -> _NcclWork:
+        """Overwrite output by the sources of all ranks."""
+        self._check("all_gather", output, source)
+        check_parts("all_gather", self.rank, output, source, self.world_size)
+        there, here, nbytes = address_of(output), address_of(source), int(source.nbytes)
+        return self._launch(
+            "all_gather",
+            "",
+            (source, output),
+            lambda comm, stream: comm.allGather(here, there, nbytes, BYTE, stream),
+        )
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, in order of rank."""
+        data = encode_object("all_gather_object", self.rank, value)
+        return [decode_object(part) for part in self._agree(self._next("all_gather_object"), data)]
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it; it does not wait for their GPUs."""
+        self._agree(self._next("barrier"))
+
+    def check_headers(self, layout: str = "") -> None:
+        """Compare what all ranks have called so far, and a layout; all of them call this.
+
+        Raises:
+            CollectiveMismatchError: they differ; on all ranks.
+        """
+        calls = f"{self._seq} calls of hash {self._hash.hexdigest()}, the last {self._last or 'none'}"
+        self._agree(f"{calls}, and layout {layout or 'none'}", advice=": debug=True names the first that differs")
+
+    def abort(self, reason: str) -> None:
+        """Fail all ranks, with this reason."""
+        self._control.fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
+        self._control.flush()
+
+    def close(self) -> None:
+        """Leave the world and destroy what NCCL holds; other ranks are not waited for."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        whole = self._is_idle()
+        self._control.leave()
+        self._end_nccl(abort=not whole)
+        self._control.fail(RankFailedError("the communicator was closed"), tell=False)
+
+    # -------------------------------------------------------------------------------------------------------- calls
+
+    def _check(self, who: str, *arrays: Array) -> None:
+        for array in arrays:
+            check_array(who, self.rank, array)
+            if device_of(array) != self.device:
+                raise DeviceError(
+                    f"rank {self.rank}: {who}: expected an array on {self.device}, got one on {device_of(array)}"
+                )
+
+    def _next(self, kind: str, detail: str = "", array: Array | None = None) -> Header:
+        self._control.raise_failure()
+        size = (array.dtype.name, int(array.size)) if array is not None else ("", -1)
+        self._last = header = Header(self._seq, kind, detail, *size)
+        self._seq += 1
+        self._hash.update(str(header).encode())
+        self._control.note(header)
+        return header
+
+    def _agree(self, header: Header | str, data: bytes = b"", advice: str = "") -> list[bytes]:
+        """Return when all ranks have come here with the same header: the data of each."""
+        gathered = self._control.gather(str(header), data)
+        first_rank = {text: rank for rank, (text, _) in reversed(list(enumerate(gathered)))}
+        if len(first_rank) > 1:
+            listed = " and ".join(f"{text} on rank {r}" for text, r in sorted(first_rank.items(), key=lambda p: p[1]))
+            self._control.fail(CollectiveMismatchError(f"expected all ranks to make one call, got {listed}{advice}"))
+            self._control.raise_failure()
+        return [part for _, part in gathered]
+
+    def _launch(
+        self, kind: str, detail: str, arrays: tuple[Array, ...], launch: Callable[[Any, int], None]
+    ) -> _NcclWork:
+        header = self._next(kind, detail, arrays[0])
+        if self._debug:
+            self._agree(header)
+        entry = _Entry(header)
+        self._under_way.append(entry)
+        with self.device.current():
+            stream = self._streams.get_current_stream()
+            comm = self._comm
+            problem = problem_of(self._nccl, lambda: launch(comm, stream.ptr)) if arrays[0].size and comm else ""
+            event = self._streams.Event(disable_timing=True)
+            event.record(stream)
+        if problem:
+            self._control.fail(DistributedError(f"{header}: expected NCCL to take it, got {problem}"))
+        self._control.raise_failure()
+        entry.event = event
+        return _NcclWork(self, entry, arrays)
+
+    def is_done(self, entry: _Entry) -> bool:
+        """Whether the device has passed a collective."""
+        self._control.raise_failure()
+        with self.device.current():
+            return bool(entry.event.done)
+
+    def complete(self, entry: _Entry, host: bool) -> None:
+        """Order the caller's stream after a collective; with host=True return when its result is there.
+
+        Raises:
+            CollectiveTimeoutError, CollectiveMismatchError, RankFailedError: see `Work.wait`.
+        """
+        self._control.raise_failure()
+        with self.device.current():
+            self._streams.get_current_stream().wait_event(entry.event)
+        misses = 0
+        while host and not self.is_done(entry):
+            misses += 1
+            if misses > _SPINS:
+                time.sleep(min(_LONGEST_NAP_S, _NAP_S * (misses - _SPINS)))
+            if misses % _ASKED_EVERY == 0:
+                self._ask_nccl(entry)
+        self._control.raise_failure()  # an aborted collective also counts as passed
+
+    # ------------------------------------------------------------------------------------- the watchdog, and the end
+
+    def _watch(self) -> None:
+        """Look after the oldest collective under way; the control thread calls this a few times within a timeout."""
+        with self.device.current():
+            while self._under_way and self._under_way[0].event is not None and self._under_way[0].event.done:
+                self._under_way.popleft()
+        if not self._under_way:
+            return
+        entry, peers = self._under_way[0], self._control.peers
+        self._ask_nccl(entry)
+        seq = entry.header.seq
+        absent = [r for r in range(self.world_size) if r != self.rank and peers[r].posted <= seq]
+        gone = any(peers[r].left_after is not None for r in absent)
+        if gone or time.monotonic() - entry.began_s > self.timeout_s:
+            self._control.fail(self._control.absence(str(entry.header), absent))
+
+    def _ask_nccl(self, entry: _Entry) -> None:
+        comm = self._comm
+        problem = problem_of(self._nccl, comm.check_async_error) if comm is not None else ""
+        if problem and self._control.failure is None:
+            self._control.fail(DistributedError(f"{entry.header}: expected NCCL to go on, got {problem}"))
+
+    def _abort_nccl(self) -> None:
+        """End NCCL's waiting: in the control thread, while another may wait in NCCL."""
+        self._end_nccl(abort=True)
+
+    def _end_nccl(self, abort: bool) -> None:
+        """End NCCL's object, once; it is dead then, and the garbage collector finds nothing to end."""
+        with self._ending:
+            comm, self._comm = self._comm, None
+            if comm is not None:
+                with self.device.current():
+                    comm.abort() if abort else comm.destroy()
+
+    def _is_idle(self) -> bool:
+        """Wait for what is under way; False where it does not end well."""
+        try:
+            for entry in list(self._under_way):
+                self.complete(entry, host=True)
+        except DistributedError:
+            return False
+        return True
