@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-pytest.register_assert_rewrite("tests.device_suite")  # tests that others import
+pytest.register_assert_rewrite("tests.device_suite", "tests.kernel_suite")  # tests that others import
 
 # The same examples in every run, so that a red run can be repeated; no limit on the time of one, machines differ.
 settings.register_profile("minigrad", deadline=None, derandomize=True)
@@ -21,14 +21,20 @@ def rng():
 
 @pytest.fixture
 def strict_cupy(monkeypatch):
-    """The stand-in for CuPy in its place: `cuda:0` and `cuda:1` are there, on NumPy memory; see tests/strict_cupy."""
+    """The stand-in for CuPy in its place: `cuda:0` and `cuda:1` are there, on NumPy memory; see tests/strict_cupy.
+
+    Kernels run on it by the runner of tests/kernels/cuda_on_cpu.
+    """
     from minigrad.backend import device
+    from minigrad.backend.kernels import using_kernels
     from minigrad.ops import operands
+    from tests.kernels.cuda_on_cpu import StandInKernels
     from tests.strict_cupy import MODULES, cupy
 
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module)
     cupy.syncs.count = 0
-    yield cupy
+    with using_kernels(StandInKernels()):
+        yield cupy
     device._MODULES.pop(cupy.ndarray, None)
     operands._kept_constant.cache_clear()

@@ -1,16 +1,31 @@
-"""The CUDA sources: where they are, and the text of one with its own headers in place.
+"""The CUDA kernels: their sources, and how they are compiled and launched.
 
-They lie in `kernels/` of a checkout, and an installation puts them into the package as `minigrad.kernels`. A header
-is copied into the text rather than found by an include path: CuPy keys its cache of compiled kernels by the text
+The sources lie in `kernels/` of a checkout, and an installation puts them into the package as `minigrad.kernels`. A
+header is copied into the text rather than found by an include path: CuPy keys its cache of compiled kernels by the text
 alone, and would not notice that a header has changed. `#line` keeps the compiler's messages true to the files.
+
+`kernels_for(array)` gives the loader whose kernels run on an array: CuPy's on a GPU, none in host memory. Tests put
+another in its place by `using_kernels`, and so run the same launches without a GPU.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
+
+from minigrad.backend.device import load_cupy
+from minigrad.backend.dtypes import Array
 from minigrad.errors import KernelError
+
+# Multiply and add are not contracted: elementwise kernels give the bits of NumPy, and memory is what limits them.
+OPTIONS = ("--std=c++17", "--fmad=false")
 
 _INCLUDE = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"]+)"')
 
@@ -65,3 +80,118 @@ def _read(file: str, wanted_by: str) -> str:
         raise KernelError(
             f"kernel_source: expected kernels/{file} for {wanted_by}, got no such file: the kernels are {present}"
         ) from error
+
+
+# --------------------------------------------------------------------------------------------- compiling, launching
+
+
+class Kernel(Protocol):
+    """A kernel as CuPy's RawKernel is called."""
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
+        """Queue it on the current stream. Scalars are of NumPy, for their bytes are passed as they are."""
+
+
+class Module(Protocol):
+    """The kernels of one file."""
+
+    def get_function(self, name: str) -> Any:
+        """The kernel of a name."""
+
+
+class KernelLoader:
+    """Compiles each kernel file once, at its first use, and launches kernels.
+
+    Args:
+        compile: Makes a module from the name and the text of a file.
+        threads: In a block, a multiple of 32.
+        max_blocks: Blocks of a launch; more elements are taken in turns. A constant rather than a property of the
+            device, so sums over blocks have the same bits on every GPU.
+    """
+
+    on_host = False  # whether it runs on NumPy arrays
+
+    def __init__(self, compile: Callable[[str, str], Module], threads: int = 256, max_blocks: int = 2048) -> None:
+        self.threads, self.max_blocks = threads, max_blocks
+        self._compile = compile
+        self._lock = threading.Lock()
+        self._modules: dict[str, Module] = {}
+        self._kernels: dict[tuple[str, str], Any] = {}
+
+    def get(self, file: str, name: str) -> Any:
+        """The kernel `name` of `kernels/<file>.cu`.
+
+        Raises:
+            KernelError: there is no such file or kernel, or it does not compile; the compiler's lines are in the error.
+        """
+        kernel = self._kernels.get((file, name))
+        if kernel is None:
+            with self._lock:
+                if file not in self._modules:
+                    self._modules[file] = self._compile(file, kernel_source(file))
+                kernel = self._kernels[file, name] = self._modules[file].get_function(name)
+        return kernel
+
+    def launch(
+        self, file: str, name: str, blocks: int, threads: int, args: Sequence[Any], reaches: Sequence[Any] = ()
+    ) -> None:
+        """Queue a kernel on the current stream of the current device.
+
+        Args:
+            args: Contiguous arrays, scalars of NumPy of exactly the parameter's type, None for a null pointer.
+            reaches: Arrays to which addresses among args point; whoever launches keeps them until the work is done.
+        """
+        self.get(file, name)((blocks,), (threads,), args)
+
+    def blocks(self, work: int) -> int:
+        """The blocks for a number of threads' work, at least one."""
+        return max(1, min(self.max_blocks, -(-work // self.threads)))
+
+
+def _cuda_module(name: str, source: str) -> Module:
+    """A RawModule, compiled for the current device."""
+    cupy = load_cupy()
+    module: Module = cupy.RawModule(code=source, options=OPTIONS)
+    try:
+        module.compile()  # type: ignore[attr-defined]
+    except cupy.cuda.compiler.CompileException as error:
+        raise KernelError(f"{name}.cu: expected NVRTC to compile it, got:\n{error}") from error
+    return module
+
+
+_on_cuda = KernelLoader(_cuda_module)
+_loader: ContextVar[KernelLoader] = ContextVar("minigrad_kernels", default=_on_cuda)
+
+
+def kernels_for(array: Array) -> KernelLoader | None:
+    """The loader of the kernels that run on an array; None where its operations are array functions."""
+    loader = _loader.get()
+    return loader if array.__class__ is not np.ndarray or loader.on_host else None
+
+
+def get_kernel(file: str, name: str) -> Any:
+    """The kernel `name` of `kernels/<file>.cu`, compiled at the first call: a RawKernel on a GPU.
+
+    Raises:
+        KernelError: there is no such file or kernel, or it does not compile; the compiler's lines are in the error.
+        DeviceError: CuPy is not installed.
+    """
+    return _loader.get().get(file, name)
+
+
+@contextlib.contextmanager
+def using_kernels(loader: KernelLoader) -> Iterator[KernelLoader]:
+    """Take kernels from another loader inside the block, in this context."""
+    token = _loader.set(loader)
+    try:
+        yield loader
+    finally:
+        _loader.reset(token)
+
+
+def suffix_of(dtype: np.dtype[Any]) -> str:
+    """How the names of kernels end for a float dtype: f16, bf16, f32 or f64."""
+    return _SUFFIXES[dtype.name]
+
+
+_SUFFIXES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}

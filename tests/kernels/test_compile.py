@@ -7,7 +7,7 @@ from cuda.pathfinder import find_nvidia_header_directory
 from cupy.cuda import nvrtc
 
 from minigrad.backend import kernels
-from minigrad.backend.kernels import kernel_names, kernel_source
+from minigrad.backend.kernels import OPTIONS, kernel_names, kernel_source
 
 ARCHITECTURES = ["75", "80", "90", "120"]
 REDUCTIONS = Path(__file__).with_name("reductions.cu")
@@ -15,7 +15,7 @@ REDUCTIONS = Path(__file__).with_name("reductions.cu")
 
 def compile_for(architecture, name, source):
     """The machine code and the compiler's log, with the options that CuPy gives to a RawModule."""
-    options = ("--std=c++17", "-ftz=true", "--device-as-default-execution-space")
+    options = (*OPTIONS, "-ftz=true", "--device-as-default-execution-space")
     headers = f"-I{find_nvidia_header_directory('cudart')}"
     program = nvrtc.createProgram(source, name, (), ())
     try:

@@ -1,0 +1,64 @@
+"""Loaders that put this runner in the place of CuPy's RawModule, under the launch code of the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minigrad.backend.kernels import KernelLoader
+from tests.kernels.cuda_on_cpu.arguments import Counts
+from tests.kernels.cuda_on_cpu.module import CpuModule
+
+_MODULES: dict[tuple[str, str], CpuModule] = {}  # by name and text; a session compiles each once
+
+
+def cpu_module(name: str, source: str) -> CpuModule:
+    """The module of a kernel file, compiled once in a session."""
+    module = _MODULES.get((name, source))
+    if module is None:
+        module = _MODULES[name, source] = CpuModule(name, source)
+    return module
+
+
+class HostKernels(KernelLoader):
+    """Runs the kernels on NumPy arrays.
+
+    Args:
+        order: Of the threads, see `CpuKernel`.
+        threads, max_blocks: The shape of launches.
+
+    Attributes:
+        launches: The names of the kernels that ran.
+        counts: None, or a dict that collects accesses by the address of the array.
+    """
+
+    on_host = True
+
+    def __init__(self, order: int = 0, threads: int = 64, max_blocks: int = 3) -> None:
+        super().__init__(cpu_module, threads, max_blocks)
+        self.order = order
+        self.launches: list[str] = []
+        self.counts: dict[int, Counts] | None = None
+
+    def launch(
+        self, file: str, name: str, blocks: int, threads: int, args: Sequence[Any], reaches: Sequence[Any] = ()
+    ) -> None:
+        """Run a kernel on the CPU."""
+        self.launches.append(name)
+        kernel = self.get(file, name)
+        kernel((blocks,), (threads,), args, reaches=reaches, order=self.order, counts=self.counts)
+
+
+class StandInKernels(HostKernels):
+    """Runs the kernels on the arrays of the stand-in for CuPy, and on no others."""
+
+    on_host = False
+
+    def launch(
+        self, file: str, name: str, blocks: int, threads: int, args: Sequence[Any], reaches: Sequence[Any] = ()
+    ) -> None:
+        """Run a kernel on the memory of stand-in arrays, all of which live on the current device."""
+        from tests.strict_cupy.call import lower
+
+        low_args = [lower(name, arg) for arg in args]
+        super().launch(file, name, blocks, threads, low_args, [lower(name, array) for array in reaches])

@@ -1,0 +1,5 @@
+"""The suite of tests/kernel_suite on the CPU."""
+
+from tests.kernel_suite.grad_scale import *  # noqa: F401, F403
+from tests.kernel_suite.norm import *  # noqa: F401, F403
+from tests.kernel_suite.optimizer import *  # noqa: F401, F403
