@@ -5,6 +5,8 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.comm.faults import Fault, FaultInjecting
 from minigrad.distributed.comm.mpi import MpiCommunicator
+from minigrad.distributed.comm.nccl import NcclCommunicator
+from minigrad.distributed.comm.nccl_devices import NcclDevices
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
@@ -38,6 +40,8 @@ __all__ = [
     "GradBucket",
     "ListCollectives",
     "MpiCommunicator",
+    "NcclCommunicator",
+    "NcclDevices",
     "Recording",
     "ReduceOp",
     "ShmCommunicator",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -21,6 +21,7 @@ from minigrad.backend.device import CPU, Device
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed.comm.base import Communicator, check_world, default_timeout_s
 from minigrad.distributed.comm.mpi import MpiCommunicator
+from minigrad.distributed.comm.nccl import NcclCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
@@ -168,7 +169,7 @@ def init(
     Args:
         backend: "solo", "shm", "mpi" or "nccl"; by default $MINIGRAD_BACKEND, else what fits.
         rank, world_size: Instead of the environment's; both or none.
-        device: "cpu" by default; "cuda" means the GPU of the local rank.
+        device: "cpu" by default, but for "nccl"; "cuda" means the GPU of the local rank.
         timeout_s: How long a collective waits; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
     Raises:
@@ -185,8 +186,9 @@ def init(
     if rank is not None and world_size is not None:
         check_world("init", rank, world_size)
         place = Place(rank, world_size, place.local_rank if place.source != "alone" else rank, world_size, "arguments")
-    where = _local_device(device, place)
-    chosen = choose_backend(place, where, backend if backend is not None else os.environ.get("MINIGRAD_BACKEND"))
+    wanted = backend if backend is not None else os.environ.get("MINIGRAD_BACKEND")
+    where = _local_device("cuda" if device is None and wanted == "nccl" else device, place)
+    chosen = choose_backend(place, where, wanted)
     return _connect(chosen, place, where, default_timeout_s(timeout_s))
 
 
@@ -218,7 +220,22 @@ def _connect(backend: Backend, place: Place, device: Device, timeout_s: float) -
                 f"{comm.world_size}: start the script with the mpirun of the MPI that mpi4py uses"
             )
         return _end_with_peers(comm)
-    raise ArgumentError(f"init: expected a backend that this version has, got {backend!r}")
+    return _connect_gpus(place, device, timeout_s)
+
+
+def _connect_gpus(place: Place, device: Device, timeout_s: float) -> NcclCommunicator:
+    if device.type == "cpu":
+        raise ArgumentError("init: expected a GPU for backend 'nccl', got cpu: use shm or mpi")
+    debug = os.environ.get("MINIGRAD_DEBUG", "0")
+    if debug not in ("0", "1"):
+        raise ArgumentError(f"init: expected MINIGRAD_DEBUG to be 0 or 1, got {debug!r}")
+    meeting = meet(place, os.environ, timeout_s)
+    try:
+        comm = NcclCommunicator(meeting, device, timeout_s=timeout_s, debug=debug == "1")
+    except BaseException:
+        meeting.close()
+        raise
+    return _tell_peers(comm)
 
 
 def _share_cores(local_world_size: int) -> None:
@@ -227,7 +244,10 @@ def _share_cores(local_world_size: int) -> None:
         threadpool_limits(limits=max(1, (os.cpu_count() or 1) // local_world_size), user_api="blas")
 
 
-def _tell_peers(comm: ShmCommunicator) -> ShmCommunicator:
+Told = TypeVar("Told", ShmCommunicator, NcclCommunicator)
+
+
+def _tell_peers(comm: Told) -> Told:
     """Let the other ranks know when this process ends, and of the exception that ends it."""
     report = sys.excepthook
 

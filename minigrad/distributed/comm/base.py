@@ -179,17 +179,21 @@ class Communicator(Protocol):
         """Give everything back; idempotent. Later calls raise."""
 
 
-def check_headers(comm: Communicator) -> None:
+def check_headers(comm: Communicator, layout: str = "") -> None:
     """Compare what the ranks have called so far, where the communicator does not do so in each call.
 
-    All ranks call it at the same place: the reducer does at the end of each synchronising backward.
+    All ranks call it at the same place: the reducer does when it has made a plan, and at the end of each
+    synchronising backward.
+
+    Args:
+        layout: An id that all ranks have to agree on.
 
     Raises:
-        CollectiveMismatchError: the ranks' calls differ.
+        CollectiveMismatchError: the calls, or the layouts, differ.
     """
     compare = getattr(comm, "check_headers", None)
     if compare is not None:
-        compare()
+        compare(layout)
 
 
 def default_timeout_s(timeout_s: float | None = None) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros
+from minigrad.backend.stream import streams_of
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
@@ -268,7 +269,19 @@ class ThreadCommunicator:
 
     def _array_call(self, kind: str, detail: str, array: Array, payload: Any, combine: Combine) -> _ThreadWork:
         header = Header(self._seq, kind, detail, array.dtype.name, int(array.size))
-        return _ThreadWork(self.world, self.rank, self._post(header, payload, combine))
+        self._settle()
+
+        def settled(parts: list[Any]) -> Any:
+            result = combine(parts)
+            self._settle()
+            return result
+
+        return _ThreadWork(self.world, self.rank, self._post(header, payload, settled))
+
+    def _settle(self) -> None:
+        """On a GPU wait for the caller's stream: the threads of other ranks have streams of their own."""
+        with self.device.current():
+            streams_of(self.device).get_current_stream().synchronize()
 
     def _post(self, header: Header, payload: Any, combine: Combine) -> _Call:
         self._seq += 1

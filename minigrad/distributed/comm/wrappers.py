@@ -101,9 +101,9 @@ class Wrapper:
         """Return when all ranks have called it."""
         self.around(Call("barrier"), [], self.inner.barrier)
 
-    def check_headers(self) -> None:
+    def check_headers(self, layout: str = "") -> None:
         """Compare what the ranks have called, where the inner communicator does not do so in each call."""
-        check_headers(self.inner)
+        check_headers(self.inner, layout)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""

@@ -107,6 +107,7 @@ class Reducer:
         self.plan = self._forced or plan_buckets(entries, *self.caps)
         self._bucket_of = {i: bucket.index for bucket in self.plan.buckets for i in bucket.entries}
         self.stats.bucket_bytes = [bucket.nbytes for bucket in self.plan.buckets]
+        check_headers(self.comm, self.plan.id)
 
     # -------------------------------------------------------------------------------------------- samples
 
@@ -289,7 +290,7 @@ class Reducer:
             self.after_pass(one)
         one.add_to(self.stats)
         self._samples, self._combined = 0.0, True
-        check_headers(self.comm)
+        check_headers(self.comm, self.plan.id)
 
 
 def _nothing(one: Pass) -> None:
