@@ -50,6 +50,7 @@ _GATHERED_BYTES = 32 * 1024  # below this all arrays go to all ranks: one step i
 _NEWS_S = 0.05  # how often a rank tells how far it is
 _SPINS, _NAP_S, _LONGEST_NAP_S = 50, 2e-5, 1e-3
 _GRACE_S, _PARTING_S = 2.0, 0.2
+_OUTPUT_S = 0.2  # mpirun drops what it has not passed on when the job is ended
 
 
 class _MpiWork:
@@ -173,6 +174,7 @@ class MpiCommunicator:
         """End all processes of the job now (MPI_Abort)."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_OUTPUT_S)
         self._mpi.COMM_WORLD.Abort(status)
 
     def close(self) -> None:
