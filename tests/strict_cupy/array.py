@@ -16,6 +16,7 @@ from tests.strict_cupy.call import check_current, in_c_order, lower, run
 from tests.strict_cupy.device import Device, current_id, syncs
 from tests.strict_cupy.errors import RefusedError, StrictError
 from tests.strict_cupy.indexing import check_no_duplicates, has_mask, index_arrays, lower_index
+from tests.strict_cupy.streams import is_late
 
 
 class Flags:
@@ -88,7 +89,7 @@ class ndarray:
         """Overwrite it with a NumPy array of its shape and dtype."""
         if not isinstance(host, np.ndarray) or host.dtype != self.dtype or host.shape != self.shape:
             raise RefusedError(f"set: expected a NumPy array of {self.dtype.name} {self.shape}, got {host!r}")
-        self.memory[...] = host
+        run(self.memory.__setitem__, "setitem", [..., host.copy()], {})
 
     def __dlpack__(self, **options: Any) -> ndarray:
         return self  # in place of a capsule, for the namespace's from_dlpack
@@ -146,7 +147,7 @@ class ndarray:
             syncs.note("indexing by a mask")
         advanced = bool(index_arrays(low))
         result = np.asarray(run(self.memory.__getitem__, "getitem", [low], {}, indexes=advanced))
-        return self._view(result.copy() if advanced else result)
+        return self._view(result.copy() if advanced and not is_late() else result)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(value, (list, tuple)):
@@ -156,7 +157,7 @@ class ndarray:
         if has_mask(low):
             if np.size(low_value) > 1:
                 syncs.note("assigning an array by a mask")
-        elif index_arrays(low):
+        elif index_arrays(low) and not is_late():
             check_no_duplicates(self.shape, low, low_value)
         run(self.memory.__setitem__, "setitem", [low, low_value], {}, indexes=bool(index_arrays(low)))
 
@@ -164,7 +165,7 @@ class ndarray:
 
     def copy(self, order: str = "C") -> ndarray:
         """A copy on the current device, wherever it lives."""
-        return ndarray(self.memory.copy(order=order), current_id())
+        return ndarray(run(self.memory.copy, "copy", [order], {}), current_id())
 
     def __copy__(self) -> ndarray:
         return self.copy()
@@ -177,7 +178,7 @@ class ndarray:
         if casting is not None or subok is not None:
             raise RefusedError("astype: expected no casting= and no subok=: CuPy does not take them")
         check_current("astype", self)
-        if np.dtype(dtype).kind in "iu" and self.dtype.kind not in "iub":
+        if np.dtype(dtype).kind in "iu" and self.dtype.kind not in "iub" and not is_late():
             _check_castable(self.memory, np.dtype(dtype))
         converted = run(self.memory.astype, "astype", [dtype], {"copy": copy})
         return self if converted is self.memory else self._view(in_c_order(converted))

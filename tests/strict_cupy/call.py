@@ -11,6 +11,7 @@ from tests.strict_cupy import array as arrays
 from tests.strict_cupy.device import current_id, syncs
 from tests.strict_cupy.errors import RefusedError, StrictError
 from tests.strict_cupy.names import REFUSED_KEYWORDS, WAITING
+from tests.strict_cupy.streams import perform
 
 
 def lower(who: str, value: Any) -> Any:
@@ -63,7 +64,7 @@ def call(function: Callable[..., Any], who: str, args: Any, options: dict[str, A
 
 
 def run(function: Callable[..., Any], who: str, args: Any, options: dict[str, Any], indexes: bool = True) -> Any:
-    """A NumPy function on plain memory, without floating-point warnings.
+    """A NumPy function on plain memory, on the current stream, without floating-point warnings.
 
     Args:
         indexes: An index out of range comes from an index array, which CuPy would wrap around without a word.
@@ -71,6 +72,11 @@ def run(function: Callable[..., Any], who: str, args: Any, options: dict[str, An
     Raises:
         StrictError: such an index, or a write into memory that is read-only.
     """
+    arguments = [*args, *options.values(), getattr(function, "__self__", None)]
+    return perform(lambda: _run(function, who, args, options, indexes), who, arguments, options.get("out"))
+
+
+def _run(function: Callable[..., Any], who: str, args: Any, options: dict[str, Any], indexes: bool) -> Any:
     try:
         with np.errstate(all="ignore"):
             return function(*args, **options)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+from tests.strict_cupy import streams
 from tests.strict_cupy.errors import StrictError
 
 DEVICE_COUNT = 2
@@ -20,8 +21,9 @@ class Syncs:
         self._forbidden = 0
 
     def note(self, what: str) -> None:
-        """Count one wait."""
+        """Count one wait, in which the current stream finishes its work."""
         self.count += 1
+        streams.get_current_stream().finish()
         if self._forbidden:
             raise StrictError(f"{what}: expected no wait for the GPU here, got one")
 
@@ -66,6 +68,11 @@ class Device:
         """Wait until it is idle."""
         syncs.note("Device.synchronize")
 
+    @property
+    def pci_bus_id(self) -> str:
+        """Where it sits."""
+        return f"0000:{self.id:02x}:00.0"
+
     def __enter__(self) -> Device:
         self._outer.append(current_id())
         return self.use()
@@ -86,20 +93,16 @@ class Device:
         return f"<CUDA Device {self.id}>"
 
 
-class Stream:
-    """cupy.cuda.Stream: everything has run at once, only waiting for it counts."""
-
-    ptr = 0
-
-    def synchronize(self) -> None:
-        """Wait for its work."""
-        syncs.note("Stream.synchronize")
-
-
 cuda = SimpleNamespace(
     Device=Device,
-    Stream=Stream,
-    get_current_stream=Stream,
+    Event=streams.Event,
+    Stream=streams.Stream,
+    get_current_stream=streams.get_current_stream,
+    get_elapsed_time=streams.get_elapsed_time,
     is_available=lambda: True,
-    runtime=SimpleNamespace(getDeviceCount=lambda: DEVICE_COUNT, getDevice=current_id),
+    runtime=SimpleNamespace(
+        getDeviceCount=lambda: DEVICE_COUNT,
+        getDevice=current_id,
+        getDeviceProperties=lambda device: {"uuid": bytes([device]) * 16},
+    ),
 )

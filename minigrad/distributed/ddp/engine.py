@@ -125,6 +125,8 @@ class DevicePass(Pass):
         if self.total < 0.0:
             if self._exact:
                 return super().counted(wait)
+            with self._side.current():
+                self._counting.wait()  # ranks in memory come together here, others are ordered by the stream
             self.total, self.active_ranks = math.nan, list(range(self._world_size))
         return True
 

@@ -1,0 +1,275 @@
+"""cupy.cuda.Stream and Event. As a rule work runs at once; on a `Machine` it runs late, and out of order.
+
+A machine holds back what streams are given, until somebody waits for it. Then it runs in an order drawn from a seed,
+any that the streams and the edges between them allow. So an edge that is missing shows as a wrong result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.strict_cupy.errors import StrictError
+
+_thread = threading.local()
+_addresses = itertools.count(4096)
+_null: dict[int, Stream] = {}
+_machine: Machine | None = None
+
+
+class Item:
+    """One piece of work: what it does, and what has to be done before."""
+
+    __slots__ = ("work", "after", "stream", "at")
+
+    def __init__(self, work: Callable[[], None], after: list[Item], stream: Stream) -> None:
+        self.work, self.after, self.stream = work, after, stream
+        self.at: float | None = None  # when it ran, on the machine's clock
+
+
+class Machine:
+    """Runs work late. Each kind of order is drawn for a third of the seeds: only what somebody waits for, anything
+    that is ready, and side streams as soon as they can.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._draw = np.random.default_rng(seed)
+        self._kind = ("waited for", "anything", "side streams first")[seed % 3]
+        self.waiting: list[Item] = []
+        self.clock_ms = 0.0
+
+    def add(self, item: Item) -> None:
+        """Take over a piece of work."""
+        self.waiting.append(item)
+
+    def run_until(self, target: Item | None) -> None:
+        """Run until a piece of work is done."""
+        while target is not None and target.at is None:
+            wanted = self._before(target) if self._kind == "waited for" else None
+            self._run_one(wanted)
+
+    def progress(self) -> None:
+        """Run one piece of work, as a device does while the host looks at an event."""
+        if self.waiting:
+            self._run_one(None)
+
+    def _run_one(self, among: set[int] | None) -> None:
+        ready = [item for item in self.waiting if all(before.at is not None for before in item.after)]
+        ready = [item for item in ready if among is None or id(item) in among]
+        if self._kind == "side streams first":
+            ready = [item for item in ready if not item.stream.is_null] or ready
+        item = ready[int(self._draw.integers(len(ready)))]
+        self.waiting.remove(item)
+        item.work()
+        self.clock_ms += 1.0
+        item.at, item.after = self.clock_ms, []
+
+    def _before(self, target: Item) -> set[int]:
+        found, stack = {id(target)}, [target]
+        while stack:
+            for item in stack.pop().after:
+                if item.at is None and id(item) not in found:
+                    found.add(id(item))
+                    stack.append(item)
+        return found
+
+
+@contextlib.contextmanager
+def machine(seed: int) -> Iterator[Machine]:
+    """Let all streams run late inside the block."""
+    global _machine
+    _machine = Machine(seed)
+    _null.clear()
+    try:
+        yield _machine
+        _machine._kind = "anything"
+        while _machine.waiting:
+            _machine.progress()
+    finally:
+        _machine = None
+        _null.clear()
+
+
+def is_late() -> bool:
+    """Whether a machine holds work back."""
+    return _machine is not None
+
+
+def _device() -> int:
+    from tests.strict_cupy.device import current_id
+
+    return current_id()
+
+
+def _note(what: str) -> None:
+    from tests.strict_cupy.device import syncs
+
+    syncs.note(what)
+
+
+class Event:
+    """cupy.cuda.Event, of the device that is current when it is made."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self.device, self.timed = _device(), not disable_timing
+        self.item: Item | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """It happens when the stream has done what it was given so far."""
+        stream = stream if stream is not None else get_current_stream()
+        if stream.device != self.device:
+            raise StrictError(f"Event.record: expected a stream of cuda:{self.device}, got one of cuda:{stream.device}")
+        self.item = stream.submit(_nothing)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has happened; the device goes on a little in the meantime."""
+        if _machine is not None and self.item is not None and self.item.at is None:
+            _machine.progress()
+        return self.item is None or self.item.at is not None
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        _note("Event.synchronize")
+        if _machine is not None:
+            _machine.run_until(self.item)
+
+
+class Stream:
+    """cupy.cuda.Stream, of the device that is current when it is made."""
+
+    def __init__(
+        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
+    ) -> None:
+        self.device, self.is_null, self.priority = _device(), null, priority
+        if not null and not non_blocking:
+            raise StrictError("Stream: expected non_blocking=True, got a stream that waits for the null stream")
+        self.ptr = 0 if null else next(_addresses)
+        self._tail: Item | None = None
+        self._outer: list[Stream | None] = []
+
+    def submit(self, work: Callable[[], None]) -> Item:
+        """Put work behind what it was given so far."""
+        if self.device != _device():
+            raise StrictError(f"stream of cuda:{self.device}: expected its device to be current, got cuda:{_device()}")
+        self._tail = item = Item(work, [self._tail] if self._tail is not None else [], self)
+        if _machine is None:
+            work()
+            item.at, item.after = 0.0, []
+        else:
+            _machine.add(item)
+        return item
+
+    def record(self, event: Event | None = None) -> Event:
+        """An event behind what it was given so far."""
+        event = event if event is not None else Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """What it is given from now on comes after the event as it was last recorded."""
+        item = self.submit(_nothing)
+        if event.item is not None and event.item.at is None:
+            item.after.append(event.item)
+
+    def synchronize(self) -> None:
+        """Wait for its work."""
+        _note("Stream.synchronize")
+        self.finish()
+
+    def finish(self) -> None:
+        """Let its work be done."""
+        if _machine is not None:
+            _machine.run_until(self._tail)
+
+    def __enter__(self) -> Stream:
+        if self.device != _device():
+            raise StrictError(f"with stream: expected cuda:{self.device} to be current, got cuda:{_device()}")
+        self._outer.append(_current().get(self.device))
+        _current()[self.device] = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        outer = self._outer.pop()
+        if outer is None:
+            del _current()[self.device]
+        else:
+            _current()[self.device] = outer
+
+
+def _nothing() -> None:
+    pass
+
+
+def _current() -> dict[int, Stream]:
+    if not hasattr(_thread, "streams"):
+        _thread.streams = {}
+    streams: dict[int, Stream] = _thread.streams
+    return streams
+
+
+def get_current_stream(device_id: int | None = None) -> Stream:
+    """The stream of this thread on the current device: the null stream unless another was entered."""
+    device = _device()
+    if device not in _current():
+        return _null.setdefault(device, Stream(null=True))
+    return _current()[device]
+
+
+def get_elapsed_time(begin: Event, end: Event) -> float:
+    """Milliseconds between two events, which must have happened."""
+    if not begin.timed or not end.timed:
+        raise StrictError("get_elapsed_time: expected events made with timing")
+    if begin.device != end.device:
+        raise StrictError("get_elapsed_time: expected events of one device")
+    if begin.item is None or end.item is None or begin.item.at is None or end.item.at is None:
+        raise StrictError("get_elapsed_time: cudaErrorNotReady: expected events that have happened")
+    return end.item.at - begin.item.at
+
+
+def perform(work: Callable[[], Any], who: str, arguments: list[Any], out: Any) -> Any:
+    """Do a computation on the current stream: at once, or later.
+
+    Args:
+        work: The computation, on plain memory.
+        who: What it is called.
+        arguments: What it reads, for telling views from new memory.
+        out: The memory that it writes and that was named by the caller, if any.
+    """
+    if _machine is None:
+        return work()
+    stream = get_current_stream()
+    if out is not None or who in _IN_PLACE or who.endswith(".at"):
+        stream.submit(lambda: _forget(work()))
+        return out
+    return _late(work(), work, arguments, stream)
+
+
+_IN_PLACE = frozenset({"setitem", "copyto", "fill", "sort", "put", "fill_diagonal"})
+
+
+def _forget(result: Any) -> None:
+    """The result lies where it belongs."""
+
+
+def _late(preview: Any, work: Callable[[], Any], arguments: list[Any], stream: Stream) -> Any:
+    """New memory of the right shape, to be filled when the stream comes to it; views and Python values as they are."""
+    if isinstance(preview, (tuple, list)):
+        raise StrictError("machine: expected a computation with one result, got several")
+    if not isinstance(preview, (np.ndarray, np.generic)):
+        return preview
+    if any(preview is a or (isinstance(a, np.ndarray) and np.may_share_memory(preview, a)) for a in arguments):
+        return preview
+    fresh = np.empty(preview.shape, preview.dtype)
+    fresh.fill(np.nan if fresh.dtype.kind in "fc" else 0)
+
+    def fill() -> None:
+        fresh[...] = work()
+
+    stream.submit(fill)
+    return fresh
