@@ -54,6 +54,38 @@ def test_a_stranger_does_not_hold_up_the_others():
     assert _meet(2, [b"key", b"key"], before=stranger)[0][0] == [b"0 0", b"1 0"]
 
 
+def test_a_stranger_that_says_little_and_stays_does_not_hold_up_the_others(monkeypatch):
+    """Its first bytes look like the length of a large message, or come one at a time."""
+    monkeypatch.setattr("minigrad.distributed.comm.rendezvous._GREETING_S", 0.3)
+    strangers = []
+
+    def stranger(port):
+        time.sleep(0.2)
+        strangers.append(socket.create_connection(("127.0.0.1", port)))
+        strangers[0].sendall(b"GET ")
+
+    assert _meet(2, [b"key", b"key"], before=stranger)[0][0] == [b"0 0", b"1 0"]
+    strangers[0].close()
+
+
+@pytest.mark.parametrize("number, words", [(1, "got rank 1 twice"), (7, "got rank 7:")])
+def test_a_rank_that_comes_twice_or_from_a_larger_world_is_named(number, words):
+    port, errors = free_port(), []
+
+    def body(rank, world_size):
+        try:
+            Rendezvous(rank, world_size, "127.0.0.1", port, b"key", 5.0).all_gather(b"")
+        except (CollectiveTimeoutError, RankFailedError) as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=body, args=numbers) for numbers in [(0, 3), (1, 3), (number, 8)]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 3 and any(words in error for error in errors), errors
+
+
 def test_missing_ranks_are_named():
     started = time.monotonic()
     found = _meet(3, [b"key", None, b"key"], 0.5)

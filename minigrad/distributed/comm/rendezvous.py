@@ -14,10 +14,11 @@ import time
 from multiprocessing.connection import Connection
 
 from minigrad.distributed.comm.base import check_world
-from minigrad.errors import ArgumentError, CollectiveTimeoutError, DistributedError, RankFailedError
+from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
 
 _RETRY_S = 0.05
-_NONCE_BYTES = 32
+_NONCE_BYTES = _PROOF_BYTES = 32
+_GREETING_S = 5.0  # how long one that connects may take to show that it knows the key
 
 
 class Rendezvous:
@@ -72,19 +73,29 @@ class Rendezvous:
                 f"rank 0: rendezvous: expected {self.world_size} ranks within {self.timeout_s:g} s, "
                 f"got none of ranks {absent}"
             ) from error
-        connection = _connection(raw)
         nonce = secrets.token_bytes(_NONCE_BYTES)
         try:
-            connection.send_bytes(nonce)
-            answer = self._receive(connection, None, min(deadline, time.monotonic() + 5.0))
-            proof, rank, theirs = answer[:32], answer[32:36], answer[36:]
+            raw.sendall(nonce)
+            answer = _read(raw, _PROOF_BYTES + 4 + _NONCE_BYTES, min(deadline, time.monotonic() + _GREETING_S))
+            proof, rank, theirs = answer[:_PROOF_BYTES], answer[_PROOF_BYTES:-_NONCE_BYTES], answer[-_NONCE_BYTES:]
             if not hmac.compare_digest(proof, self._proof(b"peer" + rank + nonce)):
-                raise RankFailedError("another key")
-            connection.send_bytes(self._proof(b"root" + theirs))
-        except (DistributedError, OSError):
-            connection.close()
+                raise ConnectionError("another key")
+            raw.sendall(self._proof(b"root" + theirs))
+        except OSError:
+            raw.close()
             return
-        self._peers[int.from_bytes(rank, "little")] = connection
+        self._admit(int.from_bytes(rank, "little"), _connection(raw))
+
+    def _admit(self, rank: int, connection: Connection) -> None:
+        """Take in a peer that knows the key, if it is one of those that are still missing."""
+        known = rank in self._peers
+        self._peers[rank] = connection
+        if known or not 0 < rank < self.world_size:
+            self.close()
+            raise RankFailedError(
+                f"rank 0: rendezvous: expected each of ranks 1 to {self.world_size - 1} once, got rank {rank}"
+                f"{' twice' if known else ''}: give every process its own rank, and all the same world size"
+            )
 
     def _connect(self, address: str, port: int, deadline: float) -> Connection:
         while True:
@@ -98,21 +109,30 @@ class Rendezvous:
                         f"{self.timeout_s:g} s, got {error!r}"
                     ) from error
                 time.sleep(_RETRY_S)
-        connection = _connection(raw)
-        rank, mine = self.rank.to_bytes(4, "little"), secrets.token_bytes(_NONCE_BYTES)
-        nonce = self._receive(connection, 0, deadline)
-        connection.send_bytes(self._proof(b"peer" + rank + nonce) + rank + mine)
         try:
-            proof = self._receive(connection, 0, deadline)
-        except RankFailedError:
-            proof = b""
+            self._greet(raw, f"rank 0 at {address}:{port}", deadline)
+        except BaseException:
+            raw.close()
+            raise
+        return _connection(raw)
+
+    def _greet(self, raw: socket.socket, root: str, deadline: float) -> None:
+        rank, mine, proof = self.rank.to_bytes(4, "little"), secrets.token_bytes(_NONCE_BYTES), b""
+        try:
+            nonce = _read(raw, _NONCE_BYTES, deadline)
+            raw.sendall(self._proof(b"peer" + rank + nonce) + rank + mine)
+            proof = _read(raw, _PROOF_BYTES, deadline)
+        except TimeoutError as error:
+            raise CollectiveTimeoutError(
+                f"rank {self.rank}: rendezvous: expected {root} within {self.timeout_s:g} s, got nothing"
+            ) from error
+        except OSError:
+            pass  # turned away
         if not hmac.compare_digest(proof, self._proof(b"root" + mine)):
-            connection.close()
             raise RankFailedError(
-                f"rank {self.rank}: rendezvous: expected the key of rank 0 at {address}:{port}, got another: "
+                f"rank {self.rank}: rendezvous: expected the key of {root}, got another: "
                 "set MINIGRAD_AUTHKEY alike on all ranks"
             )
-        return connection
 
     def _proof(self, message: bytes) -> bytes:
         return hmac.digest(self._key, message, hashlib.sha256)
@@ -137,8 +157,8 @@ class Rendezvous:
         except OSError as error:
             raise RankFailedError(f"rank {self.rank}: rendezvous: expected rank {peer}, which is gone") from error
 
-    def _receive(self, connection: Connection, peer: int | None, deadline: float) -> bytes:
-        name = "a rank" if peer is None else f"rank {peer}"
+    def _receive(self, connection: Connection, peer: int, deadline: float) -> bytes:
+        name = f"rank {peer}"
         try:
             if not connection.poll(max(0.0, deadline - time.monotonic())):
                 raise CollectiveTimeoutError(
@@ -158,6 +178,24 @@ class Rendezvous:
         for connection in self._peers.values():
             connection.close()
         self._peers.clear()
+
+
+def _read(raw: socket.socket, count: int, deadline: float) -> bytes:
+    """So many bytes, however few come at a time.
+
+    Raises:
+        TimeoutError: they are not there in time. ConnectionError: they never will be.
+    """
+    data = b""
+    while len(data) < count:
+        raw.settimeout(max(0.01, deadline - time.monotonic()))
+        part = raw.recv(count - len(data))
+        if not part:
+            raise ConnectionError(f"expected {count} bytes, got {len(data)}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"expected {count} bytes, got {len(data)} in time")
+        data += part
+    return data
 
 
 def _connection(raw: socket.socket) -> Connection:
