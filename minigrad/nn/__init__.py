@@ -23,7 +23,7 @@ from minigrad.nn.module import Module
 from minigrad.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm
 from minigrad.nn.parameter import Buffer, Parameter
 from minigrad.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from minigrad.nn.serialize import load_file, save_file
+from minigrad.nn.serialize import load_file, load_metadata, save_file
 from minigrad.nn.shape import Flatten, Identity, Unflatten
 
 __all__ = [
@@ -66,5 +66,6 @@ __all__ = [
     "functional",
     "init",
     "load_file",
+    "load_metadata",
     "save_file",
 ]

@@ -127,3 +127,19 @@ def load_file(path: _Path, device: Device | str = CPU) -> dict[str, Tensor]:
         raise StateDictError(f"load_file: expected a safetensors file of known dtypes, got {path}: {error}") from error
     tensors |= {name: tensors[kept] for name, kept in texts.items() if kept in tensors and name not in tensors}
     return tensors
+
+
+def load_metadata(path: _Path) -> dict[str, str]:
+    """Read the texts that `save_file` kept beside the tensors of a safetensors file, without reading these.
+
+    Raises:
+        StateDictError: the file is no safetensors file.
+        FileNotFoundError: there is no file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            return dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise StateDictError(f"load_metadata: expected a safetensors file, got {path}: {error}") from error

@@ -10,7 +10,7 @@ import safetensors.numpy
 from minigrad import Tensor
 from minigrad.backend.dtypes import as_dtype
 from minigrad.errors import ArgumentError, DeviceError, DtypeError, StateDictError
-from minigrad.nn import load_file, save_file
+from minigrad.nn import load_file, load_metadata, save_file
 from minigrad.testing import assert_close
 from tests.unit.nn.nets import Scale, Tied
 
@@ -74,6 +74,16 @@ def test_equal_addresses_are_not_enough(path):
 def test_no_tensors(path):
     save_file({}, path)
     assert load_file(path) == {}
+
+
+def test_texts_beside_the_tensors(path):
+    save_file({"x": np.ones(2)}, path, {"epoch": "3"})
+    assert load_metadata(path) == {"epoch": "3"}
+    save_file({"x": np.ones(2)}, path)
+    assert load_metadata(str(path)) == {}
+    path.write_bytes(b"")
+    with pytest.raises(StateDictError, match="load_metadata: expected a safetensors file, got"):
+        load_metadata(path)
 
 
 def test_a_failed_write_leaves_the_old_file(path, monkeypatch):

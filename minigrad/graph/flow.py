@@ -1,0 +1,232 @@
+"""FlowBuilder: a model written down as a flow of data from module to module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minigrad.errors import ArgumentError
+from minigrad.graph.draft import Draft, name_fault, plan_of, written
+from minigrad.graph.graph import Graph
+from minigrad.graph.nodes import FEATURES, MERGES
+from minigrad.graph.plan import checked
+from minigrad.nn.module import Module
+
+
+class FlowBuilder:
+    """Writes a model down verb by verb; `build` makes the Graph, or reports everything that is wrong at once.
+
+    There is one stream of data. It begins at the first input; `through` and `also` move it on, `split` divides it
+    into branches that `merge` joins again. `tag` gives the newest output a name, and `using` hands tagged outputs
+    and inputs to the newest module as keyword arguments. A tag may be used before it is written, where no cycle
+    comes of it.
+
+    Args:
+        input_name: The name of the first input.
+
+    Example:
+        >>> from minigrad import nn, randn
+        >>> builder = (
+        ...     FlowBuilder("image")
+        ...     .through(nn.Linear(4, 8)).tag("hidden")
+        ...     .split([nn.Linear(8, 3), nn.Linear(8, 5)]).merge("cat")
+        ...     .through(nn.Linear(8, 2))
+        ... )
+        >>> builder.build()(image=randn(6, 4)).shape
+        (6, 2)
+        >>> FlowBuilder().fork(nn.ReLU()).split([nn.Tanh()]).build()
+        Traceback (most recent call last):
+            ...
+        minigrad.errors.PlanError: FlowBuilder.build: expected a plan without faults, got 3:
+          - split: expected at least two modules, got 1
+          - build: expected merge(...) first, got a split that is open
+          - relu_0: expected a path to the output, or a tag, got neither: its value is lost
+    """
+
+    def __init__(self, input_name: str = "input") -> None:
+        first = Draft("input", "input", tag=input_name)
+        self._faults: list[str] = []
+        self._check_name("FlowBuilder", input_name)
+        self._drafts = [first]
+        self._ends: list[Draft] = [first]  # where the stream is: several while a split is open
+        self._split_open = False
+        self._newest: list[Draft] = [first]  # what tag names
+        self._callees: list[Draft] = []  # what using gives keywords to
+        self._label: str | None = None
+        self._built = False
+
+    @classmethod
+    def from_(cls, module: Module, input_name: str = "input") -> FlowBuilder:
+        """A flow that begins with a module: the same as FlowBuilder(input_name).through(module)."""
+        return cls(input_name).through(module)
+
+    # -------------------------------------------------------------------------------------------------- the stream
+
+    def through(self, module: Module) -> FlowBuilder:
+        """Send the stream through a module: x becomes module(x)."""
+        made = self._call("through", module, self._stream("through"))
+        return self._move([made], [made], [made])
+
+    def fork(self, module: Module) -> FlowBuilder:
+        """Send a copy of the stream through a module and leave the stream as it is; tag the result to reach it."""
+        made = self._call("fork", module, self._stream("fork"))
+        return self._move(self._ends, [made], [made])
+
+    def also(self, module: Module) -> FlowBuilder:
+        """A residual: x becomes x + module(x). `tag` names the sum, `using` is for the module."""
+        x = self._stream("also")
+        body = self._call("also", module, x)
+        total = self._add(Draft("also", "add", [x, body]))
+        return self._move([total], [total], [body])
+
+    def also_with(self, skip: Module, main: Module) -> FlowBuilder:
+        """A residual with a module on both ways: x becomes skip(x) + main(x). `using` is for main."""
+        x = self._stream("also_with")
+        aside, body = self._call("also_with", skip, x), self._call("also_with", main, x)
+        total = self._add(Draft("also_with", "add", [aside, body]))
+        return self._move([total], [total], [body])
+
+    def split(self, modules: Sequence[Module]) -> FlowBuilder:
+        """Send the stream through several modules, side by side, until `merge`. `using` is for each of them.
+
+        Args:
+            modules: At least two, in the order in which they are merged.
+        """
+        x = self._stream("split")
+        listed = list(modules) if isinstance(modules, Sequence) else []
+        if not isinstance(modules, Sequence):
+            self._faults.append(f"split: expected a list of modules, got {type(modules).__name__}")
+        elif len(listed) < 2:
+            self._faults.append(f"split: expected at least two modules, got {len(listed)}")
+        made = [self._call("split", module, x) for module in listed]
+        self._split_open = True
+        return self._move(made or [x], made, made)
+
+    def merge(self, how: str, dim: int | None = None) -> FlowBuilder:
+        """Join the branches of a split.
+
+        Args:
+            how: "add" or "mean", of outputs of one shape; or "cat", one after the other.
+            dim: The axis of "cat"; 1, the features or channels, by default.
+        """
+        if not self._split_open:
+            self._faults.append(f"merge({how!r}): expected split(...) before, got no open split")
+            return self
+        if how not in MERGES:
+            self._faults.append(f"merge: expected how as one of {', '.join(map(repr, MERGES))}, got {how!r}")
+        elif dim is not None and (how != "cat" or not isinstance(dim, int) or isinstance(dim, bool)):
+            self._faults.append(f"merge({how!r}): expected dim with 'cat' only, an integer, got {dim!r}")
+        axis = (FEATURES if dim is None else dim) if how == "cat" else None
+        made = self._add(Draft(f"merge({how!r})", how if how in MERGES else "add", list(self._ends), dim=axis))
+        self._split_open = False
+        return self._move([made], [made], [])
+
+    # ------------------------------------------------------------------------------------------ names and arguments
+
+    def tag(self, name: str) -> FlowBuilder:
+        """Name the newest output: to use it elsewhere, and to ask the graph for it with `tagged`.
+
+        Args:
+            name: A Python name that no other tag, input or node has.
+        """
+        self._check_name("tag", name)
+        if len(self._newest) != 1:
+            self._faults.append(
+                f"tag({name!r}): expected one output, got the {len(self._newest)} branches of a split: use tag_group"
+            )
+            return self
+        self._tag("tag", self._newest[0], name)
+        return self
+
+    def tag_group(self, prefix: str) -> FlowBuilder:
+        """Name the branches of an open split prefix_0, prefix_1, ..."""
+        self._check_name("tag_group", prefix)
+        if not self._split_open or self._newest != self._ends:
+            self._faults.append(f"tag_group({prefix!r}): expected it right after split(...), got it elsewhere")
+            return self
+        for number, draft in enumerate(self._newest):
+            self._tag("tag_group", draft, f"{prefix}_{number}")
+        return self
+
+    def _tag(self, verb: str, draft: Draft, name: str) -> None:
+        if draft.tag is not None:
+            self._faults.append(f"{verb}({name!r}): expected an output without a name, got {draft.tag!r}")
+        else:
+            draft.tag = name
+
+    def using(self, *tags: str, **named: str) -> FlowBuilder:
+        """Give the newest module tagged outputs, or inputs, as keyword arguments.
+
+        Args:
+            tags: Each is passed under its own name: using("mask") is using(mask="mask").
+            named: Tag by keyword: using(memory="encoded") calls module(x, memory=...).
+        """
+        wanted = [*((tag, tag) for tag in tags), *named.items()]
+        if not self._callees:
+            listed = ", ".join(str(tag) for _, tag in wanted)
+            self._faults.append(f"using({listed}): expected a module before, got none")
+        for callee in self._callees:
+            for keyword, tag in wanted:
+                if not isinstance(tag, str):
+                    self._faults.append(f"using: expected tags (str), got {tag!r}")
+                elif keyword in callee.using:
+                    self._faults.append(f"using({tag!r}): expected each keyword once, got {keyword!r} twice")
+                else:
+                    callee.using[keyword] = tag
+        return self
+
+    def input(self, *names: str) -> FlowBuilder:
+        """Add inputs of the graph, in the order of its arguments; `using` hands them to modules."""
+        for name in names:
+            self._check_name("input", name)
+            self._add(Draft("input", "input", tag=name))
+        return self
+
+    def label(self, name: str) -> FlowBuilder:
+        """Name the whole graph: a graph that contains it has it under this name, a part of its dotted paths."""
+        self._check_name("label", name)
+        if self._label is not None:
+            self._faults.append(f"label({name!r}): expected one label, got {self._label!r} before")
+        self._label = name
+        return self
+
+    def build(self) -> Graph:
+        """Make the graph.
+
+        Raises:
+            PlanError: the plan has faults; all of them are listed, with the names of the nodes.
+            ArgumentError: it was built before, and its modules belong to that graph.
+        """
+        if self._built:
+            raise ArgumentError("FlowBuilder.build: expected to be called once, got a second call: write a new flow")
+        plan, modules, faults = plan_of(self._drafts, self._stream("build"), Graph.is_reserved)
+        graph = Graph(checked(plan, "FlowBuilder.build", self._faults + faults), modules, self._label)
+        self._built = True
+        return graph
+
+    # ----------------------------------------------------------------------------------------------------- details
+
+    def _stream(self, verb: str) -> Draft:
+        """Where the stream is; an open split is a fault, and is joined so that the faults after it are found too."""
+        if self._split_open:
+            self._faults.append(f"{verb}: expected merge(...) first, got a split that is open")
+            self.merge("add")
+        return self._ends[0]
+
+    def _call(self, verb: str, module: Any, x: Draft) -> Draft:
+        if not isinstance(module, Module):
+            self._faults.append(f"{verb}: expected a Module, got {written(module)}")
+        return self._add(Draft(f"{verb}({type(module).__name__})", "module", [x], module))
+
+    def _add(self, draft: Draft) -> Draft:
+        self._drafts.append(draft)
+        return draft
+
+    def _move(self, ends: list[Draft], newest: list[Draft], callees: list[Draft]) -> FlowBuilder:
+        self._ends, self._newest, self._callees = ends, newest, callees
+        return self
+
+    def _check_name(self, verb: str, name: Any) -> None:
+        fault = name_fault(name)
+        if fault:
+            self._faults.append(f"{verb}: {fault}")

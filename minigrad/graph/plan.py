@@ -1,0 +1,205 @@
+"""A plan: named nodes and what each of them reads. Pure; it knows neither tensors nor modules."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minigrad.errors import ArgumentError, PlanError
+
+
+@dataclass(frozen=True)
+class PlanNode:
+    """One value that is computed.
+
+    Attributes:
+        name: Unique in its plan.
+        op: "module", or how its inputs are merged: "add", "mean", "cat".
+        inputs: Names of the nodes, or inputs of the plan, that it reads by position.
+        named: Keyword and name of those that it reads by keyword, sorted.
+        tag: The name by which the value can be referred to and asked for.
+        label: The name of the sub-graph that computes it.
+        dim: The axis of "cat".
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    named: tuple[tuple[str, str], ...] = ()
+    tag: str | None = None
+    label: str | None = None
+    dim: int | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Everything that it reads, once each."""
+        return tuple(dict.fromkeys((*self.inputs, *(source for _, source in self.named))))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What reads what.
+
+    Attributes:
+        inputs: Names of what is given, in the order of the arguments.
+        nodes: In an order in which they can be computed, once the plan went through `checked`.
+        output: The node, or input, whose value is the result.
+    """
+
+    inputs: tuple[str, ...]
+    nodes: tuple[PlanNode, ...]
+    output: str
+
+
+def checked(plan: Plan, who: str, faults: Sequence[str] = ()) -> Plan:
+    """The plan with its nodes in the order of computation; nodes that could be next keep the given order.
+
+    Args:
+        plan: Nodes in any order.
+        who: Names the caller in the message.
+        faults: Those found before; they are reported together with those of the plan.
+
+    Raises:
+        PlanError: there are faults; all of them are listed.
+
+    Example:
+        >>> plan = Plan(("x",), (PlanNode("b", "module", ("a",)), PlanNode("a", "module", ("x",))), "b")
+        >>> [node.name for node in checked(plan, "example").nodes]
+        ['a', 'b']
+    """
+    found = [*faults, *faults_of(plan)]
+    if found:
+        listed = "".join(f"\n  - {fault}" for fault in found)
+        raise PlanError(f"{who}: expected a plan without faults, got {len(found)}:{listed}", tuple(found))
+    return replace(plan, nodes=tuple(_sorted(plan)[0]))
+
+
+def faults_of(plan: Plan) -> list[str]:
+    """Everything that is wrong with a plan, a line each; empty where nothing is."""
+    names = [*plan.inputs, *(node.name for node in plan.nodes)]
+    known = set(names)
+    return [
+        *(f"{name}: expected a name of its own, got one of {names.count(name)} nodes" for name in _repeated(names)),
+        *(
+            f"{node.name}: expected to read nodes of the plan, got {source!r}, which is none"
+            for node in plan.nodes
+            for source in node.sources
+            if source not in known
+        ),
+        *([] if plan.output in known else [f"output: expected a node of the plan, got {plan.output!r}"]),
+        *([] if plan.nodes else ["plan: expected at least one node, got none"]),
+        *_cycles(plan),
+        *_unused(plan),
+    ]
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _sorted(plan: Plan) -> tuple[list[PlanNode], list[PlanNode]]:
+    """The nodes in an order of computation, and those that have none because they wait for a cycle."""
+    place = {node.name: i for i, node in enumerate(plan.nodes)}
+    readers = _readers(plan)
+    waiting = [sum(source in place for source in node.sources) for node in plan.nodes]
+    ready = [i for i, count in enumerate(waiting) if count == 0]
+    order = []
+    while ready:
+        node = plan.nodes[heapq.heappop(ready)]
+        order.append(node)
+        for reader in readers[node.name]:
+            i = place[reader.name]
+            waiting[i] -= 1
+            if waiting[i] == 0:
+                heapq.heappush(ready, i)
+    return order, [node for node, count in zip(plan.nodes, waiting) if count]
+
+
+def _readers(plan: Plan) -> Mapping[str, list[PlanNode]]:
+    """Which nodes read a node, by its name."""
+    readers: Mapping[str, list[PlanNode]] = defaultdict(list)
+    for node in plan.nodes:
+        for source in node.sources:
+            readers[source].append(node)
+    return readers
+
+
+def _cycles(plan: Plan) -> list[str]:
+    """One line for each cycle, until none is left that shares no node with those told already."""
+    told = []
+    left = {node.name: node for node in _sorted(plan)[1]}
+    while left:
+        cycle = _walk_to_cycle(left)
+        told.append(f"{cycle[0]}: expected no cycle, got {' -> '.join([*cycle, cycle[0]])}")
+        rest = tuple(node for name, node in left.items() if name not in cycle)
+        left = {node.name: node for node in _sorted(Plan((), rest, ""))[1]}
+    return told
+
+
+def _walk_to_cycle(left: Mapping[str, PlanNode]) -> list[str]:
+    """The names on a cycle, in the direction of the data. Each node of `left` reads another of them."""
+    path: dict[str, None] = {}
+    name = next(iter(left))
+    while name not in path:
+        path[name] = None
+        name = next(source for source in left[name].sources if source in left)
+    names = list(path)
+    return names[names.index(name) :][::-1]
+
+
+def _unused(plan: Plan) -> list[str]:
+    """The nodes and inputs that reach neither the output nor a tag."""
+    nodes = {node.name: node for node in plan.nodes}
+    reached: set[str] = set()
+    open_names = [plan.output, *(node.name for node in plan.nodes if node.tag is not None)]
+    while open_names:
+        name = open_names.pop()
+        if name not in reached:
+            reached.add(name)
+            open_names += nodes[name].sources if name in nodes else ()
+    read = {source for node in plan.nodes for source in node.sources} | {plan.output}
+    return [
+        *(
+            f"{name}: expected an input that is used, got one that no node reads"
+            for name in plan.inputs
+            if name not in read
+        ),
+        *(
+            f"{name}: expected a path to the output, or a tag, got neither: its value is lost"
+            for name in nodes
+            if name not in reached
+        ),
+    ]
+
+
+def last_uses(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """By node: the values that nobody needs after it, so that they can be dropped; tagged ones and the output stay.
+
+    Args:
+        plan: In the order of computation.
+    """
+    kept = {plan.output, *(node.name for node in plan.nodes if node.tag is not None)}
+    last = {source: node.name for node in plan.nodes for source in node.sources if source not in kept}
+    return {node.name: tuple(s for s in node.sources if last.get(s) == node.name) for node in plan.nodes}
+
+
+def bind(who: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """The value of each input: the first ones by position, the others by name.
+
+    Raises:
+        ArgumentError: too many, one that is missing, unknown or given twice.
+    """
+    by_position = names[: len(args)]
+    unknown = [name for name in named if name not in names]
+    twice = [name for name in by_position if name in named]
+    missing = [name for name in names[len(args) :] if name not in named]
+    expected = f"{who}: expected {len(names)} input{'s' * (len(names) != 1)} ({', '.join(names)}), got "
+    if len(args) > len(names):
+        raise ArgumentError(f"{expected}{len(args)}")
+    for what, those in (("an unknown", unknown), ("two values for", twice), ("no value for", missing)):
+        if those:
+            raise ArgumentError(f"{expected}{what} {', '.join(those)}")
+    return [*args, *(named[name] for name in names[len(args) :])]
