@@ -27,6 +27,17 @@ class ReduceOp(enum.Enum):
     MAX = "max"
     PROD = "prod"
 
+    __hash__ = object.__hash__  # that of Enum is a function in Python
+
+
+_UFUNCS = {
+    ReduceOp.SUM: "add",
+    ReduceOp.AVG: "add",
+    ReduceOp.MIN: "minimum",
+    ReduceOp.MAX: "maximum",
+    ReduceOp.PROD: "multiply",
+}
+
 
 def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
     """Overwrite every array by the reduction of all of them; each then holds the same bits.
@@ -45,7 +56,8 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
         raise ArgumentError("all_reduce: expected at least one array, got none")
     total = reduced(arrays, op)
     for array in arrays:
-        array[...] = total
+        if array is not total:
+            array[...] = total
 
 
 def reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
@@ -66,8 +78,7 @@ def reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
 
 def _combine(op: ReduceOp, xp: Any) -> Callable[[Array, Array], None]:
     """A function that folds its second argument into its first."""
-    names = {ReduceOp.MIN: "minimum", ReduceOp.MAX: "maximum", ReduceOp.PROD: "multiply"}
-    ufunc = getattr(xp, names.get(op, "add"))
+    ufunc = getattr(xp, _UFUNCS[op])
 
     def fold(into: Array, other: Array) -> None:
         ufunc(into, other, out=into)

@@ -95,10 +95,15 @@ class Header:
     count: int = -1
     place: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """All but the number, in words."""
         size = f" of {self.count} {self.dtype}" if self.count >= 0 else ""
         place = f" in {self.place}" if self.place else ""
-        return f"call {self.seq}: {self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}{place}"
+        return f"{self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}{place}"
+
+    def __str__(self) -> str:
+        return f"call {self.seq}: {self.what}"
 
 
 def doing(calls: Iterable[object]) -> str:

@@ -47,48 +47,56 @@ class Board:
         self._segment = Segment(rank, world_size, _STAGING_AT + STAGING_BYTES, exchange)
         # a memoryview of int64 reads faster than an ndarray, and stores 8 bytes at once
         self._numbers = [memoryview(part[:_FAILURE_AT]).cast("q") for part in self._segment.parts]
+        self._bytes = [memoryview(part) for part in self._segment.parts]
         mine = self._numbers[rank]
         mine[_PID], mine[_STARTED] = os.getpid(), _start_time(os.getpid())
         exchange(b"")  # nobody looks for a process that has not written its number yet
 
     # -------------------------------------------------------------------------------------------------- counters
 
-    def post(self, seq: int, header: Header) -> None:
-        """Publish the header of a call, and then that it is posted."""
-        text = str(header).encode()
-        if len(text) >= _HEADER_BYTES:
-            raise DistributedError(f"rank {self.rank}: expected a header below {_HEADER_BYTES} bytes, got {header}")
-        slot = self._slot(self.rank, seq)
-        slot[: len(text)] = np.frombuffer(text, np.uint8)
-        slot[len(text)] = 0
+    def post(self, seq: int, what: bytes) -> None:
+        """Publish what a call is, see `encode_header`, and then that it is posted."""
+        start = _slot_at(seq)
+        self._bytes[self.rank][start : start + len(what)] = what
         self._numbers[self.rank][_POSTED] = seq + 1
+
+    def all_agree(self, seq: int, what: bytes) -> bool:
+        """Whether a call that all have posted is the same on all ranks."""
+        start = _slot_at(seq)
+        stop = start + len(what)
+        for part in self._bytes:
+            if part[start:stop] != what:
+                return False
+        return True
 
     def executed(self, seq: int) -> None:
         """Publish that this rank has done its share of a call."""
         self._numbers[self.rank][_EXECUTED] = seq + 1
 
-    def least_posted(self) -> int:
-        """How many calls every rank has posted."""
-        return min(numbers[_POSTED] for numbers in self._numbers)
+    def all_posted(self, seq: int) -> bool:
+        """Whether every rank has posted a call."""
+        for numbers in self._numbers:
+            if numbers[_POSTED] <= seq:
+                return False
+        return True
 
-    def least_executed(self) -> int:
-        """How many calls every rank has executed."""
-        return min(numbers[_EXECUTED] for numbers in self._numbers)
+    def all_executed(self, seq: int) -> bool:
+        """Whether every rank has done its share of a call."""
+        for numbers in self._numbers:
+            if numbers[_EXECUTED] <= seq:
+                return False
+        return True
 
     def is_absent(self, rank: int, seq: int) -> bool:
         """Whether a call still waits for a rank: to post it where not all have, else to execute it."""
-        kind = _POSTED if self.least_posted() <= seq else _EXECUTED
+        kind = _EXECUTED if self.all_posted(seq) else _POSTED
         return self._numbers[rank][kind] <= seq
 
     # ---------------------------------------------------------------------------------------------------- memory
 
-    def _slot(self, rank: int, seq: int) -> Array:
-        start = _SLOTS_AT + seq % SLOTS * _SLOT_BYTES
-        return self._segment.parts[rank][start : start + _SLOT_BYTES]
-
     def slot_views(self, seq: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """Each rank's array in the slot of a call."""
-        start = _SLOTS_AT + seq % SLOTS * _SLOT_BYTES + _HEADER_BYTES
+        start = _slot_at(seq) + _HEADER_BYTES
         return [self._segment.view(r, start, count, dtype) for r in range(self.world_size)]
 
     def staging_views(self, count: int, dtype: np.dtype[Any]) -> list[Array]:
@@ -99,13 +107,17 @@ class Board:
 
     def headers(self, seq: int) -> list[str]:
         """The header of a call as each rank posted it."""
-        return [_text(self._slot(r, seq)[:_HEADER_BYTES]) for r in range(self.world_size)]
+        return [self._header(r, seq) for r in range(self.world_size)]
+
+    def _header(self, rank: int, seq: int) -> str:
+        start = _slot_at(seq)
+        return f"call {seq}: {_text(self._bytes[rank][start : start + _HEADER_BYTES])}"
 
     def doing(self, rank: int) -> str:
         """What a rank was last seen doing, in words."""
         posted = self._numbers[rank][_POSTED]
         last = range(posted - 1, max(-1, posted - 1 - LAST_CALLS), -1)
-        return doing(_text(self._slot(rank, seq)[:_HEADER_BYTES]) for seq in last)
+        return doing(self._header(rank, seq) for seq in last)
 
     def leave(self) -> None:
         """Publish that this rank makes no more calls."""
@@ -126,9 +138,7 @@ class Board:
     def tell_failure(self, error: DistributedError) -> None:
         """Let the other ranks know why this one fails."""
         text = str(error).encode()[: _FAILURE_BYTES - 1]
-        area = self._segment.parts[self.rank][_FAILURE_AT : _FAILURE_AT + _FAILURE_BYTES]
-        area[: len(text)] = np.frombuffer(text, np.uint8)
-        area[len(text)] = 0
+        self._bytes[self.rank][_FAILURE_AT : _FAILURE_AT + len(text) + 1] = text + b"\0"
         self._numbers[self.rank][_FAILED] = 1 + _KINDS.index(type(error))
 
     def told_failure(self) -> DistributedError | None:
@@ -136,12 +146,28 @@ class Board:
         for rank, numbers in enumerate(self._numbers):
             kind = numbers[_FAILED]
             if kind and rank != self.rank:
-                text = _text(self._segment.parts[rank][_FAILURE_AT : _FAILURE_AT + _FAILURE_BYTES])
+                text = _text(self._bytes[rank][_FAILURE_AT : _FAILURE_AT + _FAILURE_BYTES])
                 return _KINDS[kind - 1](text)
         return None
 
 
-def _text(area: Array) -> str:
+def encode_header(header: Header) -> bytes:
+    """A header as it stands on the board, where its slot says its number.
+
+    Raises:
+        DistributedError: it is too long.
+    """
+    what = header.what.encode() + b"\0"
+    if len(what) > _HEADER_BYTES:
+        raise DistributedError(f"expected a header below {_HEADER_BYTES} bytes, got {header}")
+    return what
+
+
+def _slot_at(seq: int) -> int:
+    return _SLOTS_AT + seq % SLOTS * _SLOT_BYTES
+
+
+def _text(area: memoryview) -> str:
     return bytes(area).split(b"\0", 1)[0].decode(errors="replace")
 
 

@@ -76,10 +76,10 @@ class Segment:
         finally:
             os.close(descriptor)
 
-    def offset_of(self, array: Array) -> int | None:
-        """Where in this rank's part a contiguous array starts, in bytes; None where it lies elsewhere."""
-        offset = array.ctypes.data - self._start
-        return offset if 0 <= offset and offset + array.nbytes <= self.part_bytes else None
+    def offset_of(self, address: int, nbytes: int) -> int | None:
+        """Where in this rank's part the memory at an address lies, in bytes; None where it lies elsewhere."""
+        offset = address - self._start
+        return offset if 0 <= offset and offset + nbytes <= self.part_bytes else None
 
     def view(self, rank: int, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
         """Count elements of a rank's part, from an offset in bytes."""

@@ -15,7 +15,7 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,41 +40,41 @@ from minigrad.distributed.comm.base import (
     encode_object,
     incomplete,
 )
-from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, STAGING_BYTES, Board
+from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, STAGING_BYTES, Board, encode_header
+from minigrad.distributed.comm.place import Place
 from minigrad.distributed.comm.segment import Segment
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
 
 Views = list[Array]
-_SPINS, _YIELD_S, _LONGEST_SLEEP_S, _LIVENESS_S = 200, 1e-3, 1e-3, 0.02
+Execute = Callable[[Place], None]
+_SPINS, _YIELD_S, _LONGEST_SLEEP_S, _LIVENESS_S = 50, 1e-3, 1e-3, 0.02
+_MOST_PLACES = 4096  # remembered at once
+_BARRIER = encode_header(Header(0, "barrier"))
 
 
-class _Operation:
-    """One posted collective."""
+class _Call:
+    """A posted collective: this rank's share of it, and how its result gets to where the caller wants it."""
 
-    def __init__(self, header: Header, execute: Callable[[], None]) -> None:
-        self.header, self.execute = header, execute
-        self.executed = False
+    __slots__ = ("seq", "header", "execute", "over", "_comm", "_deliver")
 
-
-class _ShmWork:
-    """A posted collective, and how its result gets to where the caller wants it."""
-
-    __slots__ = ("_comm", "_seq", "_deliver")
-
-    def __init__(self, comm: ShmCommunicator, seq: int, deliver: Callable[[], None] | None = None) -> None:
-        self._comm, self._seq, self._deliver = comm, seq, deliver
+    def __init__(
+        self, comm: ShmCommunicator, header: bytes, execute: Callable[[], None], deliver: Callable[[], None] | None
+    ) -> None:
+        self.seq, self.header, self.execute, self.over = comm.seq, header, execute, False
+        self._comm, self._deliver = comm, deliver
 
     def done(self) -> bool:
         """Whether all ranks have executed their share; helps along without waiting."""
         self._comm.advance()
-        return self._comm.board.least_executed() > self._seq
+        return self._comm.board.all_executed(self.seq)
 
     def wait(self, host: bool = False) -> None:
         """Block until the result is there."""
-        self._comm.complete(self._seq)
-        if self._deliver is not None:
-            self._deliver()
-            self._deliver = None
+        if not self.over:
+            self._comm.complete(self.seq)
+            if self._deliver is not None:
+                self._deliver()
+            self.over = True
 
 
 class ShmCommunicator:
@@ -108,9 +108,10 @@ class ShmCommunicator:
         self.clock: Clock = clock if clock is not None else HostClock()
         self.board = Board(rank, world_size, exchange)
         self._segments: list[Segment] = []
-        self._seq = 0
-        self._queue: deque[_Operation] = deque()
-        self._works: deque[_ShmWork] = deque()
+        self.seq = 0  # of the next call
+        self._queue: deque[_Call] = deque()  # not executed by this rank yet
+        self._calls: deque[_Call] = deque()  # not known to be over
+        self._places: dict[tuple[Any, ...], Place] = {}
         self._failure: DistributedError | None = None
 
     # ------------------------------------------------------------------------------------------------ collectives
@@ -126,17 +127,17 @@ class ShmCommunicator:
         """Overwrite array by its reduction over the ranks."""
         check_array("all_reduce", self.rank, array)
         check_reduction("all_reduce", self.rank, array, op)
-        detail = f"{op.name} {layout}".strip()
-        return self._in_place("all_reduce", detail, array, lambda views: self._reduce_slice(views, op))
+        detail = f"{op.name} {layout}" if layout else op.name
+        return self._in_place("all_reduce", detail, array, lambda place: place.reduce(op))
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
         check_array("broadcast", self.rank, array)
         check_root("broadcast", self.rank, root, self.world_size)
 
-        def copy(views: Views) -> None:
+        def copy(place: Place) -> None:
             if self.rank != root:
-                views[self.rank][...] = views[root]
+                place.views[self.rank][...] = place.views[root]
 
         return self._in_place("broadcast", f"root {root}", array, copy)
 
@@ -147,7 +148,7 @@ class ShmCommunicator:
         check_reduction("reduce_scatter", self.rank, source, op)
         check_parts("reduce_scatter", self.rank, source, output, self.world_size)
         whole = source.copy()
-        self._in_place("reduce_scatter", op.name, whole, lambda views: self._reduce_slice(views, op)).wait()
+        self._in_place("reduce_scatter", op.name, whole, lambda place: place.reduce(op)).wait()
         output[...] = whole.reshape(self.world_size, -1)[self.rank].reshape(output.shape)
         return DoneWork()
 
@@ -158,19 +159,13 @@ class ShmCommunicator:
         check_parts("all_gather", self.rank, output, source, self.world_size)
         rows = output.reshape(self.world_size, -1)
         flat = source.reshape(-1)
-        step = STAGING_BYTES // flat.dtype.itemsize
-        for start in range(0, max(flat.size, 1), step):
-            part = flat[start : start + step]
+        for start, part in _chunks(flat):
 
-            def copy(views: Views, start: int = start, size: int = part.size) -> None:
-                for row, view in zip(rows, views):
+            def copy(place: Place, start: int = start, size: int = part.size) -> None:
+                for row, view in zip(rows, place.views):
                     row[start : start + size] = view
 
-            header = self._header("all_gather", "", source)
-            views = self.board.staging_views(part.size, part.dtype)
-            views[self.rank][...] = part
-            self._post(header, lambda copy=copy, views=views: copy(views))  # type: ignore[misc]
-            self.complete(header.seq)
+            self._staged("all_gather", "", start, part, flat.size, copy)
         return DoneWork()
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -178,7 +173,7 @@ class ShmCommunicator:
         data = np.frombuffer(encode_object("all_gather_object", self.rank, value), np.uint8)
         sizes = np.zeros(self.world_size, np.int64)
         sizes[self.rank] = data.size
-        self._in_place("all_gather_object", "", sizes, lambda views: self._reduce_slice(views, ReduceOp.SUM)).wait()
+        self._in_place("all_gather_object", "", sizes, lambda place: place.reduce(ReduceOp.SUM)).wait()
         padded = np.zeros(max(sizes.tolist()), np.uint8)
         padded[: data.size] = data
         gathered = np.empty(self.world_size * padded.size, np.uint8)
@@ -188,9 +183,7 @@ class ShmCommunicator:
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        header = Header(self._seq, "barrier")
-        self._post(header, lambda: None)
-        self.complete(header.seq)
+        self._post(_BARRIER, _nothing).wait()
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
@@ -204,77 +197,92 @@ class ShmCommunicator:
             self._failure = RankFailedError("the communicator was closed")
         self.board.leave()
 
-    # ------------------------------------------------------------------------------------------ parts of an operation
+    # ------------------------------------------------------------------------------------------------------ places
 
-    def _reduce_slice(self, views: Views, op: ReduceOp) -> None:
-        """Reduce this rank's slice of the elements, in the arrays of all ranks."""
-        size = views[0].size
-        cuts = [size * r // self.world_size // 16 * 16 for r in range(self.world_size)] + [size]
-        mine = slice(cuts[self.rank], cuts[self.rank + 1])
-        if mine.start < mine.stop:
-            collectives.all_reduce([view[mine] for view in views], op)
-
-    def _header(self, kind: str, detail: str, array: Array, place: str = "") -> Header:
-        return Header(self._seq, kind, detail, array.dtype.name, int(array.size), place)
-
-    def _in_place(self, kind: str, detail: str, array: Array, execute: Callable[[Views], None]) -> Work:
+    def _in_place(self, kind: str, detail: str, array: Array, execute: Execute) -> Work:
         """Post an operation on arrays that lie alike on all ranks: in a segment, in the slot, or in chunks."""
-        for number, segment in enumerate(self._segments):
-            offset = segment.offset_of(array)
-            if offset is not None:
-                views = [segment.view(r, offset, array.size, array.dtype) for r in range(self.world_size)]
-                header = self._header(kind, detail, array, f"segment {number} at {offset}")
-                return self._post(header, lambda: execute(views))
+        place = self._segment_place(array)
+        if place is not None:
+            return self._post(place.header(kind, detail), lambda: execute(place))
         if array.nbytes <= INLINE_BYTES:
             return self._inline(kind, detail, array, execute)
         flat = array.reshape(-1)
-        step = STAGING_BYTES // flat.dtype.itemsize
-        for start in range(0, flat.size, step):
-            part = flat[start : start + step]
-            views = self.board.staging_views(part.size, part.dtype)
-            views[self.rank][...] = part
-            header = self._header(kind, detail, array, f"chunk {start}")
-            self._post(header, lambda views=views: execute(views))  # type: ignore[misc]
-            self.complete(header.seq)
-            part[...] = views[self.rank]
+        for start, part in _chunks(flat):
+            self._staged(kind, detail, start, part, flat.size, execute)
+            part[...] = self._chunk_place(start, part, flat.size).views[self.rank]
         return DoneWork()
 
-    def _inline(self, kind: str, detail: str, array: Array, execute: Callable[[Views], None]) -> Work:
+    def _inline(self, kind: str, detail: str, array: Array, execute: Execute) -> Work:
         self._make_room()
-        views = self.board.slot_views(self._seq, array.size, array.dtype)
-        views[self.rank][...] = array.reshape(-1)
+        size, dtype = array.size, array.dtype
+        views = self.board.slot_views
+        place = self._place((self.seq % SLOTS, size, dtype), "", size, lambda: views(self.seq, size, dtype))
+        mine = place.views[self.rank]
+        mine[...] = array.reshape(-1)
 
         def deliver() -> None:
-            array.reshape(-1)[...] = views[self.rank]
+            array.reshape(-1)[...] = mine
 
-        return self._post(self._header(kind, detail, array), lambda: execute(views), deliver)
+        return self._post(place.header(kind, detail), lambda: execute(place), deliver)
+
+    def _staged(self, kind: str, detail: str, start: int, part: Array, whole: int, execute: Execute) -> None:
+        """Carry out an operation on a chunk, through the staging area."""
+        place = self._chunk_place(start, part, whole)
+        place.views[self.rank][...] = part
+        self._post(place.header(kind, detail), lambda: execute(place)).wait()
+
+    def _segment_place(self, array: Array) -> Place | None:
+        address, size, dtype = array.ctypes.data, array.size, array.dtype
+        known = self._places.get((address, size, dtype))
+        if known is not None:
+            return known
+        for number, segment in enumerate(self._segments):
+            offset = segment.offset_of(address, array.nbytes)
+            if offset is not None:
+                views = [segment.view(r, offset, size, dtype) for r in range(self.world_size)]
+                return self._place((address, size, dtype), f"segment {number} at {offset}", size, lambda: views)
+        return None
+
+    def _chunk_place(self, start: int, part: Array, whole: int) -> Place:
+        views = self.board.staging_views
+        key = (start, whole, part.size, part.dtype)
+        return self._place(key, f"chunk {start}", whole, lambda: views(part.size, part.dtype))
+
+    def _place(self, key: tuple[Any, ...], name: str, count: int, views: Callable[[], Views]) -> Place:
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            place = self._places[key] = Place(name, count, views(), self.rank)
+        return place
 
     # --------------------------------------------------------------------------------------------------- progress
 
     def _make_room(self) -> None:
         """Finish, and deliver, the calls whose slot the next one will take."""
         self._raise_failure()
-        while self._works and self._works[0]._seq <= self._seq - SLOTS + 1:
-            self._works.popleft().wait()
+        calls = self._calls
+        while calls and (calls[0].over or calls[0].seq <= self.seq - SLOTS + 1):
+            calls.popleft().wait()
 
-    def _post(self, header: Header, execute: Callable[[], None], deliver: Callable[[], None] | None = None) -> _ShmWork:
+    def _post(self, header: bytes, execute: Callable[[], None], deliver: Callable[[], None] | None = None) -> _Call:
         self._make_room()
-        self._seq += 1
-        self._queue.append(_Operation(header, execute))
-        self.board.post(header.seq, header)
+        call = _Call(self, header, execute, deliver)
+        self._calls.append(call)
+        self._queue.append(call)
+        self.seq += 1
+        self.board.post(call.seq, header)
         self.advance()
-        work = _ShmWork(self, header.seq, deliver)
-        self._works.append(work)
-        return work
+        return call
 
     def advance(self) -> None:
         """Execute this rank's share of the calls that all ranks have posted; never waits."""
-        posted = self.board.least_posted()
-        while self._queue and self._queue[0].header.seq < posted:
-            operation = self._queue.popleft()
-            self._check_headers(operation.header)
-            operation.execute()
-            self.board.executed(operation.header.seq)
+        while self._queue and self.board.all_posted(self._queue[0].seq):
+            call = self._queue.popleft()
+            if not self.board.all_agree(call.seq, call.header):
+                self._fail(self._mismatch(call.seq))
+            call.execute()
+            self.board.executed(call.seq)
 
     def complete(self, seq: int) -> None:
         """Block until a call is over on all ranks.
@@ -282,13 +290,13 @@ class ShmCommunicator:
         Raises:
             CollectiveTimeoutError, CollectiveMismatchError, RankFailedError: see `Work.wait`.
         """
-        if self.board.least_executed() > seq:  # a rank may have failed since
+        if self.board.all_executed(seq):  # a rank may have failed since
             return
         self._raise_failure()
         started, looked, spins, nap = 0.0, 0.0, 0, 1e-5
         while True:
             self.advance()
-            if self.board.least_executed() > seq:
+            if self.board.all_executed(seq):
                 return
             spins += 1
             if spins < _SPINS:
@@ -309,15 +317,12 @@ class ShmCommunicator:
 
     # ---------------------------------------------------------------------------------------------------- failure
 
-    def _check_headers(self, header: Header) -> None:
-        texts = self.board.headers(header.seq)
-        for rank, text in enumerate(texts):
-            if text != texts[0]:
-                self._fail(
-                    CollectiveMismatchError(
-                        f"expected all ranks to make one call, got {texts[0]} on rank 0 and {text} on rank {rank}"
-                    )
-                )
+    def _mismatch(self, seq: int) -> CollectiveMismatchError:
+        texts = self.board.headers(seq)
+        rank = next(r for r, text in enumerate(texts) if text != texts[0])
+        return CollectiveMismatchError(
+            f"expected all ranks to make one call, got {texts[0]} on rank 0 and {texts[rank]} on rank {rank}"
+        )
 
     def _look_for_failure(self, seq: int) -> None:
         gone = self.board.gone()  # first: a rank leaves after its last call, and after it told why it failed
@@ -355,3 +360,14 @@ class ShmCommunicator:
 
     def _exchange(self, data: bytes) -> list[bytes]:
         return [text.encode() for text in self.all_gather_object(data.decode())]
+
+
+def _nothing() -> None:
+    """A rank's share of a barrier."""
+
+
+def _chunks(flat: Array) -> Iterator[tuple[int, Array]]:
+    """Start and elements of each chunk that fits into the staging area; one empty chunk of an empty array."""
+    step = STAGING_BYTES // flat.dtype.itemsize
+    for start in range(0, max(flat.size, 1), step):
+        yield start, flat[start : start + step]
