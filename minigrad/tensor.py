@@ -9,9 +9,9 @@ import numpy as np
 
 from minigrad.autograd import Node, lend, record_node, run_backward, shared_stamp
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
-from minigrad.backend.dtypes import Array, as_dtype, is_float
+from minigrad.backend.dtypes import Array, as_dtype, is_float, is_integer
 from minigrad.bound import BoundMethods
-from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
 
 _new = object.__new__
 
@@ -38,8 +38,8 @@ class Tensor(BoundMethods):
         self.data = np.asarray(data) if isinstance(data, np.generic) else data
         as_dtype(self.data.dtype)
         _make_leaf(self)
-        if requires_grad:
-            self.requires_grad_()
+        if requires_grad is not False:
+            self.requires_grad_(requires_grad)
 
     # ------------------------------------------------------------------------------------------- what it is
 
@@ -76,8 +76,8 @@ class Tensor(BoundMethods):
         """
         if dim is None:
             return self.shape
-        if not -self.ndim <= dim < self.ndim:
-            raise ShapeError(f"size: expected an axis of shape {self.shape}, got {dim}")
+        if not is_integer(dim) or not -self.ndim <= dim < self.ndim:
+            raise ShapeError(f"size: expected an axis of shape {self.shape}, got {dim!r}")
         return self.shape[dim]
 
     def dim(self) -> int:
@@ -191,8 +191,11 @@ class Tensor(BoundMethods):
 
         Raises:
             DtypeError: an integer tensor can't have a gradient.
+            ArgumentError: requires_grad is no bool.
             AutogradError: stopping on the output of a recorded operation: use `.detach()`.
         """
+        if requires_grad is not True and requires_grad is not False:
+            raise ArgumentError(f"requires_grad_: expected True or False, got {requires_grad!r:.100}")
         if self.node is not None:
             if not requires_grad:
                 raise AutogradError("requires_grad_: expected a leaf, got the output of an operation: use .detach()")

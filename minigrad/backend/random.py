@@ -135,6 +135,6 @@ def set_rng_state(state: dict[str, Any]) -> None:
         streams.noise.bit_generator.state = state["noise"]
         for shard, held in state["shards"].items():
             streams.of_shard(int(shard)).bit_generator.state = held
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ArgumentError(f"set_rng_state: expected what get_rng_state returned, got {state!r:.200}") from error
     _streams.set(streams)

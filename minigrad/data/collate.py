@@ -25,7 +25,7 @@ def default_collate(samples: Sequence[Any]) -> Any:
         N samples of (...) -> (N, ...)
 
     Raises:
-        ArgumentError: no samples, or dicts of different keys.
+        ArgumentError: no list, no samples, or dicts of different keys.
         ShapeError: shapes or lengths that differ.
         DtypeError: dtypes or types that differ, or a type that can't be collated.
         DeviceError: samples on different devices.
@@ -36,7 +36,9 @@ def default_collate(samples: Sequence[Any]) -> Any:
         >>> images.shape, labels.tolist()
         ((2, 4), [0, 1])
     """
-    if not len(samples):
+    if not isinstance(samples, (list, tuple)):
+        raise ArgumentError(f"collate: expected a list of samples, got {type(samples).__name__}")
+    if not samples:
         raise ArgumentError("collate: expected at least one sample, got none")
     first = samples[0]
     if isinstance(first, numbers.Real) and not isinstance(first, np.generic):

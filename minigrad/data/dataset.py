@@ -11,6 +11,7 @@ from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.data.plan import WORD, Indices, check_integer, check_shares, largest_remainder, permutation
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.arguments import as_sequence
 from minigrad.tensor import Tensor
 
 _SPLIT_EPOCH = WORD - 1  # an epoch that no sampler reaches: a split never equals a shuffle of the same seed
@@ -26,6 +27,17 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Any: ...
+
+
+def check_dataset(who: str, dataset: Any) -> Any:
+    """A dataset as it is.
+
+    Raises:
+        ArgumentError: it has no length, or no samples.
+    """
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ArgumentError(f"{who}: expected a dataset with __len__ and __getitem__, got {dataset!r:.100}")
+    return dataset
 
 
 class ArrayDataset:
@@ -99,12 +111,13 @@ class Subset:
         indices: Which of its samples, in [0, len(dataset)); the same one may come again.
 
     Raises:
+        ArgumentError: something that is no dataset.
         DtypeError: indices that are no integers.
         IndexRangeError: an index out of range.
     """
 
     def __init__(self, dataset: Dataset, indices: Sequence[int] | Indices) -> None:
-        self.dataset = dataset
+        self.dataset = check_dataset("Subset", dataset)
         self.indices = as_indices("Subset", indices)
         check_index_range("Subset", self.indices, 0, len(dataset))
 
@@ -151,14 +164,14 @@ def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -
         seed: In [0, 2**64); each gives another division.
 
     Raises:
-        ArgumentError: lengths of another sum, negative ones, or a seed out of range.
+        ArgumentError: no dataset, lengths of another sum, negative ones, or a seed out of range.
 
     Example:
         >>> [len(part) for part in random_split(ArrayDataset(np.arange(10)), [0.75, 0.25])]
         [8, 2]
     """
-    n = len(dataset)
-    sizes = _split_sizes(n, list(lengths))
+    n = len(check_dataset("random_split", dataset))
+    sizes = _split_sizes(n, list(as_sequence("random_split", "lengths", lengths)))
     order = permutation(n, check_integer("random_split", "seed", seed, 0, WORD), _SPLIT_EPOCH)
     ends = np.cumsum(sizes)
     return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
@@ -180,7 +193,10 @@ def as_indices(who: str, indices: Sequence[int] | Indices) -> Indices:
     Raises:
         DtypeError: they are no integers, or not in one row.
     """
-    places = np.asarray(indices)
+    try:
+        places = np.asarray(indices)
+    except ValueError as error:
+        raise DtypeError(f"{who}: expected a sequence of integers as indices, got {indices!r:.100}") from error
     if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
         raise DtypeError(f"{who}: expected a sequence of integers as indices, got {places.dtype.name} {places.shape}")
     return places.astype(np.int64, copy=False)

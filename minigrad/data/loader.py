@@ -10,7 +10,7 @@ from typing import Any, cast
 from minigrad.backend.device import Device, to_device
 from minigrad.backend.random import manual_seed, set_noise_key
 from minigrad.data.collate import default_collate, map_tensors
-from minigrad.data.dataset import Dataset, batch_reader, read_samples
+from minigrad.data.dataset import Dataset, batch_reader, check_dataset, read_samples
 from minigrad.data.plan import WORD, check_integer
 from minigrad.data.prefetch import ahead, in_own_context
 from minigrad.data.sampler import (
@@ -26,6 +26,7 @@ from minigrad.data.sampler import (
     sampler_state,
 )
 from minigrad.errors import ArgumentError, StateDictError
+from minigrad.ops.arguments import check_switch
 from minigrad.tensor import Tensor
 
 PREFETCH = 2  # batches
@@ -76,6 +77,7 @@ class DataLoader:
         seed: int | None = None,
     ) -> None:
         _check_kinds(dataset, batch_sampler, collate_fn)
+        check_switch("DataLoader", shuffle=shuffle, drop_last=drop_last)
         _check_exclusive(batch_size, shuffle, sampler, batch_sampler, drop_last, seed)
         self.dataset = dataset
         if batch_sampler is None:
@@ -204,8 +206,7 @@ class _Progress:
 
 
 def _check_kinds(dataset: Any, batch_sampler: Any, collate_fn: Any) -> None:
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise ArgumentError(f"DataLoader: expected a dataset with __len__ and __getitem__, got {dataset!r}")
+    check_dataset("DataLoader", dataset)
     if batch_sampler is not None and not hasattr(batch_sampler, "__iter__"):
         raise ArgumentError(f"DataLoader: expected a batch_sampler to iterate over, got {batch_sampler!r}")
     if collate_fn is not None and not callable(collate_fn):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from minigrad import ops
 from minigrad.backend.dtypes import is_integer
 from minigrad.errors import ArgumentError
-from minigrad.nn.arguments import check_choice, check_real
 from minigrad.nn.module import Module
+from minigrad.ops.arguments import check_choice, check_real
 from minigrad.tensor import Tensor
 
 

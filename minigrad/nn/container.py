@@ -70,6 +70,8 @@ class _ModuleSequence(Module):
 
     def extend(self: _Held, modules: Iterable[Module]) -> _Held:
         """Add modules at the end; returns the container."""
+        if not isinstance(modules, Iterable):
+            raise DtypeError(f"{self._who()}: expected several Modules, got {type(modules).__name__}")
         for module in modules:
             self.append(module)
         return self
@@ -134,10 +136,12 @@ class ModuleDict(Module):
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()
-        self.update(modules or {})
+        self.update({} if modules is None else modules)
 
     def update(self, modules: Mapping[str, Module]) -> None:
         """Add modules, or replace those of the same names."""
+        if not isinstance(modules, Mapping):
+            raise DtypeError(f"{self._who()}: expected a mapping of names to Modules, got {type(modules).__name__}")
         for name, module in modules.items():
             self[name] = module
 

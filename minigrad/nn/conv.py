@@ -11,9 +11,9 @@ from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.errors import ArgumentError
 from minigrad.nn import init
-from minigrad.nn.arguments import check_sizes
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
+from minigrad.ops.arguments import check_counts
 from minigrad.ops.window import Pair, as_pair
 from minigrad.tensor import Tensor
 
@@ -54,7 +54,7 @@ class Conv2d(Module):
         rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_sizes("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        check_counts("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ArgumentError(
                 f"Conv2d: expected groups to divide the channels, got {in_channels} in, {out_channels} out "

@@ -10,9 +10,9 @@ from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike, is_integer
 from minigrad.errors import ArgumentError
 from minigrad.nn import init
-from minigrad.nn.arguments import check_sizes
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
+from minigrad.ops.arguments import check_counts
 from minigrad.tensor import Tensor
 
 
@@ -44,7 +44,7 @@ class Embedding(Module):
         rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        check_counts("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         if padding_idx is not None:
             if not is_integer(padding_idx) or not -num_embeddings <= padding_idx < num_embeddings:
                 raise ArgumentError(

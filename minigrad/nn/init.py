@@ -16,6 +16,7 @@ from minigrad.backend.dtypes import is_float
 from minigrad.backend.random import init_generator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn.state import overwrite
+from minigrad.ops.arguments import as_real, check_choice, check_generator, check_real
 from minigrad.tensor import Tensor
 
 Generator = np.random.Generator
@@ -30,6 +31,7 @@ _GAINS = {
     "relu": math.sqrt(2.0),
     "selu": 0.75,
 }
+_NONLINEARITIES = (*_GAINS, "leaky_relu")
 _LEAST_MASS = 0.01  # of a normal inside [a, b], below which trunc_normal_ would draw too often
 
 
@@ -39,7 +41,8 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, rng: Generator | No
     Raises:
         ArgumentError: a > b, or one of them is not finite.
     """
-    if not (math.isfinite(a) and math.isfinite(b) and a <= b):
+    check_real("uniform_", a=a, b=b)
+    if a > b:
         raise ArgumentError(f"uniform_: expected finite a <= b, got a={a}, b={b}")
     return _fill(tensor, _source("uniform_", rng).uniform(a, b, _shape("uniform_", tensor)))
 
@@ -66,6 +69,7 @@ def trunc_normal_(
         ArgumentError: std <= 0, a >= b, or less than 1 % of the normal lies in [a, b].
     """
     _check_normal("trunc_normal_", mean, std)
+    as_real("trunc_normal_", "a", a), as_real("trunc_normal_", "b", b)
     if not (std > 0 and a < b and _mass(mean, std, a, b) >= _LEAST_MASS):
         raise ArgumentError(
             f"trunc_normal_: expected std > 0 and a < b with at least 1 % of the normal between them, "
@@ -87,8 +91,13 @@ def _mass(mean: float, std: float, a: float, b: float) -> float:
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Every value is val."""
-    return _fill(tensor, np.full(_shape("constant_", tensor), val))
+    """Every value is val.
+
+    Raises:
+        ArgumentError: val is no number.
+    """
+    shape = _shape("constant_", tensor)
+    return _fill(tensor, np.full(shape, as_real("constant_", "val", val)))
 
 
 def zeros_(tensor: Tensor) -> Tensor:
@@ -120,8 +129,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = No
 
 def _xavier_std(who: str, tensor: Tensor, gain: float) -> float:
     fan_in, fan_out = calculate_fan_in_and_fan_out(tensor, who)
-    if not (math.isfinite(gain) and gain >= 0):
-        raise ArgumentError(f"{who}: expected a finite gain >= 0, got {gain}")
+    check_real(who, 0.0, gain=gain)
     return gain * math.sqrt(2.0 / max(1, fan_in + fan_out))
 
 
@@ -161,8 +169,8 @@ def kaiming_normal_(
 
 def _kaiming_std(who: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     fan_in, fan_out = calculate_fan_in_and_fan_out(tensor, who)
-    if mode not in ("fan_in", "fan_out"):
-        raise ArgumentError(f"{who}: expected mode 'fan_in' or 'fan_out', got {mode!r}")
+    check_choice(who, ("fan_in", "fan_out"), mode=mode)
+    check_choice(who, _NONLINEARITIES, nonlinearity=nonlinearity)
     gain = calculate_gain(nonlinearity, a if nonlinearity == "leaky_relu" else None)
     return gain / math.sqrt(max(1, fan_in if mode == "fan_in" else fan_out))
 
@@ -176,6 +184,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None)
         ShapeError: fewer than two axes.
     """
     calculate_fan_in_and_fan_out(tensor, "orthogonal_")
+    check_real("orthogonal_", gain=gain)
     rows = tensor.shape[0]
     drawn = _source("orthogonal_", rng).standard_normal((rows, math.prod(tensor.shape[1:])))
     tall = drawn if drawn.shape[0] >= drawn.shape[1] else drawn.T
@@ -192,14 +201,13 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         param: Negative slope of "leaky_relu", 0.01 by default.
 
     Raises:
-        ArgumentError: an unknown nonlinearity.
+        ArgumentError: an unknown nonlinearity, or param is no number.
     """
-    if nonlinearity == "leaky_relu":
-        return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
-    if nonlinearity not in _GAINS:
-        listed = ", ".join(sorted([*_GAINS, "leaky_relu"]))
-        raise ArgumentError(f"calculate_gain: expected one of {listed}, got {nonlinearity!r}")
-    return _GAINS[nonlinearity]
+    check_choice("calculate_gain", _NONLINEARITIES, nonlinearity=nonlinearity)
+    if nonlinearity != "leaky_relu":
+        return _GAINS[nonlinearity]
+    slope = 0.01 if param is None else as_real("calculate_gain", "param", param)
+    return math.sqrt(2.0 / (1.0 + slope**2))
 
 
 def calculate_fan_in_and_fan_out(tensor: Tensor, who: str = "calculate_fan_in_and_fan_out") -> tuple[int, int]:
@@ -219,16 +227,13 @@ def calculate_fan_in_and_fan_out(tensor: Tensor, who: str = "calculate_fan_in_an
 
 
 def _check_normal(who: str, mean: float, std: float) -> None:
-    if not (math.isfinite(mean) and math.isfinite(std) and std >= 0):
-        raise ArgumentError(f"{who}: expected a finite mean and std >= 0, got mean={mean}, std={std}")
+    check_real(who, mean=mean)
+    check_real(who, 0.0, std=std)
 
 
 def _source(who: str, rng: Any) -> Generator:
-    if rng is None:
-        return init_generator()
-    if not isinstance(rng, Generator):
-        raise ArgumentError(f"{who}: expected rng to be a numpy.random.Generator, got {type(rng).__name__}")
-    return rng
+    check_generator(who, rng)
+    return init_generator() if rng is None else rng
 
 
 def _shape(who: str, tensor: Any) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ from minigrad import ops
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.nn import init
-from minigrad.nn.arguments import check_sizes
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
+from minigrad.ops.arguments import check_counts
 from minigrad.tensor import Tensor
 
 
@@ -43,7 +43,7 @@ class Linear(Module):
         rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_sizes("Linear", in_features=in_features, out_features=out_features)
+        check_counts("Linear", in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
         self.weight = zero_parameter((out_features, in_features), device, dtype)
         self.bias = zero_parameter((out_features,), device, dtype) if bias else None

@@ -9,10 +9,10 @@ from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn import init
-from minigrad.nn.arguments import check_real, check_sizes
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_buffer, zero_parameter
 from minigrad.nn.state import overwrite
+from minigrad.ops.arguments import check_counts, check_real, check_sizes
 from minigrad.tensor import Tensor
 
 
@@ -32,7 +32,7 @@ class BatchNorm(Module):
         dtype: DtypeLike | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(self._who(), num_features=num_features)
+        check_counts(self._who(), num_features=num_features)
         check_real(self._who(), 0.0, eps=eps)
         if momentum is not None:
             check_real(self._who(), 0.0, 1.0, momentum=momentum)
@@ -205,7 +205,7 @@ class GroupNorm(Module):
         dtype: DtypeLike | None = None,
     ) -> None:
         super().__init__()
-        check_sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        check_counts("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         check_real("GroupNorm", 0.0, eps=eps)
         if num_channels % num_groups:
             raise ArgumentError(

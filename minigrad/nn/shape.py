@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad import ops
-from minigrad.nn.arguments import check_sizes
 from minigrad.nn.module import Module
+from minigrad.ops.arguments import as_integer, as_sequence, check_sizes
 from minigrad.tensor import Tensor
 
 
@@ -38,12 +38,13 @@ class Unflatten(Module):
         unflattened_size: Their lengths; one may be -1.
 
     Raises:
-        ArgumentError: a length below -1.
+        ArgumentError: a length below -1, or arguments of another type.
     """
 
     def __init__(self, dim: int, unflattened_size: tuple[int, ...] | list[int]) -> None:
         super().__init__()
-        check_sizes("Unflatten", -1, unflattened_size=unflattened_size)
+        as_integer("Unflatten", "dim", dim)
+        check_sizes("Unflatten", -1, unflattened_size=as_sequence("Unflatten", "unflattened_size", unflattened_size))
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.backend.special import erf
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_real, check_choice
 from minigrad.ops.axes import max_axes, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.operands import TensorLike, as_tensor, check_float, normalize_axis
@@ -37,10 +38,11 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.01) -> Tensor:
     """x where x > 0, else negative_slope·x. dx = g where x > 0, else negative_slope·g.
 
     Raises:
+        ArgumentError: negative_slope is no number.
         DtypeError: an integer tensor.
     """
     x = _float("leaky_relu", x)
-    slope = float(negative_slope)
+    slope = as_real("leaky_relu", "negative_slope", negative_slope)
     data = in_blocks(functools.partial(_leak, slope=slope), x.data)
     return record(data, _leaky_relu_backward, (x,), (x, slope))
 
@@ -67,10 +69,11 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """x where x > 0, else alpha·(eˣ - 1). dx = g where x > 0, else g·alpha·eˣ.
 
     Raises:
+        ArgumentError: alpha is no number.
         DtypeError: an integer tensor.
     """
     x = _float("elu", x)
-    alpha = float(alpha)
+    alpha = as_real("elu", "alpha", alpha)
     data = in_blocks(functools.partial(_elu, alpha=alpha), x.data)
     return record(data, _elu_backward, (x,), (x, data, alpha), saves_output=True)
 
@@ -100,13 +103,16 @@ def softplus(x: TensorLike, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     """ln(1 + e^(beta·x)) / beta, and x itself where beta·x > threshold. dx = g·sigmoid(beta·x), or g there.
 
     Raises:
-        ArgumentError: beta is 0.
+        ArgumentError: beta is 0, or an argument is no number.
         DtypeError: an integer tensor.
     """
     x = _float("softplus", x)
+    parameters = {
+        "beta": as_real("softplus", "beta", beta),
+        "threshold": as_real("softplus", "threshold", threshold),
+    }
     if beta == 0:
         raise ArgumentError("softplus: expected beta other than 0, got 0")
-    parameters = {"beta": float(beta), "threshold": float(threshold)}
     data = in_blocks(functools.partial(_softplus, **parameters), x.data)
     return record(data, _softplus_backward, (x,), (x, parameters))
 
@@ -178,8 +184,7 @@ def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
         DtypeError: an integer tensor.
     """
     x = _float("gelu", x)
-    if approximate not in ("none", "tanh"):
-        raise ArgumentError(f"gelu: expected approximate='none' or 'tanh', got {approximate!r}")
+    check_choice("gelu", ("none", "tanh"), approximate=approximate)
     kernel, backward = (_normal_gate, _gelu_backward) if approximate == "none" else (_tanh_gate, _gelu_tanh_backward)
     gate = in_blocks(kernel, x.data)
     return record(x.data * gate, backward, (x,), (x, gate))

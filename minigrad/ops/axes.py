@@ -9,17 +9,21 @@ import numpy as np
 from minigrad.autograd import Edge, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype
+from minigrad.errors import ArgumentError
 from minigrad.ops.operands import column_sum, is_blas, normalize_axes, row_max, row_sum
 
 Dim = int | tuple[int, ...] | None
 
 
-def reduced_axes(who: str, dim: Dim, ndim: int) -> tuple[int, ...]:
+def reduced_axes(who: str, dim: Dim, ndim: int, keepdim: bool = False) -> tuple[int, ...]:
     """The axes to reduce, sorted; None and an empty tuple mean all. A scalar has none, though it accepts dim=0.
 
     Raises:
         ShapeError: an axis out of range, or one named twice.
+        ArgumentError: keepdim is no bool: `x.sum(0, 1)` meant `x.sum((0, 1))`.
     """
+    if keepdim is not True and keepdim is not False:
+        raise ArgumentError(f"{who}: expected keepdim to be True or False, got {keepdim!r}: several axes are a tuple")
     if dim is None or isinstance(dim, (tuple, list)) and not dim:
         return tuple(range(ndim))
     axes = normalize_axes(who, dim, ndim)

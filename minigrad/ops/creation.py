@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import CPU, Device, load_cupy, to_device
-from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_integer, is_number, python_scalar
+from minigrad.backend.device import Device, load_cupy, to_device
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_integer, is_number, python_scalar
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.arguments import as_place
 from minigrad.ops.convert import to
-from minigrad.ops.shape import sizes_of
+from minigrad.ops.shape import MOST_ELEMENTS, sizes_of
 from minigrad.tensor import Tensor
 
 DeviceLike = Device | str | None
@@ -30,6 +31,8 @@ def lengths_of(who: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     shape = sizes_of(who, size)
     if min(shape, default=0) < 0:
         raise ShapeError(f"{who}: expected lengths >= 0, got {shape}")
+    if math.prod(shape) >= MOST_ELEMENTS:
+        raise ShapeError(f"{who}: expected fewer than 2**48 elements, got {shape}")
     return shape
 
 
@@ -104,12 +107,16 @@ def from_dlpack(source: Any) -> Tensor:
     """A tensor on the memory of any object that speaks DLPack, such as another library's tensor.
 
     Raises:
-        DtypeError: the object does not speak DLPack.
+        DtypeError: the object does not speak DLPack, or has data that a tensor can't hold.
     """
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise DtypeError(f"from_dlpack: expected an object with __dlpack__, got {type(source).__name__}")
     on_host = source.__dlpack_device__()[0] == 1  # kDLCPU
-    return Tensor((np if on_host else load_cupy()).from_dlpack(source))
+    try:
+        return Tensor((np if on_host else load_cupy()).from_dlpack(source))
+    except (BufferError, RuntimeError, TypeError) as error:
+        got = f"{type(source).__name__} of dtype {getattr(source, 'dtype', 'unknown')}"
+        raise DtypeError(f"from_dlpack: expected data that a tensor can hold, got a {got}: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------------------- filled
@@ -137,8 +144,10 @@ def _filled(
     who: str, size: tuple[Any, ...], value: Any, dtype: DtypeLike, device: DeviceLike, requires_grad: bool
 ) -> Tensor:
     shape, found = lengths_of(who, size), as_dtype(dtype)
+    if not is_float(found) and not math.isfinite(value):
+        raise DtypeError(f"{who}: expected a value that fits into {found.name}, got {value!r}")
     try:
-        with Device(device or CPU).current() as xp:
+        with as_place(device).current() as xp:
             return Tensor(xp.full(shape, value, found), requires_grad)
     except OverflowError as error:
         raise DtypeError(f"{who}: expected a value that fits into {found.name}, got {value!r}") from error
@@ -169,7 +178,7 @@ def empty(*size: Any, dtype: DtypeLike = float, device: DeviceLike = None, requi
         ShapeError, DtypeError: lengths that are negative or no integers.
     """
     shape, found = lengths_of("empty", size), as_dtype(dtype)
-    with Device(device or CPU).current() as xp:
+    with as_place(device).current() as xp:
         return Tensor(xp.empty(shape, found), requires_grad)
 
 
@@ -183,7 +192,7 @@ def eye(
     """
     rows, columns = lengths_of("eye", (n, n if m is None else m))
     found = as_dtype(dtype)
-    with Device(device or CPU).current() as xp:
+    with as_place(device).current() as xp:
         return Tensor(xp.eye(rows, columns, dtype=found), requires_grad)
 
 
@@ -245,7 +254,7 @@ def _numbers(who: str, *values: Any) -> list[Any]:
 
 def upload(values: Array, dtype: np.dtype[Any], device: DeviceLike, requires_grad: bool) -> Tensor:
     """A tensor on a device from values computed on the host."""
-    return Tensor(to_device(values.astype(dtype, copy=False), Device(device or CPU)), requires_grad)
+    return Tensor(to_device(values.astype(dtype, copy=False), as_place(device)), requires_grad)
 
 
 # ------------------------------------------------------------------------------------- like another tensor
@@ -276,7 +285,8 @@ def full_like(
 
 def empty_like(x: Tensor, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """A tensor of x's shape, dtype and device, unless others are given, whose values are whatever lay there."""
-    return empty(x.shape, requires_grad=requires_grad, **like_options("empty_like", x, dtype, device))
+    options = like_options("empty_like", x, dtype, device)
+    return empty(x.shape, requires_grad=requires_grad, **options)
 
 
 def like_options(who: str, x: Tensor, dtype: DtypeLike, device: DeviceLike) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import numpy as np
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
-from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.errors import DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.arguments import as_integer, as_real
 from minigrad.ops.losses import check_constant, check_pair, check_reduction, reduce_losses, share
 from minigrad.ops.operands import check_float, row_sum, same_device
 from minigrad.tensor import Tensor, record
@@ -49,12 +50,11 @@ def cross_entropy(
     """
     who = "cross_entropy"
     _check_classes(who, input, weight, reduction)
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ArgumentError(f"{who}: expected label_smoothing in [0, 1], got {label_smoothing!r}")
+    label_smoothing = as_real(who, "label_smoothing", label_smoothing, 0.0, 1.0)
     if isinstance(target, Tensor) and is_float(target.data.dtype):
         check_pair(who, input, target, reduction)
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
-    labels = _read_labels(who, input, target, weight, ignore_index)
+    labels = _read_labels(who, input, target, weight, as_integer(who, "ignore_index", ignore_index))
     softmax = _softmax(input.data)
     picked = softmax.shifted.reshape(-1)[labels.places]
     losses = labels.count(softmax.log_total - picked)

@@ -10,6 +10,7 @@ from minigrad.autograd import Node, accumulate, accumulate_at
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ShapeError
+from minigrad.ops.arguments import check_switch
 from minigrad.ops.axes import Dim, axis_argument, count_of, kept_shape, max_axes, reduced_axes
 from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis
 from minigrad.tensor import Tensor, record
@@ -80,7 +81,7 @@ def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 def _reduce(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool) -> Tensor:
     x = as_tensor(who, x)
-    axes = reduced_axes(who, dim, x.data.ndim)
+    axes = reduced_axes(who, dim, x.data.ndim, keepdim)
     _check_choice(who, x, axes)
     if function == "max":
         data = max_axes(x.data, axes, keepdim)
@@ -101,6 +102,7 @@ def _split_backward(node: Node, grad: Array) -> None:
 def _select(who: str, x: TensorLike, dim: int, keepdim: bool) -> Extremum:
     x = as_tensor(who, x)
     axis = normalize_axis(who, dim, x.data.ndim)
+    check_switch(who, keepdim=keepdim)
     places = _places(who, x, axis)
     index = _index_along(places, axis, x.data.shape)
     if not keepdim and x.data.ndim:
@@ -152,6 +154,7 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
 
 def _argument(who: str, x: TensorLike, dim: int | None, keepdim: bool) -> Tensor:
     x = as_tensor(who, x)
+    check_switch(who, keepdim=keepdim)
     if dim is None:
         flat = Tensor(x.data.reshape(-1))
         return Tensor(_places(who, flat, 0).reshape((1,) * x.data.ndim if keepdim else ()))

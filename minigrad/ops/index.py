@@ -10,13 +10,14 @@ from minigrad.autograd import Edge, Node, accumulate, own_gradient
 from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.arguments import as_integer
 from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis, same_device
 from minigrad.ops.join import part_backward
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
 
 
-def getitem(x: Tensor, index: Any) -> Tensor:
+def getitem(x: TensorLike, index: Any) -> Tensor:
     """x[index] with NumPy's rules; dx is zero but for g at the index, added up where an element was picked twice.
 
     Integers, slices, None and Ellipsis give a view. Tensors, arrays and lists of integers or bools give a copy.
@@ -27,6 +28,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         DtypeError: an index of another type.
         DeviceError: an index tensor on another device.
     """
+    x = as_tensor("getitem", x)
     parts = plain_index("getitem", x, index)
     data = _pick("getitem", x, parts)
     arrays = [part for part in parts if hasattr(part, "dtype")]
@@ -209,7 +211,7 @@ def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
 
 def _pick_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """x at index along dim, and at 0, 1, ... of these lengths along the other axes."""
-    check_range(who, index.data, x.data.shape[dim])
+    check_range(who, index.data, x.data.shape[dim] if x.ndim else 1)
     xp = array_module(x.data)
     parts: list[Array] = []
     for axis, length in enumerate(lengths):
@@ -270,8 +272,9 @@ def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> 
     index = check_index("embedding", index, weight)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: expected weight (V, D), got {weight.shape}")
-    if padding_idx is not None and not -weight.shape[0] <= padding_idx < weight.shape[0]:
-        raise IndexRangeError(f"embedding: expected padding_idx in [0, {weight.shape[0]}), got {padding_idx}")
+    rows = weight.shape[0]
+    if padding_idx is not None and not -rows <= as_integer("embedding", "padding_idx", padding_idx) < rows:
+        raise IndexRangeError(f"embedding: expected padding_idx in [0, {rows}), got {padding_idx}")
     check_range("embedding", index.data, weight.data.shape[0])
     return record(weight.data.take(index.data, 0), _embedding_backward, (weight,), (index, weight.shape, padding_idx))
 
@@ -298,6 +301,7 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """
     x = as_tensor("one_hot", x)
     check_index("one_hot", x, x)
+    num_classes = as_integer("one_hot", "num_classes", num_classes)
     if num_classes == -1 and x.data.size:
         num_classes = int(to_host(x.data.max())) + 1
     if num_classes < 1 and x.data.size == 0:

@@ -7,6 +7,7 @@ from typing import Any
 from minigrad.autograd import is_grad_enabled, mark_changed
 from minigrad.backend.dtypes import common_dtype, is_number
 from minigrad.errors import AutogradError, DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.arguments import as_real
 from minigrad.ops.index import plain_index
 from minigrad.ops.operands import TensorLike, as_tensor, operands, same_device
 from minigrad.tensor import Tensor
@@ -59,7 +60,8 @@ def zero_(x: Tensor) -> Tensor:
 
 def add_(x: Tensor, value: TensorLike, alpha: float = 1.0) -> Tensor:
     """x += alpha * value, in place; returns x."""
-    return _write("add_", x, (...,), x.detach() + (value if alpha == 1.0 else value * alpha))
+    factor = as_real("add_", "alpha", alpha)
+    return _write("add_", x, (...,), x.detach() + (value if factor == 1.0 else as_tensor("add_", value) * alpha))
 
 
 def mul_(x: Tensor, value: TensorLike) -> Tensor:

@@ -11,6 +11,7 @@ from minigrad.autograd import Node, accumulate_at, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, common_dtype, is_integer
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.arguments import as_sequence, check_choice
 from minigrad.ops.operands import TensorLike, as_tensor, cast, normalize_axis, operands, same_device
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
@@ -101,6 +102,7 @@ def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
     """
     x = as_tensor("narrow", x)
     axis = normalize_axis("narrow", dim, x.ndim)
+    start, length = sizes_of("narrow", (start, length))
     if not x.ndim or start < 0 or length < 0 or start + length > x.data.shape[axis]:
         raise ShapeError(f"narrow: expected a range in axis {dim} of {x.shape}, got start {start}, length {length}")
     return _part(x, (slice(None),) * axis + (slice(start, start + length),))
@@ -170,8 +172,7 @@ def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float 
         DtypeError: a value that does not fit into an integer x.
     """
     x = as_tensor("pad", x)
-    if mode != "constant":
-        raise ArgumentError(f"pad: expected mode 'constant', got {mode!r}")
+    check_choice("pad", ("constant",), mode=mode)
     pairs = _pad_widths(x, pad)
     shape = tuple(n + before + after for n, (before, after) in zip(x.data.shape, pairs))
     source = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.data.shape, pairs))
@@ -188,7 +189,7 @@ def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float 
 
 def _pad_widths(x: Tensor, pad: Sequence[int]) -> list[tuple[int, int]]:
     """(before, after) for each axis of x, the first axis first."""
-    widths = sizes_of("pad", tuple(pad))
+    widths = sizes_of("pad", (as_sequence("pad", "pad", pad),))
     if len(widths) % 2 or len(widths) > 2 * x.ndim:
         raise ShapeError(f"pad: expected (before, after) for at most {x.ndim} axes of {x.shape}, got {widths}")
     given = list(zip(widths[::2], widths[1::2]))[::-1]

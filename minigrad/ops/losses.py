@@ -8,6 +8,7 @@ from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ShapeError
+from minigrad.ops.arguments import as_real, check_choice
 from minigrad.ops.operands import check_float, same_device
 from minigrad.tensor import Tensor, record
 
@@ -20,8 +21,7 @@ def check_reduction(who: str, reduction: str) -> None:
     Raises:
         ArgumentError: not "mean", "sum" or "none".
     """
-    if reduction not in _REDUCTIONS:
-        raise ArgumentError(f"{who}: expected reduction to be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
+    check_choice(who, _REDUCTIONS, reduction=reduction)
 
 
 def check_pair(who: str, x: Any, target: Any, reduction: str) -> None:
@@ -111,8 +111,9 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
 
     Shapes, Args, Raises: as `mse_loss`; delta > 0.
     """
-    if not delta > 0.0:
-        raise ArgumentError(f"huber_loss: expected delta > 0, got {delta!r}")
+    delta = as_real("huber_loss", "delta", delta, 0.0)
+    if delta == 0.0:
+        raise ArgumentError("huber_loss: expected delta > 0, got 0")
     difference = _difference("huber_loss", input, target, reduction)
     slope = array_module(difference).clip(difference, -delta, delta)
     losses = slope * (difference - slope * 0.5)
@@ -124,8 +125,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
 
     Shapes, Args, Raises: as `mse_loss`; beta >= 0.
     """
-    if not beta >= 0.0:
-        raise ArgumentError(f"smooth_l1_loss: expected beta >= 0, got {beta!r}")
+    beta = as_real("smooth_l1_loss", "beta", beta, 0.0)
     if beta == 0.0:
         return l1_loss(input, target, reduction)
     difference = _difference("smooth_l1_loss", input, target, reduction)

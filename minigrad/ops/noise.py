@@ -15,7 +15,8 @@ from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import device_of, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.random import noise_generator
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.arguments import as_real, check_generator
 from minigrad.ops.operands import check_float
 from minigrad.tensor import Tensor, record
 
@@ -33,7 +34,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.Gen
         rng: Source of the noise; the noise stream of this context by default.
 
     Raises:
-        ArgumentError: p out of range.
+        ArgumentError: p out of range, or rng is no generator.
         DtypeError: no float tensor.
     """
     return _drop("dropout", x, p, training, rng)
@@ -59,8 +60,8 @@ def _drop(who: str, x: Tensor, p: float, training: bool, rng: np.random.Generato
     if not isinstance(x, Tensor):
         raise DtypeError(f"{who}: expected a tensor, got {type(x).__name__}")
     check_float(who, x)
-    if not 0.0 <= p <= 1.0:
-        raise ArgumentError(f"{who}: expected p in [0, 1], got {p!r}")
+    p = as_real(who, "p", p, 0.0, 1.0)
+    check_generator(who, rng)
     if not training or p == 0.0:
         return x
     shape = (*x.data.shape[:2], 1, 1) if who == "dropout2d" else x.data.shape

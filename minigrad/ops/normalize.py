@@ -14,8 +14,10 @@ from minigrad.autograd import Edge, Node, accumulate, mark_changed
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.arguments import as_integer, as_real
 from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
+from minigrad.ops.shape import sizes_of
 from minigrad.ops.statistics import (
     Rows,
     affine,
@@ -65,8 +67,7 @@ def batch_norm(
         DtypeError: no float tensors, or weight and bias of another dtype than x.
     """
     _check_input("batch_norm", x, weight, bias, eps)
-    if not 0.0 <= momentum <= 1.0:
-        raise ArgumentError(f"batch_norm: expected momentum in [0, 1], got {momentum!r}")
+    momentum = as_real("batch_norm", "momentum", momentum, 0.0, 1.0)
     channels = x.data.shape[1]
     _check_vectors("batch_norm", channels, weight=weight, bias=bias)
     _check_running(x, running_mean, running_var, training)
@@ -142,7 +143,7 @@ def group_norm(
     """
     _check_input("group_norm", x, weight, bias, eps)
     height, batch, width, channels = channels_last(x.data).shape
-    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 1 or channels % num_groups:
+    if channels % as_integer("group_norm", "num_groups", num_groups, 1):
         raise ArgumentError(f"group_norm: expected num_groups to divide the {channels} channels, got {num_groups!r}")
     _check_vectors("group_norm", channels, weight=weight, bias=bias)
     plan = group_rows(height, batch, width, channels, num_groups)
@@ -226,7 +227,7 @@ def layer_norm(
         DtypeError: no float tensors, or different dtypes.
     """
     _check_input("layer_norm", x, weight, bias, eps, least_ndim=1)
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = sizes_of("layer_norm", (normalized_shape,))
     if not shape or x.data.shape[-len(shape) :] != shape:
         raise ShapeError(f"layer_norm: expected x of shape (..., {', '.join(map(str, shape))}), got {x.shape}")
     for name, vector in (("weight", weight), ("bias", bias)):
@@ -312,13 +313,12 @@ def _check_input(
     who: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, least_ndim: int = 2
 ) -> None:
     for tensor in (x, weight, bias):
-        if tensor is not None and not isinstance(tensor, Tensor):
+        if (tensor is not None or x is None) and not isinstance(tensor, Tensor):
             raise DtypeError(f"{who}: expected tensors, got {type(tensor).__name__}")
     check_float(who, x)
     if x.ndim < least_ndim:
         raise ShapeError(f"{who}: expected x with at least {least_ndim} axes, got {x.shape}")
-    if not eps >= 0.0:
-        raise ArgumentError(f"{who}: expected eps >= 0, got {eps!r}")
+    as_real(who, "eps", eps, 0.0)
     for tensor in (weight, bias):
         if tensor is None:
             continue

@@ -109,7 +109,7 @@ def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
     if grad.shape == shape:
         return grad
     extra = grad.ndim - len(shape)
-    if len(shape) == 1 and shape[0] == grad.shape[-1] and grad.flags.c_contiguous:
+    if len(shape) == 1 and grad.size and shape[0] == grad.shape[-1] and grad.flags.c_contiguous:
         return column_sum(grad.reshape(-1, shape[0]))
     summed = grad.sum(axis=tuple(range(extra))) if extra else grad
     stretched = tuple(i for i, n in enumerate(shape) if n == 1 and summed.shape[i] != 1)

@@ -11,8 +11,9 @@ from typing import Any
 
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, as_dtype, is_float, is_number, widened
+from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, as_dtype, is_float, widened
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_real, check_switch
 from minigrad.ops.axes import (
     Dim,
     axis_argument,
@@ -41,7 +42,7 @@ def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike 
         ShapeError: an axis out of range, or named twice.
     """
     x = _converted("sum", x, dtype)
-    axes = reduced_axes("sum", dim, x.data.ndim)
+    axes = reduced_axes("sum", dim, x.data.ndim, keepdim)
     data = sum_axes(x.data, axes, keepdim)
     return record(_narrowed(data, x), _sum_backward, (x,), _shapes(x, axes))
 
@@ -63,7 +64,7 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
     """
     x = _converted("mean", x, dtype)
     check_float("mean", x)
-    axes = reduced_axes("mean", dim, x.data.ndim)
+    axes = reduced_axes("mean", dim, x.data.ndim, keepdim)
     n = count_of(x.data.shape, axes)
     total = sum_axes(x.data, axes, keepdim)
     return record(_narrowed(total / (n or math.nan), x), _mean_backward, (x,), (*_shapes(x, axes), n))
@@ -109,11 +110,11 @@ def var(
         correction: Degrees of freedom that the mean took, 1 by default.
 
     Raises:
-        ArgumentError: both unbiased and correction were given.
+        ArgumentError: both unbiased and correction were given, or one of another type.
         DtypeError: an integer tensor.
         ShapeError: an axis out of range, or named twice.
     """
-    x, axes, freedom = _var_arguments("var", x, dim, unbiased, correction)
+    x, axes, freedom = _var_arguments("var", x, dim, unbiased, keepdim, correction)
     mean, variance = _moments(x, axes, freedom)
     return record(_reduced(variance, x, axes, keepdim), _var_backward, (x,), (x, mean, freedom))
 
@@ -138,11 +139,11 @@ def std(
         correction: Degrees of freedom that the mean took, 1 by default.
 
     Raises:
-        ArgumentError: both unbiased and correction were given.
+        ArgumentError: both unbiased and correction were given, or one of another type.
         DtypeError: an integer tensor.
         ShapeError: an axis out of range, or named twice.
     """
-    x, axes, freedom = _var_arguments("std", x, dim, unbiased, correction)
+    x, axes, freedom = _var_arguments("std", x, dim, unbiased, keepdim, correction)
     mean, variance = _moments(x, axes, freedom)
     deviation = array_module(variance).sqrt(variance)
     return record(_reduced(deviation, x, axes, keepdim), _std_backward, (x,), (x, mean, freedom, deviation))
@@ -155,16 +156,19 @@ def _std_backward(node: Node, grad: Array) -> None:
 
 
 def _var_arguments(
-    who: str, x: TensorLike, dim: Dim, unbiased: bool | None, correction: float | None
+    who: str, x: TensorLike, dim: Dim, unbiased: bool | None, keepdim: bool, correction: float | None
 ) -> tuple[Tensor, tuple[int, ...], float]:
     """The tensor, the axes, and the degrees of freedom, NaN where there are none."""
     if unbiased is not None and correction is not None:
         raise ArgumentError(f"{who}: expected unbiased or correction, got both: {unbiased} and {correction}")
     if correction is None:
-        correction = 1 if unbiased is None else int(unbiased)
+        unbiased = True if unbiased is None else unbiased
+        check_switch(who, unbiased=unbiased)
+        correction = int(unbiased)
+    correction = as_real(who, "correction", correction)
     x = as_tensor(who, x)
     check_float(who, x)
-    axes = reduced_axes(who, dim, x.data.ndim)
+    axes = reduced_axes(who, dim, x.data.ndim, keepdim)
     freedom = count_of(x.data.shape, axes) - correction
     return x, axes, freedom if freedom > 0 else math.nan
 
@@ -209,12 +213,10 @@ def norm(x: TensorLike, p: float | str = "fro", dim: Dim = None, keepdim: bool =
     """
     x = as_tensor("norm", x)
     check_float("norm", x)
-    if p != "fro" and (not is_number(p) or p != p):
-        raise ArgumentError(f"norm: expected p to be a number or 'fro', got {p!r}")
-    power = 2.0 if p == "fro" else float(p)
+    power = 2.0 if isinstance(p, str) and p == "fro" else as_real("norm", "p other than 'fro'", p)
     if math.isinf(power):
         return amax(abs(x), dim, keepdim) if power > 0 else amin(abs(x), dim, keepdim)
-    axes = reduced_axes("norm", dim, x.data.ndim)
+    axes = reduced_axes("norm", dim, x.data.ndim, keepdim)
     size = _finite_norm(widened(x.data), power, axes)
     return record(_reduced(size, x, axes, keepdim), _norm_backward, (x,), (x, size, power))
 
@@ -252,7 +254,7 @@ def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
         ShapeError: an axis out of range, or named twice.
     """
     x = promote_to_float("logsumexp", x)
-    axes = reduced_axes("logsumexp", dim, x.data.ndim)
+    axes = reduced_axes("logsumexp", dim, x.data.ndim, keepdim)
     kept = kept_shape(x.data.shape, axes)
     wide, xp = widened(x.data), array_module(x.data)
     if count_of(x.data.shape, axes):
@@ -281,7 +283,7 @@ def prod(x: TensorLike, dim: int | None = None, keepdim: bool = False, dtype: Dt
         ShapeError: the axis is out of range.
     """
     x = _converted("prod", x, dtype)
-    axes = reduced_axes("prod", None if dim is None else normalize_axis("prod", dim, x.data.ndim), x.data.ndim)
+    axes = reduced_axes("prod", None if dim is None else normalize_axis("prod", dim, x.data.ndim), x.data.ndim, keepdim)
     data = x.data.prod(axis=axis_argument(axes, x.data.ndim), dtype=accumulator_dtype(x.data.dtype), keepdims=True)
     return record(_reduced(data, x, axes, keepdim), _prod_backward, (x,), (x, dim, data.shape))
 
@@ -355,6 +357,6 @@ def all(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 def _truth(who: str, x: TensorLike, dim: Dim, keepdim: bool) -> Tensor:
     x = as_tensor(who, x)
-    axes = axis_argument(reduced_axes(who, dim, x.data.ndim), x.data.ndim)
+    axes = axis_argument(reduced_axes(who, dim, x.data.ndim, keepdim), x.data.ndim)
     found: Any = getattr(x.data, who)(axis=axes, keepdims=keepdim)
     return Tensor(found)

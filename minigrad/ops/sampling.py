@@ -10,6 +10,7 @@ import numpy as np
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_integer
 from minigrad.backend.random import noise_generator
 from minigrad.errors import ArgumentError, DtypeError
+from minigrad.ops.arguments import check_generator
 from minigrad.ops.creation import DeviceLike, lengths_of, like_options, upload
 from minigrad.tensor import Tensor
 
@@ -29,8 +30,9 @@ def randn(
     Raises:
         ShapeError: negative lengths.
         DtypeError: not a float dtype.
+        ArgumentError: rng is no generator.
     """
-    draw = (rng or noise_generator()).standard_normal
+    draw = _source("randn", rng).standard_normal
     return _drawn("randn", draw, size, as_dtype(dtype), device, requires_grad)
 
 
@@ -49,9 +51,15 @@ def rand(
     Raises:
         ShapeError: negative lengths.
         DtypeError: not a float dtype.
+        ArgumentError: rng is no generator.
     """
-    draw = (rng or noise_generator()).random
+    draw = _source("rand", rng).random
     return _drawn("rand", draw, size, as_dtype(dtype), device, requires_grad)
+
+
+def _source(who: str, rng: np.random.Generator | None) -> np.random.Generator:
+    check_generator(who, rng)
+    return noise_generator() if rng is None else rng
 
 
 def _drawn(
@@ -85,7 +93,7 @@ def randint(
         rng: Where they come from; this context's noise stream by default.
 
     Raises:
-        ArgumentError: an empty range, or no size.
+        ArgumentError: an empty range, no size, or rng is no generator.
     """
     if isinstance(high, (tuple, list)) and size is None:
         high, size = None, high
@@ -94,7 +102,7 @@ def randint(
         raise ArgumentError(f"randint: expected a size, got low {low}, high {high} and none")
     if not (is_integer(low) and is_integer(high)) or low >= high:
         raise ArgumentError(f"randint: expected integers low < high, got {low!r} and {high!r}")
-    drawn = (rng or noise_generator()).integers(low, high, lengths_of("randint", (size,)))
+    drawn = _source("randint", rng).integers(low, high, lengths_of("randint", (size,)))
     return upload(np.asarray(drawn), as_dtype(dtype), device, False)
 
 
@@ -105,11 +113,11 @@ def randperm(n: int, *, rng: np.random.Generator | None = None, device: DeviceLi
         rng: Where the order comes from; this context's noise stream by default.
 
     Raises:
-        ArgumentError: n is negative or no integer.
+        ArgumentError: n is negative or no integer, or rng is no generator.
     """
     if not is_integer(n) or n < 0:
         raise ArgumentError(f"randperm: expected an integer n >= 0, got {n!r}")
-    return upload((rng or noise_generator()).permutation(int(n)), as_dtype(int), device, False)
+    return upload(_source("randperm", rng).permutation(int(n)), as_dtype(int), device, False)
 
 
 def randn_like(
@@ -121,7 +129,8 @@ def randn_like(
     requires_grad: bool = False,
 ) -> Tensor:
     """Standard normal numbers in x's shape, dtype and device, unless others are given."""
-    return randn(x.shape, rng=rng, requires_grad=requires_grad, **like_options("randn_like", x, dtype, device))
+    options = like_options("randn_like", x, dtype, device)
+    return randn(x.shape, rng=rng, requires_grad=requires_grad, **options)
 
 
 def rand_like(
@@ -133,4 +142,5 @@ def rand_like(
     requires_grad: bool = False,
 ) -> Tensor:
     """Numbers uniform in [0, 1) in x's shape, dtype and device, unless others are given."""
-    return rand(x.shape, rng=rng, requires_grad=requires_grad, **like_options("rand_like", x, dtype, device))
+    options = like_options("rand_like", x, dtype, device)
+    return rand(x.shape, rng=rng, requires_grad=requires_grad, **options)

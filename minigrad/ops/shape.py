@@ -11,9 +11,12 @@ from minigrad.autograd import Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_integer
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.arguments import as_sequence
 from minigrad.ops.arithmetic import pass_on
 from minigrad.ops.operands import TensorLike, as_tensor, normalize_axes, normalize_axis
 from minigrad.tensor import Tensor, record
+
+MOST_ELEMENTS = 2**48  # a hundred times the memory of the largest machine, and what NumPy can still count
 
 
 def sizes_of(who: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
@@ -21,11 +24,14 @@ def sizes_of(who: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
     Raises:
         DtypeError: one of them is no integer.
+        ShapeError: one is larger than an array can be.
     """
     listed = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
     for size in listed:
         if not is_integer(size):
             raise DtypeError(f"{who}: expected integers, got {size!r} in {tuple(listed)}")
+        if not -MOST_ELEMENTS < size < MOST_ELEMENTS:
+            raise ShapeError(f"{who}: expected integers of less than 2**48, got {size} in {tuple(listed)}")
     return tuple(int(size) for size in listed)
 
 
@@ -99,8 +105,10 @@ def unflatten(x: TensorLike, dim: int, sizes: Sequence[int]) -> Tensor:
         ShapeError: the sizes do not multiply to the length of the axis.
     """
     x = as_tensor("unflatten", x)
+    if not x.ndim:
+        raise ShapeError("unflatten: expected a tensor with at least one axis, got shape ()")
     axis = normalize_axis("unflatten", dim, x.ndim)
-    parts, length = list(sizes_of("unflatten", tuple(sizes))), x.data.shape[axis]
+    parts, length = list(sizes_of("unflatten", (as_sequence("unflatten", "sizes", sizes),))), x.data.shape[axis]
     if parts.count(-1) == 1:
         known = -int(np.prod(parts))
         parts[parts.index(-1)] = length // known if known else -1
@@ -206,6 +214,8 @@ def flip(x: TensorLike, *dims: Any) -> Tensor:
     """
     x = as_tensor("flip", x)
     axes = normalize_axes("flip", sizes_of("flip", dims), x.ndim)
+    if not x.ndim:
+        axes = ()
     return record(array_module(x.data).flip(x.data, axes).copy(), _flip_backward, (x,), (axes,))
 
 
@@ -230,6 +240,8 @@ def roll(x: TensorLike, shifts: int | tuple[int, ...], dims: int | tuple[int, ..
         axes = tuple(normalize_axis("roll", dim, x.ndim) for dim in sizes_of("roll", (dims,)))
     if len(steps) != (1 if axes is None else len(axes)):
         raise ShapeError(f"roll: expected a shift for each of dims {dims}, got {shifts}")
+    if not x.ndim:
+        steps, axes = (0,), None
     shift: Any = steps[0] if axes is None else steps
     return record(array_module(x.data).roll(x.data, shift, axes), _roll_backward, (x,), (steps, axes))
 
@@ -283,7 +295,8 @@ def broadcast_to(x: TensorLike, shape: Sequence[int]) -> Tensor:
     Raises:
         ShapeError: it does not broadcast.
     """
-    return _expanded("broadcast_to", as_tensor("broadcast_to", x), sizes_of("broadcast_to", tuple(shape)))
+    wanted = sizes_of("broadcast_to", (as_sequence("broadcast_to", "shape", shape),))
+    return _expanded("broadcast_to", as_tensor("broadcast_to", x), wanted)
 
 
 def tile(x: TensorLike, *dims: Any) -> Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from minigrad.backend.dtypes import is_integer
 from minigrad.errors import ArgumentError, ShapeError
 
 Pair = Any  # an int, or a pair of ints for height and width
@@ -60,13 +59,9 @@ def as_pair(who: str, name: str, value: Pair, least: int) -> tuple[int, int]:
         ArgumentError: something else, or a value below `least`.
     """
     values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2 or not all(_is_integer(v) and v >= least for v in values):
+    if len(values) != 2 or not all(is_integer(v) and v >= least for v in values):
         raise ArgumentError(f"{who}: expected {name} to be an integer >= {least} or two of them, got {value!r}")
     return int(values[0]), int(values[1])
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def count_windows(

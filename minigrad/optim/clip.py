@@ -80,7 +80,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 
 
 def _check_limit(who: str, name: str, value: Any, low_allowed: bool = True) -> None:
-    if value != math.inf:
+    if value.__class__ is not float or value != math.inf:
         check_within(who, name, value, low_allowed=low_allowed)
 
 

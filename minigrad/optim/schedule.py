@@ -168,6 +168,8 @@ class Piecewise(Schedule):
     milestones: Sequence[int]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.schedules, Sequence):
+            raise ArgumentError(f"Piecewise: expected a list of schedules, got {self.schedules!r}")
         object.__setattr__(self, "schedules", tuple(_check_schedule("Piecewise", s) for s in self.schedules))
         object.__setattr__(self, "milestones", _check_milestones("Piecewise", self.milestones))
         if len(self.milestones) != len(self.schedules) - 1:

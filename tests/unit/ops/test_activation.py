@@ -93,7 +93,7 @@ def test_integers_are_refused(name):
 
 
 def test_unknown_approximation():
-    with pytest.raises(ArgumentError, match="gelu: expected approximate='none' or 'tanh', got 'erf'"):
+    with pytest.raises(ArgumentError, match="gelu: expected approximate to be one of 'none', 'tanh', got 'erf'"):
         ops.gelu(Tensor(np.ones(2)), approximate="erf")
 
 

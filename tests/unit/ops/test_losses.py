@@ -39,7 +39,7 @@ def test_small_integers_are_labels_too():
         (lambda: ops.cross_entropy(Tensor(LABELS), Tensor(LABELS)), DtypeError, "float tensor, got int64"),
         (lambda: ops.cross_entropy(Tensor(np.zeros((2, 0))), Tensor(LABELS[0])), ShapeError, r"C >= 1, got \(2, 0\)"),
         (lambda: ops.cross_entropy(Tensor(np.asarray(0.0)), Tensor(LABELS)), ShapeError, r"got \(\)"),
-        (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), reduction="avg"), ArgumentError, "none, got 'avg'"),
+        (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), reduction="avg"), ArgumentError, "'none', got 'avg'"),
         (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), label_smoothing=1.5), ArgumentError, r"\[0, 1\], got 1.5"),
         (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(4))), ShapeError, r"\(3,\), got \(4,\)"),
         (
@@ -56,8 +56,8 @@ def test_small_integers_are_labels_too():
         (lambda: ops.mse_loss(LOGITS, Tensor(LABELS)), ShapeError, "one shape"),
         (lambda: ops.l1_loss(LOGITS, LOGITS.numpy()), DtypeError, "tensors, got ndarray"),
         (lambda: ops.l1_loss(LOGITS, Tensor(np.zeros((2, 3, 4), np.float32))), DtypeError, "float64 and float32"),
-        (lambda: ops.huber_loss(LOGITS, LOGITS, delta=0.0), ArgumentError, "delta > 0, got 0.0"),
-        (lambda: ops.smooth_l1_loss(LOGITS, LOGITS, beta=-1.0), ArgumentError, "beta >= 0, got -1.0"),
+        (lambda: ops.huber_loss(LOGITS, LOGITS, delta=0.0), ArgumentError, "delta > 0, got 0"),
+        (lambda: ops.smooth_l1_loss(LOGITS, LOGITS, beta=-1.0), ArgumentError, "beta to be a number >= 0, got -1.0"),
         (
             lambda: ops.binary_cross_entropy_with_logits(LOGITS, LOGITS, pos_weight=Tensor(np.ones(3))),
             ShapeError,

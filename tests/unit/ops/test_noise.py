@@ -60,7 +60,7 @@ def test_whole_channels():
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
 def test_probability_out_of_range(p):
-    with pytest.raises(ArgumentError, match=r"dropout: expected p in \[0, 1\], got"):
+    with pytest.raises(ArgumentError, match=r"dropout: expected p to be a number in \[0, 1\], got"):
         ops.dropout(ones(2), p)
 
 
