@@ -26,6 +26,7 @@ from minigrad.distributed.bootstrap import BLAS_THREADS
 from minigrad.distributed.comm.rendezvous import free_port
 
 _GRACE_S = 5.0
+_CAUSE_S = 1.0
 _POLL_S = 0.02
 _TAIL_LINES = 60
 _PR_SET_PDEATHSIG = 1
@@ -56,16 +57,27 @@ class Rank:
         streams = ((self.process.stdout, sys.stdout, None), (self.process.stderr, sys.stderr, self.tail))
         for source, target, tail in streams:
             self._start(_pass_on, source, target, f"[{self.rank}] ", tail)
-        self._start(self._note_end)
+        self._start(self._note_end, list(self._threads))
 
     def _start(self, body: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=body, args=arguments, daemon=True)
         thread.start()
         self._threads.append(thread)
 
-    def _note_end(self) -> None:
+    def _note_end(self, outputs: list[threading.Thread]) -> None:
         self.process.wait()
-        self.ended_at = time.monotonic()
+        ended_at = time.monotonic()
+        for thread in outputs:
+            thread.join(_CAUSE_S)  # what it wrote last is to be known as soon as its end is
+        self.ended_at = ended_at
+
+    def failed(self) -> bool:
+        """Whether it has ended, and not well."""
+        return self.ended_at < math.inf and self.process.returncode != 0
+
+    def follows(self) -> bool:
+        """Whether it says that it failed only because another rank did."""
+        return any(line.startswith("minigrad.errors.RankFailedError:") for line in self.tail)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and everything that it started."""
@@ -141,13 +153,20 @@ def launch(command: Sequence[str], world_size: int) -> int:
 
 
 def _wait(ranks: list[Rank], interrupted: list[int]) -> Rank | None:
-    """Wait until all ranks have ended, or some have failed: the first of those, as the others mostly follow from it."""
+    """Wait until all ranks have ended, or one has failed of itself: that one, else the first that failed.
+
+    A rank may hear of another's failure, and end of it, sooner than that other process is gone.
+    """
+    deadline = math.inf
     while not interrupted and any(rank.ended_at == math.inf for rank in ranks):
-        if any(rank.ended_at < math.inf and rank.process.returncode for rank in ranks):
+        failed = [rank for rank in ranks if rank.failed()]
+        if failed:
+            deadline = min(deadline, time.monotonic() + _CAUSE_S)
+        if any(not rank.follows() for rank in failed) or time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)
-    failed = [rank for rank in ranks if rank.ended_at < math.inf and rank.process.returncode]
-    return min(failed, key=lambda rank: rank.ended_at, default=None) if not interrupted else None
+    failed = [rank for rank in ranks if rank.failed() and not interrupted]
+    return min(failed, key=lambda rank: (rank.follows(), rank.ended_at), default=None)
 
 
 def _end(ranks: list[Rank]) -> None:
