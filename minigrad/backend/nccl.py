@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +21,12 @@ def load_nccl() -> Any:
     Raises:
         MissingPackageError: CuPy is not there, or finds no NCCL library.
     """
-    try:
-        from cupy.cuda import nccl
-    except ImportError:
-        nccl = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy's own words for the error below
+        try:
+            from cupy.cuda import nccl
+        except ImportError:
+            nccl = None
     if nccl is None or not nccl.available:
         raise MissingPackageError(
             "nccl: expected CuPy and the NCCL library, got none: pip install 'minigrad[cuda12]' or 'minigrad[cuda13]'"

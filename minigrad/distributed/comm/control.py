@@ -129,6 +129,11 @@ class Control:
             self.changed.notify_all()
         self._wake()
 
+    def await_failure(self, limit_s: float) -> None:
+        """Return when something has failed, or after so long; for any thread but this one's."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.failure is not None, limit_s)
+
     def flush(self) -> None:
         """Return when a failure has been dealt with and told, or after a moment."""
         with self.changed:

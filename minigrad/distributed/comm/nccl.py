@@ -48,6 +48,7 @@ from minigrad.errors import (
 OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3, ReduceOp.AVG: 4}
 _SPINS, _NAP_S, _LONGEST_NAP_S = 200, 2e-5, 1e-3
 _ASKED_EVERY = 100  # naps between two questions whether NCCL has failed
+_PATIENCE_S = 0.5  # NCCL may hear of another rank's end before that rank's own words arrive
 
 
 class _Entry:
@@ -120,6 +121,7 @@ class NcclCommunicator:
         self._hash = hashlib.blake2b(digest_size=8)
         self._last: Header | None = None
         self._under_way: deque[_Entry] = deque()
+        self._trouble_s = 0.0  # when NCCL first told of an error
         self._comm: Any = None
         self._ending = threading.Lock()
         self._closed = False
@@ -317,6 +319,7 @@ class NcclCommunicator:
             event = self._streams.Event(disable_timing=True)
             event.record(stream)
         if problem:
+            self._control.await_failure(_PATIENCE_S)
             self._control.fail(DistributedError(f"{header}: expected NCCL to take it, got {problem}"))
         self._control.raise_failure()
         entry.event = event
@@ -366,7 +369,11 @@ class NcclCommunicator:
     def _ask_nccl(self, entry: _Entry) -> None:
         comm = self._comm
         problem = problem_of(self._nccl, comm.check_async_error) if comm is not None else ""
-        if problem and self._control.failure is None:
+        if not problem:
+            return
+        now_s = time.monotonic()
+        self._trouble_s = self._trouble_s or now_s
+        if now_s - self._trouble_s > _PATIENCE_S:
             self._control.fail(DistributedError(f"{entry.header}: expected NCCL to go on, got {problem}"))
 
     def _abort_nccl(self) -> None:
