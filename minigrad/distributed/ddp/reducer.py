@@ -79,7 +79,8 @@ class Reducer:
         self.last_active: list[int] = []
         self.before_launch: Callable[[Pass], None] = _nothing
         self.after_pass: Callable[[Pass], None] = _nothing
-        self._forward_samples = self._last_forward = 0.0
+        self._forward_samples = 0.0
+        self._last_forward: float | None = None
         self._is_new_forward = False
         self._samples = 0.0
         self._combined = False
@@ -133,7 +134,8 @@ class Reducer:
     def begin(self, leaves: list[Any]) -> None:
         """Backward starts: check what it will reach, and launch the sum of the samples."""
         if not self._is_new_forward:  # another backward through the same forward
-            self._forward_samples = self._last_forward
+            self._check_counted()
+            self._forward_samples = self._last_forward or 0.0
         self._take_samples()
         if not self.syncing:
             return
@@ -220,6 +222,16 @@ class Reducer:
         one.reached = reached
         for i in missing:
             one.complete(self._bucket_of[i])
+
+    def _check_counted(self) -> None:
+        """Refuse a backward whose samples nobody counted: with n = 0 everywhere its gradients would stay local."""
+        if self.mean and self.override is None and self._last_forward is None:
+            error = AutogradError(
+                f"rank {self.comm.rank}: DistributedDataParallel: expected a forward through the wrapper before "
+                "backward, got none: call the wrapper, not its module, or say with samples(n) what the loss counts"
+            )
+            self.comm.abort(str(error))
+            raise error
 
     def _check_not_combined_twice(self) -> None:
         present = any(p.grad_array is not None for p in self._params)

@@ -1,0 +1,45 @@
+"""A part of the tests that takes a second: what has to notice that the combination of gradients is broken."""
+
+import functools
+
+from minigrad.distributed import run
+from minigrad.testing.conformance import CHECKS, MinigradAdapter
+from tests.distributed import test_buckets, test_ddp, test_faults, test_hooks, test_join, test_schedules
+from tests.distributed.mutants import RANKS_S
+
+
+def suite():
+    """Name and function of each test, the broadest first."""
+    adapter = MinigradAdapter(functools.partial(run, timeout_s=RANKS_S))
+    for check in CHECKS:
+        yield check.__name__, functools.partial(check, adapter)
+    for module, names in OTHERS.items():
+        module.TIMEOUT_S = RANKS_S
+        for name in names:
+            yield name, getattr(module, name)
+    for seed in range(8):
+        yield f"schedule {seed}", functools.partial(test_schedules.test_overlapped_equals_serial_bit_for_bit, seed)
+
+
+OTHERS = {
+    test_ddp: [
+        "test_successive_backwards_add",
+        "test_reduce_sum_adds_up_and_refuses_to_add_twice",
+        "test_no_samples_anywhere_leaves_combined_gradients_and_makes_missing_ones_zero",
+        "test_a_rank_whose_loss_reaches_nothing_flushes",
+        "test_freezing_alike_makes_a_new_plan_and_freezing_alone_is_an_error",
+        "test_a_replaced_or_moved_parameter_is_noticed",
+        "test_a_rank_that_raises_in_backward_stops_the_others",
+    ],
+    test_join: ["test_dividing_by_the_initial_world_size", "test_throwing_on_all_ranks_together"],
+    test_hooks: [
+        "test_a_hook_sees_each_bucket_in_order_with_weighted_gradients",
+        "test_predividing_leaves_room_for_the_sum",
+    ],
+    test_buckets: ["test_a_frozen_parameter_splits_a_bucket"],
+    test_faults: [
+        "test_a_forward_that_goes_around_the_wrapper_is_an_error",
+        "test_a_backward_that_raises_is_told_to_the_others_even_when_it_is_caught",
+        "test_a_bucket_ends_with_its_buffer_even_where_the_next_one_seems_to_go_on",
+    ],
+}

@@ -1,0 +1,208 @@
+"""Ways to break the combination of gradients, and a process in which one of them is in force while tests run."""
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import sys
+import warnings
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+
+SUITE_S = 15.0  # a mutant that takes longer hangs
+RANKS_S = 2.0  # how long its ranks wait for each other
+RELOADED = ("minigrad.distributed", "minigrad.testing", "tests.distributed")
+
+# What is broken -> module of minigrad.distributed, its text, and what stands there instead.
+MUTANTS = {
+    "the samples of the last micro-batch count alone": (
+        "ddp.reducer",
+        "self._samples += self._forward_samples if",
+        "self._samples = self._forward_samples if",
+    ),
+    "samples are never forgotten": (
+        "ddp.reducer",
+        "self._samples, self._combined = 0.0, True",
+        "self._combined = True",
+    ),
+    "a combined gradient is not known as one": (
+        "ddp.reducer",
+        "self._samples, self._combined = 0.0, True",
+        "self._samples = 0.0",
+    ),
+    "no_sync is ignored": ("ddp.reducer", "if not self.syncing:", "if False:"),
+    "a forward that nobody counted is let pass": ("ddp.reducer", "            self._check_counted()\n", ""),
+    "an unused parameter is let pass": ("ddp.reducer", "if missing and strict:", "if False:"),
+    "an unused parameter is refused where it is allowed": (
+        "ddp.reducer",
+        "self._start(reached, strict=not self.find_unused)",
+        "self._start(reached, strict=True)",
+    ),
+    "a bucket waits for its unused parameters": ("ddp.reducer", "for i in missing:", "for i in missing[1:]:"),
+    "nobody looks which parameters are used": ("ddp.reducer", "used if self.find_unused else []", "[]"),
+    "old gradients of missing parameters are sent": ("ddp.reducer", "            fill_missing(params)\n", ""),
+    "gradients are not weighted": ("ddp.reducer", "if self.mean and not one.weighted:", "if False:"),
+    "sums are weighted too": ("ddp.reducer", "if self.mean and not one.weighted:", "if not one.weighted:"),
+    "buckets go out before they are complete": ("ddp.reducer", "one.next_is_ready() and", "len(one.works) < 1 and"),
+    "the last bucket stays at home": (
+        "ddp.reducer",
+        "while launched != most and",
+        "while len(one.works) < max(1, len(self.plan.buckets) - 1) and",
+    ),
+    "backward does not wait for its buckets": ("ddp.reducer", "            one.wait()\n", ""),
+    "the combined gradient of a parameter without one is dropped": (
+        "ddp.reducer",
+        "                adopt(param)\n",
+        "                pass\n",
+    ),
+    "buffers are left alone": ("ddp.reducer", "            self.after_pass(one)\n", ""),
+    "a rank that fails in backward tells nobody": (
+        "ddp.reducer",
+        'self.comm.abort(f"its backward raised {type(error).__name__}: {error}")',
+        "pass",
+    ),
+    "join has no say": ("ddp.reducer", "            self.before_launch(one)\n", "            pass\n"),
+    "a moved parameter is not noticed": ("ddp.reducer", "        self.layout.check()\n", ""),
+    "freezing makes no new plan": (
+        "ddp.reducer",
+        "if self.layout.trainable() != self._trainable:",
+        "if False:",
+    ),
+    "a bucket is ready one gradient early": (
+        "ddp.passes",
+        "self._pending[len(self.works)] == 0",
+        "self._pending[len(self.works)] <= 1",
+    ),
+    "buckets go out whichever is ready": (
+        "ddp.passes",
+        "return len(self.works) < len(self._pending) and self._pending[len(self.works)] == 0",
+        "return len(self.works) < len(self._ready_order)",
+    ),
+    "each rank counts as much": (
+        "ddp.passes",
+        "return weight_of(self.samples, self.total)",
+        "return 1 / self._world_size",
+    ),
+    "the weight is that of the others": (
+        "ddp.passes",
+        "return weight_of(self.samples, self.total)",
+        "return weight_of(self.total - self.samples, self.total)",
+    ),
+    "a parameter is used only where two ranks use it": ("ddp.passes", "parameter] > 0)", "parameter] > 1)"),
+    "all parameters are used": ("ddp.passes", "return not self._looks or", "return True or"),
+    "NaN times nothing is NaN": ("ddp.weights", "    if weight == 0.0:\n", "    if False:\n"),
+    "gradients are scaled in a copy": ("ddp.weights", "gradients *= weight", "gradients = gradients * weight"),
+    "a bucket begins one element late": (
+        "ddp.layout",
+        "[bucket.start : bucket.stop]",
+        "[bucket.start + 1 : bucket.stop]",
+    ),
+    "frozen parameters are in buckets": (
+        "ddp.layout",
+        "buffer.dtype.itemsize, param.requires_grad)",
+        "buffer.dtype.itemsize, True)",
+    ),
+    "present gradients are zeroed, missing ones sent": (
+        "ddp.layout",
+        "if param.grad_array is None:",
+        "if param.grad_array is not None:",
+    ),
+    "a bucket reaches over a frozen parameter": (
+        "ddp.buckets",
+        "last.stop == new.start",
+        "last.stop <= new.start",
+    ),
+    "a bucket reaches over another buffer": ("ddp.buckets", "last.buffer == new.buffer and", "True and"),
+    "every plan has one id": ("ddp.buckets", "hashlib.blake2b(text.encode()", "hashlib.blake2b(b''"),
+    "a bucket lacks its last parameter": (
+        "ddp.buckets",
+        "first.buffer, first.start, last.stop, tuple(group)",
+        "first.buffer, first.start, max(first.stop, last.start), tuple(group)",
+    ),
+    "unequal replicas are not noticed": ("ddp.agreement", "    if difference:\n", "    if False:\n"),
+    "a hook's sum is not written back": ("ddp.hooks", "        self._gradients[...] = self._wire\n", ""),
+    "what was divided is not multiplied": ("ddp.hooks", "if self._scale != 1.0:", "if False:"),
+    "the last bucket of a hook is not told": (
+        "ddp.reducer",
+        "bucket.index == len(self.plan.buckets) - 1",
+        "False",
+    ),
+    "buffers come from nobody in particular": (
+        "ddp.buffersync",
+        "self.comm.broadcast(buffer.data, root)",
+        "self.comm.broadcast(0 * buffer.data, root)",
+    ),
+    "the odd rank out is left out of sums": (
+        "collectives",
+        "while stride < len(values):",
+        "while 2 * stride <= len(values):",
+    ),
+}
+
+
+def origin_of(module):
+    """The file of a module of minigrad.distributed."""
+    return Path(importlib.util.find_spec(f"minigrad.distributed.{module}").origin)
+
+
+class _Loader(SourceFileLoader):
+    """Loads a module with one text replaced by another."""
+
+    def __init__(self, name, path, old, new):
+        super().__init__(name, path)
+        self._old, self._new = old, new
+
+    def get_code(self, fullname):
+        source = self.get_source(fullname).replace(self._old, self._new)
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
+class _Finder:
+    """Finds one module, and loads it broken."""
+
+    def __init__(self, module, old, new):
+        self._name, self._texts = f"minigrad.distributed.{module}", (old, new)
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self._name:
+            return None
+        origin = PathFinder.find_spec(name, path).origin
+        return importlib.util.spec_from_file_location(name, origin, loader=_Loader(name, origin, *self._texts))
+
+
+def who_notices(mutant=None):
+    """The first test that fails while a mutant is in force, in a process of its own; empty where all pass."""
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(mutant, theirs), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # BLAS has threads; they hold nothing that we need
+        process.start()
+    theirs.close()
+    try:
+        return mine.recv() if mine.poll(SUITE_S) else "the time"
+    except EOFError:
+        return "the end of its process"
+    finally:
+        process.kill()
+        process.join()
+
+
+def _child(mutant, results):
+    for name in [name for name in sys.modules if name.startswith(RELOADED)]:
+        del sys.modules[name]
+    if mutant is not None:
+        sys.meta_path.insert(0, _Finder(*mutant))
+    with open(os.devnull, "w") as nothing:
+        sys.stderr = nothing
+        results.send(_first_failure())
+        os._exit(0)
+
+
+def _first_failure():
+    for name, test in importlib.import_module("tests.distributed.mutant_suite").suite():
+        try:
+            test()
+        except BaseException as error:
+            return f"{name}: {type(error).__name__}"
+    return ""
