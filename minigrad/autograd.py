@@ -90,8 +90,8 @@ class BackwardListener(Protocol):
 
 def _freed(node: Node, grad: Array) -> None:
     raise AutogradError(
-        "backward: expected a graph that is still there, got one that an earlier backward() freed: "
-        "call the first one with retain_graph=True, or run the forward pass again"
+        f"backward: expected the graph behind a gradient of shape {grad.shape}, got one that an earlier backward() "
+        "freed: call the first one with retain_graph=True, or run the forward pass again"
     )
 
 
@@ -296,7 +296,7 @@ def _walk(
         node = nodes.pop(seq)
         grad, node.grad_array = node.grad_array, None
         if grad is not None:
-            _check_unchanged(node)
+            _check_unchanged(node, grad)
             node.backward(node, grad)
         if leaves is not None:
             _announce(node.inputs, leaves, on_leaf)
@@ -304,19 +304,22 @@ def _walk(
             node.release()
 
 
-def _check_unchanged(node: Node) -> None:
+def _check_unchanged(node: Node, grad: Array) -> None:
     stamp, seq = node.output_stamp, node.seq
-    changed = stamp is not None and stamp[0] > seq
     if node.saved is None:
         raise AutogradError(f"backward: expected the saved data of {_name(node)}, got none: it was dropped")
     for saved in node.saved:
         if isinstance(saved, Variable) and saved.stamp is not None and saved.stamp[0] > seq:
-            changed = True
-    if changed:
-        raise AutogradError(
-            f"backward: expected the data that {_name(node)} saved, got data changed in place since: "
-            "change it after backward(), or change a copy"
-        )
+            raise _changed(node, f"its input of shape {saved.data.shape}")
+    if stamp is not None and stamp[0] > seq:
+        raise _changed(node, f"its output of shape {grad.shape}")
+
+
+def _changed(node: Node, what: str) -> AutogradError:
+    return AutogradError(
+        f"backward: expected the data that {_name(node)} saved, got data changed in place since, {what}: "
+        "change it after backward(), or change a copy"
+    )
 
 
 def _name(node: Node) -> str:

@@ -235,7 +235,10 @@ class Tensor(BoundMethods):
         if create_graph:
             raise AutogradError("backward: expected create_graph=False, got True: only first derivatives are supported")
         if not self.requires_grad:
-            raise AutogradError(f"backward: expected a tensor that requires grad, got one that does not: {self!r}")
+            raise AutogradError(
+                f"backward: expected a tensor that requires grad, got {self.dtype.name} {self.shape} that does not: "
+                "was it computed under no_grad(), or from data alone?"
+            )
         run_backward(self.node or self, self._seed(grad), retain_graph, on_leaf)
 
     def _seed(self, grad: Tensor | None) -> Array:

@@ -1,5 +1,8 @@
 """The operations of `minigrad.ops` under the names of `torch.nn.functional`."""
 
+from __future__ import annotations
+
+from minigrad import ops
 from minigrad.ops import (
     adaptive_avg_pool2d,
     avg_pool2d,
@@ -10,9 +13,9 @@ from minigrad.ops import (
     dropout,
     dropout2d,
     elu,
-    embedding,
     gelu,
     group_norm,
+    huber_loss,
     l1_loss,
     layer_norm,
     leaky_relu,
@@ -26,10 +29,12 @@ from minigrad.ops import (
     relu,
     sigmoid,
     silu,
+    smooth_l1_loss,
     softmax,
     softplus,
     tanh,
 )
+from minigrad.tensor import Tensor
 
 __all__ = [
     "adaptive_avg_pool2d",
@@ -44,6 +49,7 @@ __all__ = [
     "embedding",
     "gelu",
     "group_norm",
+    "huber_loss",
     "l1_loss",
     "layer_norm",
     "leaky_relu",
@@ -57,7 +63,13 @@ __all__ = [
     "relu",
     "sigmoid",
     "silu",
+    "smooth_l1_loss",
     "softmax",
     "softplus",
     "tanh",
 ]
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """`ops.embedding` with its arguments in the order of `torch.nn.functional`: the integers first."""
+    return ops.embedding(weight, input, padding_idx)

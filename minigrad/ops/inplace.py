@@ -1,4 +1,4 @@
-"""Changes in place: x[i] = v, copy_, fill_, zero_, add_, mul_. Never recorded; a graph that saved x notices."""
+"""Changes in place: x[i] = v, copy_, fill_, zero_, add_ to div_. Never recorded; a graph that saved x notices."""
 
 from __future__ import annotations
 
@@ -60,10 +60,27 @@ def zero_(x: Tensor) -> Tensor:
 
 def add_(x: Tensor, value: TensorLike, alpha: float = 1.0) -> Tensor:
     """x += alpha * value, in place; returns x."""
-    factor = as_real("add_", "alpha", alpha)
-    return _write("add_", x, (...,), x.detach() + (value if factor == 1.0 else as_tensor("add_", value) * alpha))
+    return _write("add_", x, (...,), x.detach() + _times("add_", value, alpha))
+
+
+def sub_(x: Tensor, value: TensorLike, alpha: float = 1.0) -> Tensor:
+    """x -= alpha * value, in place; returns x."""
+    return _write("sub_", x, (...,), x.detach() - _times("sub_", value, alpha))
+
+
+def _times(who: str, value: TensorLike, alpha: float) -> TensorLike:
+    return value if as_real(who, "alpha", alpha) == 1.0 else as_tensor(who, value) * alpha
 
 
 def mul_(x: Tensor, value: TensorLike) -> Tensor:
     """x *= value, in place; returns x."""
     return _write("mul_", x, (...,), x.detach() * value)
+
+
+def div_(x: Tensor, value: TensorLike) -> Tensor:
+    """x /= value, in place; returns x.
+
+    Raises:
+        DtypeError: x is of integers, which the quotient does not fit into.
+    """
+    return _write("div_", x, (...,), x.detach() / value)

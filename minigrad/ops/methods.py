@@ -55,10 +55,17 @@ METHODS: dict[str, Any] = {
     "__rxor__": compare.bitwise_xor,
     "__invert__": compare.bitwise_not,
     # arithmetic
+    "add": arithmetic.add,
+    "div": arithmetic.div,
+    "floor_divide": arithmetic.floor_divide,
     "matmul": linalg.matmul,
     "maximum": arithmetic.maximum,
     "minimum": arithmetic.minimum,
+    "mul": arithmetic.mul,
+    "neg": arithmetic.neg,
     "pow": arithmetic.pow,
+    "remainder": arithmetic.remainder,
+    "sub": arithmetic.sub,
     # elementwise
     "abs": elementwise.abs,
     "ceil": elementwise.ceil,
@@ -175,7 +182,9 @@ METHODS: dict[str, Any] = {
     "fill_": inplace.fill_,
     "zero_": inplace.zero_,
     "add_": inplace.add_,
+    "sub_": inplace.sub_,
     "mul_": inplace.mul_,
+    "div_": inplace.div_,
 }
 
 for _name, _function in METHODS.items():

@@ -98,3 +98,17 @@ def test_overlapping_copy():
     x = minigrad.arange(5.0)
     x[1:] = x[:-1]
     assert x.tolist() == [0, 0, 1, 2, 3]
+
+
+def test_subtraction_and_division_in_place():
+    x = minigrad.full((2,), 6.0)
+    assert x.sub_(tensor([1.0, 2.0]), alpha=2).div_(2) is x and x.tolist() == [2, 1]
+    with pytest.raises(DtypeError, match="div_: expected a value that fits into int64, got float32"):
+        tensor([4]).div_(2)
+
+
+def test_every_operator_has_a_method_of_its_name():
+    x, y = tensor([5.0, -3.0]), tensor([2.0, 2.0])
+    assert x.add(y).tolist() == [7, -1] and x.sub(y).tolist() == [3, -5] and x.mul(y).tolist() == [10, -6]
+    assert x.div(y).tolist() == [2.5, -1.5] and x.neg().tolist() == [-5, 3]
+    assert x.floor_divide(y).tolist() == [2, -2] and x.remainder(y).tolist() == [1, 1]
