@@ -131,7 +131,7 @@ def device_identity(device: Device) -> str:
     with device.current() as cupy:
         uuid = cupy.cuda.runtime.getDeviceProperties(device.index).get("uuid")
         place = f"{socket.gethostname()}/{cupy.cuda.Device(device.index).pci_bus_id}"
-    return f"GPU {uuid.hex()}" if uuid else f"GPU {place}"
+    return f"GPU {uuid[:16].hex()}" if uuid else f"GPU {place}"
 
 
 def array_module(array: Array) -> ModuleType:

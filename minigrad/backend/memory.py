@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 
 ALIGN_BYTES = 64  # a cache line; wide enough for every vector load
@@ -38,6 +39,11 @@ def aligned_zeros(count: int, dtype: np.dtype[Any], xp: Any = np) -> Array:
     raw = np.zeros(count * dtype.itemsize + ALIGN_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGN_BYTES
     return raw[start : start + count * dtype.itemsize].view(dtype)
+
+
+def contiguous(array: Array) -> Array:
+    """The array itself where it lies in C order without gaps, else a copy that does."""
+    return array if array.flags.c_contiguous else array_module(array).ascontiguousarray(array)
 
 
 def address_of(array: Array) -> int:

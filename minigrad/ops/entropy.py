@@ -14,6 +14,9 @@ import numpy as np
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
+from minigrad.backend.fused.cross_entropy import mean_loss, row_gradients, row_losses
+from minigrad.backend.kernels import kernels_for
+from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.arguments import as_integer, as_real
 from minigrad.ops.losses import check_constant, check_pair, check_reduction, reduce_losses, share
@@ -54,7 +57,10 @@ def cross_entropy(
     if isinstance(target, Tensor) and is_float(target.data.dtype):
         check_pair(who, input, target, reduction)
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
-    labels = _read_labels(who, input, target, weight, as_integer(who, "ignore_index", ignore_index))
+    ignore_index = as_integer(who, "ignore_index", ignore_index)
+    if kernels_for(input.data) is not None:
+        return _cross_entropy_by_kernels(input, target, weight, ignore_index, reduction, label_smoothing)
+    labels = _read_labels(who, input, target, weight, ignore_index)
     softmax = _softmax(input.data)
     picked = softmax.shifted.reshape(-1)[labels.places]
     losses = labels.count(softmax.log_total - picked)
@@ -80,6 +86,27 @@ def _cross_entropy_backward(node: Node, grad: Array) -> None:
     if smoothing:
         dx -= everywhere[:, None] * (1.0 if weight is None else widened(weight.data))
     accumulate(node.inputs[0], _from_class_rows(labels.zero_ignored(dx), shape, grad.dtype))
+
+
+def _cross_entropy_by_kernels(
+    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, smoothing: float
+) -> Tensor:
+    _check_labels("cross_entropy", input, target)
+    rows, labels = contiguous(_class_rows(input.data)), contiguous(target.data.reshape(-1))
+    weights = None if weight is None else contiguous(weight.data)
+    losses, found = row_losses(rows, labels.astype(np.int64, copy=False), weights, ignore_index, smoothing)
+    divisor = None
+    if reduction == "mean":
+        data, divisor = mean_loss(losses, found)
+    else:
+        data = reduce_losses(losses.reshape(target.data.shape), reduction, input.dtype)
+    return record(data, _cross_entropy_by_kernels_backward, (input,), (input, weight, found, divisor))
+
+
+def _cross_entropy_by_kernels_backward(node: Node, grad: Array) -> None:
+    input, _, found, divisor = node.saved
+    dx = row_gradients(found, contiguous(grad.reshape(-1)) if grad.ndim else grad, divisor)
+    accumulate(node.inputs[0], _from_class_rows(dx, input.data.shape, grad.dtype))
 
 
 def _uniform_losses(softmax: _Softmax, weight: Tensor | None) -> Array:

@@ -2,7 +2,7 @@
 
 A 16-bit word is drawn for each element and compared with a threshold. The probability is thereby rounded to a
 multiple of 2⁻¹⁶, and the scale is computed from the rounded one, so the expectation of the output is exactly x. Words
-are drawn on the host, so the same seed drops the same elements on a CPU and on a GPU.
+are drawn on the host, or by a kernel that draws the same, so a seed drops the same elements on a CPU and on a GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import device_of, to_device
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.dropout import ELEMENTS_PER_WORD, drop, take_words
+from minigrad.backend.kernels import kernels_for
+from minigrad.backend.memory import contiguous
 from minigrad.backend.random import noise_generator
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arguments import as_real, check_generator
@@ -64,8 +67,14 @@ def _drop(who: str, x: Tensor, p: float, training: bool, rng: np.random.Generato
     check_generator(who, rng)
     if not training or p == 0.0:
         return x
+    generator = noise_generator() if rng is None else rng
+    if who == "dropout" and p < 1.0 and kernels_for(x.data) is not None:
+        position = take_words(generator, _words(x.data.size))
+        if position is not None:
+            saved = (position, *_threshold(p))
+            return record(drop(contiguous(x.data), *saved), _drop_by_kernel_backward, (x,), saved)
     shape = (*x.data.shape[:2], 1, 1) if who == "dropout2d" else x.data.shape
-    kept, scale = _mask(shape, p, noise_generator() if rng is None else rng)
+    kept, scale = _mask(shape, p, generator)
     mask = to_device(kept, device_of(x.data))
     return record(_masked(x.data, mask, scale), _drop_backward, (x,), (mask, scale))
 
@@ -75,14 +84,29 @@ def _drop_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], _masked(grad, mask, scale))
 
 
+def _drop_by_kernel_backward(node: Node, grad: Array) -> None:
+    accumulate(node.inputs[0], drop(contiguous(grad), *node.saved))
+
+
+def _threshold(p: float) -> tuple[int, float]:
+    """What the 16 bits of an element that stays must reach, and the scale that keeps the expectation."""
+    threshold = min(round(p * _WORDS), _WORDS - 1)
+    return threshold, _WORDS / (_WORDS - threshold)
+
+
+def _words(count: int) -> int:
+    """The 64-bit words that hold 16 bits for each element."""
+    return -(-count // ELEMENTS_PER_WORD)
+
+
 def _mask(shape: tuple[int, ...], p: float, rng: np.random.Generator) -> tuple[Array, float]:
     """Which elements stay, on the host, and the scale that keeps the expectation."""
     if p == 1.0:
         return np.zeros(shape, bool), 1.0
-    threshold = min(round(p * _WORDS), _WORDS - 1)
+    threshold, scale = _threshold(p)
     count = math.prod(shape)
-    words = rng.integers(0, 2**64, -(-count // 4), dtype=np.uint64).view(np.uint16)[:count]
-    return (words >= threshold).reshape(shape), _WORDS / (_WORDS - threshold)
+    words = rng.integers(0, 2**64, _words(count), dtype=np.uint64).view(np.uint16)[:count]
+    return (words >= threshold).reshape(shape), scale
 
 
 def _masked(x: Array, mask: Array, scale: float) -> Array:

@@ -13,6 +13,9 @@ import numpy as np
 from minigrad.autograd import Edge, Node, accumulate, mark_changed
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.layer_norm import column_gradients, normalize_rows, row_gradients
+from minigrad.backend.kernels import kernels_for
+from minigrad.backend.memory import contiguous
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arguments import as_integer, as_real
 from minigrad.ops.image_order import channels_last
@@ -234,6 +237,8 @@ def layer_norm(
         if vector is not None and vector.data.shape != shape:
             raise ShapeError(f"layer_norm: expected {name} of shape {shape}, got {vector.shape}")
     rows = x.data.reshape(-1, math.prod(shape)) if x.data.size else x.data.reshape(0, math.prod(shape))
+    if kernels_for(rows) is not None:
+        return _layer_norm_by_kernels(x, rows, weight, bias, shape, eps)
     xp = array_module(rows)
     out = xp.empty(rows.shape, rows.dtype)
     mean, rstd = (xp.empty((len(rows), 1), work_dtype(rows)) for _ in range(2))
@@ -296,6 +301,29 @@ def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: 
     block -= normal
     block *= rstd
     return block
+
+
+def _layer_norm_by_kernels(
+    x: Tensor, rows: Array, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...], eps: float
+) -> Tensor:
+    gain, shift = (None if t is None else contiguous(t.data.reshape(-1)) for t in (weight, bias))
+    out, mean, rstd = normalize_rows(contiguous(rows), gain, shift, eps)
+    inputs = tuple(t for t in (x, weight, bias) if t is not None)
+    saved = (x, weight, shape, mean, rstd)
+    return record(out.reshape(x.data.shape), _layer_norm_by_kernels_backward, inputs, saved)
+
+
+def _layer_norm_by_kernels_backward(node: Node, grad: Array) -> None:
+    x, weight, shape, mean, rstd = node.saved
+    dx, dweight, dbias = affine_edges(node, weight)
+    rows, slopes = (contiguous(a.reshape(len(mean), math.prod(shape))) for a in (x.data, grad))
+    if dweight is not None or dbias is not None:
+        weighted, total = column_gradients(slopes, rows, mean, rstd)
+        give_vector(dbias, total.reshape(shape), grad.dtype)
+        give_vector(dweight, weighted.reshape(shape), grad.dtype)
+    if dx is not None:
+        gain = None if weight is None else contiguous(weight.data.reshape(-1))
+        accumulate(dx, row_gradients(slopes, rows, gain, mean, rstd).reshape(x.data.shape))
 
 
 # ------------------------------------------------------------------------------------------------------- arguments

@@ -7,6 +7,8 @@ from typing import Any
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.optimizer import adam_
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
 from minigrad.optim.options import check_within, check_switch
@@ -117,7 +119,8 @@ class Adam(Optimizer):
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
         """See `adam_update`."""
-        adam_update(param, grad, *state, step=step, **{name: group[name] for name in self.defaults})
+        update = adam_update if kernels_for(param) is None else adam_
+        update(param, grad, *state, step=step, **{name: group[name] for name in self.defaults})
 
 
 class AdamW(Adam):

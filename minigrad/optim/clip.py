@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.device import array_module, device_of, to_device
-from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.dtypes import Array, is_float, widened
+from minigrad.backend.fused.norm import largest, sum_of_squares
+from minigrad.backend.kernels import kernels_for
+from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, NonFiniteError
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
@@ -112,27 +116,31 @@ def _norm(gradients: list[Array], p: float) -> Array:
     parts = []
     for grad in gradients:
         with device_of(grad).current():
-            parts.append(_power_sum(grad.astype(np.promote_types(grad.dtype, np.float32), copy=False), p))
+            parts.append(_power_sum(grad, p))
     total = to_device(parts[0], device)
     xp = array_module(total)
     for part in parts[1:]:
         here = to_device(part, device)
         total = xp.maximum(total, here) if p == math.inf else total + here
     if p == 2.0:
-        return xp.sqrt(total)
-    return total if p in (1.0, math.inf) else total ** (1 / p)
+        total = xp.sqrt(total)
+    elif p not in (1.0, math.inf):
+        total = total ** (1 / p)
+    return total.astype(functools.reduce(np.promote_types, (grad.dtype for grad in gradients), np.dtype(np.float32)))
 
 
 def _power_sum(grad: Array, p: float) -> Array:
-    """Σ|g|ᵖ of one array, or max|g| for p = inf."""
+    """Σ|g|ᵖ of one array, or max|g| for p = inf; of halves in float32."""
+    if p in (2.0, math.inf) and kernels_for(grad) is not None:
+        return (sum_of_squares if p == 2.0 else largest)([contiguous(grad)])
     xp = array_module(grad)
-    vector = grad.reshape(-1)
+    vector = widened(grad).reshape(-1)
     if p == 2.0:
         return xp.dot(vector, vector)
     if p == math.inf:
-        return xp.maximum(vector.max(), -vector.min()) if vector.size else xp.zeros((), grad.dtype)
+        return xp.maximum(vector.max(), -vector.min()) if vector.size else xp.zeros((), vector.dtype)
     size = xp.abs(vector)
-    return size.sum(dtype=grad.dtype) if p == 1.0 else (size**p).sum(dtype=grad.dtype)
+    return size.sum(dtype=size.dtype) if p == 1.0 else (size**p).sum(dtype=size.dtype)
 
 
 def _scale(grad: Array, factor: Array) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.optimizer import sgd_
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
 from minigrad.optim.options import check_within, check_switch
@@ -106,4 +108,5 @@ class SGD(Optimizer):
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
         """See `sgd_update`."""
-        sgd_update(param, grad, *state, step=step, **{name: group[name] for name in self.defaults})
+        update = sgd_update if kernels_for(param) is None else sgd_
+        update(param, grad, *state, step=step, **{name: group[name] for name in self.defaults})

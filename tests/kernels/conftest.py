@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from minigrad.backend.kernels import using_kernels
+from minigrad.backend.memory import aligned_zeros
 from tests.kernels.cuda_on_cpu import HostKernels
 
 collect_ignore = [] if (sys.platform, platform.machine()) == ("linux", "x86_64") else ["test_compile.py"]
@@ -28,7 +29,14 @@ def cpu_kernels(order):
         yield loader
 
 
+def aligned_copy(array):
+    """A copy that starts on a cache line, as fresh memory of a GPU does."""
+    copy = aligned_zeros(array.size, array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 @pytest.fixture
 def on(cpu_kernels):
     """Moves an array to where the kernels run: a copy of its own, since tests keep what they expect."""
-    return lambda array: array.copy()
+    return aligned_copy

@@ -50,15 +50,20 @@ class HostKernels(KernelLoader):
 
 
 class StandInKernels(HostKernels):
-    """Runs the kernels on the arrays of the stand-in for CuPy, and on no others."""
+    """Runs the kernels on the arrays of the stand-in for CuPy, on its current stream, and on no others."""
 
     on_host = False
 
     def launch(
         self, file: str, name: str, blocks: int, threads: int, args: Sequence[Any], reaches: Sequence[Any] = ()
     ) -> None:
-        """Run a kernel on the memory of stand-in arrays, all of which live on the current device."""
+        """Queue a kernel on the memory of stand-in arrays, all of which live on the current device."""
         from tests.strict_cupy.call import lower
+        from tests.strict_cupy.streams import perform
 
         low_args = [lower(name, arg) for arg in args]
-        super().launch(file, name, blocks, threads, low_args, [lower(name, array) for array in reaches])
+        low_reaches = [lower(name, array) for array in reaches]
+        perform(lambda: self._run(file, name, blocks, threads, low_args, low_reaches), name, low_args, out=low_args)
+
+    def _run(self, *launch: Any) -> None:
+        super().launch(*launch)

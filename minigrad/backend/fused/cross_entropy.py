@@ -1,0 +1,92 @@
+"""Cross-entropy of rows of logits with labels: softmax and loss in one pass, and the gradient in another.
+
+The reference is `minigrad.ops.cross_entropy` in host memory. No probabilities are kept between the passes, only two
+numbers for each row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.rows import compute_dtype, row_blocks
+from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+
+
+class LabelledRows(NamedTuple):
+    """Rows of logits with their labels, and what the forward pass found.
+
+    Attributes:
+        x: (R, C), contiguous.
+        labels: int64 (R,).
+        weight: (C,) of x's dtype, or None.
+        mass: The sum of weight, of no axes; None without weight or smoothing.
+        largest, totals, factors: (R,): the largest logit, the sum of exp(x - largest), and the weight of the row: 0
+            where its label is ignored, NaN where it is no class.
+    """
+
+    x: Array
+    labels: Array
+    weight: Array | None
+    mass: Array | None
+    ignore_index: int
+    smoothing: float
+    largest: Array
+    totals: Array
+    factors: Array
+
+
+def row_losses(
+    x: Array, labels: Array, weight: Array | None, ignore_index: int, smoothing: float
+) -> tuple[Array, LabelledRows]:
+    """The loss of each row, weighted, 0 where the label is ignored; in float32, for float64 logits in float64."""
+    loader = _loader(x)
+    xp, dtype = array_module(x), compute_dtype(x.dtype)
+    losses, largest, totals, factors = (xp.empty(len(x), dtype) for _ in range(4))
+    blocks, by_block = row_blocks(loader, x)
+    shape = (np.int64(len(x)), np.int64(x.shape[1]))
+    options = (np.int64(ignore_index), np.float64(smoothing), by_block)
+    if len(x):
+        args = (x, labels, weight, *shape, *options, losses, largest, totals, factors)
+        loader.launch("cross_entropy", f"forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+    mass = xp.asarray(weight.astype(dtype).sum()) if weight is not None and smoothing else None
+    return losses, LabelledRows(x, labels, weight, mass, ignore_index, smoothing, largest, totals, factors)
+
+
+def mean_loss(losses: Array, rows: LabelledRows) -> tuple[Array, Array]:
+    """Σ loss / Σ factor in the dtype of the logits, NaN where no row counts, and Σ factor; no axes."""
+    loader = _loader(losses)
+    xp = array_module(losses)
+    result, divisor = xp.empty((), rows.x.dtype), xp.empty((), losses.dtype)
+    args = (losses, rows.factors, np.int64(len(losses)), result, divisor)
+    loader.launch("cross_entropy", f"mean_{suffix_of(rows.x.dtype)}", 1, loader.threads, args)
+    return result, divisor
+
+
+def row_gradients(rows: LabelledRows, grad: Array, divisor: Array | None) -> Array:
+    """The gradient of the logits: (R, C).
+
+    Args:
+        grad: Of the loss of each row, (R,), or of all rows, of no axes; contiguous, in the dtype of the logits.
+        divisor: What divides it, of no axes: the second result of `mean_loss`. None stands for 1.
+    """
+    loader = _loader(grad)
+    dx = array_module(grad).empty_like(rows.x)
+    blocks, by_block = row_blocks(loader, dx)
+    found = (rows.mass, rows.largest, rows.totals, rows.factors)
+    given = (grad, np.int64(1 if grad.ndim else 0), divisor)
+    shape = (np.int64(dx.shape[0]), np.int64(dx.shape[1]))
+    options = (np.int64(rows.ignore_index), np.float64(rows.smoothing), by_block)
+    if dx.size:
+        args = (rows.x, rows.labels, rows.weight, *found, *given, *shape, *options, dx)
+        loader.launch("cross_entropy", f"backward_{suffix_of(dx.dtype)}", blocks, loader.threads, args)
+    return dx
+
+
+def _loader(array: Array) -> KernelLoader:
+    loader = kernels_for(array)
+    assert loader is not None
+    return loader

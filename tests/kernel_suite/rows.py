@@ -1,0 +1,147 @@
+"""Cross-entropy and layer norm of rows, against their formulas in float64."""
+
+import numpy as np
+import pytest
+
+from minigrad.backend.device import to_host
+from minigrad.backend.fused import cross_entropy, layer_norm
+from tests.kernel_suite.values import DTYPES, SIZES, ULP, draw
+
+IGNORED = -7
+ROWS = 5
+
+
+def tolerance(dtype, length=1):
+    return {"f64": 1e-14, "f32": 2e-6}.get(dtype, ULP[dtype]) * max(1.0, length**0.5 / 20)
+
+
+def assert_near(actual, expected, bound, what):
+    actual = to_host(actual).astype(np.float64)
+    assert actual.shape == expected.shape
+    assert np.array_equal(np.isnan(actual), np.isnan(expected)), what
+    error = np.nanmax(np.abs(actual - expected), initial=0.0)
+    assert error <= bound * max(1.0, np.nanmax(np.abs(expected), initial=0.0)), f"{what}: {error}"
+
+
+def expected_losses(x, labels, weight, smoothing):
+    """Losses of rows, their factors, and the gradient of their sum, all in float64."""
+    x, classes = x.astype(np.float64), x.shape[1]
+    w = np.ones(classes) if weight is None else weight.astype(np.float64)
+    shifted = x - x.max(axis=1, keepdims=True)
+    log_softmax = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    target = np.full(x.shape, smoothing / classes)
+    kept = labels != IGNORED
+    inside = np.where(kept, labels, 0)
+    target[np.arange(len(x)), inside] += 1 - smoothing
+    target *= w
+    target[~kept] = 0
+    losses = -(target * log_softmax).sum(axis=1)
+    return losses, np.where(kept, w[inside], 0.0), np.exp(log_softmax) * target.sum(axis=1)[:, None] - target
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_cross_entropy_of_rows(on, dtype, weighted, smoothing):
+    for classes in SIZES:
+        rng = np.random.default_rng(classes)
+        x = draw(classes, (ROWS, classes), dtype, spread=4)
+        labels = rng.integers(0, classes, ROWS)
+        labels[3] = IGNORED
+        weight = rng.uniform(0.5, 2, classes).astype(DTYPES[dtype]) if weighted else None
+        device_weight = None if weight is None else on(weight)
+        losses, rows = cross_entropy.row_losses(on(x), on(labels), device_weight, IGNORED, smoothing)
+        want, factors, gradient = expected_losses(x, labels, weight, smoothing)
+        bound = tolerance("f64" if dtype == "f64" else "f32", classes)
+        assert_near(losses, want, bound, "losses")
+        assert_near(rows.factors, factors, bound, "factors")
+        mean, divisor = cross_entropy.mean_loss(losses, rows)
+        assert mean.dtype == x.dtype and mean.shape == divisor.shape == ()
+        assert_near(mean, np.asarray(want.sum() / factors.sum()), max(bound, tolerance(dtype)), "mean")
+        bound = tolerance(dtype, classes)
+        one = on(np.asarray(0.5, x.dtype))
+        assert_near(cross_entropy.row_gradients(rows, one, divisor), 0.5 * gradient / factors.sum(), bound, "of mean")
+        each = np.arange(1, ROWS + 1)
+        got = cross_entropy.row_gradients(rows, on(each.astype(x.dtype)), None)
+        assert_near(got, gradient * each[:, None], bound, "of each")
+
+
+@pytest.mark.parametrize("classes", [3, 2000])
+def test_a_label_that_is_no_class_gives_nan(on, classes):
+    for bad in (-1, classes, 2**40):
+        x, labels = draw(0, (ROWS, classes)), np.array([0, 1, bad, 2, IGNORED])
+        losses, rows = cross_entropy.row_losses(on(x), on(labels), on(np.ones(classes, np.float32)), IGNORED, 0.1)
+        gradient = to_host(cross_entropy.row_gradients(rows, on(np.float32(1.0).reshape(())), None))
+        assert np.isnan(to_host(losses)).tolist() == [False, False, True, False, False]
+        assert np.isnan(gradient).all(axis=1).tolist() == [False, False, True, False, False]
+        assert np.isnan(to_host(cross_entropy.mean_loss(losses, rows)[0]))
+
+
+def test_an_ignored_row_counts_for_nothing_even_if_it_is_nan(on):
+    x, labels = draw(0, (ROWS, 40)), np.array([IGNORED, 1, 2, 3, 4])
+    x[0] = np.nan
+    losses, rows = cross_entropy.row_losses(on(x), on(labels), None, IGNORED, 0.0)
+    mean, divisor = cross_entropy.mean_loss(losses, rows)
+    gradient = to_host(cross_entropy.row_gradients(rows, on(np.float32(1.0).reshape(())), divisor))
+    assert np.isfinite(to_host(mean)) and np.isfinite(gradient).all() and not gradient[0].any()
+
+
+def test_the_mean_of_no_rows_is_nan(on):
+    losses, rows = cross_entropy.row_losses(on(draw(0, (3, 4))), on(np.full(3, IGNORED)), None, IGNORED, 0.0)
+    mean, divisor = cross_entropy.mean_loss(losses, rows)
+    assert np.isnan(to_host(mean)) and to_host(divisor) == 0
+    assert not to_host(cross_entropy.row_gradients(rows, on(np.float32(1.0).reshape(())), divisor)).any()
+
+
+def test_large_logits_do_not_overflow(on):
+    x = np.array([[1e4, 0, -1e4], [-3e38, -3e38, -3e38]], np.float32)
+    losses, rows = cross_entropy.row_losses(on(x), on(np.array([0, 2])), None, IGNORED, 0.0)
+    np.testing.assert_allclose(to_host(losses), [0.0, np.log(3)], rtol=1e-6)
+
+
+def expected_normal(x, gain, shift, eps):
+    x = x.astype(np.float64)
+    mean, rstd = x.mean(axis=1), 1 / np.sqrt(x.var(axis=1) + eps)
+    normal = (x - mean[:, None]) * rstd[:, None]
+    out = normal if gain is None else normal * gain.astype(np.float64)
+    return out if shift is None else out + shift.astype(np.float64), mean, rstd, normal
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("affine", [False, True], ids=["plain", "affine"])
+def test_layer_norm_of_rows(on, dtype, affine):
+    for length in SIZES:
+        x, grad = (draw((length, i), (ROWS, length), dtype, spread=3) for i in range(2))
+        x += DTYPES[dtype].type(2)
+        gain, shift = ((draw(length + i, length, dtype) if affine else None) for i in range(2))
+        device = [on(x), *(None if v is None else on(v) for v in (gain, shift))]
+        y, mean, rstd = layer_norm.normalize_rows(*device, 1e-2)
+        want, want_mean, want_rstd, normal = expected_normal(x, gain, shift, 1e-2)
+        exact = tolerance("f64" if dtype == "f64" else "f32", length)
+        assert_near(mean, want_mean, exact, "mean")
+        assert_near(rstd, want_rstd, exact, "rstd")
+        assert_near(y, want, tolerance(dtype, length) * 2, "y")
+        wide = grad.astype(np.float64)
+        h = wide if gain is None else wide * gain.astype(np.float64)
+        dx = want_rstd[:, None] * (h - h.mean(1, keepdims=True) - normal * (h * normal).mean(1, keepdims=True))
+        got = layer_norm.row_gradients(on(grad), device[0], device[1], mean, rstd)
+        assert_near(got, dx, tolerance(dtype, length) * 4, "dx")
+        dgain, dshift = layer_norm.column_gradients(on(grad), device[0], mean, rstd)
+        assert_near(dgain, (wide * normal).sum(0), exact * 4, "dgain")
+        assert_near(dshift, wide.sum(0), exact * 4, "dshift")
+
+
+def test_many_rows_are_summed_in_parts(on):
+    for rows in (64, 65, 200, 5000):
+        x, grad = (draw((rows, i), (rows, 33)) for i in range(2))
+        _, mean, rstd = layer_norm.normalize_rows(on(x), None, None, 0.0)
+        dgain, dshift = layer_norm.column_gradients(on(grad), on(x), mean, rstd)
+        normal = expected_normal(x, None, None, 0.0)[3]
+        assert_near(dgain, (grad * normal).sum(0), 1e-5, "dgain")
+        assert_near(dshift, grad.astype(np.float64).sum(0), 1e-5, "dshift")
+
+
+def test_rows_far_from_zero(on):
+    x = draw(0, (3, 500)) + np.float32(3000)
+    y, _, _ = layer_norm.normalize_rows(on(x), None, None, 1e-5)
+    assert_near(y, expected_normal(x, None, None, 1e-5)[0], 1e-3, "y")
