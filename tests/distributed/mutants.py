@@ -9,8 +9,8 @@ import warnings
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 
-SUITE_S = 15.0  # a mutant that takes longer hangs
-RANKS_S = 2.0  # how long its ranks wait for each other
+SUITE_S = 20.0  # a mutant that takes longer hangs
+RANKS_S = 5.0  # how long its ranks wait for each other
 RELOADED = ("minigrad.distributed", "minigrad.testing", "tests.distributed")
 
 # What is broken -> module of minigrad.distributed, its text, and what stands there instead.
