@@ -1,6 +1,6 @@
 """All-reduce between two processes: minigrad's shared memory against PyTorch's gloo. Run by hand, with PyTorch:
 
-    python -m tests.benchmarks.allreduce [--rounds 7]
+    python -m tests.benchmarks.allreduce [--rounds 7] [--pin]
 
 Both run in the same two processes and take turns, round by round; the ratios are those of one round. `segment` is an
 array in shared memory, as gradients are; `plain` is any other array, which travels through a staging area.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 
 import numpy as np
 
@@ -20,11 +21,11 @@ SIZES = {"4 KB": 4096, "64 KB": 65536, "1 MB": 2**20, "25 MB": 25 * 2**20}
 CALLS = {"4 KB": 400, "64 KB": 300, "1 MB": 60, "25 MB": 6}
 
 
-def serve(rank, ports, rounds):
+def serve(rank, ports, rounds, pin):
     """One rank; the first prints."""
     import torch
 
-    comm = meet(rank, ports)
+    comm = meet(rank, ports, pin)
     for name, nbytes in SIZES.items():
         segment = comm.empty(nbytes // 4, np.dtype(np.float32))
         plain, theirs = np.zeros(nbytes // 4, np.float32), torch.zeros(nbytes // 4)
@@ -48,13 +49,14 @@ def main():
     """Start the ranks, or be one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--pin", action="store_true", help="give each rank a core of its own")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--ports", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is None:
-        run_ranks("tests.benchmarks.allreduce", ["--rounds", str(options.rounds)])
+        run_ranks("tests.benchmarks.allreduce", sys.argv[1:])
     else:
-        serve(options.rank, options.ports, options.rounds)
+        serve(options.rank, options.ports, options.rounds, options.pin)
 
 
 if __name__ == "__main__":

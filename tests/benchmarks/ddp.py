@@ -1,6 +1,6 @@
 """What data parallelism costs: a step on two ranks against the same step of one rank. Run by hand, with PyTorch:
 
-    python -m tests.benchmarks.ddp [--rounds 7] [--batch 128]
+    python -m tests.benchmarks.ddp [--rounds 7] [--pin] [--batch 128]
 
 The MLP 784-512-512-10 with Adam, at 128 samples a rank. Everything runs in the same two processes, which take turns,
 round by round; the ratios are those of one round. `alone`: rank 0 steps, rank 1 sleeps. `apart`: both step, each for
@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
+import sys
 
 import numpy as np
 
 from tests.benchmarks.ranks import interleaved, meet, run_ranks, spread
 
-CALLS = 25
+CALLS = 50
 
 
 def build(nn):
@@ -64,11 +65,14 @@ def stepper(model, nn, optim, x, y):
     return step
 
 
-def serve(rank, ports, rounds, batch):
+def serve(rank, ports, rounds, batch, pin):
     """One rank; the first prints."""
     import torch
 
-    comm = meet(rank, ports)
+    from minigrad.backend.memory import keep_freed_memory
+
+    keep_freed_memory()
+    comm = meet(rank, ports, pin)
     frameworks = {"minigrad": minigrad_steps(comm, batch), "torch": torch_steps(rank, batch)}
     functions = {}
     for name, (plain, wrapped) in frameworks.items():
@@ -91,13 +95,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, default=128, help="samples a rank")
+    parser.add_argument("--pin", action="store_true", help="give each rank a core of its own")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--ports", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is None:
-        run_ranks("tests.benchmarks.ddp", ["--rounds", str(options.rounds), "--batch", str(options.batch)])
+        run_ranks("tests.benchmarks.ddp", sys.argv[1:])
     else:
-        serve(options.rank, options.ports, options.rounds, options.batch)
+        serve(options.rank, options.ports, options.rounds, options.batch, options.pin)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,17 @@ def run_ranks(module, arguments):
         raise SystemExit("a rank failed")
 
 
-def meet(rank, ports):
-    """The shared-memory communicator of this rank; PyTorch's gloo group is its default group afterwards."""
+def meet(rank, ports, pin):
+    """The shared-memory communicator of this rank; PyTorch's gloo group is its default group afterwards.
+
+    Args:
+        pin: Give each rank a core of its own. On a busy machine they else often share one; but gloo's threads then
+            have to share one with the rank that they serve.
+    """
     import torch
 
+    if pin:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     from minigrad.distributed import ShmCommunicator
     from minigrad.distributed.comm.rendezvous import Rendezvous
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from minigrad.backend.device import CPU
 from minigrad.backend.dtypes import Array
-from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -47,7 +46,8 @@ from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, Dis
 
 Views = list[Array]
 Execute = Callable[[Place], None]
-_SPINS, _YIELD_S, _LONGEST_SLEEP_S, _LIVENESS_S = 50, 1e-3, 1e-3, 0.02
+_SPINS, _YIELD_S, _LIVENESS_S = 20, 1e-3, 0.02
+_SLEEP_RATIO, _LONGEST_SLEEP_S = 0.05, 1e-3  # a sleep is that share of the time waited so far
 _MOST_PLACES = 4096  # remembered at once
 _BARRIER = encode_header(Header(0, "barrier"))
 
@@ -293,7 +293,7 @@ class ShmCommunicator:
         if self.board.all_executed(seq):  # a rank may have failed since
             return
         self._raise_failure()
-        started, looked, spins, nap = 0.0, 0.0, 0, 1e-5
+        started, looked, spins = 0.0, 0.0, 0
         while True:
             self.advance()
             if self.board.all_executed(seq):
@@ -312,8 +312,7 @@ class ShmCommunicator:
             if now - started < _YIELD_S:
                 os.sched_yield()
             else:
-                time.sleep(nap)
-                nap = min(2 * nap, _LONGEST_SLEEP_S)
+                time.sleep(min(_SLEEP_RATIO * (now - started), _LONGEST_SLEEP_S))
 
     # ---------------------------------------------------------------------------------------------------- failure
 
