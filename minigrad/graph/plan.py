@@ -147,7 +147,8 @@ def _walk_to_cycle(left: Mapping[str, PlanNode]) -> list[str]:
         path[name] = None
         name = next(source for source in left[name].sources if source in left)
     names = list(path)
-    return names[names.index(name) :][::-1]
+    first, *rest = names[names.index(name) :]
+    return [first, *reversed(rest)]
 
 
 def _unused(plan: Plan) -> list[str]:

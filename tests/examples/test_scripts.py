@@ -32,3 +32,9 @@ def test_digits_on_two_ranks():
 
 def test_digits_below_the_target():
     assert "(target 0.97)" in run_script("01_digits.py", "--epochs", "1", exit_code=1)
+
+
+def test_graph_writes_its_picture(tmp_path):
+    picture = tmp_path / "graph.dot"
+    assert "(target 0.965)" in run_script("03_graph.py", "--epochs", "1", "--dot", str(picture), exit_code=1)
+    assert picture.read_text().startswith('digraph "digits" {') and "fillcolor" in picture.read_text()

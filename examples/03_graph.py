@@ -1,0 +1,158 @@
+"""A network written down as a graph: its picture, its parts by name, and its training on the handwritten digits.
+
+    python examples/03_graph.py
+    python examples/03_graph.py --dot graph.dot && dot -Tsvg graph.dot > graph.svg
+
+It prints the graph, trains it with an auxiliary head, freezes a part for the last epoch, shows what each node took,
+saves a checkpoint and loads it into a second graph. It exits with 1 below its target, or where a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+import minigrad
+from minigrad import FlowBuilder, Graph, nn, optim
+from minigrad.data import ArrayDataset, DataLoader, digits
+from minigrad.errors import PlanError
+
+BATCH_SIZE = 64
+TARGET_ACCURACY = 0.965
+AUXILIARY_WEIGHT = 0.3
+
+
+def residual(channels: int, label: str) -> Graph:
+    """Two convolutions around which the input takes a short way: (N, C, H, W) -> (N, C, H, W)."""
+    body = nn.Sequential(
+        nn.Conv2d(channels, channels, 3, padding=1),
+        nn.GroupNorm(4, channels),
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, padding=1),
+    )
+    return FlowBuilder("x").also(body).through(nn.ReLU()).label(label).build()
+
+
+def make_model() -> Graph:
+    """A stem, a residual block, an auxiliary head, two kinds of pooling, a head: (N, 1, 8, 8) -> (N, 10)."""
+    minigrad.manual_seed(0)
+    auxiliary = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    return (
+        FlowBuilder("image")
+        .through(nn.Conv2d(1, 16, 3, padding=1))
+        .tag("stem")
+        .through(nn.ReLU())
+        .through(residual(16, "block"))
+        .fork(auxiliary)
+        .tag("auxiliary")
+        .split([nn.AvgPool2d(2), nn.MaxPool2d(2)])
+        .merge("cat")
+        .through(nn.Flatten())
+        .through(nn.Linear(2 * 16 * 4 * 4, 10))
+        .tag("logits")
+        .label("digits")
+        .build()
+    )
+
+
+def show_faults() -> bool:
+    """What a plan with several faults is told; whether all of them were."""
+    try:
+        FlowBuilder("image").split([nn.Tanh(), nn.ReLU()]).tag("branches").input("unused").build()
+    except PlanError as error:
+        print(error, end="\n\n")
+        return len(error.faults) == 3
+    return False
+
+
+def train_epoch(graph: Graph, loader: DataLoader, optimizer: optim.Optimizer, bar: tqdm) -> float:
+    """The mean loss of an epoch."""
+    loss_fn, total, count = nn.CrossEntropyLoss(), 0.0, 0
+    for images, labels in loader:
+        optimizer.zero_grad()
+        output = graph.forward_batch((images, labels))  # takes its inputs, and leaves the labels
+        loss = loss_fn(output, labels) + AUXILIARY_WEIGHT * loss_fn(graph.tagged("auxiliary"), labels)
+        loss.backward()
+        optimizer.step()
+        total, count = total + loss.item() * len(labels), count + len(labels)
+        bar.update()
+    return total / count
+
+
+def accuracy(graph: Graph, test: ArrayDataset) -> float:
+    """The share of the test set that is classified right."""
+    images, labels = (minigrad.Tensor(array) for array in test.arrays)
+    with minigrad.no_grad():
+        return float((graph(images).argmax(dim=1) == labels).sum().item()) / len(labels)
+
+
+def train(graph: Graph, epochs: int) -> bool:
+    """Train, the last epoch with a frozen stem; whether that stayed as it was."""
+    loader = DataLoader(digits("train"), BATCH_SIZE, shuffle=True, seed=0)
+    test = digits("test")
+    optimizer = optim.AdamW(graph.parameters(), lr=3e-3)
+    graph.enable_profiling()
+    before = np.zeros(0)
+    with tqdm(total=epochs * len(loader), leave=False, disable=None) as bar:
+        for epoch in range(epochs):
+            if epoch == epochs - 1:
+                graph.freeze("stem")
+                before = graph.get_parameter("stem.weight").detach().numpy().copy()
+            loss = train_epoch(graph, loader, optimizer, bar)
+            with tqdm.external_write_mode():
+                print(f"epoch {epoch + 1}: loss {loss:.4f}, accuracy {accuracy(graph, test):.4f}", flush=True)
+    return bool((graph.get_parameter("stem.weight").detach().numpy() == before).all())
+
+
+def show_times(graph: Graph) -> None:
+    """The slowest nodes first."""
+    times = sorted(graph.node_times().items(), key=lambda item: -item[1].total_s)
+    print("\nnode                      runs   mean ms")
+    for name, time in times[:6]:
+        print(f"{name:24} {time.count:5} {time.mean_s * 1e3:9.3f}")
+
+
+def same_after_a_checkpoint(graph: Graph, images: minigrad.Tensor) -> bool:
+    """Whether a second graph computes the same bits once it has loaded what the first one saved."""
+    twin = make_model()
+    with tempfile.TemporaryDirectory() as folder:
+        graph.save_checkpoint(Path(folder) / "digits.safetensors")
+        report = twin.load_checkpoint(Path(folder) / "digits.safetensors")
+    print(f"\ncheckpoint: {len(report.loaded)} loaded, {len(report.skipped)} skipped, {len(report.missing)} missing")
+    with minigrad.no_grad():
+        return bool((twin(images).numpy() == graph(images).numpy()).all())
+
+
+def main() -> int:
+    """Read the command line, show the graph, train it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--dot", type=Path, help="write the picture for Graphviz here, coloured by time")
+    parser.add_argument("--smoke", action="store_true", help="two epochs, a lower target: takes seconds")
+    options = parser.parse_args()
+    epochs, target = (2, 0.8) if options.smoke else (options.epochs, TARGET_ACCURACY)
+    told = show_faults()
+    graph = make_model()
+    print(graph.to_text(), end="\n\n")
+    print(graph.to_dot(), end="\n\n")
+    stayed = train(graph, epochs)
+    print()
+    print(graph.summary())
+    show_times(graph)
+    if options.dot is not None:
+        options.dot.write_text(graph.to_dot(graph.node_times()) + "\n")
+    test = digits("test")
+    same = same_after_a_checkpoint(graph, minigrad.Tensor(test.arrays[0]))
+    reached = accuracy(graph, test)
+    print(f"faults of a plan told at once: {told}; frozen part unchanged: {stayed}; same after a checkpoint: {same}")
+    print(f"test accuracy: {reached:.4f} (target {target})")
+    return 0 if told and stayed and same and reached >= target else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
