@@ -48,7 +48,7 @@ def load(graphs: Sequence[PlanModule], file: str | os.PathLike[str], strict: boo
     skipped = {name: why for name, x in tensors.items() if (why := _misfit(own.get(name), x)) is not None}
     fitting = {name: x for name, x in tensors.items() if name not in skipped}
     for graph in graphs:
-        graph.load_state_dict(tensors if strict else fitting, strict)
+        PlanModule.load_state_dict(graph, tensors if strict else fitting, strict)  # of this replica alone
     missing = tuple(name for name in own if name not in tensors)
     return CheckpointReport(tuple(name for name in own if name in fitting), skipped, missing)
 

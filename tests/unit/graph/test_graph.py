@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minigrad import FlowBuilder, Graph, Tensor, nn, no_grad
-from minigrad.distributed import SoloCommunicator, SyncBatchNorm, convert_sync_batchnorm
+from minigrad.distributed import Ddp, SoloCommunicator, SyncBatchNorm, convert_sync_batchnorm
 from minigrad.errors import ArgumentError, DtypeError, PlanError, ShapeError
 from minigrad.graph import Plan, PlanNode
 from minigrad.testing import assert_close
@@ -209,6 +209,27 @@ def test_replicas_follow(graph):
         replica.forward_batch(batch()).mean().backward()
     graph.zero_grad()
     assert all(param.grad is None for replica in graph.replicas for param in replica.parameters())
+
+
+def test_replicas_are_combined_by_ddp(graph):
+    """Half a batch each, weighted, gives the gradient of the whole; frozen alike, they stay alike."""
+    graph.eval()  # in training, the batch norm of each replica would see statistics of its own
+    alone, twin = copy.deepcopy(graph), graph.replicate("cpu")
+    graph.attach(twin)
+    graph.freeze("encoder.hidden")
+    alone.freeze("encoder.hidden")
+    ddp = Ddp.wrap(graph.replicas, ["cpu", "cpu"])
+    whole = batch(5)
+    for replica, part in zip(graph.replicas, (slice(0, 3), slice(3, 5))):
+        output = replica.forward_batch({name: x[part] for name, x in whole.items()})
+        (output.mean() + replica.tagged("aux").mean()).backward()
+    ddp.weighted_all_reduce_gradients([3, 2])
+    (alone.forward_batch(whole).mean() + alone.tagged("aux").mean()).backward()
+    for (name, param), expected in zip(twin.named_parameters(), alone.parameters()):
+        if name.startswith("encoder.hidden"):
+            assert param.grad is None and expected.grad is None
+        else:
+            assert_close(param.grad, expected.grad, tolerance=1e-6, what=name)
 
 
 def test_what_can_not_be_a_replica(graph):
