@@ -143,9 +143,7 @@ def largest_remainder(total: int, shares: Shares) -> list[int]:
     """
     check_integer("largest_remainder", "total", total, 0)
     check_shares("largest_remainder", shares)
-    ratios = [share.as_integer_ratio() for share in shares]
-    common = math.lcm(*(denominator for _, denominator in ratios))
-    weights = [numerator * (common // denominator) for numerator, denominator in ratios]
+    weights = whole_weights(shares)
     whole = sum(weights)
     parts = [divmod(int(total) * weight, whole) for weight in weights]
     counts = [floor for floor, _ in parts]
@@ -153,6 +151,13 @@ def largest_remainder(total: int, shares: Shares) -> list[int]:
     for i in order[: int(total) - sum(counts)]:
         counts[i] += 1
     return counts
+
+
+def whole_weights(values: Sequence[float | Fraction]) -> list[int]:
+    """Integers in exactly the proportions of finite values: those times their common denominator."""
+    ratios = [value.as_integer_ratio() for value in values]
+    common = math.lcm(*(denominator for _, denominator in ratios))
+    return [numerator * (common // denominator) for numerator, denominator in ratios]
 
 
 def check_shares(who: str, shares: Shares) -> None:

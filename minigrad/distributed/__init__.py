@@ -1,5 +1,11 @@
 """Data-parallel training: ranks and their collectives, buckets, the reducer, replicas."""
 
+from minigrad.distributed.balance.allocation import allocate
+from minigrad.distributed.balance.balancer import Balancer
+from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
+from minigrad.distributed.balance.cost import CostModel, Reading
+from minigrad.distributed.balance.plan import Balance, BalanceConfig
+from minigrad.distributed.balance.shares import compute_shard_sizes, rebalance
 from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
@@ -29,12 +35,18 @@ from minigrad.distributed.run import run
 DDP = DistributedDataParallel
 
 __all__ = [
+    "Balance",
+    "BalanceConfig",
+    "Balancer",
     "BucketPlan",
+    "CadenceConfig",
     "Communicator",
     "CompressionState",
+    "CostModel",
     "DDP",
     "Ddp",
     "DistributedDataParallel",
+    "ElChe",
     "Fault",
     "FaultInjecting",
     "GradBucket",
@@ -42,6 +54,7 @@ __all__ = [
     "MpiCommunicator",
     "NcclCommunicator",
     "NcclDevices",
+    "Reading",
     "Recording",
     "ReduceOp",
     "ShmCommunicator",
@@ -50,13 +63,16 @@ __all__ = [
     "ThreadCommunicator",
     "ThreadWorld",
     "Work",
+    "allocate",
     "allreduce_hook",
     "average_gradients",
     "bf16_compress_hook",
+    "compute_shard_sizes",
     "convert_sync_batchnorm",
     "fp16_compress_hook",
     "fp16_predivide_hook",
     "init",
     "plan_buckets",
+    "rebalance",
     "run",
 ]

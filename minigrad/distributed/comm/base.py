@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -182,6 +183,12 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Give everything back; idempotent. Later calls raise."""
+
+
+def waiting(comm: Communicator) -> AbstractContextManager[None]:
+    """Around a wait of the caller's stream for what ran on another one, where the communicator times waits."""
+    timed: AbstractContextManager[None] = comm.waiting() if hasattr(comm, "waiting") else nullcontext()
+    return timed
 
 
 def check_headers(comm: Communicator, layout: str = "") -> None:

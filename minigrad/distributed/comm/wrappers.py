@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import Clock, Communicator, Work, check_headers, encode_object
+from minigrad.distributed.comm.base import Clock, Communicator, Work, check_headers, encode_object, waiting
 
 Make = Callable[[], Any]
 
@@ -104,6 +105,10 @@ class Wrapper:
     def check_headers(self, layout: str = "") -> None:
         """Compare what the ranks have called, where the inner communicator does not do so in each call."""
         check_headers(self.inner, layout)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Around a wait of the caller's stream; timed where the inner communicator times waits."""
+        return waiting(self.inner)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""

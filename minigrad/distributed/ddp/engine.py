@@ -18,7 +18,7 @@ import numpy as np
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array, accumulator_dtype
 from minigrad.backend.stream import CommStream
-from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.base import Communicator, Work, waiting
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.passes import Pass
 
@@ -97,7 +97,7 @@ class DevicePass(Pass):
         exact: bool,
     ) -> None:
         self._side, self._device_vector, self._exact = side, vector, exact
-        self._rank = comm.rank
+        self._comm, self._rank = comm, comm.rank
         self._weights: dict[np.dtype[Any], Array] = {}
         self._host_vector: np.ndarray[Any, Any] | None = None
         super().__init__(comm, plan, samples, active, used)
@@ -164,4 +164,5 @@ class DevicePass(Pass):
         """Let what the caller's stream does next come after every bucket."""
         with self._side.current():
             super().wait()
-        self._side.join()
+        with waiting(self._comm):
+            self._side.join()

@@ -1,0 +1,47 @@
+"""Unequal ranks: how much of each batch, and how many batches, each of them gets. Pure, but for `balancer`."""
+
+from minigrad.distributed.balance.allocation import allocate, step_s
+from minigrad.distributed.balance.balancer import Balancer, Timeline
+from minigrad.distributed.balance.cadence import CadenceConfig, ElChe, clamp_total
+from minigrad.distributed.balance.cost import CostModel, Reading, calibration_sizes, fit_cost, median_cost
+from minigrad.distributed.balance.journal import Decision, Journal, replay
+from minigrad.distributed.balance.meter import Metered
+from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
+from minigrad.distributed.balance.shares import (
+    SpeedHint,
+    compute_shard_sizes,
+    default_min_ratio,
+    hint_ratios,
+    is_balanced,
+    rebalance,
+    relative_speeds,
+)
+
+__all__ = [
+    "Balance",
+    "BalanceConfig",
+    "Balancer",
+    "CadenceConfig",
+    "CostModel",
+    "Decision",
+    "ElChe",
+    "Journal",
+    "Metered",
+    "Plan",
+    "Reading",
+    "SpeedHint",
+    "Timeline",
+    "allocate",
+    "calibration_sizes",
+    "clamp_total",
+    "compute_shard_sizes",
+    "default_min_ratio",
+    "fit_cost",
+    "hint_ratios",
+    "is_balanced",
+    "median_cost",
+    "rebalance",
+    "relative_speeds",
+    "replay",
+    "step_s",
+]

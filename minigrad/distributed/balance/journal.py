@@ -1,0 +1,147 @@
+"""A run's readings and decisions as JSON lines, and the same decisions from the same readings again.
+
+The first line names the state machine, the number of ranks and the configuration; each line after it is one step:
+what went in, and what was decided, with the reason. Floats are written so that they read back to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
+from minigrad.distributed.balance.cost import Reading
+from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
+from minigrad.distributed.balance.shares import SpeedHint
+from minigrad.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a step led to.
+
+    Attributes:
+        counts: Shards in samples, or batches, of each rank; empty before the first decision.
+        reason: Why.
+    """
+
+    counts: tuple[int, ...]
+    reason: str
+
+
+class Journal:
+    """Writes one state machine's run.
+
+    Args:
+        stream: Where lines go; it is flushed after each.
+        state: The state before the first step.
+
+    Example:
+        >>> import io
+        >>> stream, balance = io.StringIO(), Balance.start(2, BalanceConfig(calibration_steps=1))
+        >>> journal = Journal(stream, balance)
+        >>> balance, plan, reason = balance.observe(8, [Reading(4, 1.0), Reading(4, 3.0)])
+        >>> journal.observed(8, [Reading(4, 1.0), Reading(4, 3.0)], plan, reason)
+        >>> replay(stream.getvalue().splitlines())[0].counts
+        (6, 2)
+    """
+
+    def __init__(self, stream: TextIO, state: Balance | ElChe) -> None:
+        self._stream = stream
+        kind = "balance" if isinstance(state, Balance) else "cadence"
+        config: dict[str, Any] = {**asdict(state.config), "speed_hint": _hint_data(state.config.speed_hint)}
+        self._write({"kind": kind, "world_size": state.world_size, "config": config})
+
+    def observed(self, batch_size: int, readings: Sequence[Reading | None], plan: Plan, reason: str) -> None:
+        """Note a `Balance.observe`."""
+        rows = [None if reading is None else [reading.samples, reading.seconds] for reading in readings]
+        self._write({"batch_size": batch_size, "readings": rows, "counts": plan.shards, "reason": reason})
+
+    def reported(
+        self,
+        wall_ms: Sequence[float],
+        batch_counts: Sequence[int],
+        sync_ms: float,
+        counts: Sequence[int],
+        reason: str,
+        *,
+        allow_growth: bool = True,
+    ) -> None:
+        """Note an `ElChe.report_timing`."""
+        entry = {"wall_ms": list(wall_ms), "batch_counts": list(batch_counts), "sync_ms": sync_ms}
+        self._write({**entry, "allow_growth": allow_growth, "counts": counts, "reason": reason})
+
+    def nudged(self, factor: float, counts: Sequence[int], reason: str) -> None:
+        """Note an `ElChe.nudge_anchor_down`."""
+        self._write({"nudge": factor, "counts": counts, "reason": reason})
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        self._stream.write(json.dumps(entry) + "\n")
+        self._stream.flush()
+
+
+def replay(lines: Iterable[str]) -> list[Decision]:
+    """Decide again from the readings of a journal.
+
+    Returns:
+        The decision of each step.
+
+    Raises:
+        ArgumentError: a line that is no journal's, or a decision that is not the recorded one; the line is named.
+    """
+    decisions: list[Decision] = []
+    state: Balance | ElChe | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            if state is None:
+                state = _start(entry)
+                continue
+            state, counts, reason = _step(state, entry)
+            recorded = Decision(tuple(entry["counts"]), entry["reason"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(f"replay: expected a journal's line, got line {number}: {error!r}") from error
+        if recorded != Decision(counts, reason):
+            raise ArgumentError(
+                f"replay: expected {recorded} of line {number} again, got {Decision(counts, reason)}: "
+                "the journal was changed, or the code that decides"
+            )
+        decisions.append(recorded)
+    return decisions
+
+
+def _start(entry: Mapping[str, Any]) -> Balance | ElChe:
+    config = {**entry["config"], "speed_hint": _hint_of(entry["config"]["speed_hint"])}
+    if entry["kind"] == "cadence":
+        return ElChe.start(entry["world_size"], CadenceConfig(**config))
+    if entry["kind"] != "balance":
+        raise ArgumentError(f"replay: expected kind 'balance' or 'cadence', got {entry['kind']!r}")
+    caps = config["caps"]
+    config["caps"] = None if caps is None else tuple(caps)
+    return Balance.start(entry["world_size"], BalanceConfig(**config))
+
+
+def _step(state: Balance | ElChe, entry: Mapping[str, Any]) -> tuple[Balance | ElChe, tuple[int, ...], str]:
+    if isinstance(state, Balance):
+        readings = [None if row is None else Reading(*row) for row in entry["readings"]]
+        balance, plan, reason = state.observe(entry["batch_size"], readings)
+        return balance, plan.shards, reason
+    if "nudge" in entry:
+        return state.nudge_anchor_down(entry["nudge"])
+    return state.report_timing(
+        entry["wall_ms"], entry["batch_counts"], entry["sync_ms"], allow_growth=entry["allow_growth"]
+    )
+
+
+def _hint_data(hint: SpeedHint | None) -> Any:
+    return [list(pair) for pair in hint.items()] if isinstance(hint, Mapping) else hint
+
+
+def _hint_of(data: Any) -> SpeedHint | None:
+    if data is None:
+        return None
+    if data and isinstance(data[0], list) or not data:
+        return {int(rank): speed for rank, speed in data}
+    return (data[0], data[1])

@@ -1,0 +1,242 @@
+"""The balance of a run as a state machine: readings in, new state, plan and reason out. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from minigrad.data.plan import check_integer
+from minigrad.distributed.balance.allocation import allocate, step_s
+from minigrad.distributed.balance.cost import CostModel, History, Reading, calibration_sizes, median_cost, settle
+from minigrad.distributed.balance.shares import (
+    SpeedHint,
+    check_caps,
+    check_min_ratio,
+    check_number,
+    compute_shard_sizes,
+    hint_ratios,
+    rebalance,
+)
+from minigrad.errors import ArgumentError
+
+_ROUNDING = 1e-9  # samples: 0.07 · 100 is meant to be 7
+
+
+@dataclass(frozen=True)
+class BalanceConfig:
+    """How a batch is balanced over ranks.
+
+    Attributes:
+        calibration_steps: The first decision comes after so many steps, >= 1.
+        interval_steps: And then one after so many each, >= 1.
+        window_steps: Readings of a rank that are kept, at most the interval; None means the interval.
+        min_ratio: The smallest share of a rank; None means min(0.05, 0.5/world_size). Binds shares: a batch may be too
+            small for a whole sample.
+        hysteresis: A new plan has to make the step faster by this fraction, in [0, 1); the first is taken anyhow.
+        caps: The most samples that each rank can hold, None for no limit.
+        granularity: Shards are multiples of it where the batch is.
+        speed_hint: What to begin with; see `relative_speeds`.
+    """
+
+    calibration_steps: int = 10
+    interval_steps: int = 50
+    window_steps: int | None = None
+    min_ratio: float | None = None
+    hysteresis: float = 0.01
+    caps: tuple[int | None, ...] | None = None
+    granularity: int = 1
+    speed_hint: SpeedHint | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("calibration_steps", "interval_steps", "granularity"):
+            check_integer("BalanceConfig", name, getattr(self, name), 1)
+        if self.window_steps is not None:
+            check_integer("BalanceConfig", "window_steps", self.window_steps, 1)
+            if self.window_steps > self.interval_steps:
+                raise ArgumentError(
+                    f"BalanceConfig: expected window_steps <= interval_steps, got {self.window_steps} > "
+                    f"{self.interval_steps}: readings from before a plan say little about the one after"
+                )
+        if self.min_ratio is not None:
+            check_min_ratio("BalanceConfig", self.min_ratio, 1)
+        if not check_number("BalanceConfig", "hysteresis", self.hysteresis) < 1.0:
+            raise ArgumentError(f"BalanceConfig: expected hysteresis in [0, 1), got {self.hysteresis!r}")
+
+    @property
+    def window(self) -> int:
+        """Readings of a rank that are kept."""
+        return self.interval_steps if self.window_steps is None else self.window_steps
+
+    def is_due(self, step: int) -> bool:
+        """Whether a decision comes after so many steps.
+
+        Example:
+            >>> [step for step in range(200) if BalanceConfig().is_due(step)]
+            [10, 60, 110, 160]
+        """
+        return step >= self.calibration_steps and (step - self.calibration_steps) % self.interval_steps == 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A division of the batch.
+
+    Attributes:
+        ratios: The share of each rank, of sum 1.
+        batch_size: What it was made for; 0 before the first decision.
+        shards: The samples of each rank at that batch size, empty before the first decision.
+        costs: The models that it rests on, empty before the first decision.
+    """
+
+    ratios: tuple[float, ...]
+    batch_size: int = 0
+    shards: tuple[int, ...] = ()
+    costs: tuple[CostModel, ...] = ()
+
+    @property
+    def expected_step_s(self) -> float:
+        """Seconds that the slowest rank should take; 0 before the first decision."""
+        return step_s(self.shards, self.costs)
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The state of the balance of one run; `observe` gives the next.
+
+    Attributes:
+        plan: In use, once calibration is over.
+        step: Steps observed so far.
+        histories: What is known of each rank.
+        batch_size: The largest batch since the last decision.
+
+    Example:
+        >>> balance = Balance.start(2, BalanceConfig(calibration_steps=2))
+        >>> for _ in range(2):
+        ...     shards = balance.shard_sizes(40)
+        ...     readings = [Reading(n, n * speed) for n, speed in zip(shards, (0.1, 0.3))]
+        ...     balance, plan, reason = balance.observe(40, readings)
+        >>> plan.shards, reason
+        ((30, 10), 'step 2: (20, 20) would take 6 s, (30, 10) takes 3 s')
+    """
+
+    config: BalanceConfig
+    plan: Plan
+    histories: tuple[History, ...]
+    step: int = 0
+    batch_size: int = 0
+
+    @staticmethod
+    def start(world_size: int, config: BalanceConfig | None = None) -> Balance:
+        """The state before the first step: equal shares, or those of the speed hint.
+
+        Raises:
+            ArgumentError: a configuration that does not fit the number of ranks.
+        """
+        config = config if config is not None else BalanceConfig()
+        check_integer("Balance", "world_size", world_size, 1)
+        floor = check_min_ratio("Balance", config.min_ratio, world_size)
+        check_caps("Balance", config.caps, world_size, 0)
+        hint = config.speed_hint
+        ratios = rebalance([1.0] * world_size, 0.0) if hint is None else hint_ratios(world_size, hint, floor)
+        return Balance(config, Plan(ratios), (History(),) * world_size)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.histories)
+
+    @property
+    def is_calibrating(self) -> bool:
+        """Whether the first decision is still to come."""
+        return self.step < self.config.calibration_steps
+
+    @property
+    def throughput(self) -> tuple[float, ...]:
+        """Samples per second of each rank at its present shard; zeros before the first decision."""
+        shards, costs = self.plan.shards, self.plan.costs
+        if not shards:
+            return (0.0,) * self.world_size
+        seconds = [cost.time_s(size) for cost, size in zip(costs, shards)]
+        return tuple(size / s if s else 0.0 for size, s in zip(shards, seconds))
+
+    def shard_sizes(self, batch_size: int) -> tuple[int, ...]:
+        """The samples of each rank in the coming step.
+
+        Raises:
+            ArgumentError: a negative batch, or one that the caps leave no room for.
+        """
+        caps, granularity = self.config.caps, self.config.granularity
+        if self.is_calibrating:
+            return calibration_sizes(batch_size, self.plan.ratios, self.step, caps=caps, granularity=granularity)
+        if batch_size == self.plan.batch_size and self.plan.shards:
+            return self.plan.shards
+        return compute_shard_sizes(batch_size, self.plan.ratios, caps=caps, granularity=granularity)
+
+    def observe(self, batch_size: int, readings: Sequence[Reading | None]) -> tuple[Balance, Plan, str]:
+        """Take in one step.
+
+        Args:
+            batch_size: Samples of all ranks together.
+            readings: Of each rank; None where it had no samples or could not be measured.
+
+        Returns:
+            The new state, the plan for the steps to come, and why it is this one.
+
+        Raises:
+            ArgumentError: not one reading a rank, or a negative batch.
+        """
+        check_integer("observe", "batch_size", batch_size, 0)
+        if len(readings) != self.world_size:
+            raise ArgumentError(f"observe: expected {self.world_size} readings, one a rank, got {len(readings)}")
+        window = self.config.window
+        histories = tuple(
+            history if reading is None else history.add(reading, window)
+            for history, reading in zip(self.histories, readings)
+        )
+        largest = max(self.batch_size, batch_size)
+        seen = replace(self, histories=histories, step=self.step + 1, batch_size=largest)
+        if not self.config.is_due(seen.step):
+            return seen, self.plan, f"step {seen.step}: no decision is due"
+        settled = [settle(history) for history in histories]
+        plan, reason = seen._decide([model for _, model in settled])
+        kept = tuple(history for history, _ in settled)
+        return replace(seen, plan=plan, histories=kept, batch_size=0), plan, f"step {seen.step}: {reason}"
+
+    def _decide(self, models: Sequence[CostModel | None]) -> tuple[Plan, str]:
+        known = [model for model in models if model is not None]
+        if not known or not self.batch_size:
+            return self.plan, "no rank was measured, so the shares stay"
+        costs = tuple(model if model is not None else median_cost(known) for model in models)
+        present, best = self._present_sizes(), self._best_sizes(costs)
+        present_s, best_s = step_s(present, costs), step_s(best, costs)
+        unknown = [rank for rank, model in enumerate(models) if model is None]
+        note = f"; ranks {unknown}, not measured, count as the median" if unknown else ""
+        if self.plan.shards and best_s >= present_s * (1.0 - self.config.hysteresis):
+            plan = replace(self.plan, costs=costs) if self.batch_size == self.plan.batch_size else self.plan
+            return plan, (
+                f"{_listed(present)} stays: {present_s:.4g} s, and {_listed(best)} would take {best_s:.4g} s, "
+                f"not {self.config.hysteresis:.3g} less{note}"
+            )
+        ratios = rebalance(best, self.config.min_ratio)
+        reason = f"{_listed(present)} would take {present_s:.4g} s, {_listed(best)} takes {best_s:.4g} s{note}"
+        return Plan(ratios, self.batch_size, best, costs), reason
+
+    def _present_sizes(self) -> tuple[int, ...]:
+        if self.batch_size == self.plan.batch_size and self.plan.shards:
+            return self.plan.shards
+        caps, granularity = self.config.caps, self.config.granularity
+        return compute_shard_sizes(self.batch_size, self.plan.ratios, caps=caps, granularity=granularity)
+
+    def _best_sizes(self, costs: Sequence[CostModel]) -> tuple[int, ...]:
+        config, total = self.config, self.batch_size
+        floor = math.floor(check_min_ratio("Balance", config.min_ratio, self.world_size) * total + _ROUNDING)
+        limits = check_caps("Balance", config.caps, self.world_size, total)
+        at_least = [min(floor, limit) for limit in limits]
+        return allocate(total, costs, caps=config.caps, at_least=at_least, granularity=config.granularity)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """Sizes for a reason: all, or the ends of many."""
+    shown = list(map(str, sizes)) if len(sizes) <= 8 else [*map(str, sizes[:4]), "...", *map(str, sizes[-3:])]
+    return f"({', '.join(shown)})"
