@@ -103,7 +103,7 @@ class Graph(PlanModule):
         return (self, *self._others)
 
     def replicate(self: Self, device: Device | str) -> Self:
-        """A copy on a device, with parameters and buffers of its own; it has no replicas, and is none until attached."""
+        """A copy on a device, with parameters and buffers of its own; it is no replica until attached."""
         return copy.deepcopy(self).to(device)
 
     def attach(self, *others: Graph) -> None:
