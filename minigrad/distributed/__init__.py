@@ -30,6 +30,7 @@ from minigrad.distributed.ddp.hooks import (
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.replicas import Ddp, ListCollectives
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
+from minigrad.distributed.inspect.fingerprint import replicas_agree
 from minigrad.distributed.run import run
 
 DDP = DistributedDataParallel
@@ -74,5 +75,6 @@ __all__ = [
     "init",
     "plan_buckets",
     "rebalance",
+    "replicas_agree",
     "run",
 ]
