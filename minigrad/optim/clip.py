@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,22 +46,52 @@ def clip_grad_norm_(
         DtypeError: something that is no tensor.
         NonFiniteError: error_if_nonfinite, and it is; the gradients are as they were.
     """
-    _check_limit("clip_grad_norm_", "max_norm", max_norm)
-    _check_limit("clip_grad_norm_", "norm_type", norm_type, low_allowed=False)
     check_switch("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
-    gradients = _gradients("clip_grad_norm_", parameters)
+    return _clip("clip_grad_norm_", [parameters], max_norm, norm_type, error_if_nonfinite)
+
+
+def clip_replicas_grad_norm_(
+    replicas: Sequence[Iterable[Tensor]], max_norm: float, norm_type: float = 2.0
+) -> Tensor:
+    """Clip replicas that hold the same gradients, all by the factor of the first one.
+
+    GPUs of different models may round a norm differently; by one factor the replicas keep the same bits.
+
+    Args:
+        replicas: The parameters of each, at least one.
+        max_norm, norm_type: See `clip_grad_norm_`.
+
+    Returns:
+        The norm before clipping, where the first replica lives.
+
+    Raises:
+        ArgumentError, DtypeError: see `clip_grad_norm_`.
+    """
+    return _clip("clip_replicas_grad_norm_", replicas, max_norm, norm_type, False)
+
+
+def _clip(
+    who: str,
+    replicas: Sequence[Tensor | Iterable[Tensor]],
+    max_norm: float,
+    norm_type: float,
+    error_if_nonfinite: bool,
+) -> Tensor:
+    _check_limit(who, "max_norm", max_norm)
+    _check_limit(who, "norm_type", norm_type, low_allowed=False)
+    gradients, *others = [_gradients(who, parameters) for parameters in replicas]
     if not gradients:
         return Tensor(np.zeros((), np.float32))
     with device_of(gradients[0]).current() as xp:
         norm = _norm(gradients, float(norm_type))
         if error_if_nonfinite and not xp.isfinite(norm):
             raise NonFiniteError(
-                f"clip_grad_norm_: expected a finite norm of the gradients, got {float(norm)}: "
+                f"{who}: expected a finite norm of the gradients, got {float(norm)}: "
                 "look for it in the loss, or pass error_if_nonfinite=False"
             )
         factor = xp.minimum(float(max_norm) / (norm + 1e-6), 1.0)
     if xp is not np or not factor == 1.0:  # where looking costs nothing, a pass over the gradients is saved
-        for grad in gradients:
+        for grad in itertools.chain(gradients, *others):
             _scale(grad, factor)
     return Tensor(norm)
 

@@ -11,6 +11,7 @@ from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.base import check_root
 from minigrad.distributed.ddp.agreement import check_unchanged, describe, first_difference, identities
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
@@ -120,17 +121,23 @@ class Ddp:
                 mark_changed(param)
         self._sync_buffers()
 
-    def sync_buffers(self) -> None:
-        """Overwrite the buffers of all replicas, such as running statistics, in place, by those of replica 0."""
-        self._check()
-        self._sync_buffers()
+    def sync_buffers(self, root: int = 0) -> None:
+        """Overwrite the buffers of all replicas, such as running statistics, in place, by those of one of them.
 
-    def _sync_buffers(self) -> None:
+        Raises:
+            ArgumentError: root is no replica's number.
+        """
+        check_root("sync_buffers", 0, root, self.world_size)
+        self._check()
+        self._sync_buffers(root)
+
+    def _sync_buffers(self, root: int = 0) -> None:
         self._check_agreement()
         for same in zip(*(list(model.buffers()) for model in self.models)):
-            self._collectives.broadcast([buffer.data for buffer in same], 0)
-            for buffer in same[1:]:
-                mark_changed(buffer)
+            self._collectives.broadcast([buffer.data for buffer in same], root)
+            for rank, buffer in enumerate(same):
+                if rank != root:
+                    mark_changed(buffer)
 
     # ------------------------------------------------------------------------------------------- gradients
 
@@ -169,17 +176,34 @@ class Ddp:
             raise ArgumentError(f"{who}: expected a batch count above 0, got {list(batch_counts)}")
         self._combine(who, counts)
 
+    def sum_gradients(self, factor: float = 1.0) -> None:
+        """Replace the gradients of each replica by their sum over the replicas, times a factor.
+
+        That is for a loss whose graph spans the replicas: what it gave each of them are parts of one gradient. A
+        replica's missing gradient counts as zero; one that no replica has stays None.
+
+        Raises:
+            ArgumentError: the factor is no finite number >= 0.
+            LayoutError, ReplicaMismatchError: see `all_reduce_gradients`.
+        """
+        weight = check_samples("sum_gradients: factor", factor)
+        self._check()
+        self._add_up(self._used("sum_gradients", [0.0] * self.world_size), [weight] * self.world_size)
+
     def _combine(self, who: str, counts: list[float]) -> None:
         self._check()
-        used = self._used(who, counts)
         total = math.fsum(counts)
+        self._add_up(self._used(who, counts), [weight_of(count, total) for count in counts])
+
+    def _add_up(self, used: set[int], weights: list[float]) -> None:
+        """Replace the gradients of these parameters by their weighted sum, bucket by bucket."""
         for bucket in self.plan.buckets:
             if used.isdisjoint(bucket.entries):
                 continue
-            for layout, device, count in zip(self._layouts, self.devices, counts):
+            for layout, device, weight in zip(self._layouts, self.devices, weights):
                 with device.current():
                     fill_missing(layout.params_of(bucket))
-                    scale(layout.gradients(bucket), weight_of(count, total))
+                    scale(layout.gradients(bucket), weight)
             self._collectives.all_reduce([layout.gradients(bucket) for layout in self._layouts])
         for layout in self._layouts:
             for i in used:
