@@ -187,7 +187,7 @@ class _Softmax(NamedTuple):
 
 def _softmax(x: Array) -> _Softmax:
     xp = array_module(x)
-    rows = widened(_class_rows(x))
+    rows = xp.ascontiguousarray(widened(_class_rows(x)))  # Labels.places count elements in row order
     shifted = rows - rows.max(axis=1, keepdims=True)
     exps = xp.exp(shifted)
     total = row_sum(exps)

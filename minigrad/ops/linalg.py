@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.autograd import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, widened
+from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.operands import TensorLike, column_sum, operands, same_device, unbroadcast
 from minigrad.tensor import Tensor, record
@@ -44,17 +44,22 @@ def rmatmul(y: Tensor, x: TensorLike) -> Tensor:
 
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """a @ b on arrays; `dot` has less overhead than `matmul` on two matrices."""
-    if a.ndim == 2 and b.ndim == 2:
-        return a.dot(b, out)
-    xp = array_module(a)
-    if xp is not np and a.dtype.name == "bfloat16":  # CuPy multiplies it by matrices only, not by batches
-        wide = xp.matmul(widened(a), widened(b)).astype(a.dtype)
-        if out is None:
-            return wide
-        out[...] = wide
-        return out
-    return xp.matmul(a, b, out=out)
+    """a @ b on arrays, in their dtype; `dot` has less overhead than `matmul` on two matrices."""
+    matrices = a.ndim == 2 and b.ndim == 2
+    if a.dtype.itemsize == 2 and is_float(a.dtype):
+        # NumPy has no BLAS for it, and no matmul that keeps bfloat16; CuPy no batches of bfloat16
+        on_host = a.__class__ is np.ndarray
+        if on_host or (a.dtype.name == "bfloat16" and not matrices):
+            wide = product(widened(a), widened(b))
+            return _stored(wide, a.dtype, out)
+    return a.dot(b, out) if matrices else array_module(a).matmul(a, b, out=out)
+
+
+def _stored(wide: Array, dtype: np.dtype[Any], out: Array | None) -> Array:
+    if out is None:
+        return wide.astype(dtype)
+    out[...] = wide
+    return out
 
 
 def _matmul_backward(node: Node, grad: Array) -> None:
@@ -98,7 +103,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     inputs = (x, weight) if bias is None else (x, weight, bias)
     _check_linear(inputs)
-    out = _rows(x.data).dot(weight.data.T)
+    out = product(_rows(x.data), weight.data.T)
     if bias is not None:
         out += bias.data
     return record(out.reshape(x.data.shape[:-1] + out.shape[-1:]), _linear_backward, inputs, (x, weight))
@@ -132,8 +137,8 @@ def _linear_backward(node: Node, grad: Array) -> None:
     dx, dweight = node.inputs[:2]
     grad_rows = _rows(grad)
     if dweight is not None:
-        accumulate(dweight, grad_rows.T.dot(_rows(x.data), destination(dweight)))
+        accumulate(dweight, product(grad_rows.T, _rows(x.data), destination(dweight)))
     if len(node.inputs) == 3 and node.inputs[2] is not None:
         accumulate(node.inputs[2], column_sum(grad_rows, destination(node.inputs[2])))
     if dx is not None:
-        accumulate(dx, grad_rows.dot(weight.data).reshape(x.data.shape))
+        accumulate(dx, product(grad_rows, weight.data).reshape(x.data.shape))

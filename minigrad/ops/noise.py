@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from minigrad.autograd import Node, accumulate
-from minigrad.backend.device import device_of, to_device
+from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.dropout import ELEMENTS_PER_WORD, drop, take_words
 from minigrad.backend.kernels import kernels_for
@@ -110,6 +110,8 @@ def _mask(shape: tuple[int, ...], p: float, rng: np.random.Generator) -> tuple[A
 
 
 def _masked(x: Array, mask: Array, scale: float) -> Array:
-    out = x * mask
+    xp = array_module(x)
+    out = xp.empty_like(x)
+    xp.multiply(x, mask, out=out)
     out *= scale
     return out

@@ -1,0 +1,89 @@
+"""Every operation gives the same whatever the order of its inputs in memory, and keeps their dtype."""
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, ops
+from minigrad.backend.dtypes import as_dtype
+from minigrad.testing import assert_close
+from tests.cases import CASES
+from tests.cases.evaluate import evaluate
+
+
+def columns_first(x):
+    return np.asfortranarray(x)
+
+
+def backwards(x):
+    turn = (slice(None, None, -1),) * x.ndim
+    return x[turn].copy()[turn]
+
+
+def every_second(x):
+    wide = np.zeros([2 * n for n in x.shape], x.dtype)
+    part = wide[(slice(None, None, 2),) * x.ndim]
+    part[...] = x
+    return part
+
+
+def first_axis_last(x):
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 0, -1)), -1, 0)
+
+
+def not_aligned(x):
+    memory = np.zeros(x.nbytes + 1, np.uint8)[1:]
+    moved = memory.view(x.dtype).reshape(x.shape)
+    moved[...] = x
+    return moved
+
+
+ORDERS = [columns_first, backwards, every_second, first_axis_last, not_aligned]
+
+
+def read_only(order):
+    def place(x):
+        placed = order(x) if x.ndim else x.copy()
+        placed.flags.writeable = False
+        return placed
+
+    return place
+
+
+# `view` is there to refuse what would need a copy
+@pytest.mark.parametrize("case", [c for c in CASES if c.op != "view" and c.id != "reshape-chain"], ids=lambda c: c.id)
+def test_the_order_in_memory_does_not_matter(case):
+    expected, expected_gradients = evaluate(case, read_only(np.copy))
+    for order in ORDERS:
+        output, gradients = evaluate(case, read_only(order))
+        assert_close(output, expected, what=f"{order.__name__}: output")
+        for i, (gradient, wanted) in enumerate(zip(gradients, expected_gradients)):
+            assert (gradient is None) == (wanted is None)
+            if wanted is not None:
+                assert_close(gradient, wanted, what=f"{order.__name__}: gradient {i}")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("case", [case for case in CASES if case.op != "to"], ids=lambda case: case.id)
+def test_the_dtype_of_the_inputs_is_kept(case, dtype):
+    with np.errstate(all="ignore"):
+        in_double, double_gradients = evaluate(case, np.copy)
+        output, gradients = evaluate(case, np.copy, dtype)
+    if in_double.dtype == np.float64:
+        assert output.dtype == as_dtype(dtype)
+    assert [None if g is None else g.dtype for g in gradients] == [
+        None if g is None else as_dtype(dtype) for g in double_gradients
+    ]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 3, 2)], ids=str)
+def test_cross_entropy_of_logits_in_another_order(shape):
+    """The smallest inputs whose rows of classes do not lie in row order: a transposed matrix, one image."""
+    logits = np.arange(6.0).reshape(shape)
+    labels = np.zeros(np.delete(shape, 1), np.int64)
+    gradients = []
+    for order in (np.ascontiguousarray, np.asfortranarray):
+        x = Tensor(order(logits), requires_grad=True)
+        ops.cross_entropy(x, Tensor(labels), reduction="sum").backward()
+        gradients.append(x.grad.numpy())
+    assert_close(gradients[1], gradients[0])
+    assert_close(gradients[0].sum(axis=1), np.zeros(labels.shape))  # softmax less one, over the classes
