@@ -2,5 +2,6 @@
 
 from minigrad.testing.compare import assert_close
 from minigrad.testing.gradcheck import gradcheck
+from minigrad.testing.strategies import check_balancer
 
-__all__ = ["assert_close", "gradcheck"]
+__all__ = ["assert_close", "check_balancer", "gradcheck"]
