@@ -43,12 +43,12 @@ class Pass:
         self.total, self.active_ranks, self.shrink, self.weighted = -1.0, list[int](), 1.0, False
         self._pending = [len(bucket.entries) for bucket in plan.buckets]
         self._world_size, self._clock = comm.world_size, comm.clock
+        self._clock.progress(0.0)
         self._looks = bool(used)
         activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
         self._plan = plan
         with Naming(plan, None):
             self._counting = self._count(comm, [samples, *activity, *map(float, used)], plan.id)
-        self._clock.progress(0.0)
         self._ready_order: list[int] = []
         self._bytes = 0
         self._began_s = self._clock.now_s()

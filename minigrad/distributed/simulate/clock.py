@@ -48,13 +48,17 @@ class VirtualClock:
         self._owed_s = self._backward_s = 0.0
         self._in_backward = False
 
+    def arrive_s(self) -> float:
+        """When the rank calls a collective: in the midst of a backward at once, else with the backward behind it."""
+        if not self._in_backward:
+            self.settle()
+        return self._now_s
+
     def wait_until(self, moment_s: float, started_s: float, kind: str) -> None:
         """Wait for a collective that all ranks had called at started_s and that is over at moment_s.
 
-        A wait in the midst of a backward leaves the rest of it for later; any other comes after the backward.
+        A wait in the midst of a backward leaves the rest of it for later.
         """
-        if not self._in_backward:
-            self.settle()
         if moment_s > self._now_s:
             self._trace.wait(self._now_s, max(0.0, min(started_s, moment_s) - self._now_s), moment_s, kind)
             self._now_s = moment_s

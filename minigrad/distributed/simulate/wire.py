@@ -72,7 +72,7 @@ class VirtualCommunicator(Wrapper):
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Let a call take its time; one that returns host data, or nothing, blocks."""
         self.trace.called()
-        times = self._wire.call(self._seq, call.kind, call.nbytes, self._virtual.now_s())
+        times = self._wire.call(self._seq, call.kind, call.nbytes, self._virtual.arrive_s())
         self._seq += 1
         result = make()
         if arrays:
