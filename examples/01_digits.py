@@ -93,10 +93,10 @@ class Training:
         """A copy of every parameter."""
         return {name: p.detach().numpy().copy() for name, p in self.ddp.module.named_parameters()}
 
-    def replicas_are_equal(self) -> bool:
-        """Whether the parameters have the same bits on every rank."""
-        digest = hashlib.sha256(b"".join(p.tobytes() for p in self.parameters().values())).hexdigest()
-        return len(set(self.comm.all_gather_object(digest))) == 1
+    def digests(self) -> list[str]:
+        """A digest of the bits of all parameters, on every rank."""
+        bits = b"".join(value.tobytes() for value in self.parameters().values())
+        return self.comm.all_gather_object(hashlib.sha256(bits).hexdigest()[:16])
 
 
 def difference_to_one_rank(comm: Communicator, train: ArrayDataset, dtype: str) -> float:
@@ -119,18 +119,20 @@ def body(comm: Communicator, options: argparse.Namespace) -> bool:
     say(f"{comm.world_size} rank(s), {options.dtype}, {len(train)} training and {len(test)} test images")
     say(" epoch    loss  accuracy      s")
     started = time.perf_counter()
-    accuracy = 0.0
+    accuracy, losses = 0.0, list[float]()
     hidden = None if comm.rank == 0 else True  # None: shown on a terminal only
     with tqdm(total=options.epochs * len(training.loader), leave=False, disable=hidden) as bar:
         for epoch in range(options.epochs):
-            loss = training.epoch(bar)
+            losses.append(training.epoch(bar))
             accuracy = training.accuracy(test)
             with tqdm.external_write_mode():
-                say(f"{epoch + 1:6} {loss:7.4f} {accuracy:9.4f} {time.perf_counter() - started:6.1f}", flush=True)
-    equal = training.replicas_are_equal()
+                say(f"{epoch + 1:6} {losses[-1]:7.4f} {accuracy:9.4f} {time.perf_counter() - started:6.1f}", flush=True)
+    say(f"first epoch's loss: {losses[0]:.12g}")
+    digests = training.digests()
+    equal = len(set(digests)) == 1
     difference = difference_to_one_rank(comm, train, options.dtype)
     say(f"test accuracy: {accuracy:.4f} (target {options.target})")
-    say(f"replicas: {'bit-equal' if equal else 'DIFFERENT'}")
+    say(f"replicas: {'bit-equal' if equal else 'DIFFERENT'}, parameters {' '.join(sorted(set(digests)))}")
     say(f"largest parameter difference to one rank after {COMPARED_STEPS} steps: {difference:.2e}")
     return accuracy >= options.target and equal and difference < ALLOWED_DIFFERENCE[options.dtype]
 

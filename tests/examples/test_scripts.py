@@ -30,6 +30,37 @@ def test_digits_on_two_ranks():
     assert "replicas: bit-equal" in printed
 
 
+def value_of(printed, label):
+    """What stands behind a label in what a script printed."""
+    return next(line.split(label)[1].split()[0] for line in printed.splitlines() if label in line)
+
+
+def test_digits_of_one_rank_and_two_have_one_loss():
+    """Float32 within 1e-3, float64 within 1e-9 of each other, relative."""
+    for dtype, tolerance in (("float32", 1e-3), ("float64", 1e-9)):
+        printed = [run_script("01_digits.py", "--smoke", "--ranks", n, "--dtype", dtype) for n in ("1", "2")]
+        one, two = (float(value_of(text, "first epoch's loss: ")) for text in printed)
+        assert abs(one - two) <= tolerance * abs(one)
+
+
+def test_digits_have_the_same_bits_however_the_ranks_are_started():
+    """As threads, as processes of the launcher, and under mpirun; one BLAS thread a rank."""
+    script = [str(ROOT / "examples" / "01_digits.py"), "--smoke"]
+    bin_ = Path(sys.executable).parent
+    ways = [
+        [sys.executable, *script, "--ranks", "2"],
+        [sys.executable, "-m", "minigrad.distributed.launch", "-n", "2", *script],
+        [str(bin_ / "mpirun"), "-n", "2", sys.executable, "-m", "mpi4py", *script],
+    ]
+    single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    found = set()
+    for command in ways:
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **single}, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.add(value_of(done.stdout, "bit-equal, parameters "))
+    assert len(found) == 1
+
+
 def test_digits_below_the_target():
     assert "(target 0.97)" in run_script("01_digits.py", "--epochs", "1", exit_code=1)
 
