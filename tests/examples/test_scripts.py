@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
 def run_script(name, *options, exit_code=0):
     """What a script prints, warnings being errors in it."""
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == exit_code, done.stdout + done.stderr
     return done.stdout
 
@@ -52,10 +52,9 @@ def test_digits_have_the_same_bits_however_the_ranks_are_started():
         [sys.executable, "-m", "minigrad.distributed.launch", "-n", "2", *script],
         [str(bin_ / "mpirun"), "-n", "2", sys.executable, "-m", "mpi4py", *script],
     ]
-    single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     found = set()
     for command in ways:
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **single}, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         found.add(value_of(done.stdout, "bit-equal, parameters "))
     assert len(found) == 1
