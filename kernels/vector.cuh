@@ -40,6 +40,7 @@ template <int N, typename Body>
 __device__ __forceinline__ void share(Worker worker, long long count, bool wide, Body body) {
     const long long vectors = wide ? count / N : 0;
     for (long long i = worker.index; i < vectors; i += worker.total) body(Width<N>(), i * N);
+#pragma unroll 1
     for (long long i = vectors * N + worker.index; i < count; i += worker.total) body(Width<1>(), i);
 }
 

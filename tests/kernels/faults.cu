@@ -132,4 +132,8 @@ extern "C" __global__ void atomics(int* x) {
     if (atomicCAS(&x[4], 0, 1) == 0) x[5] += 1;
 }
 
+extern "C" __global__ void sum_of_blocks(int* total) {
+    if (threadIdx.x == 0) *total += 1;
+}
+
 extern "C" __global__ void atomic_beyond(unsigned* flag, int at) { atomicOr(flag + at, 1u); }

@@ -159,6 +159,14 @@ def test_atomics(run):
     assert x.tolist() == [160, 39, -39, 255, 1, 1]
 
 
+def test_two_blocks_that_write_one_element(run):
+    total = np.zeros(1, np.int32)
+    run("sum_of_blocks", 32, total)
+    assert total[0] == 1
+    with pytest.raises(RuntimeError, match=r"sum_of_blocks: a race between blocks: block \d wrote byte 0 too"):
+        run("sum_of_blocks", 32, total, grid=2)
+
+
 def test_the_last_block_sees_what_the_others_left(run):
     x, total = np.arange(1, 10, dtype=np.int32), np.zeros(1, np.int32)
     run("last_block", 32, x, np.zeros_like(x), np.zeros(1, np.uint32), total, grid=9)

@@ -29,6 +29,7 @@ class Region(ctypes.Structure):
         ("stop", ctypes.c_size_t),
         ("reads", ctypes.c_void_p),
         ("writes", ctypes.c_void_p),
+        ("writers", ctypes.c_void_p),
         ("writable", ctypes.c_int),
     ]
 
@@ -53,11 +54,12 @@ class _Copy:
         self.original = np.frombuffer((ctypes.c_char * length).from_address(start), np.uint8)
         self.bytes[:] = self.original
         self.counts = np.zeros((2, length), np.uint8) if counted else None
+        self.writers = np.full(length, -1, np.int32)
 
     def region(self) -> Region:
         first = self.bytes.ctypes.data
         reads, writes = (None, None) if self.counts is None else (row.ctypes.data for row in self.counts)
-        return Region(first, first + len(self.bytes), reads, writes, self.writable)
+        return Region(first, first + len(self.bytes), reads, writes, self.writers.ctypes.data, self.writable)
 
     def copy_back(self) -> None:
         if self.writable:
@@ -96,7 +98,7 @@ class Arguments:
         self._kept = [self._convert(code, value) for code, value in zip(parameters, values)]
         self.pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(kept) for kept in self._kept))
         regions = [copy.region() for copy in self._copies]
-        regions += [Region(t.ctypes.data, t.ctypes.data + t.nbytes, None, None, False) for t in self._tables]
+        regions += [Region(t.ctypes.data, t.ctypes.data + t.nbytes, None, None, None, False) for t in self._tables]
         self.regions = (Region * len(regions))(*regions)
 
     def _convert(self, code: str, value: Any) -> Any:

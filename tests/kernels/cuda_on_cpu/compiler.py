@@ -43,13 +43,13 @@ def build(name: str, source: str) -> Path:
     source = source.replace("#pragma once", "")  # g++ warns of it outside of a header
     parts = [source, *(path.read_text() for path in HEADERS + RUNTIME), *FLAGS, *CHECKS, _compiler_version()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    library = _cache() / f"{name}-{key}.so"
+    library = cache_folder() / f"{name}-{key}.so"
     if not library.exists():
         if _DYNAMIC_SHARED.search(source):
             raise KernelError(f"{name}.cu: expected shared memory of a fixed size, got `extern __shared__`")
         with tempfile.TemporaryDirectory() as folder:
             _compile(name, source, Path(folder))
-            _install(Path(folder, "kernel.so"), library)
+            install(Path(folder, "kernel.so"), library)
     return library
 
 
@@ -76,12 +76,12 @@ def _runtime_objects() -> list[Path]:
     for path in RUNTIME:
         parts = [path.read_text(), HEADERS[0].read_text(), *FLAGS, _compiler_version()]
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-        target = _cache() / f"{path.stem}-{key}.o"
+        target = cache_folder() / f"{path.stem}-{key}.o"
         if not target.exists():
             with tempfile.TemporaryDirectory() as folder:
                 built = Path(folder, "runtime.o")
                 _run(path.name, [*FLAGS, "-Wextra", "-c", str(path), "-o", str(built)])
-                _install(built, target)
+                install(built, target)
         objects.append(target)
     return objects
 
@@ -103,14 +103,15 @@ def _run(name: str, arguments: Sequence[str], text: str = "") -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Where results of compilers are kept between sessions: $MINIGRAD_CPU_KERNEL_CACHE, or a temporary folder."""
     default = Path(tempfile.gettempdir(), f"minigrad-cpu-kernels-{os.getuid()}")
     folder = Path(os.environ.get("MINIGRAD_CPU_KERNEL_CACHE", default))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
-def _install(built: Path, target: Path) -> None:
+def install(built: Path, target: Path) -> None:
     """Put a file into the cache at once, as another process may build the same."""
     partial = target.with_suffix(f".{os.getpid()}")
     shutil.copy(built, partial)

@@ -14,7 +14,7 @@
 #define __device__
 #define __host__
 #define __constant__
-#define __shared__ static __attribute__((section("cpu_shared")))
+#define __shared__ static thread_local  // for the linker puts these into a place of their own; all fibers see the same
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.backend.kernels import KernelLoader
@@ -26,6 +26,7 @@ class HostKernels(KernelLoader):
     Args:
         order: Of the threads, see `CpuKernel`.
         threads, max_blocks: The shape of launches.
+        compile: Makes a module from the name and the text of a file.
 
     Attributes:
         launches: The names of the kernels that ran.
@@ -34,8 +35,14 @@ class HostKernels(KernelLoader):
 
     on_host = True
 
-    def __init__(self, order: int = 0, threads: int = 64, max_blocks: int = 3) -> None:
-        super().__init__(cpu_module, threads, max_blocks)
+    def __init__(
+        self,
+        order: int = 0,
+        threads: int = 64,
+        max_blocks: int = 3,
+        compile: Callable[[str, str], CpuModule] = cpu_module,
+    ) -> None:
+        super().__init__(compile, threads, max_blocks)
         self.order = order
         self.launches: list[str] = []
         self.counts: dict[int, Counts] | None = None

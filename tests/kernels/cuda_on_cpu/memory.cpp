@@ -1,16 +1,17 @@
 // Every load and store of a kernel comes by here: g++ puts the calls in, by -fsanitize=thread, and these functions take
-// the place of its library. Reported are accesses outside the arguments, reads of shared memory that nothing wrote, and
-// races in shared memory: two threads touch a byte, one of them writes, and no barrier lies between.
+// the place of its library. Reported are accesses outside the arguments, reads of shared memory that nothing wrote,
+// races in shared memory (two threads touch a byte, one of them writes, and no barrier lies between), and bytes of the
+// arguments that two blocks write other than by atomics.
 
 #include <algorithm>
 #include <vector>
 
+#include <link.h>
+
 #include "runtime.h"
 
-// The shared memory of the file, between symbols that the linker defines, and the whole library in memory.
+// The library in memory, between symbols that the linker defines.
 extern "C" {
-extern char __start_cpu_shared[] __attribute__((weak, visibility("hidden")));
-extern char __stop_cpu_shared[] __attribute__((weak, visibility("hidden")));
 extern char __ehdr_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 }
@@ -32,12 +33,26 @@ struct Byte {
     Access write, read;
 };
 
+thread_local volatile char some_shared;  // its use makes sure that there is such memory
+uintptr_t shared_start, shared_stop;
 std::vector<Byte> shared;
 unsigned block_meetings, warp_meetings[max_warps];
 std::vector<Region> regions;
 size_t last_region;
 
 uintptr_t at(const char* symbol) { return reinterpret_cast<uintptr_t>(symbol); }
+
+// The library's thread-local memory: the __shared__ variables of its kernels.
+int find_shared(dl_phdr_info* library, size_t, void*) {
+    const uintptr_t first = library->dlpi_addr, own = at(__ehdr_start);
+    if (first != own) return 0;
+    for (int i = 0; i < library->dlpi_phnum; ++i)
+        if (library->dlpi_phdr[i].p_type == PT_TLS) {
+            shared_start = reinterpret_cast<uintptr_t>(library->dlpi_tls_data);
+            shared_stop = shared_start + library->dlpi_phdr[i].p_memsz;
+        }
+    return 1;
+}
 
 bool ordered_before_now(const Access& access) {
     if (access.number == nobody || access.number == thread.number) return true;
@@ -65,11 +80,22 @@ void touch_shared(Byte& byte, size_t offset, bool write) {
     if (same_time && elsewhere) last.number = several;
 }
 
-bool touch_region(const Region& region, uintptr_t address, size_t bytes, bool write) {
+void own(const Region& region, size_t first, size_t bytes) {
+    const int block = static_cast<int>(
+        thread.block.x + thread.grid_size.x * (thread.block.y + thread.grid_size.y * thread.block.z));
+    for (size_t i = first; i < first + bytes; ++i) {
+        int& writer = region.writers[i];
+        if (writer >= 0 && writer != block) fail("a race between blocks: block %d wrote byte %zu too", writer, i);
+        writer = block;
+    }
+}
+
+bool touch_region(const Region& region, uintptr_t address, size_t bytes, bool write, bool atomic) {
     if (address < region.start || address >= region.stop) return false;
     const char* verb = write ? "writes" : "reads";
     if (address + bytes > region.stop) fail("%s past the end of an array", verb);
     if (write && !region.writable) fail("writes into an array that is read-only");
+    if (write && !atomic && region.writers) own(region, address - region.start, bytes);
     uint8_t* counts = write ? region.writes : region.reads;
     if (counts)
         for (size_t i = address - region.start; i < address - region.start + bytes; ++i)
@@ -77,22 +103,22 @@ bool touch_region(const Region& region, uintptr_t address, size_t bytes, bool wr
     return true;
 }
 
-bool touch_regions(uintptr_t address, size_t bytes, bool write) {
-    if (last_region < regions.size() && touch_region(regions[last_region], address, bytes, write)) return true;
+bool touch_regions(uintptr_t address, size_t bytes, bool write, bool atomic) {
+    if (last_region < regions.size() && touch_region(regions[last_region], address, bytes, write, atomic)) return true;
     for (last_region = 0; last_region < regions.size(); ++last_region)
-        if (touch_region(regions[last_region], address, bytes, write)) return true;
+        if (touch_region(regions[last_region], address, bytes, write, atomic)) return true;
     return false;
 }
 
 void check(const void* pointer, size_t bytes, bool write, bool atomic) {
     running = false;
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-    if (at(__start_cpu_shared) <= address && address < at(__stop_cpu_shared)) {
+    if (shared_start <= address && address < shared_stop) {
         if (!atomic)
-            for (size_t i = address - at(__start_cpu_shared), end = i + bytes; i < end; ++i)
+            for (size_t i = address - shared_start, end = i + bytes; i < end; ++i)
                 touch_shared(shared[i], i, write);
     } else if (!on_stack(address) && !(at(__ehdr_start) <= address && address < at(_end)) &&
-               !touch_regions(address, bytes, write)) {
+               !touch_regions(address, bytes, write, atomic)) {
         fail("%s outside its arrays", write ? "writes" : "reads");
     }
     running = true;
@@ -103,10 +129,12 @@ void check(const void* pointer, size_t bytes, bool write, bool atomic) {
 void set_regions(const Region* given, int count) {
     regions.assign(given, given + count);
     last_region = 0;
+    some_shared = 0;
+    dl_iterate_phdr(find_shared, nullptr);
 }
 
 void begin_block() {
-    shared.assign(static_cast<size_t>(__stop_cpu_shared - __start_cpu_shared), Byte());
+    shared.assign(shared_stop - shared_start, Byte());
     block_meetings = 0;
     std::fill(warp_meetings, warp_meetings + max_warps, 0u);
 }

@@ -56,6 +56,7 @@ struct Region {
     uintptr_t start, stop;
     uint8_t* reads;  // for each byte how often it was read and written, at most 255; null where nobody asked
     uint8_t* writes;
+    int* writers;    // for each byte the block that last wrote it, -1 at first; null where it is not watched
     int writable;
 };
 void set_regions(const Region* regions, int count);

@@ -1,0 +1,205 @@
+"""Typical bugs, to be planted into the real kernels, each with the test of tests/kernel_suite that has to see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minigrad.backend.kernels import kernel_source
+from tests.kernel_suite import bits, dropout, grad_scale, norm, optimizer, replicas, rows
+
+# Lines that make kernels of one dtype: for speed only those of float32 are kept.
+_OTHER_DTYPES = re.compile(r"^[A-Z_]+\((?:f64|f16|bf16|8|16|64), .*\)$", re.MULTILINE)
+
+
+class Mutant(NamedTuple):
+    """One bug: what in the text of a kernel file is replaced by what, and the test that sees it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: Callable[[Any], None]
+
+    def source(self) -> str:
+        """The text with the bug; its first place where there are several."""
+        text = reduced_source(self.file)
+        assert self.old in text, f"{self.name}: {self.file} no longer holds {self.old!r}"
+        return text.replace(self.old, self.new, 1)
+
+
+def reduced_source(file: str) -> str:
+    """A kernel file with its kernels for float32."""
+    return _OTHER_DTYPES.sub("", kernel_source(file))
+
+
+def pack(on: Any) -> None:
+    with grad_scale.pytest.MonkeyPatch.context() as patch:
+        grad_scale.test_pack(on, "f32", "bf16", 32, patch)
+
+
+def scale(on: Any) -> None:
+    grad_scale.test_scale(on, "f32", 0)
+
+
+def scale_shifted(on: Any) -> None:
+    grad_scale.test_scale(on, "f32", 1)
+
+
+def zero_weight(on: Any) -> None:
+    grad_scale.test_a_weight_of_zero_writes_zeros_even_over_nan(on, "f32")
+
+
+def bad_value(on: Any) -> None:
+    grad_scale.test_one_bad_value_is_seen_wherever_it_is(on, "f32", np.inf)
+
+
+def overflow(on: Any) -> None:
+    grad_scale.test_overflow_of_the_wire_sets_the_flag(on, "f16", 65504.0)
+
+
+def squares(on: Any) -> None:
+    norm.test_sum_of_squares(on, "f32", 0)
+
+
+def sgd(options: str) -> Callable[[Any], None]:
+    return lambda on: optimizer.test_sgd(on, "f32", optimizer.SGD[options])
+
+
+def adam(options: str) -> Callable[[Any], None]:
+    return lambda on: optimizer.test_adam(on, "f32", optimizer.ADAM[options])
+
+
+def skipped_sgd(on: Any) -> None:
+    optimizer.test_a_skipped_step_changes_nothing_and_does_not_count(on, optimizer.sgd_, 1, optimizer.SGD["momentum"])
+
+
+def skipped_adam(on: Any) -> None:
+    optimizer.test_a_skipped_step_changes_nothing_and_does_not_count(on, optimizer.adam_, 2, optimizer.ADAM["adamw"])
+
+
+def factor(on: Any) -> None:
+    optimizer.test_gradients_are_multiplied_by_the_factor(on, "f32")
+
+
+def masters(on: Any) -> None:
+    optimizer.check_updates(on, optimizer.sgd_, optimizer.sgd_update, 1, optimizer.SGD["nesterov"], "f32", master=True)
+
+
+def replicas_in_pairs(on: Any) -> None:
+    for count in (3, 5, 7):
+        replicas.test_replicas_are_summed_in_pairs(on, "f32", count)
+
+
+def replicas_shifted(on: Any) -> None:
+    replicas.test_replicas_that_are_not_aligned(on, "f32")
+
+
+def cross_entropy(on: Any) -> None:
+    rows.test_cross_entropy_of_rows(on, "f32", True, 0.2)
+
+
+def bad_label(on: Any) -> None:
+    rows.test_a_label_that_is_no_class_gives_nan(on, 3)
+
+
+def layer_norm(on: Any) -> None:
+    rows.test_layer_norm_of_rows(on, "f32", True)
+
+
+def words(on: Any) -> None:
+    for counter in dropout.COUNTERS:
+        dropout.test_words_of_philox(on, counter)
+
+
+def drop(on: Any) -> None:
+    dropout.test_dropout_by_words(on, "f32", 0)
+
+
+def fingerprint(on: Any) -> None:
+    bits.test_fingerprint(on, "uint32", 0)
+
+
+_BARRIER = "    __syncthreads();\n"
+
+MUTANTS = [
+    # common.cuh
+    Mutant("a shuffle short", "norm", "distance > 0; distance /= 2", "distance > 1; distance /= 2", squares),
+    Mutant("half a warp", "norm", "all_lanes = 0xffffffffu", "all_lanes = 0x0000ffffu", squares),
+    Mutant("no barrier before", "cross_entropy", _BARRIER, "", cross_entropy),
+    Mutant("no barrier after", "norm", "partial[warp] = x;\n" + _BARRIER, "partial[warp] = x;\n", squares),
+    Mutant("a warp too many", "norm", "lane < warps ?", "lane <= warps ?", squares),
+    Mutant("too little shared memory", "norm", "partial[max_warps]", "partial[2]", squares),
+    Mutant("NaN loses", "norm", "x > y || x != x ? x : y", "x > y ? x : y",
+           lambda on: norm.test_nan_and_infinity_win(on, 500)),
+    # vector.cuh
+    Mutant("one element too many", "grad_scale", "i < count; i += worker.total", "i <= count; i += worker.total", scale),
+    Mutant("the rest forgotten", "grad_scale", "i = vectors * N + worker.index", "i = (vectors + 1) * N + worker.index",
+           scale),
+    Mutant("alignment not checked", "grad_scale", "% sizeof(Vector<T, N>) == 0", "% sizeof(T) == 0", scale_shifted),
+    # grad_scale.cu
+    Mutant("0 times NaN", "grad_scale", "weight == A(0) ? A(0) : ", "", zero_weight),
+    Mutant("the last element decides", "grad_scale", "nonfinite |= !", "nonfinite = !", bad_value),
+    Mutant("the last thread decides", "grad_scale", "if (flag && nonfinite) atomicOr(flag, 1u)",
+           "if (flag) *flag = nonfinite", bad_value),
+    Mutant("looks before the cast", "grad_scale", "found.add(mg::widen(out.at[k]))", "found.add(scaled)", overflow),
+    Mutant("all chunks to one place", "grad_scale", "places[c], bucket + offsets[c]", "places[c], bucket + offsets[0]", pack),
+    Mutant("chunks forgotten", "grad_scale", "c += gridDim.x", "c += 2 * gridDim.x", pack),
+    Mutant("a part of each chunk", "grad_scale", "mg::block_worker(), places[c]", "mg::grid_worker(), places[c]", pack),
+    Mutant("blocks overwrite each other", "grad_scale", "squares_of_blocks[blockIdx.x]", "squares_of_blocks[0]", scale),
+    # norm.cu
+    Mutant("some blocks forgotten", "norm", "i < count; i += blockDim.x) total", "i < blockDim.x; i += blockDim.x) total",
+           squares),
+    Mutant("no absolute value", "norm", "return fabs(x);", "return x;", lambda on: norm.test_largest(on, "f32")),
+    # optimizer.cu
+    Mutant("no first step", "optimizer", "first ? d : m.at[k]", "m.at[k]", sgd("momentum")),
+    Mutant("nesterov the wrong way", "optimizer", "d + m.at[k] * kept : m.at[k]", "m.at[k] + d * kept : m.at[k]",
+           sgd("nesterov")),
+    Mutant("decay twice", "optimizer", "A(decoupled ? 0.0 : weight_decay)", "A(weight_decay)", adam("adamw")),
+    Mutant("the old average", "optimizer", "p[k] -= m.at[k] / (sqrt(v.at[k])", "p[k] -= d / (sqrt(v.at[k])", adam("adam")),
+    Mutant("skips nothing", "optimizer", "if (step.skipped) return;", "", skipped_sgd),
+    Mutant("skipped steps count", "optimizer", "attempt - static_cast<long long>(control[skipped_steps])", "attempt",
+           skipped_adam),
+    Mutant("no factor", "optimizer", "gradient *= factor;", "", factor),
+    Mutant("rates read too early", "optimizer", _BARRIER + "    return rates;", "    return rates;", factor),
+    Mutant("no decrease of the scale", "optimizer", "if (bad) control[loss_scale] = scale * backoff;", "",
+           optimizer.test_the_loss_scale_grows_and_shrinks),
+    Mutant("masters stay", "optimizer", "if (master) mg::store<A", "if (!param) mg::store<A", masters),
+    # reduce_replicas.cu
+    Mutant("a carry lost", "reduce_replicas", "carries = carries && full;", "carries = false;", replicas_in_pairs),
+    Mutant("the odd one first", "reduce_replicas", "index >> level & 1", "(index >> level & 1) && level < 1",
+           replicas_in_pairs),
+    Mutant("one replica written", "reduce_replicas", "r < replica_count; ++r) mg::store", "r < 1; ++r) mg::store",
+           replicas_in_pairs),
+    Mutant("the first alignment only", "reduce_replicas", "aligned<N>(replicas[r]);", "aligned<N>(replicas[0]);",
+           replicas_shifted),
+    # cross_entropy.cu
+    Mutant("exp overflows", "cross_entropy", "total += exp(value - most)", "total += exp(value)",
+           rows.test_large_logits_do_not_overflow),
+    Mutant("the label beside", "cross_entropy", "if (c == label)", "if (c == label + 1)", cross_entropy),
+    Mutant("ignored rows pull", "cross_entropy", "ignored ? A(0) : value", "ignored ? value : value",
+           rows.test_an_ignored_row_counts_for_nothing_even_if_it_is_nan),
+    Mutant("any label is read", "cross_entropy", "label >= 0 && label < classes", "true", bad_label),
+    Mutant("weights forgotten", "cross_entropy", "everywhere * mg::widen(weight[c])", "everywhere", cross_entropy),
+    # layer_norm.cu
+    Mutant("the mean left in", "layer_norm", "(value - mean) * (value - mean)", "value * value", layer_norm),
+    Mutant("eps forgotten", "layer_norm", "variance + A(eps)", "variance", layer_norm),
+    Mutant("columns without a barrier", "layer_norm", "        __syncthreads();\n        if (warp == 0",
+           "        if (warp == 0", layer_norm),
+    Mutant("columns without the second", "layer_norm", "        __syncthreads();\n    }\n}", "    }\n}", layer_norm),
+    Mutant("a column too many", "layer_norm", "row < stop && column < length", "row < stop", layer_norm),
+    Mutant("one warp twice", "layer_norm", "int w = 1; w < warps", "int w = 0; w < warps", layer_norm),
+    # dropout.cu
+    Mutant("nine rounds", "dropout", "round < 10", "round < 9", words),
+    Mutant("no carry", "dropout", "carry = counter.at[i] < carry;", "carry = 0;", words),
+    Mutant("one key", "dropout", "key1 += weyl1", "key1 += weyl0", words),
+    Mutant("bits of a neighbour", "dropout", ">> (16 * k) &", ">> (8 * k) &", drop),
+    Mutant("a vector too many", "dropout", "wide && i + per_word <= count", "wide && i < count", drop),
+    # fingerprint.cu
+    Mutant("counts from 0", "fingerprint", "static_cast<Word>(first + k) + 1)", "static_cast<Word>(first + k))",
+           fingerprint),
+    Mutant("blocks add at once", "fingerprint", "atomicAdd(total, sum)", "*total += sum", fingerprint),
+]
