@@ -8,14 +8,14 @@ two a rank that adds up its own consecutive shards in the same order fits into t
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float
-from minigrad.errors import ArgumentError, DtypeError
+from minigrad.backend.dtypes import Array, is_float, is_integer
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 
 class ReduceOp(enum.Enum):
@@ -50,14 +50,43 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
 
     Raises:
         ArgumentError: no array at all.
-        DtypeError: AVG of integers.
+        ShapeError, DtypeError: arrays of different shapes or dtypes, or AVG of integers.
     """
-    if not arrays:
-        raise ArgumentError("all_reduce: expected at least one array, got none")
+    check_alike("all_reduce", arrays)
     total = reduced(arrays, op)
     for array in arrays:
         if array is not total:
             array[...] = total
+
+
+def check_alike(who: str, arrays: Sequence[Array]) -> None:
+    """Refuse arrays that ranks can't combine.
+
+    Raises:
+        ArgumentError: no array at all.
+        ShapeError, DtypeError: different shapes, different dtypes, or something that is no array.
+    """
+    if not arrays:
+        raise ArgumentError(f"{who}: expected at least one array, got none")
+    for array in arrays:
+        array_module(array)
+    shapes, dtypes = dict.fromkeys(a.shape for a in arrays), dict.fromkeys(a.dtype.name for a in arrays)
+    if len(shapes) > 1:
+        raise ShapeError(f"{who}: expected arrays of one shape, got {' and '.join(map(str, shapes))}")
+    if len(dtypes) > 1:
+        raise DtypeError(f"{who}: expected arrays of one dtype, got {' and '.join(dtypes)}")
+
+
+def _check_parts(who: str, wholes: Sequence[Array], parts: Sequence[Array]) -> None:
+    """Refuse wholes that are not as many and as long as all parts together."""
+    check_alike(who, wholes)
+    check_alike(who, parts)
+    if len(wholes) != len(parts) or wholes[0].size != len(parts) * parts[0].size:
+        raise ShapeError(
+            f"{who}: expected {len(parts)} arrays of {len(parts)} times the elements of {parts[0].shape}, "
+            f"got {len(wholes)} of {wholes[0].shape}"
+        )
+    check_alike(who, [wholes[0].reshape(-1)[:0], parts[0].reshape(-1)[:0]])
 
 
 def reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
@@ -102,7 +131,15 @@ def pairwise(values: Sequence[Any], fold: Callable[[Any, Any], None]) -> Any:
 
 
 def broadcast(arrays: Sequence[Array], root: int) -> None:
-    """Overwrite every array by the root's."""
+    """Overwrite every array by the root's.
+
+    Raises:
+        ArgumentError: no array at all, or root is none of them.
+        ShapeError, DtypeError: arrays of different shapes or dtypes.
+    """
+    check_alike("broadcast", arrays)
+    if not is_integer(root) or not 0 <= root < len(arrays):
+        raise ArgumentError(f"broadcast: expected root in [0, {len(arrays)}), got {root!r}")
     for array in arrays:
         if array is not arrays[root]:
             array[...] = arrays[root]
@@ -113,18 +150,26 @@ def reduce_scatter(outputs: Sequence[Array], inputs: Sequence[Array], op: Reduce
 
     Shapes:
         inputs: (world_size * n,) each, outputs: (n,) each
+
+    Raises:
+        ArgumentError, ShapeError, DtypeError: no arrays, or some that do not fit as above.
     """
+    _check_parts("reduce_scatter", inputs, outputs)
     total = reduced(inputs, op)
     for output, part in zip(outputs, total.reshape(len(inputs), -1)):
         output[...] = part.reshape(output.shape)
 
 
-def all_gather(outputs: Sequence[Array], inputs: Iterable[Array]) -> None:
+def all_gather(outputs: Sequence[Array], inputs: Sequence[Array]) -> None:
     """Give every rank the inputs of all ranks, in order of rank.
 
     Shapes:
         inputs: (n,) each, outputs: (world_size * n,) each
+
+    Raises:
+        ArgumentError, ShapeError, DtypeError: no arrays, or some that do not fit as above.
     """
+    _check_parts("all_gather", outputs, inputs)
     parts = [part.reshape(-1) for part in inputs]
     for output in outputs:
         flat = output.reshape(len(parts), -1)

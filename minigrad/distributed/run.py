@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
-from minigrad.errors import DistributedError, RankFailedError
+from minigrad.errors import ArgumentError, DistributedError, RankFailedError
+from minigrad.ops.arguments import as_integer
 
 T = TypeVar("T")
 thread_rank: contextvars.ContextVar[Communicator | None] = contextvars.ContextVar(
@@ -39,6 +40,7 @@ def run(
         blas_threads: BLAS threads while it runs; by default the cores divided among the ranks, at least 1.
 
     Raises:
+        ArgumentError: fn is no function, or another argument is out of range.
         Exception: what the first failing rank raised, with a note that names the rank. The other ranks are stopped
             at their next collective; a rank that does not come to one within the timeout is left running, and
             a second note says so.
@@ -47,6 +49,10 @@ def run(
         >>> run(lambda comm: comm.rank * 10, 2)
         [0, 10]
     """
+    if not callable(fn):
+        raise ArgumentError(f"run: expected a function of a communicator, got {fn!r:.100}")
+    if blas_threads is not None:
+        as_integer("run", "blas_threads", blas_threads, 1)
     world = ThreadWorld(world_size, timeout_s=timeout_s)
     return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
 

@@ -70,7 +70,7 @@ def test_the_cadence_counts_passes():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ArgumentError, match="'broadcast', 'mean' or 'none', got 'max'"):
+    with pytest.raises(ArgumentError, match="one of 'broadcast', 'mean', 'none', got 'max'"):
         DDP(Counting(), SoloCommunicator(), broadcast_buffers="max")
     for cadence in (0, -1, 1.5, True):
         with pytest.raises(ArgumentError, match="buffer_cadence: expected an integer >= 1"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import minigrad
 from minigrad import optim
-from minigrad.distributed import DDP, DistributedDataParallel, SoloCommunicator, plan_buckets, run
+from minigrad.distributed import DDP, DistributedDataParallel, Recording, SoloCommunicator, plan_buckets, run
 from minigrad.errors import (
     ArgumentError,
     AutogradError,
@@ -584,8 +584,23 @@ def test_wrong_arguments():
         DDP(module, solo)
     assert ddp.unwrap() is module
     DDP(module, solo)
-    with pytest.raises(ArgumentError, match="'mean' or 'sum', got 'max'"):
+    with pytest.raises(ArgumentError, match="reduce to be one of 'mean', 'sum', got 'max'"):
         DDP(Mlp(0), solo, reduce="max")
+    with pytest.raises(ArgumentError, match="expected a communicator, got int: see distributed.init and run"):
+        DDP(Mlp(0), 2)
+    for name, wrong in {
+        "sync": "now",
+        "batch_dim": "0",
+        "find_unused_parameters": None,
+        "init_sync": 1,
+        "broadcast_buffers": np.ones(2),
+        "bucket_cap_bytes": 2.5,
+        "bucket plan": [],
+    }.items():
+        with pytest.raises(ArgumentError, match=f"{name}.* got|{name}.*expected"):
+            DDP(Mlp(0), solo, **{name.replace(" ", "_"): wrong})
+    with pytest.raises(ArgumentError, match="shards to be a list or a tuple, got 3"):
+        DDP(Mlp(0), solo).backward_shards(mean_loss, 3)
     for cap in (0, -1, float("nan"), "big"):
         with pytest.raises(ArgumentError, match="bucket_cap_mb to be MiB > 0"):
             DDP(Mlp(0), solo, bucket_cap_mb=cap)
@@ -596,6 +611,20 @@ def test_wrong_arguments():
             pass
     with pytest.raises(ArgumentError, match=r"root in \[0, 1\), got 1"):
         DDP(Mlp(0), solo).broadcast_parameters(1)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: run(3, 2), "run: expected a function of a communicator, got 3"),
+        (lambda: run(print, 2, blas_threads=0), "run: expected blas_threads to be an integer >= 1, got 0"),
+        (lambda: plan_buckets(5), "plan_buckets: expected a list of entries, got 5"),
+        (lambda: Recording(None), "Recording: expected a communicator, got NoneType"),
+    ],
+)
+def test_wrong_arguments_of_functions(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()
 
 
 def test_a_rank_that_raises_in_backward_stops_the_others():

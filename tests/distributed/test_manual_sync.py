@@ -44,7 +44,7 @@ def test_a_parameter_without_gradient_is_named():
         return True
 
     assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
-    with pytest.raises(ArgumentError, match="'auto' or 'manual', got 'never'"):
+    with pytest.raises(ArgumentError, match="one of 'auto', 'manual', got 'never'"):
         DDP(Mlp(0), SoloCommunicator(), sync="never")
 
 

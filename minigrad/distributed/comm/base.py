@@ -238,6 +238,16 @@ def check_world(who: str, rank: int, world_size: int) -> None:
         raise ArgumentError(f"{who}: expected 0 <= rank < world_size, got rank {rank} of {world_size}")
 
 
+def check_communicator(who: str, comm: Any) -> None:
+    """Refuse what is no communicator.
+
+    Raises:
+        ArgumentError: it has no rank, or no collectives.
+    """
+    if not isinstance(getattr(comm, "rank", None), int) or not hasattr(comm, "all_reduce"):
+        raise ArgumentError(f"{who}: expected a communicator, got {type(comm).__name__}: see distributed.init and run")
+
+
 def check_array(who: str, rank: int, array: Array) -> None:
     """Refuse what a collective can't take.
 

@@ -12,7 +12,15 @@ import numpy as np
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import Clock, Communicator, Work, check_headers, encode_object, waiting
+from minigrad.distributed.comm.base import (
+    Clock,
+    Communicator,
+    Work,
+    check_communicator,
+    check_headers,
+    encode_object,
+    waiting,
+)
 
 Make = Callable[[], Any]
 
@@ -44,6 +52,7 @@ class Wrapper:
     """
 
     def __init__(self, comm: Communicator) -> None:
+        check_communicator(type(self).__name__, comm)
         self.inner = comm
         self.rank, self.world_size = comm.rank, comm.world_size
         self.device: Device = comm.device

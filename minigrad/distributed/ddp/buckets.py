@@ -109,11 +109,13 @@ def plan_buckets(
         first_cap_bytes: Largest first bucket, > 0.
 
     Raises:
-        ArgumentError: a cap that is not positive.
+        ArgumentError: a cap that is not positive, or something else than entries.
     """
     for name, cap in (("cap_bytes", cap_bytes), ("first_cap_bytes", first_cap_bytes)):
         if isinstance(cap, bool) or not isinstance(cap, int) or cap <= 0:
             raise ArgumentError(f"plan_buckets: expected {name} to be an integer > 0, got {cap!r}")
+    if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
+        raise ArgumentError(f"plan_buckets: expected a list of entries, got {entries!r:.100}")
     groups: list[list[int]] = []
     for i, entry in enumerate(entries):
         if not entry.trainable:
@@ -149,8 +151,11 @@ def check_plan(plan: BucketPlan, entries: Sequence[Entry]) -> None:
     """Refuse a plan that was made for other parameters.
 
     Raises:
+        ArgumentError: it is no plan.
         ReplicaMismatchError: names differ, or a bucket does not cover its entries, or a trainable one is in no bucket.
     """
+    if not isinstance(plan, BucketPlan):
+        raise ArgumentError(f"bucket plan: expected a BucketPlan, got {type(plan).__name__}")
     if plan.names != tuple(entry.name for entry in entries):
         raise ReplicaMismatchError("bucket plan: expected the parameters of this module in its order, got others")
     placed = [i for bucket in plan.buckets for i in bucket.entries]

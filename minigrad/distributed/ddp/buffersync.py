@@ -15,6 +15,7 @@ from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
+from minigrad.ops.arguments import check_choice
 
 BufferPolicy = Literal["broadcast", "mean", "none"]
 
@@ -37,8 +38,7 @@ class BufferSync:
 
     def __init__(self, module: Module, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
         self.policy = {True: "broadcast", False: "none"}.get(policy, policy) if isinstance(policy, bool) else policy
-        if self.policy not in ("broadcast", "mean", "none"):
-            raise ArgumentError(f"broadcast_buffers: expected 'broadcast', 'mean' or 'none', got {policy!r}")
+        check_choice("DistributedDataParallel", ("broadcast", "mean", "none"), broadcast_buffers=self.policy)
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ArgumentError(f"buffer_cadence: expected an integer >= 1, got {every!r}")
         self.module, self.comm, self.every = module, comm, every

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from minigrad.autograd import is_grad_enabled, mark_changed
 from minigrad.backend.device import Device
-from minigrad.distributed.comm.base import Communicator, check_root
+from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
 from minigrad.distributed.ddp.agreement import check_replicas, check_unchanged, identities
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
@@ -25,6 +25,7 @@ from minigrad.distributed.ddp.weights import check_samples
 from minigrad.distributed.inspect.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
+from minigrad.ops.arguments import as_integer, as_sequence, check_choice, check_switch
 from minigrad.tensor import Tensor
 
 
@@ -93,11 +94,13 @@ class DistributedDataParallel(Module):
     ) -> None:
         super().__init__()
         _check_module(module, comm)
-        if reduce not in ("mean", "sum"):
-            raise ArgumentError(f"DistributedDataParallel: expected reduce 'mean' or 'sum', got {reduce!r}")
-        if sync not in ("auto", "manual"):
-            raise ArgumentError(f"DistributedDataParallel: expected sync 'auto' or 'manual', got {sync!r}")
-        cap = _cap_bytes("bucket_cap_mb", bucket_cap_mb) if bucket_cap_bytes is None else bucket_cap_bytes
+        check_choice("DistributedDataParallel", ("mean", "sum"), reduce=reduce)
+        check_choice("DistributedDataParallel", ("auto", "manual"), sync=sync)
+        check_switch("DistributedDataParallel", find_unused_parameters=find_unused_parameters, init_sync=init_sync)
+        as_integer("DistributedDataParallel", "batch_dim", batch_dim)
+        cap = _cap_bytes("bucket_cap_mb", bucket_cap_mb)
+        if bucket_cap_bytes is not None:
+            cap = as_integer("DistributedDataParallel", "bucket_cap_bytes", bucket_cap_bytes, 1)
         self._options: dict[str, Any] = {
             "cap_bytes": cap,
             "first_cap_bytes": min(_cap_bytes("first_bucket_mb", first_bucket_mb), cap),
@@ -263,6 +266,11 @@ class DistributedDataParallel(Module):
             >>> ddp = distributed.DDP(nn.Linear(3, 1), distributed.SoloCommunicator())
             >>> loss = ddp.backward_shards(lambda x: ddp(x).square().mean(), [randn(4, 3), randn(2, 3)])
         """
+        if not callable(loss_fn):
+            raise ArgumentError(f"backward_shards: expected loss_fn as a function, got {loss_fn!r:.100}")
+        as_sequence("backward_shards", "shards", shards)
+        if counts is not None:
+            as_sequence("backward_shards", "counts", counts)
         self._check_parameters()
         return self._sharded.run(loss_fn, shards, counts, self.batch_dim)
 
@@ -341,6 +349,7 @@ class DistributedDataParallel(Module):
 def _check_module(module: Module, comm: Communicator) -> None:
     if not isinstance(module, Module):
         raise ArgumentError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
+    check_communicator("DistributedDataParallel", comm)
     if any(isinstance(inner, DistributedDataParallel) for inner in module.modules()):
         raise ArgumentError("DistributedDataParallel: expected a module without wrapper inside, got a nested one")
     params = list(module.parameters())
