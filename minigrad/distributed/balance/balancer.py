@@ -6,15 +6,17 @@ take over the plan that rank 0 made.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol, TextIO
 
+import numpy as np
+
+from minigrad.data.plan import Indices
 from minigrad.distributed.balance.cost import CostModel, Reading
 from minigrad.distributed.balance.journal import Journal
-from minigrad.distributed.balance.meter import Metered, timer_for
+from minigrad.distributed.balance.meter import Metered, StepTimes
 from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
 from minigrad.distributed.comm.base import Communicator
 from minigrad.errors import ArgumentError
@@ -28,23 +30,6 @@ class Timeline(Protocol):
 
 
 _Row = list[float] | None  # [samples, seconds] of a step, None where it could not be measured
-
-
-@dataclass
-class _Step:
-    """A step whose times may still be on their way from the device.
-
-    Attributes:
-        first_wait, end_wait: Numbers of the stretches of waiting in it.
-        seconds: From its start to its end; None until the device has passed it.
-        waited_s: Of the waits read so far.
-    """
-
-    samples: int
-    first_wait: int
-    end_wait: int
-    seconds: float | None = None
-    waited_s: float = 0.0
 
 
 class Balancer:
@@ -92,11 +77,9 @@ class Balancer:
         self.comm = Metered(comm)
         self.balance = Balance.start(comm.world_size, config)
         self.reason = "no step yet"
-        self._timer = timer_for(comm)
+        self._times = StepTimes("Balancer", self.comm)
         self._timeline: Any = timeline if timeline is not None else comm if hasattr(comm, "event") else None
         self._journal = Journal(journal, self.balance) if journal is not None and comm.rank == 0 else None
-        self._open: deque[_Step] = deque()  # not read yet, the oldest first
-        self._waits_read = 0
         self._read: list[_Row] = []  # of the steps that were read since the last decision
         self._sizes: list[int] = []  # their batches
 
@@ -129,41 +112,42 @@ class Balancer:
             ArgumentError: with several ranks, where no collective of the step went through `balancer.comm`.
         """
         rows = self.rows(batch_size)
-        waits, calls = self.comm.stretches, self.comm.calls
-        self._timer.start()
-        try:
+        with self._times.measure(rows.stop - rows.start):
             yield rows
-        finally:
-            self._timer.stop()
-        if self.comm.world_size > 1 and self.comm.calls == calls:
-            raise ArgumentError(
-                f"rank {self.comm.rank}: Balancer: expected the step's collectives to go through balancer.comm, "
-                "got none, so waiting would count as computing: make DDP with balancer.comm"
-            )
-        self._open.append(_Step(rows.stop - rows.start, waits, self.comm.stretches))
         self._finish_step(batch_size)
+
+    def deal(self, batches: Iterable[Sequence[int] | Indices]) -> Iterator[Indices]:
+        """This rank's indices of each batch; what the loop does with them is the step.
+
+        Each batch is cut when its step comes, so all ranks make the same number of steps, whatever the plan.
+
+        Args:
+            batches: Indices of the samples of each global batch; equal on all ranks.
+
+        Raises:
+            ArgumentError: a batch that is no row of indices.
+
+        Example: `for mine in balancer.deal(BatchSampler(RandomSampler(data, seed=0), 64)): ...`
+        """
+        for batch in batches:
+            indices = np.asarray(batch)
+            if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+                raise ArgumentError(
+                    f"Balancer.deal: expected the indices of a batch, got {type(batch).__name__} of shape "
+                    f"{indices.shape} and dtype {indices.dtype}: give it a BatchSampler"
+                )
+            with self.step(len(indices)) as rows:
+                yield indices[rows].astype(np.int64, copy=False)
 
     def _finish_step(self, batch_size: int) -> None:
         self._sizes.append(batch_size)
-        self._collect()
+        for step in self._times.read():
+            measured = step.size and step.computed_s > 0.0
+            self._read.append([float(step.size or 0), step.computed_s] if measured else None)
         if self.balance.config.is_due(self.balance.step + 1):
             self._decide()
         else:
             self.balance = replace(self.balance, step=self.balance.step + 1)
-
-    def _collect(self) -> None:
-        """Take in what the timers have of the steps so far; those of a device come later."""
-        for seconds in self._timer.read_s():
-            next(step for step in self._open if step.seconds is None).seconds = seconds
-        for seconds in self.comm.timer.read_s():
-            for step in self._open:
-                if step.first_wait <= self._waits_read < step.end_wait:
-                    step.waited_s += seconds
-            self._waits_read += 1
-        while self._open and self._open[0].seconds is not None and self._waits_read >= self._open[0].end_wait:
-            step = self._open.popleft()
-            seconds = (step.seconds or 0.0) - step.waited_s
-            self._read.append([step.samples, seconds] if step.samples and seconds > 0.0 else None)
 
     def _decide(self) -> None:
         """Hand in the readings, and take over rank 0's plan."""
