@@ -145,6 +145,8 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--smoke", action="store_true", help="two epochs, a lower target: takes seconds")
     options = parser.parse_args()
+    if min(options.ranks, options.epochs) < 1:
+        parser.error(f"expected --ranks and --epochs of at least 1, got {options.ranks} and {options.epochs}")
     options.target = TARGET_ACCURACY
     if options.smoke:
         options.epochs, options.target = 2, 0.85

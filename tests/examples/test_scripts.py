@@ -25,6 +25,13 @@ def test_runs(name):
     assert run_script(name, "--smoke")
 
 
+@pytest.mark.parametrize("option", ["--ranks", "--epochs"])
+def test_digits_on_no_ranks_or_in_no_epochs(option):
+    command = [sys.executable, str(ROOT / "examples" / "01_digits.py"), option, "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 2 and "expected --ranks and --epochs of at least 1" in done.stderr
+
+
 def test_digits_on_two_ranks():
     printed = run_script("01_digits.py", "--smoke", "--ranks", "2", "--dtype", "float64")
     assert "replicas: bit-equal" in printed
