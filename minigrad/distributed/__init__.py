@@ -5,6 +5,7 @@ from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.cost import CostModel, Reading
 from minigrad.distributed.balance.plan import Balance, BalanceConfig
+from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import compute_shard_sizes, rebalance
 from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
@@ -17,8 +18,10 @@ from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.comm.wrappers import Recording
+from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.average import average_gradients
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
+from minigrad.distributed.ddp.group import DeviceGroup, LocalDevices
 from minigrad.distributed.ddp.hooks import (
     CompressionState,
     GradBucket,
@@ -46,18 +49,22 @@ __all__ = [
     "CostModel",
     "DDP",
     "Ddp",
+    "DdpConfig",
+    "DeviceGroup",
     "DistributedDataParallel",
     "ElChe",
     "Fault",
     "FaultInjecting",
     "GradBucket",
     "ListCollectives",
+    "LocalDevices",
     "MpiCommunicator",
     "NcclCommunicator",
     "NcclDevices",
     "Reading",
     "Recording",
     "ReduceOp",
+    "Rounds",
     "ShmCommunicator",
     "SoloCommunicator",
     "SyncBatchNorm",

@@ -1,4 +1,4 @@
-"""Unequal ranks: how much of each batch, and how many batches, each of them gets. Pure, but for `balancer`."""
+"""Unequal ranks: what each gets of a batch, and how many batches. Pure, but for `balancer` and `rounds`."""
 
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.balancer import Balancer, Timeline
@@ -7,6 +7,7 @@ from minigrad.distributed.balance.cost import CostModel, Reading, calibration_si
 from minigrad.distributed.balance.journal import Decision, Journal, replay
 from minigrad.distributed.balance.meter import Metered
 from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
+from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import (
     SpeedHint,
     compute_shard_sizes,
@@ -29,6 +30,7 @@ __all__ = [
     "Metered",
     "Plan",
     "Reading",
+    "Rounds",
     "SpeedHint",
     "Timeline",
     "allocate",

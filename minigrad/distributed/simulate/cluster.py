@@ -10,6 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.balance.allocation import allocate, step_s
+from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
 
@@ -51,9 +53,9 @@ class RankCost:
         """How much slower than at first a step is, jitter aside."""
         return next((s.factor for s in reversed(self.slowdowns) if s.step <= step), 1.0)
 
-    def mean_s(self, samples: float, step: int = 0) -> float:
-        """Seconds for so many samples, jitter aside."""
-        return (self.fixed_s + self.per_sample_s * samples) * self.factor(step)
+    def at(self, step: int) -> CostModel:
+        """The cost in a step, jitter aside."""
+        return CostModel(self.fixed_s, self.per_sample_s).scaled(self.factor(step))
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,17 @@ class Cluster:
 
     def compute_s(self, rank: int, samples: float, step: int) -> float:
         """Seconds that a rank computes in its step of this number."""
-        return self.ranks[rank].mean_s(samples, step) * self.jitter(rank, step)
+        return self.ranks[rank].at(step).time_s(samples) * self.jitter(rank, step)
+
+    def best_step_s(self, batch_size: int, step: int = 0) -> float:
+        """Seconds of the slowest rank in the best division of a batch into whole samples, jitter and link aside.
+
+        Example:
+            >>> Cluster.of_speeds([3, 2, 1], per_sample_s=1.0).best_step_s(60)
+            10.0
+        """
+        costs = [rank.at(step) for rank in self.ranks]
+        return step_s(allocate(batch_size, costs), costs)
 
     def compute_all_s(self, samples: Array, step: int) -> Array:
         """compute_s of all ranks at once, with a jitter stream of its own for each step: for very many ranks.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.dtypes import Array
+from minigrad.data.plan import check_integer
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate.clock import VirtualClock
@@ -45,6 +46,9 @@ def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float |
     return Trace(traces, run_world(fn, world, communicators, *args))
 
 
+Policy = Callable[[int, Array, Array], Sequence[float] | Array]
+
+
 @dataclass(frozen=True)
 class Forecast:
     """Costs of a run without numbers.
@@ -52,29 +56,47 @@ class Forecast:
     Attributes:
         step_s: (steps,) seconds of each step: the slowest rank, then the all-reduce.
         idle_fraction: (steps,) the part of all ranks' computing time that went into waiting for the slowest.
+        samples: (world_size,) of each rank in the last step.
     """
 
     step_s: Array
     idle_fraction: Array
+    samples: Array
 
 
 def forecast(
-    cluster: Cluster, samples: Sequence[float] | Array, steps: int, *, gradient_bytes: int = 0, first_step: int = 0
+    cluster: Cluster,
+    samples: Sequence[float] | Array,
+    steps: int,
+    *,
+    policy: Policy | None = None,
+    gradient_bytes: int = 0,
+    first_step: int = 0,
 ) -> Forecast:
     """What steps of a cluster take when each rank computes on so many samples; no thread, no number of a model.
 
     Args:
-        samples: (world_size,) samples of each rank in each step.
+        samples: (world_size,) samples of each rank in the first step.
         steps: Number of steps.
+        policy: policy(step, samples, compute_s) -> the samples of each rank in the next step, called after each step
+            with what it took; by default they stay.
         gradient_bytes: What is all-reduced at the end of a step; nothing of it is hidden.
         first_step: The number of the first step, for jitter and slowdowns.
 
     Raises:
+        ArgumentError: steps is no number of steps.
         ShapeError: not one number a rank.
+
+    Example:
+        >>> from minigrad.distributed import compute_shard_sizes, rebalance
+        >>> def by_speed(step, samples, compute_s):
+        ...     return compute_shard_sizes(120, rebalance((samples / compute_s).tolist()))
+        >>> result = forecast(Cluster.of_speeds([3, 2, 1]), [40, 40, 40], 2, policy=by_speed)
+        >>> result.samples.tolist(), [round(float(s), 6) for s in result.step_s]
+        ([60.0, 40.0, 20.0], [0.04, 0.02])
     """
-    shard = np.asarray(samples, np.float64)
-    if shard.shape != (cluster.world_size,):
-        raise ShapeError(f"forecast: expected samples of shape ({cluster.world_size},), got {shard.shape}")
+    check_integer("forecast", "steps", steps, 0)
+    shard = _each_rank(samples, cluster)
     reduce_s = cluster.link.cost_s("all_reduce", gradient_bytes, cluster.world_size)
     step_s, idle = np.empty(steps), np.empty(steps)
     for i in range(steps):
@@ -82,4 +104,13 @@ def forecast(
         slowest = float(compute_s.max())
         step_s[i] = slowest + reduce_s
         idle[i] = 1.0 - float(compute_s.mean()) / slowest if slowest else 0.0
-    return Forecast(step_s, idle)
+        if policy is not None and i + 1 < steps:
+            shard = _each_rank(policy(first_step + i, shard, compute_s), cluster)
+    return Forecast(step_s, idle, shard)
+
+
+def _each_rank(samples: Sequence[float] | Array, cluster: Cluster) -> Array:
+    shard = np.asarray(samples, np.float64)
+    if shard.shape != (cluster.world_size,):
+        raise ShapeError(f"forecast: expected samples of shape ({cluster.world_size},), got {shard.shape}")
+    return shard

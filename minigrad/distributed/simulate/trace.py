@@ -82,8 +82,12 @@ class Trace:
 
     def step_times_s(self) -> list[float]:
         """Seconds of each step, from the first rank that began to the last that ended."""
-        spans = (zip(*(rank.steps for rank in self.ranks)) if self.ranks else [])
+        spans = zip(*(rank.steps for rank in self.ranks))
         return [max(s.end_s for s in span) - min(s.begin_s for s in span) for span in spans]
+
+    def slowest_s(self) -> list[float]:
+        """Seconds that the slowest rank computed in each step: the step's time, communication aside."""
+        return [max(step.compute_s for step in span) for span in zip(*(rank.steps for rank in self.ranks))]
 
     def idle_fraction(self, first: int = 0, last: int | None = None) -> float:
         """The part of all ranks' time, over steps [first, last), that went into waiting for slower ranks."""

@@ -1,0 +1,137 @@
+"""El Che on a rank: times its rounds of whole batches, and lets the state machine decide from the readings of all.
+
+It holds no formula; `ElChe` has them all. Every rank hands in its reading, and computes the same decision from the same
+readings, so that a round costs one small message besides the reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO, TypeVar
+
+from minigrad.data.plan import check_integer
+from minigrad.distributed.balance.balancer import Timeline
+from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
+from minigrad.distributed.balance.journal import Journal
+from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes
+from minigrad.distributed.comm.base import Communicator
+
+T = TypeVar("T")
+_Row = tuple[int, float, float]  # batches of a rank in a round, milliseconds of computing, of waiting
+
+
+class Rounds:
+    """Lets each rank run several whole batches between two reductions: so many that all are done at one time.
+
+    The reduction of a round goes through `rounds.comm`, which times the waiting: DDP is made with it. What the rank
+    that comes last waits for is the reduction alone; that is the overhead which El Che keeps near its target.
+
+    Args:
+        comm: The ranks. All make one, with equal configurations.
+        config: See `CadenceConfig`.
+        journal: Where rank 0 writes readings and decisions, as JSON lines that `replay` takes.
+        timeline: Gets an event "cadence" with round, anchor, counts and reason for each decision; by default the
+            communicator, where it takes events.
+
+    Attributes:
+        comm: The communicator to train with.
+        el_che: The state, equal on all ranks.
+        reason: Why the counts are as they are.
+
+    Example:
+        >>> from minigrad import distributed, nn, optim, randn
+        >>> def train(comm):
+        ...     rounds = Rounds(comm, CadenceConfig.fixed(2))
+        ...     ddp = distributed.DDP(nn.Linear(3, 1), rounds.comm)
+        ...     optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+        ...     for mine in rounds.deal([randn(4, 3) for _ in range(10)]):
+        ...         optimizer.zero_grad()
+        ...         with ddp.no_sync():
+        ...             for batch in mine:
+        ...                 (ddp(batch).square().mean() / len(mine)).backward()
+        ...         ddp.flush()  # the mean over the samples of all ranks
+        ...         optimizer.step()
+        ...     return rounds.el_che.anchor
+        >>> distributed.run(train, 2)
+        [2, 2]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        config: CadenceConfig | None = None,
+        *,
+        journal: TextIO | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self.comm = Metered(comm)
+        self.el_che = ElChe.start(comm.world_size, config)
+        self.reason = "no round yet"
+        self._times = StepTimes("Rounds", self.comm)
+        self._timeline: Any = timeline if timeline is not None else comm if hasattr(comm, "event") else None
+        self._journal = Journal(journal, self.el_che) if journal is not None and comm.rank == 0 else None
+        self._unread: list[_Row] = []  # rounds that not all ranks have read yet; those of a device come later
+        self._number = 0
+
+    def counts(self, batches_left: int | None = None) -> tuple[int, ...]:
+        """Batches of each rank in the coming round; together at most batches_left."""
+        return self.el_che.batch_counts if batches_left is None else self.el_che.clamp_total(batches_left)
+
+    @contextmanager
+    def round(self, batches_left: int | None = None) -> Iterator[slice]:
+        """Around one round, with the reduction at its end; decides afterwards.
+
+        Args:
+            batches_left: The most batches that all ranks together may run, > 0; equal on all of them.
+
+        Yields:
+            This rank's batches, counted from the first of the round. It may have none: it still has to reduce.
+
+        Raises:
+            ArgumentError: with several ranks, where no collective of the round went through `rounds.comm`.
+        """
+        if batches_left is not None:
+            check_integer("Rounds", "batches_left", batches_left, 1)
+        counts, rank = self.counts(batches_left), self.comm.rank
+        start = sum(counts[:rank])
+        with self._times.measure(counts[rank]):
+            yield slice(start, start + counts[rank])
+        self._report()
+
+    def deal(self, batches: Sequence[T]) -> Iterator[Sequence[T]]:
+        """This rank's batches of each round, until all are used; what the loop does with them is the round.
+
+        Args:
+            batches: Those of an epoch, equal on all ranks: indices, as a rule, which cost little.
+        """
+        first = 0
+        while first < len(batches):
+            left = len(batches) - first
+            used = sum(self.counts(left))
+            with self.round(left) as mine:
+                yield batches[first + mine.start : first + mine.stop]
+            first += used
+
+    def _report(self) -> None:
+        """Hand in what was read, and decide on each round that all ranks have read."""
+        self._unread += [_row(time) for time in self._times.read()]
+        gathered: list[list[_Row]] = self.comm.inner.all_gather_object(self._unread)
+        for rows in zip(*gathered):  # of one round
+            self._number += 1
+            self._decide(rows)
+        self._unread = self._unread[min(map(len, gathered)) :]
+
+    def _decide(self, rows: Sequence[_Row]) -> None:
+        batches, walls, waits = zip(*rows)
+        self.el_che, wanted, self.reason = self.el_che.report_timing(walls, batches, min(waits))
+        if self._journal is not None:
+            self._journal.reported(walls, batches, min(waits), wanted, self.reason)
+        if self._timeline is not None:
+            fields = {"anchor": self.el_che.anchor, "counts": wanted, "reason": self.reason}
+            self._timeline.event("cadence", round=self._number, **fields)
+
+
+def _row(time: StepTime) -> _Row:
+    batches = time.size or 0
+    return batches, max(0.0, 1e3 * time.computed_s) if batches else 0.0, 1e3 * time.waited_s
