@@ -60,6 +60,7 @@ from minigrad.ops.creation import (
 )
 from minigrad.ops.sampling import rand, rand_like, randint, randn, randn_like, randperm
 from minigrad.tensor import Tensor
+from minigrad.train import Trainer
 
 __version__ = "0.1.0"
 
@@ -68,6 +69,7 @@ __all__ = [
     "FlowBuilder",
     "Graph",
     "Tensor",
+    "Trainer",
     "arange",
     "as_tensor",
     "available_devices",

@@ -134,6 +134,17 @@ def device_identity(device: Device) -> str:
     return f"GPU {uuid[:16].hex()}" if uuid else f"GPU {place}"
 
 
+def device_model(device: Device) -> str:
+    """What kind of device it is, for people: its model and memory; devices of one model have equal ones."""
+    if device.type == "cpu":
+        return "CPU"
+    with device.current() as cupy:
+        facts = cupy.cuda.runtime.getDeviceProperties(device.index)
+    name, nbytes = facts.get("name", b"GPU"), facts.get("totalGlobalMem", 0)
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    return f"{text.removeprefix('NVIDIA ')} ({nbytes / 2**30:.0f} GiB)" if nbytes else text
+
+
 def array_module(array: Array) -> ModuleType:
     """The module, numpy or cupy, that computes on an array.
 

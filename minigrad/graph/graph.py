@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from minigrad.backend.device import Device
 from minigrad.backend.timer import timer_of
+from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
 from minigrad.graph import checkpoint, render
 from minigrad.graph.plan import Plan
 from minigrad.graph.profile import NodeTime, Profiler, TimerMaker
-from minigrad.graph.runner import PlanModule
+from minigrad.graph.setup import Devices, group_of, make_state, summary
+from minigrad.graph.trainable import MakeOptimizer, Trainable
 from minigrad.nn.module import Module
 from minigrad.nn.state import IncompatibleKeys
 
 Self = TypeVar("Self", bound="Graph")
 
 
-class Graph(PlanModule):
+class Graph(Trainable):
     """A module whose forward is a plan: named nodes, each a module or a merge of branches; made by `FlowBuilder`.
 
     A node is a child module of its name, so parameters have the dotted names that they would have in a class written
@@ -91,9 +94,8 @@ class Graph(PlanModule):
         tags = [node.tag for node in graph.plan.nodes if node.tag is not None]
         if tag not in tags:
             raise ArgumentError(f"{self._who()}.tagged: expected one of the tags {tags}, got {path!r}")
-        if tag not in graph._tagged:
-            raise ArgumentError(f"{self._who()}.tagged: expected a forward before, got {path!r} asked for without one")
-        return graph._tagged[tag]
+        state = self.distributed
+        return self.tagged_at(path) if state is None else state.tagged(path)
 
     # ------------------------------------------------------------------------------------------------------- state
 
@@ -121,6 +123,66 @@ class Graph(PlanModule):
                     f"{other.structure_hash()[:8]} as replica {rank}"
                 )
         self._others += others
+
+    def distribute(
+        self,
+        builder: Callable[[Device], Graph],
+        devices: Devices | None = None,
+        *,
+        config: DdpConfig | None = None,
+        el_che: bool | None = False,
+    ) -> None:
+        """Train on several devices from now on: this graph on the first, and a replica on each other one.
+
+        The replicas take over this graph's values. Whatever is done to the graph is done to all of them.
+
+        Args:
+            builder: builder(device) makes a graph of the same structure there; `graph.replicate` does.
+            devices: The graph's own device first. Only the CPU may be named more than once. By default every GPU where
+                the graph lives on one, else its own device. Or a `DeviceGroup`, such as `simulate.SimulatedDevices`.
+            config: See `DdpConfig`.
+            el_che: Whether each device runs several whole batches between two reductions; None: where they differ.
+
+        Raises:
+            ArgumentError: it is distributed already, or has stepped; or options that contradict each other.
+            DeviceError: the graph, or a replica, is not on its device.
+            ReplicaMismatchError: a replica differs.
+        """
+        if self._others or self._training.is_distributed or (self.distributed and self.distributed.step_count):
+            raise ArgumentError(
+                f"{self._who()}.distribute: expected to be called once, before the first step(), on a graph without "
+                "replicas, got another call"
+            )
+        group = group_of(devices, self.first_device())
+        state = make_state(self, builder, group, config if config is not None else DdpConfig(), el_che)
+        try:
+            self.attach(*state.replicas[1:])  # type: ignore[arg-type]
+            state.sync_params()
+            self._adopt(state)
+        except BaseException:
+            state.detach()
+            self._others = ()
+            raise
+        self.train(self.training)
+
+    def set_up(
+        self,
+        builder: Callable[[Device], Graph],
+        optimizer: MakeOptimizer,
+        config: DdpConfig | None = None,
+        devices: Devices | None = None,
+        el_che: bool | None = None,
+    ) -> None:
+        """Distribute, set the optimizer, go to training mode, and say on stderr on what; see `Trainer.setup_with`."""
+        config, group = config if config is not None else DdpConfig(), group_of(devices, self.first_device())
+        self.distribute(builder, group, config=config, el_che=el_che)
+        self.set_optimizer(optimizer)
+        self.train()
+        print(f"{self._who()}: {summary(group, config, el_che)}", file=sys.stderr)
+
+    def graph(self) -> Graph:
+        """This graph: so it can be passed where something that has a graph is asked for."""
+        return self
 
     def freeze(self, *paths: str) -> None:
         """Stop training the parameters of the modules at dotted paths; without paths, all.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from minigrad.errors import ArgumentError, DtypeError, MinigradError
@@ -158,6 +158,27 @@ class PlanModule(Module):
         # looked up at each call: a layer may have been replaced, for example by a SyncBatchNorm
         module = self._modules.get(node.name)
         return merge(node, args) if module is None else module(*args, **named)
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether any node of this graph has a tag."""
+        return any(node.tag is not None for node in self._plan.nodes)
+
+    def tagged_at(self, path: str) -> Any:
+        """What the last forward of this replica computed at a tag, "encoder.hidden" being one of a graph below.
+
+        Raises:
+            ArgumentError: there was no forward.
+        """
+        where, _, tag = path.rpartition(".")
+        graph = self.get_submodule(where)
+        if not isinstance(graph, PlanModule) or tag not in graph._tagged:
+            raise ArgumentError(f"{self._who()}.tagged: expected a forward before, got {path!r} asked for without one")
+        return graph._tagged[tag]
+
+    def map_tagged(self, function: Callable[[Any], Any]) -> None:
+        """Replace what the last forward computed at every tag of this graph."""
+        self._tagged = {tag: function(value) for tag, value in self._tagged.items()}
 
     def tagged_values(self) -> dict[str, Any]:
         """What the last forward computed at every tag of this graph; empty where there was none."""

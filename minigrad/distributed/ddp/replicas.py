@@ -14,6 +14,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_root
 from minigrad.distributed.ddp.agreement import check_unchanged, describe, first_difference, identities
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
+from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.weights import check_samples, scale, weight_of
@@ -32,7 +33,7 @@ class ListCollectives(Protocol):
         """Overwrite every array by the root's."""
 
 
-class Ddp:
+class Ddp(DeprecatedSetup):
     """Replicas in this process, one a device, whose gradients are combined when you say so; made by `Ddp.wrap`.
 
     Replica r has rank r. Run forward and backward on each with its shard of the batch, then combine, then step the

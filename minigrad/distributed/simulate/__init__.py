@@ -2,6 +2,7 @@
 
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.cluster import Cluster, RankCost, Slowdown
+from minigrad.distributed.simulate.devices import SimulatedDevices
 from minigrad.distributed.simulate.links import Link
 from minigrad.distributed.simulate.simulation import Forecast, forecast, run
 from minigrad.distributed.simulate.trace import RankTrace, Step, Trace
@@ -13,6 +14,7 @@ __all__ = [
     "Link",
     "RankCost",
     "RankTrace",
+    "SimulatedDevices",
     "Slowdown",
     "Step",
     "Trace",

@@ -1,0 +1,88 @@
+"""DdpConfig: the options of data-parallel training of a Graph, checked where they are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minigrad.data.plan import check_integer
+from minigrad.distributed.balance.balancer import Timeline
+from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
+from minigrad.distributed.balance.plan import BalanceConfig
+from minigrad.distributed.balance.shares import SpeedHint, check_number, relative_speeds
+from minigrad.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class DdpConfig:
+    """Options of `Trainer.setup_with` and `Graph.distribute`.
+
+    Attributes:
+        speed_hint: What is known of the devices before any is measured: (slow_rank, ratio), where every other device
+            is `ratio` >= 1 times as fast as that one; or a mapping from rank to speed > 0. Measurements correct it.
+        overhead_target: El Che's: the time of a reduction over that of the computing before it, in [0.01, 0.5]; None
+            means 0.10.
+        max_anchor: El Che's: batches of the slowest device between two reductions. None lets El Che find them, 0 turns
+            El Che off, n >= 1 fixes them at n.
+        max_grad_norm: Clip the combined gradient, in every mode and on any number of devices, to this L2 norm > 0.
+        timeline: Gets `event(kind, **fields)` for every step, reduction and decision.
+        min_ratio: The smallest share of a batch that a device gets, in [0, 1/world_size]; None means
+            min(0.05, 0.5/world_size).
+        calibration_steps: Shares are first decided after so many steps, >= 1.
+        rebalance_interval: And then after so many each, >= 1.
+
+    Raises:
+        ArgumentError: a value out of its range. What depends on the number of devices is checked by `distribute`.
+
+    Example:
+        >>> DdpConfig(speed_hint=(1, 2.3), max_grad_norm=1.0).max_grad_norm
+        1.0
+    """
+
+    speed_hint: SpeedHint | None = None
+    overhead_target: float | None = None
+    max_anchor: int | None = None
+    max_grad_norm: float | None = None
+    timeline: Timeline | None = None
+    min_ratio: float | None = None
+    calibration_steps: int = 10
+    rebalance_interval: int = 50
+
+    def __post_init__(self) -> None:
+        if self.speed_hint is not None:
+            _check_hint(self.speed_hint)
+        if self.max_anchor is not None:
+            check_integer("DdpConfig", "max_anchor", self.max_anchor, 0)
+        check_max_norm("DdpConfig", self.max_grad_norm)
+        if self.timeline is not None and not callable(getattr(self.timeline, "event", None)):
+            raise ArgumentError(f"DdpConfig: expected a timeline with event(kind, **fields), got {self.timeline!r}")
+        self.balance_config()
+        self.cadence_config()
+
+    def balance_config(self) -> BalanceConfig:
+        """How batches are divided."""
+        return BalanceConfig(
+            self.calibration_steps, self.rebalance_interval, min_ratio=self.min_ratio, speed_hint=self.speed_hint
+        )
+
+    def cadence_config(self) -> CadenceConfig:
+        """How El Che goes, where it is on."""
+        target = DEFAULT_OVERHEAD_TARGET if self.overhead_target is None else self.overhead_target
+        if not self.max_anchor:
+            return CadenceConfig(overhead_target=target, max_anchor=DEFAULT_MAX_ANCHOR, speed_hint=self.speed_hint)
+        n = self.max_anchor
+        return CadenceConfig(n, target, min_anchor=n, max_anchor=n, speed_hint=self.speed_hint)
+
+
+def check_max_norm(who: str, value: Any) -> None:
+    """Refuse a limit of the gradient's norm that is neither None nor a finite number > 0; ArgumentError."""
+    if value is not None and not check_number(who, "max_grad_norm", value) > 0.0:
+        raise ArgumentError(f"{who}: expected max_grad_norm > 0, or None for no clipping, got {value!r}")
+
+
+def _check_hint(hint: Any) -> None:
+    """Check all but whether the ranks exist: as if there were just enough."""
+    named = list(hint) if isinstance(hint, Mapping) else list(hint[:1]) if isinstance(hint, (tuple, list)) else []
+    ranks = [check_integer("DdpConfig: speed_hint", "a rank", rank, 0) for rank in named]
+    relative_speeds(max(ranks, default=0) + 1, hint)

@@ -1,0 +1,97 @@
+"""From options to replicas: which devices, whether El Che is on, and what to tell people about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from minigrad.backend.device import Device, available_devices
+from minigrad.distributed.balance.cadence import ElChe
+from minigrad.distributed.config import DdpConfig
+from minigrad.distributed.ddp.group import DeviceGroup, LocalDevices
+from minigrad.errors import ArgumentError
+from minigrad.graph.distribute import DistributedState
+from minigrad.graph.runner import PlanModule
+
+Devices = Sequence[Device | str] | DeviceGroup
+
+
+def group_of(devices: Devices | None, home: Device) -> DeviceGroup:
+    """The devices to use: those named; else every GPU for a graph that lives on one, its own first; else its own."""
+    if devices is None:
+        gpus = [] if home.type == "cpu" else [device for device in available_devices() if device.type != "cpu"]
+        return LocalDevices([home, *(gpu for gpu in gpus if gpu != home)])
+    if isinstance(devices, (Sequence, Device)):
+        return LocalDevices(devices)
+    return devices
+
+
+def decide_el_che(group: DeviceGroup, config: DdpConfig, el_che: bool | None) -> tuple[bool, str]:
+    """Whether El Che is on, and why: None means on where the devices differ.
+
+    Raises:
+        ArgumentError: options that contradict each other.
+    """
+    if el_che not in (None, True, False):
+        raise ArgumentError(f"el_che: expected None, True or False, got {el_che!r}")
+    tuned = config.overhead_target is not None or bool(config.max_anchor)
+    if el_che is False and tuned:
+        raise ArgumentError("el_che: expected no overhead_target and no max_anchor without El Che, got el_che=False")
+    if el_che is True and config.max_anchor == 0:
+        raise ArgumentError("el_che: expected max_anchor of None or >= 1 with el_che=True, got 0, which turns it off")
+    if el_che is True and config.min_ratio is not None:
+        raise ArgumentError("el_che: expected no min_ratio with el_che=True, got one: batches are not divided then")
+    if len(group.devices) == 1:
+        return False, "there is one device"
+    if el_che is False or config.max_anchor == 0:
+        return False, "it was turned off"
+    if el_che is True:
+        return True, "it was turned on"
+    differ = len(set(group.models)) > 1
+    return differ, "the devices differ" if differ else "the devices are alike"
+
+
+def unused_options(on: bool, config: DdpConfig, world_size: int) -> list[str]:
+    """Options that make no difference here."""
+    names = ["min_ratio"] if on else ["overhead_target", "max_anchor"]
+    if world_size == 1:
+        names += ["min_ratio", "speed_hint"]
+    return [name for name in names if getattr(config, name) is not None and getattr(config, name) != 0]
+
+
+def summary(group: DeviceGroup, config: DdpConfig, el_che: bool | None) -> str:
+    """A line for people: the devices, whether El Che is on and why, and the options that make no difference."""
+    on, reason = decide_el_che(group, config, el_che)
+    number = len(group.devices)
+    kinds = [(len(list(same)), *kind) for kind, same in groupby(zip(map(str, group.devices), group.models))]
+    listed = [f"{f'{n} x ' if n > 1 else ''}{device}: {model}" for n, device, model in kinds]
+    unused = unused_options(on, config, number)
+    parts = [f"{number} device{'s' * (number > 1)}", *listed, f"El Che is {'on' if on else 'off'}: {reason}"]
+    return " | ".join(parts + ([f"not used: {', '.join(unused)}"] if unused else []))
+
+
+def make_state(
+    graph: PlanModule,
+    builder: Callable[[Device], PlanModule],
+    group: DeviceGroup,
+    config: DdpConfig,
+    el_che: bool | None,
+) -> DistributedState:
+    """Replicas for all devices but the first, in one state."""
+    on, _ = decide_el_che(group, config, el_che)
+    cadence = ElChe.start(len(group.devices), config.cadence_config()) if on else None
+    others = []
+    for device in group.devices[1:]:
+        with device.current():
+            other = builder(device)
+        if not isinstance(other, PlanModule):
+            raise ArgumentError(
+                f"distribute: expected builder(device) to return a Graph, got {type(other).__name__} for {device}"
+            )
+        others.append(other)
+    return DistributedState((graph, *others), group, config, cadence)
+
+
+def local_state(graph: PlanModule, device: Device) -> DistributedState:
+    """The state of a graph that is its only replica."""
+    return DistributedState((graph,), LocalDevices([device]), DdpConfig())

@@ -1,0 +1,138 @@
+"""Trainer: one call after which a loop trains a graph, on one device or on many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
+
+from minigrad.backend.device import Device
+from minigrad.distributed.config import DdpConfig
+from minigrad.errors import ArgumentError
+from minigrad.graph.graph import Graph
+from minigrad.graph.setup import Devices
+from minigrad.graph.trainable import MakeOptimizer
+
+
+@runtime_checkable
+class HasGraph(Protocol):
+    """A model around a graph, such as a task's head: what `Trainer.setup_head` takes. A Graph is one too."""
+
+    def graph(self) -> Graph:
+        """The graph that the model's forward and loss go through."""
+
+
+H = TypeVar("H", bound=HasGraph)
+
+
+class Trainer:
+    """Sets a graph up for training: replicas, optimizers, training mode, and a line on stderr that says on what.
+
+    The loop afterwards is the same on one device, on several, and on simulated ones:
+
+        for batch in graph.epoch(number):
+            loss = graph.backward_batch(batch)
+            graph.step()
+
+    with `graph.set_loss_fn` and `graph.set_data_loader`; or, where El Che is off,
+
+        for image, label in loader:
+            loss = cross_entropy(graph(image), label)
+            loss.backward()
+            graph.step()
+
+    Example:
+        >>> from minigrad import FlowBuilder, nn, optim, randn
+        >>> graph = FlowBuilder.from_(nn.Linear(3, 1)).build()
+        >>> Trainer.setup(graph, graph.replicate, lambda params: optim.SGD(params, lr=0.1), devices=["cpu", "cpu"])
+        >>> graph(randn(8, 3)).square().mean().backward()
+        >>> graph.step()
+        >>> graph.world_size, graph.shard_sizes
+        (2, (4, 4))
+    """
+
+    @staticmethod
+    def setup(
+        model: Graph,
+        builder: Callable[[Device], Graph],
+        optimizer: MakeOptimizer,
+        *,
+        devices: Devices | None = None,
+        el_che: bool | None = None,
+    ) -> None:
+        """Set a graph up with the default options; see `setup_with`."""
+        Trainer.setup_with(model, builder, optimizer, DdpConfig(), devices=devices, el_che=el_che)
+
+    @staticmethod
+    def setup_with(
+        model: Graph,
+        builder: Callable[[Device], Graph],
+        optimizer: MakeOptimizer,
+        config: DdpConfig,
+        *,
+        devices: Devices | None = None,
+        el_che: bool | None = None,
+    ) -> None:
+        """Set a graph up for training.
+
+        Args:
+            model: The graph, on the first of the devices.
+            builder: builder(device) makes a graph of the same structure there, for each of the other devices.
+            optimizer: optimizer(params) makes the optimizer of a replica.
+            config: See `DdpConfig`.
+            devices: See `Graph.distribute`.
+            el_che: Whether each device runs several whole batches between two reductions, which needs
+                `set_loss_fn`. None: where the devices differ.
+
+        Raises:
+            ArgumentError, DeviceError, ReplicaMismatchError: see `Graph.distribute`.
+        """
+        if not isinstance(model, Graph):
+            raise ArgumentError(f"Trainer.setup: expected a Graph, got {type(model).__name__}: setup_head takes others")
+        if not isinstance(config, DdpConfig):
+            raise ArgumentError(f"Trainer.setup_with: expected a DdpConfig, got {type(config).__name__}")
+        model.set_up(builder, optimizer, config, devices, el_che)
+
+    @staticmethod
+    def setup_head(
+        head: H,
+        head_factory: Callable[[Device], H],
+        optimizer: MakeOptimizer,
+        *,
+        devices: Devices | None = None,
+        el_che: bool | None = None,
+    ) -> None:
+        """Set up a model around a graph with the default options; see `setup_head_with`."""
+        Trainer.setup_head_with(head, head_factory, optimizer, DdpConfig(), devices=devices, el_che=el_che)
+
+    @staticmethod
+    def setup_head_with(
+        head: H,
+        head_factory: Callable[[Device], H],
+        optimizer: MakeOptimizer,
+        config: DdpConfig,
+        *,
+        devices: Devices | None = None,
+        el_che: bool | None = None,
+    ) -> None:
+        """Set up a model around a graph: its methods go on to work, and use all devices.
+
+        Args:
+            head: A `HasGraph`.
+            head_factory: head_factory(device) makes another one there.
+            optimizer, config, devices, el_che: See `setup_with`.
+
+        Raises:
+            ArgumentError: no head, or one whose graph() is no Graph; and see `setup_with`.
+        """
+
+        def builder(device: Device) -> Graph:
+            return _graph_of(head_factory(device))
+
+        Trainer.setup_with(_graph_of(head), builder, optimizer, config, devices=devices, el_che=el_che)
+
+
+def _graph_of(head: HasGraph) -> Graph:
+    graph = head.graph() if isinstance(head, HasGraph) else None
+    if not isinstance(graph, Graph):
+        raise ArgumentError(f"Trainer.setup_head: expected a model with graph(), got {type(head).__name__}")
+    return graph
