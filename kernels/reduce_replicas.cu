@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int levels = 6;  // 64 replicas
+constexpr int levels = 6;  // up to 63 replicas
 
 // Values come one by one. Level k holds the sum of 2^k of them, where bit k of their number is set: a carry in binary.
 template <typename A, int n> struct PairwiseSum {

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import array_module
+from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array, is_float, is_integer
+from minigrad.backend.fused.replicas import MOST_REPLICAS, reduce_replicas_
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 
@@ -53,10 +55,22 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
         ShapeError, DtypeError: arrays of different shapes or dtypes, or AVG of integers.
     """
     check_alike("all_reduce", arrays)
+    if op is ReduceOp.SUM and _has_kernel(arrays):
+        reduce_replicas_(arrays)
+        return
     total = reduced(arrays, op)
     for array in arrays:
         if array is not total:
             array[...] = total
+
+
+def _has_kernel(arrays: Sequence[Array]) -> bool:
+    """Whether one pass of a kernel adds up all of them."""
+    first = arrays[0]
+    if kernels_for(first) is None or not is_float(first.dtype) or len(arrays) > MOST_REPLICAS:
+        return False
+    device = device_of(first)
+    return all(array.flags.c_contiguous and device_of(array) == device for array in arrays)
 
 
 def check_alike(who: str, arrays: Sequence[Array]) -> None:

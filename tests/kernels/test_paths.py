@@ -6,6 +6,7 @@ import pytest
 import minigrad
 from minigrad import nn, ops, optim
 from minigrad.backend.kernels import using_kernels
+from minigrad.distributed import collectives
 from minigrad.testing import assert_close
 from tests.cases import CASES
 from tests.cases.evaluate import evaluate
@@ -109,6 +110,21 @@ def test_clipping(p, dtype):
     assert_close(fused_norm, norm, tolerance=1e-6)
     for fused, grad in zip(fused_grads, grads):
         assert_close(fused, grad)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])
+def test_replicas_in_memory(dtype):
+    def all_reduce():
+        rng = np.random.default_rng(0)
+        arrays = [(rng.standard_normal((7, 9)) * 100).astype(dtype) for _ in range(5)]
+        collectives.all_reduce(arrays)
+        return arrays
+
+    expected = all_reduce()
+    with using_kernels(HostKernels()) as loader:
+        got = all_reduce()
+    assert all(np.array_equal(x, y) for x, y in zip(got, expected))
+    assert len(loader.launches) == (dtype != "int64")
 
 
 def test_which_operations_have_kernels():

@@ -11,7 +11,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.kernels import kernels_for, suffix_of
 from minigrad.backend.memory import address_of
 
-MOST_REPLICAS = 64
+MOST_REPLICAS = 63
 _VECTOR = 4  # elements that one thread takes at a time
 
 
@@ -22,7 +22,7 @@ def reduce_replicas_(arrays: Sequence[Array]) -> None:
     added in float32 and rounded once.
 
     Args:
-        arrays: At most 64, contiguous, of one shape and float dtype, none overlapping another; in the memory of the
+        arrays: At most 63, contiguous, of one shape and float dtype, none overlapping another; in the memory of the
             current device, or of one whose memory it can reach.
     """
     loader = kernels_for(arrays[0])
