@@ -49,7 +49,7 @@ class Link:
 
         Args:
             kind: "all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object" or "barrier".
-            nbytes: Bytes of a rank's array, the whole one.
+            nbytes: Bytes of the whole array: of the gathered one, the one to scatter.
             world_size: Ranks that take part.
         """
         if world_size == 1:

@@ -24,6 +24,7 @@ class _Times:
 
     def __init__(self) -> None:
         self.called_s: list[float] = []
+        self.nbytes: list[int] = []  # that each rank hands in; those of objects differ
         self.started_s = self.done_s = 0.0
 
 
@@ -41,10 +42,12 @@ class Wire:
         with self._lock:
             times = self._calls.setdefault(seq, _Times())
             times.called_s.append(now_s)
+            times.nbytes.append(nbytes)
             if len(times.called_s) == self._world_size:
+                whole = sum(times.nbytes) if kind.startswith("all_gather") else max(times.nbytes)
                 times.started_s = max(times.called_s)
                 begin_s = max(times.started_s, self._free_s)
-                times.done_s = self._free_s = begin_s + self._link.cost_s(kind, nbytes, self._world_size)
+                times.done_s = self._free_s = begin_s + self._link.cost_s(kind, whole, self._world_size)
                 del self._calls[seq]
         return times
 

@@ -1,0 +1,138 @@
+"""El Che on ranks: several whole batches, then one reduction."""
+
+import io
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import nn, optim
+from minigrad.distributed import DDP, CadenceConfig, Rounds, SoloCommunicator, average_gradients, run, simulate
+from minigrad.distributed.balance import replay
+from minigrad.distributed.simulate import Cluster, Link
+from minigrad.errors import ArgumentError
+from tests.distributed.worlds import run_ranks
+
+BATCH = 5
+SLOW_LINK = Link(1e-3, 1e6)
+
+
+def make_model():
+    minigrad.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).to("float64")
+
+
+def data(batches):
+    """Inputs and targets, batch by batch; the last batch is a short one."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batches * BATCH - 2, 6))
+    whole = [minigrad.Tensor(array) for array in (x, x[:, :1] * x[:, 1:2])]
+    return [tuple(array[i : i + BATCH] for array in whole) for i in range(0, len(x), BATCH)]
+
+
+def train(comm, batches, config=None, journal=None):
+    """The parameters, and this rank's batches in each round."""
+    rounds = Rounds(comm, config, journal=journal)
+    ddp = DDP(make_model(), rounds.comm)
+    optimizer = optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    taken = []
+    for mine in rounds.deal(data(batches)):
+        optimizer.zero_grad()
+        samples = sum(len(x) for x, _ in mine)
+        with ddp.no_sync():
+            for x, y in mine:
+                (nn.functional.mse_loss(ddp(x), y) * (len(x) / samples)).backward()
+        ddp.flush()
+        optimizer.step()
+        taken.append(len(mine))
+    return [p.detach().numpy().copy() for p in ddp.module.parameters()], taken
+
+
+def on_one_device(batches, sizes):
+    """The same steps, each the gradient of the mean over so many batches."""
+    model = make_model()
+    optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    left = data(batches)
+    for size in sizes:
+        mine, left = left[:size], left[size:]
+        optimizer.zero_grad()
+        x, y = (minigrad.cat(parts) for parts in zip(*mine))
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    assert not left
+    return [p.detach().numpy() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("kind", ["solo", "threads", "shm", "simulated"])
+def test_the_training_is_that_of_one_device_on_the_same_samples(kind):
+    """Also where an epoch's end leaves ranks without a batch."""
+    def body(comm):
+        return train(comm, 64, CadenceConfig(3, min_anchor=1, max_anchor=6))
+
+    if kind == "simulated":
+        results = simulate.run(body, Cluster.of_speeds([3, 2, 1], link=SLOW_LINK)).results
+    else:
+        results = run_ranks(kind, body, 1 if kind == "solo" else 3)
+    sizes = [sum(counts) for counts in zip(*(taken for _, taken in results))]
+    assert sum(sizes) == 64
+    for params, _ in results:
+        for value, first, expected in zip(params, results[0][0], on_one_device(64, sizes)):
+            assert (value == first).all()
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
+
+
+def test_over_a_slow_link_the_overhead_comes_to_its_target():
+    """And the counts to the speeds."""
+    cluster = Cluster.of_speeds([3, 2, 1], link=SLOW_LINK)
+    trace = simulate.run(lambda comm: train(comm, 600, CadenceConfig(1)), cluster)
+    overheads = [
+        min(rank.steps[i].exposed_s for rank in trace.ranks) / max(rank.steps[i].compute_s for rank in trace.ranks)
+        for i in range(trace.steps())
+    ]
+    assert overheads[0] > 1.0 and overheads[-2] < 0.13
+    decisions = trace.decisions
+    assert decisions[0]["kind"] == "cadence" and "first report" in decisions[0]["reason"]
+    slow = decisions[-1]["anchor"]
+    assert slow > 5 and decisions[-1]["counts"] == (3 * slow, 2 * slow, slow)
+    assert [d["counts"] for d in trace.ranks[2].decisions] == [d["counts"] for d in decisions]
+    assert trace.idle_fraction(3, -1) < 0.05
+
+
+def test_one_seed_gives_one_trace_and_the_journal_its_decisions():
+    streams = [io.StringIO(), io.StringIO()]
+    cluster = Cluster.of_speeds([3, 1], link=SLOW_LINK, jitter_fraction=0.1)
+    first, second = (simulate.run(lambda comm: train(comm, 200, journal=stream), cluster) for stream in streams)
+    assert first.ranks == second.ranks and streams[0].getvalue() == streams[1].getvalue()
+    decisions = replay(streams[0].getvalue().splitlines())
+    assert [(d.counts, d.reason) for d in decisions] == [(d["counts"], d["reason"]) for d in first.decisions]
+
+
+def test_gradients_may_be_combined_by_a_call():
+    def body(comm):
+        rounds = Rounds(comm, CadenceConfig.fixed(2))
+        model = make_model()
+        for mine in rounds.deal(data(4)):
+            samples = sum(len(x) for x, _ in mine)
+            for x, y in mine:
+                (nn.functional.mse_loss(model(x), y) * (len(x) / samples)).backward()
+            average_gradients(model.parameters(), rounds.comm, samples)
+        return model[0].weight.grad.numpy()
+
+    first, second = run(body, 2)
+    x, y = (minigrad.cat(parts) for parts in zip(*data(4)))
+    model = make_model()
+    nn.functional.mse_loss(model(x), y).backward()
+    assert (first == second).all()
+    np.testing.assert_allclose(first, model[0].weight.grad.numpy(), rtol=0, atol=1e-12)
+
+
+def test_wrong_use_is_an_error():
+    def passes_by(comm):
+        with Rounds(comm).round():
+            comm.barrier()
+
+    with pytest.raises(ArgumentError, match="Rounds: expected the step's collectives to go through its comm"):
+        run(passes_by, 2)
+    with pytest.raises(ArgumentError, match="batches_left as an integer >= 1, got 0"):
+        with Rounds(SoloCommunicator()).round(0):
+            pass
