@@ -8,6 +8,7 @@ from minigrad import data, nn, ops
 from minigrad.autograd import enable_grad, is_grad_enabled, no_grad
 from minigrad.backend.device import Device, available_devices
 from minigrad.backend.dtypes import bool_, float16, float32, float64, int16, int32, int64, int8, uint8
+from minigrad.backend.gemm import allow_tf32
 from minigrad.backend.random import get_rng_state, manual_seed, set_rng_state
 from minigrad.graph import FlowBuilder, Graph
 from minigrad.ops import (

@@ -9,7 +9,8 @@ import numpy as np
 
 from minigrad.autograd import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float, widened
+from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.gemm import bmm, is_tf32_allowed
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.operands import TensorLike, column_sum, operands, same_device, unbroadcast
 from minigrad.tensor import Tensor, record
@@ -45,21 +46,22 @@ def rmatmul(y: Tensor, x: TensorLike) -> Tensor:
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b on arrays, in their dtype; `dot` has less overhead than `matmul` on two matrices."""
+    on_host, half = a.__class__ is np.ndarray, a.dtype.itemsize == 2 and is_float(a.dtype)
     matrices = a.ndim == 2 and b.ndim == 2
-    if a.dtype.itemsize == 2 and is_float(a.dtype):
-        # NumPy has no BLAS for it, and no matmul that keeps bfloat16; CuPy no batches of bfloat16
-        on_host = a.__class__ is np.ndarray
-        if on_host or (a.dtype.name == "bfloat16" and not matrices):
-            wide = product(widened(a), widened(b))
-            return _stored(wide, a.dtype, out)
-    return a.dot(b, out) if matrices else array_module(a).matmul(a, b, out=out)
+    if matrices and not (on_host and half) and (on_host or not is_tf32_allowed()):
+        return a.dot(b, out)
+    if is_float(a.dtype) and (half or not on_host):
+        return _batched(a, b, out)
+    return array_module(a).matmul(a, b, out=out)
 
 
-def _stored(wide: Array, dtype: np.dtype[Any], out: Array | None) -> Array:
-    if out is None:
-        return wide.astype(dtype)
-    out[...] = wide
-    return out
+def _batched(a: Array, b: Array, out: Array | None) -> Array:
+    """`bmm`, also of vectors."""
+    rows = a if a.ndim > 1 else a[None, :]
+    columns = b if b.ndim > 1 else b[:, None]
+    found = bmm(rows, columns, out)
+    shape = found.shape if a.ndim > 1 else found.shape[:-2] + found.shape[-1:]
+    return found.reshape(shape if b.ndim > 1 else shape[:-1])
 
 
 def _matmul_backward(node: Node, grad: Array) -> None:

@@ -97,6 +97,7 @@ cuda = SimpleNamespace(
     Device=Device,
     Event=streams.Event,
     Stream=streams.Stream,
+    device=SimpleNamespace(get_cublas_handle=lambda: 1 + current_id()),
     get_current_stream=streams.get_current_stream,
     get_elapsed_time=streams.get_elapsed_time,
     is_available=lambda: True,

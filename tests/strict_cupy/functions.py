@@ -82,8 +82,8 @@ def _product(function: Any, who: str, a: Any, b: Any, out: Any, **options: Any) 
     for operand in (a, b):
         if not isinstance(operand, ndarray):
             raise RefusedError(f"{who}: expected device arrays, got {type(operand).__name__}")
-        if operand.dtype.name == "bfloat16" and operand.ndim > 2:
-            raise StrictError(f"{who}: expected bfloat16 matrices, got shape {operand.shape}: CuPy's batched one fails")
+        if operand.dtype.kind not in "iub" and operand.ndim > 2:
+            raise StrictError(f"{who}: expected matrices, got shape {operand.shape}: CuPy's batched product copies")
     if out is None:
         return call(function, who, (a, b), options)
     dtype = np.result_type(a.dtype, b.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.strict_cupy import operators
+from tests.strict_cupy import cublas, operators
 from tests.strict_cupy.array import ndarray
 from tests.strict_cupy.call import call
 from tests.strict_cupy.device import cuda, no_sync, syncs
@@ -87,9 +87,17 @@ def _build_cupyx() -> dict[str, ModuleType]:
     return modules
 
 
+def _build_backends() -> dict[str, ModuleType]:
+    """What lies below cupy: cuBLAS, and of that one function."""
+    names = ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs")
+    modules: dict[str, Any] = {name: ModuleType(name) for name in names}
+    modules[names[2]].cublas = cublas
+    return {**modules, "cupy_backends.cuda.libs.cublas": cublas}
+
+
 def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[x.dtype])(x)
 
 
 cupy = _build()
-MODULES: dict[str, ModuleType] = {"cupy": cupy, **_build_cupyx()}  # for sys.modules
+MODULES: dict[str, ModuleType] = {"cupy": cupy, **_build_cupyx(), **_build_backends()}  # for sys.modules

@@ -11,6 +11,7 @@ from minigrad import Device, distributed, ops, optim
 from minigrad.testing import assert_close
 from tests.cases.models import MODELS, batch, training_step
 from tests.device_suite.modules import *  # noqa: F401, F403
+from tests.device_suite.products import *  # noqa: F401, F403
 from tests.device_suite.tensors import *  # noqa: F401, F403
 from tests.device_suite.training import *  # noqa: F401, F403
 from tests.device_suite.training import OPTIMIZERS, make

@@ -1,0 +1,109 @@
+"""Products of matrices on a device that is no CPU, against those on the CPU: half precision, views, broadcasting."""
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import Tensor, ops
+from minigrad.backend.device import to_device, to_host
+from minigrad.backend.dtypes import as_dtype
+from minigrad.backend.gemm import bmm
+from minigrad.testing import assert_close
+
+# Of a unit in the result, for sums of about a hundred products.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-13}
+SHAPES = {
+    "matrices": ((33, 40), (40, 17)),
+    "batch": ((3, 33, 40), (3, 40, 17)),
+    "two_batch_axes": ((2, 3, 33, 40), (2, 3, 40, 17)),
+    "left_broadcast": ((33, 40), (5, 40, 17)),
+    "both_broadcast": ((4, 1, 33, 40), (3, 40, 17)),
+    "single_row": ((3, 1, 40), (3, 40, 1)),
+    "nothing_to_add": ((3, 4, 0), (3, 0, 5)),
+    "nothing_at_all": ((0, 4, 3), (0, 3, 5)),
+}
+
+
+def draw(shapes, dtype):
+    """Normal values, the operands scaled so that results are about 1."""
+    rng = np.random.default_rng(0)
+    return [
+        (rng.standard_normal(shape) / max(shapes[0][-1], 1) ** 0.25).astype(as_dtype(dtype)) for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", SHAPES)
+def test_batched_product(cuda, dtype, name):
+    a, b = draw(SHAPES[name], dtype)
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    with cuda.current():
+        got = bmm(to_device(a, cuda), to_device(b, cuda))
+    assert got.dtype == a.dtype
+    assert_close(to_host(got).astype(np.float64), expected, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("transposed", [(True, False), (False, True), (True, True)])
+def test_transposed_views(cuda, dtype, transposed):
+    a, b = draw(((3, 4, 33, 40), (3, 4, 40, 17)), dtype)
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    parts = []
+    for x, turned in zip((a, b), transposed):
+        stored = np.ascontiguousarray(x.swapaxes(-1, -2)) if turned else x
+        there = to_device(stored, cuda)
+        parts.append(there.swapaxes(-1, -2) if turned else there)
+    with cuda.current():
+        got = bmm(*parts)
+    assert_close(to_host(got).astype(np.float64), expected, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_attention_on_heads_that_lie_side_by_side(cuda, dtype):
+    """Queries and keys as (batch, time, heads, width), the heads brought forward by a view."""
+
+    def scores(device):
+        q, k = (to_device(x, device) for x in draw(((2, 9, 4, 16), (2, 9, 4, 16)), dtype))
+        x, y = Tensor(q, requires_grad=True), Tensor(k, requires_grad=True)
+        result = x.permute(0, 2, 1, 3) @ y.permute(0, 2, 3, 1)
+        (result * result).sum().backward()
+        return result.cpu().double(), x.grad.cpu().double(), y.grad.cpu().double()
+
+    for got, expected in zip(scores(cuda), scores(minigrad.Device("cpu"))):
+        assert_close(got, expected, tolerance=20 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_into_memory_with_gaps(cuda, dtype):
+    a, b = draw(((3, 5, 7), (3, 7, 4)), dtype)
+    with cuda.current() as xp:
+        whole = xp.zeros((3, 5, 6), as_dtype(dtype))
+        bmm(to_device(a, cuda), to_device(b, cuda), whole[:, :, 1:5])
+        turned = xp.zeros((3, 4, 5), as_dtype(dtype))
+        bmm(to_device(a, cuda), to_device(b, cuda), turned.swapaxes(-1, -2))
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    found = to_host(whole).astype(np.float64)
+    assert_close(found[:, :, 1:5], expected, tolerance=TOLERANCE[dtype])
+    assert_close(to_host(turned).astype(np.float64).swapaxes(-1, -2), expected, tolerance=TOLERANCE[dtype])
+    assert not found[:, :, 0].any() and not found[:, :, 5].any()
+
+
+def test_tf32_only_on_request(cuda):
+    """Ones and a bit that float32 keeps and TF32 rounds away; the stand-in takes both for float32."""
+    x = minigrad.full((4, 64, 64), 1.0 + 2.0**-13, device=cuda)
+    exact = (1.0 + 2.0**-13) ** 2 * 64
+    for y in (x, x[0]):
+        assert abs((y @ y).max().item() - exact) < 1e-4
+        with minigrad.allow_tf32():
+            assert abs((y @ y).max().item() - exact) < 0.1
+
+
+def test_vectors_and_batches(cuda):
+    rng = np.random.default_rng(0)
+    for shapes in (((4,), (4,)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,)), ((3, 4), (4,))):
+        for dtype in ("float16", "bfloat16", "float32"):
+            here = [Tensor(rng.standard_normal(shape).astype(as_dtype(dtype))) for shape in shapes]
+            got = ops.matmul(*[x.to(cuda) for x in here]).cpu()
+            expected = ops.matmul(*here)
+            assert got.dtype == expected.dtype
+            assert_close(got.double(), expected.double(), tolerance=10 * TOLERANCE[dtype])
