@@ -50,10 +50,11 @@ def throughputs(max_ranks: int = 8, min_ranks: int = 1) -> SearchStrategy[list[f
         [1.0, 1.0]
     """
     st = _hypothesis().strategies
-    worlds = st.integers(min_ranks, max_ranks)
+    sizes = range(min_ranks, max_ranks + 1)
+    worlds = st.sampled_from([*sizes, *[max_ranks] * len(sizes)])
     speeds = st.sampled_from([1.0, 2.0, 3.0, 10.0, 1000.0])
     equal = worlds.map(lambda n: [1.0] * n)
-    two_kinds = st.tuples(worlds, st.integers(0, max_ranks), speeds).map(
+    two_kinds = st.tuples(worlds, st.sampled_from([1, 2, 3, *sizes]), speeds).map(
         lambda drawn: [drawn[2] if rank < drawn[1] else 1.0 for rank in range(drawn[0])]
     )
     anything = st.lists(speeds | st.floats(0.01, 1000.0), min_size=min_ranks, max_size=max_ranks)
@@ -127,9 +128,9 @@ def check_balancer(
     """Look for batches and speeds for which a balancer breaks a rule that every balancer should keep.
 
     The rules: one whole number >= 0 for each rank; their sum is the batch; ranks of equal speed get shards that differ
-    by at most one; a faster rank never gets less, but for one sample; no share is under its floor by more
-    than rounding (a sample a rank); permuted ranks get permuted shards, but for one sample. Each is tried on its own, the later ones where the first two
-    hold, so that all that are broken are told, with small inputs.
+    by at most one; a faster rank never gets less, but for one sample; no share is under its floor by more than rounding
+    (as many samples as there are ranks); permuted ranks get permuted shards, but for one sample. Each is tried on its
+    own, the later ones where the first two hold, so that all that are broken are told, with small inputs.
 
     Args:
         balancer: balancer(batch_size, throughputs) -> samples of each rank, for batches from 0 up.
@@ -173,9 +174,9 @@ Rule = Callable[[_Case, list[int]], bool]
 
 
 def _cases(max_ranks: int, max_batch: int) -> Any:
-    """Inputs: small batches as often as any, and a permutation of the ranks."""
+    """Inputs: small batches, large ones, and any; and a permutation of the ranks."""
     st = _hypothesis().strategies
-    batches = st.integers(0, min(8, max_batch)) | st.integers(0, max_batch)
+    batches = st.sampled_from([*range(min(8, max_batch) + 1), *[max_batch] * 8]) | st.integers(0, max_batch)
 
     def with_order(speeds: list[float]) -> Any:
         return st.tuples(batches, st.just(speeds), st.permutations(range(len(speeds))))

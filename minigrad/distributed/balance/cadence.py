@@ -27,6 +27,7 @@ OVERHEAD_TARGETS = (0.01, 0.5)  # least and most
 _LEAST_PULL, _MOST_PULL = 0.1, 0.8  # of a new reading on the average; as much as it is off, between these
 _DEAD_ZONE = 0.1
 _LOW_OVERHEAD = 0.5  # of the target
+_FASTEST = 1000.0  # times as fast as the slowest rank: faster ranks get no more batches than that
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,8 @@ class ElChe:
     ) -> tuple[ElChe, tuple[int, ...], str]:
         """Take in what happened between two reductions.
 
+        A rank that seems more than 1000 times as fast as the slowest is given 1000 times its batches.
+
         Args:
             wall_ms: Computing of each rank, waiting not counted; 0 where it was not measured.
             batch_counts: The batches that each rank really ran; 0 is legal.
@@ -285,8 +288,8 @@ def _average(old: float | None, new: float) -> float:
 
 
 def _count(anchor: int, speed: float) -> int:
-    """Batches of a rank so many times as fast as the slowest, halves rounded up."""
-    return max(1, math.floor(anchor * speed + 0.5))
+    """Batches of a rank so many times as fast as the slowest, up to 1000 times; halves rounded up."""
+    return max(1, math.floor(anchor * min(speed, _FASTEST) + 0.5))
 
 
 def _is_far(new: int, old: int) -> bool:

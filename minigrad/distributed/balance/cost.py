@@ -26,7 +26,7 @@ _TUKEY = 4.685  # biweight cut, in standard deviations: 95 % efficient for norma
 _MAD = 1.4826  # standard deviation over median absolute deviation, for normal noise
 _FIRST_SPREAD, _LEAST_SPREAD = 0.05, 1e-4  # relative: what is never an outlier, in the first round and later
 _LEAST_NOISE = 1e-6  # relative
-_FIXED_SPREAD = 0.2  # of fixed_s / seconds around 0, before any reading
+_FIXED_SPREAD = 0.3  # of fixed_s / seconds around 0, before any reading
 _SAME_SIZE = 1e-12  # relative variance under which sizes are one
 _DRIFT = 0.002  # relative: by how much a rank changes from plan to plan without a cause
 _FADE = 0.8  # what the readings of a plan count for after the next
@@ -190,8 +190,13 @@ def _residuals(model: CostModel, readings: Sequence[Reading]) -> list[float]:
     return [r.seconds / model.time_s(r.samples) - 1.0 for r in readings]
 
 
+def _few(count: int) -> float:
+    """By how much few residuals have to be widened to count as much as many (Rousseeuw and Leroy, 1987)."""
+    return 1.0 + 5.0 / max(1, count - 2)
+
+
 def _biweights(residuals: Sequence[float], least: float) -> list[float]:
-    cut = _TUKEY * max(least, _MAD * statistics.median(map(abs, residuals)))
+    cut = _TUKEY * max(least, _MAD * _few(len(residuals)) * statistics.median(map(abs, residuals)))
     return [(1.0 - (r / cut) ** 2) ** 2 if abs(r) < cut else 0.0 for r in residuals]
 
 
@@ -201,7 +206,7 @@ def _noise(model: CostModel, readings: Sequence[Reading], weights: Sequence[floa
     squares = math.fsum(
         w * ((r.seconds - line.at(r.samples)) / model.time_s(r.samples)) ** 2 for r, w in zip(readings, weights)
     )
-    return max(_LEAST_NOISE, math.sqrt(squares / max(1.0, math.fsum(weights) - 2.0)))
+    return max(_LEAST_NOISE, _few(len(readings)) * math.sqrt(squares / max(1.0, math.fsum(weights) - 2.0)))
 
 
 class _Moments:

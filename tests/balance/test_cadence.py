@@ -1,0 +1,185 @@
+"""El Che: counts, anchor and reasons, number by number."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minigrad.distributed.balance import CadenceConfig, ElChe, clamp_total
+from minigrad.errors import ArgumentError
+
+
+def measured(walls, sync_ms=80.0, **options):
+    """El Che after a first report in which every rank ran ten batches: speeds are known, the anchor is as it was."""
+    el_che = ElChe.start(len(walls), CadenceConfig(**options))
+    return el_che.report_timing(walls, [10] * len(walls), sync_ms)[0]
+
+
+def steady(el_che, ms_per_batch, sync_ms, **options):
+    """A report of ranks that ran what they were asked to."""
+    walls = [ms * count for ms, count in zip(ms_per_batch, el_che.batch_counts)]
+    return el_che.report_timing(walls, el_che.batch_counts, sync_ms, **options)
+
+
+def test_counts_make_all_ranks_ready_at_one_time():
+    el_che = ElChe.start(2)
+    assert el_che.batch_counts == (10, 10) and not el_che.is_calibrated and el_che.anchor_wall_ms == 0.0
+    el_che, counts, reason = el_che.report_timing([500.0, 1000.0], [10, 10], 80.0)
+    assert counts == el_che.batch_counts == (20, 10)
+    assert reason == "first report, the anchor stays 10; counts (10, 10) -> (20, 10): speeds are known"
+    assert el_che.ms_per_batch == (50.0, 100.0) and el_che.anchor_wall_ms == 1000.0 and el_che.total_batches == 30
+    assert [el_che.batches(rank) for rank in (0, 1)] == [20, 10]
+
+
+def test_the_anchor_grows_with_the_overhead():
+    el_che, counts, reason = steady(measured([500.0, 1000.0]), [50.0, 100.0], 400.0)
+    assert el_che.anchor == 40 and counts == (80, 40)
+    assert reason == "overhead 0.4 is over 0.1: anchor 10 -> 40; counts (20, 10) -> (80, 40): the anchor moved"
+    assert steady(el_che, [50.0, 100.0], 400.0)[2].startswith("overhead 0.1 is near 0.1: anchor 40 stays")
+
+
+def test_five_times_the_overhead_is_five_times_the_anchor_up_to_the_cap():
+    assert steady(measured([1000.0, 1000.0]), [100.0, 100.0], 500.0)[0].anchor == 50
+    assert steady(measured([1000.0, 1000.0]), [100.0, 100.0], 1e6)[0].anchor == 200
+    assert steady(measured([1000.0, 1000.0], max_anchor=30), [100.0, 100.0], 1e6)[1] == (30, 30)
+
+
+def test_growth_can_be_held():
+    el_che, counts, reason = steady(measured([1000.0, 1000.0]), [100.0, 100.0], 200.0, allow_growth=False)
+    assert el_che.anchor == 10 and counts == (10, 10)
+    assert "growth is held" in reason
+
+
+def test_low_overhead_shrinks_the_anchor_out_of_the_dead_zone_and_counts_with_it():
+    el_che = ElChe.start(2, CadenceConfig(anchor=100, min_anchor=85))
+    seen = []
+    for _ in range(40):
+        el_che, counts, _ = steady(el_che, [10.0, 10.0], 0.0)
+        seen.append((el_che.anchor, counts))
+    assert all(counts == (anchor, anchor) for anchor, counts in seen)
+    assert [anchor for anchor, _ in seen[:13]] == [100] * 11 + [89] * 2
+    assert seen[-1][0] == 89  # 85 is within a tenth
+
+
+def test_a_new_average_moves_the_more_the_further_off_a_reading_is():
+    el_che = measured([1000.0, 1000.0])
+    for ms, average in ((110.0, 101.0), (150.0, 125.0), (1000.0, 820.0)):
+        assert steady(el_che, [100.0, ms], 80.0)[0].ms_per_batch == pytest.approx((100.0, average))
+
+
+def test_counts_stay_within_a_tenth():
+    el_che = measured([1000.0, 1000.0])
+    same, counts, reason = el_che.report_timing([1000.0, 1090.0], [10, 10], 80.0)
+    assert counts == (10, 10) and reason.endswith("counts (10, 10) stay")
+    assert steady(same, [100.0, 160.0], 80.0)[1] == (14, 10)
+
+
+def test_the_change_of_a_count_can_be_limited_and_still_arrives():
+    el_che = measured([5000.0, 1000.0], max_batch_diff=3)
+    assert el_che.batch_counts == (10, 50)
+    seen = []
+    for _ in range(30):
+        el_che, counts, _ = steady(el_che, [500.0, 500.0], 400.0)
+        seen.append(counts)
+    assert seen[0] == (10, 47)
+    assert all(abs(a[1] - b[1]) <= 3 for a, b in zip(seen, seen[1:]))
+    assert seen[-1] == (10, 10)
+
+
+def test_a_rank_not_measured_takes_the_median():
+    el_che, counts, _ = ElChe.start(4).report_timing([500.0, 1000.0, 250.0, 0.0], [10, 10, 10, 0], 80.0)
+    assert counts == (20, 10, 40, 20) and el_che.ms_per_batch[3] is None
+
+
+def test_without_any_measurement_counts_stay():
+    el_che, counts, reason = ElChe.start(2, CadenceConfig(speed_hint=(1, 2.3))).report_timing([0, 0], [0, 0], 5.0)
+    assert counts == (23, 10) and reason == "no rank was measured, so the counts stay"
+    assert el_che.has_speed_hint
+
+
+def test_a_nudge_lowers_the_anchor_its_floor_and_the_counts():
+    el_che = measured([500.0, 1000.0], anchor=20)
+    assert el_che.batch_counts == (40, 20)
+    el_che, counts, reason = el_che.nudge_anchor_down(0.5)
+    assert (el_che.anchor, el_che.min_anchor, counts) == (10, 10, (20, 10))
+    assert reason == "nudged by 0.5: anchor 20 -> 10; counts (40, 20) -> (20, 10): the anchor moved"
+    assert ElChe.start(2, CadenceConfig(speed_hint=(1, 2.0))).nudge_anchor_down(0.25)[1] == (6, 3)
+    assert el_che.nudge_anchor_down(0.01)[0].anchor == 1
+
+
+def test_a_fixed_anchor_stays_whatever_the_overhead():
+    el_che = ElChe.start(2, CadenceConfig.fixed(7, speed_hint=(0, 2.0)))
+    assert el_che.batch_counts == (7, 14)
+    for sync in (0.0, 1e4, 0.0, 0.0):
+        el_che, counts, _ = steady(el_che, [30.0, 10.0], sync)
+        assert el_che.anchor == 7 and counts == (7, 21)
+
+
+def test_one_rank_is_a_world_too():
+    assert steady(ElChe.start(1), [10.0], 0.0)[1] == (10,)
+
+
+def test_clamping_keeps_the_sum_and_the_order():
+    assert clamp_total([3, 4], 7) == (3, 4)
+    assert clamp_total([10, 20, 30], 5) == (1, 2, 2)
+    assert ElChe.start(3).clamp_total(2) == (1, 1, 0)
+
+
+@given(
+    walls=st.lists(st.lists(st.floats(0.0, 1e4), min_size=3, max_size=3), max_size=12),
+    sync=st.floats(0.0, 1e5),
+    limit=st.none() | st.integers(1, 9),
+)
+def test_any_reports_give_whole_batches_and_an_anchor_in_its_bounds(walls, sync, limit):
+    el_che = ElChe.start(3, CadenceConfig(anchor=8, min_anchor=4, max_anchor=40, max_batch_diff=limit))
+    for wall in walls:
+        el_che, counts, reason = el_che.report_timing(wall, el_che.batch_counts, sync)
+        assert counts == el_che.batch_counts and min(counts) >= 1 and reason
+        assert 4 <= el_che.anchor <= 40
+        assert limit is not None or el_che.anchor in counts or not el_che.is_calibrated
+
+
+@given(walls=st.lists(st.sampled_from([10.0, 20.0, 35.0, 90.0]), min_size=1, max_size=6), data=st.data())
+def test_permuted_ranks_get_permuted_counts(walls, data):
+    order = data.draw(st.permutations(range(len(walls))))
+    counts = measured(walls).batch_counts
+    assert measured([walls[i] for i in order]).batch_counts == tuple(counts[i] for i in order)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"anchor": 0}, "CadenceConfig: expected anchor as an integer >= 1, got 0"),
+        ({"anchor": 10, "max_anchor": 3}, "expected min_anchor <= anchor <= max_anchor, got 10, 10 and 3"),
+        ({"anchor": 10, "min_anchor": 11}, "expected min_anchor <= anchor <= max_anchor, got 11, 10 and 200"),
+        ({"max_batch_diff": 0}, "expected max_batch_diff as an integer >= 1, got 0"),
+        ({"overhead_target": 0.6}, r"expected overhead_target in \[0.01, 0.5\], got 0.6"),
+        ({"overhead_target": float("nan")}, "expected overhead_target as a finite number"),
+        ({"speed_hint": (0, 0.4)}, "expected ratio >= 1"),
+        ({"speed_hint": (2, 2.0)}, r"expected slow_rank as an integer in \[0, 2\), got 2"),
+        ({"speed_hint": 3}, r"expected \(slow_rank, ratio\) or a mapping of rank to speed, got 3"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        ElChe.start(2, CadenceConfig(**options))
+
+
+@pytest.mark.parametrize(
+    "walls, counts, sync, message",
+    [
+        ([1.0], [1, 1], 0.0, "expected wall_ms of 2 ranks, got 1"),
+        ([1.0, 1.0], [1], 0.0, "expected batch_counts of 2 ranks, got 1"),
+        ([1.0, -1.0], [1, 1], 0.0, "expected each wall_ms as a finite number >= 0, got -1.0"),
+        ([1.0, 1.0], [1, -1], 0.0, "expected each batch count as an integer >= 0, got -1"),
+        ([1.0, 1.0], [1, 1], None, "expected sync_ms as a finite number >= 0, got None"),
+    ],
+)
+def test_reports_are_checked(walls, counts, sync, message):
+    with pytest.raises(ArgumentError, match=f"report_timing: {message}"):
+        ElChe.start(2).report_timing(walls, counts, sync)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.5, -1.0])
+def test_a_nudge_is_checked(factor):
+    with pytest.raises(ArgumentError, match="nudge_anchor_down: expected"):
+        ElChe.start(2).nudge_anchor_down(factor)

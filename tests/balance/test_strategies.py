@@ -1,0 +1,86 @@
+"""Strategies draw what they say, and the check finds the faults that balancers have."""
+
+import math
+import sys
+
+import pytest
+from hypothesis import given
+
+from minigrad.distributed import CostModel, allocate, compute_shard_sizes, rebalance
+from minigrad.errors import ArgumentError, MissingPackageError
+from minigrad.testing import check_balancer, strategies
+
+
+@given(ratios=strategies.ratios(), speeds=strategies.throughputs(5, 2), plan=strategies.shard_plans(30, 4, 3))
+def test_what_is_drawn(ratios, speeds, plan):
+    assert math.isclose(math.fsum(ratios), 1.0) and min(ratios) >= 0 and len(ratios) <= 8
+    assert 2 <= len(speeds) <= 5 and min(speeds) > 0
+    assert 3 <= sum(plan) <= 30 and min(plan) >= 0 and len(plan) <= 4
+
+
+@given(cluster=strategies.clusters(4, 2, max_jitter_fraction=0.3))
+def test_clusters_are_those_of_the_simulation(cluster):
+    assert 2 <= cluster.world_size <= 4
+    assert all(rank.per_sample_s > 0 and rank.jitter_fraction <= 0.3 for rank in cluster.ranks)
+
+
+def naive(batch, speeds):
+    """Raise what is under the floor, normalise again, round each rank, leave the rest to the last."""
+    shares = [max(0.05, speed / sum(speeds)) for speed in speeds]
+    sizes, left = [], batch
+    for rank, share in enumerate(shares[:-1]):
+        size = min(max(1, round(batch * share / sum(shares))), left - (len(shares) - rank - 1))
+        sizes.append(size)
+        left -= size
+    return [*sizes, left]
+
+
+def broken_rules(balancer, **options):
+    with pytest.raises(AssertionError) as raised:
+        check_balancer(balancer, **options)
+    return str(raised.value)
+
+
+def test_the_faults_of_a_naive_balancer_are_found():
+    message = broken_rules(naive, min_ratio=0.05, max_examples=150)
+    assert "one whole number >= 0 for each rank: balancer(" in message and "gave [-1, 1" in message
+    assert "ranks of equal speed differ by at most one sample: balancer(" in message
+    assert "no share is under the floor, 0.05, by more than rounding: balancer(" in message
+
+
+@pytest.mark.parametrize(
+    "balancer, rule",
+    [
+        (lambda batch, speeds: [batch] * len(speeds), "the shards sum to the batch: balancer(1, [1.0, 1.0])"),
+        (lambda batch, speeds: [float(batch)], "one whole number >= 0 for each rank: balancer(0, [1.0])"),
+        (lambda batch, speeds: [batch // (len(speeds) - 1)], "raised ZeroDivisionError"),
+        (lambda batch, speeds: [batch] + [0] * (len(speeds) - 1), "permuted ranks get permuted shards"),
+        (lambda batch, speeds: compute_shard_sizes(batch, rebalance([1 / s for s in speeds])), "a faster rank never"),
+    ],
+)
+def test_each_rule_is_told(balancer, rule):
+    assert rule in broken_rules(balancer, max_examples=60)
+
+
+@pytest.mark.parametrize(
+    "balancer, floor",
+    [
+        (lambda batch, speeds: compute_shard_sizes(batch, rebalance(speeds)), None),
+        (lambda batch, speeds: compute_shard_sizes(batch, rebalance(speeds, 0.05)), 0.05),
+        (lambda batch, speeds: allocate(batch, [CostModel(0.0, 1 / speed) for speed in speeds]), 0.0),
+    ],
+    ids=["default floor", "floor", "allocation"],
+)
+def test_what_keeps_the_rules_passes(balancer, floor):
+    check_balancer(balancer, min_ratio=floor, max_examples=60)
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ArgumentError, match="check_balancer: expected max_examples as an integer >= 1, got 0"):
+        check_balancer(naive, max_examples=0)
+
+
+def test_a_missing_hypothesis_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    with pytest.raises(MissingPackageError, match="expected the package hypothesis, got none: pip install hypothesis"):
+        strategies.ratios()
