@@ -12,7 +12,7 @@ its stamp is larger than the node's number: no version is copied when a node is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -75,10 +75,22 @@ class Node:
 Edge = Node | Variable | None
 
 
+class Reached(list[Any]):
+    """The leaves that a backward will reach.
+
+    Attributes:
+        numbers: Those of the nodes that it will walk, in ascending order.
+    """
+
+    def __init__(self, leaves: Iterable[Any], numbers: list[int]) -> None:
+        super().__init__(leaves)
+        self.numbers = numbers
+
+
 class BackwardListener(Protocol):
     """What hears of a backward that reaches a leaf it listens to."""
 
-    def begin(self, leaves: list[Any]) -> None:
+    def begin(self, leaves: Reached) -> None:
         """Backward starts, and will reach these leaves (all of them, also those of other listeners)."""
 
     def leaf(self, leaf: Any) -> None:
@@ -144,6 +156,11 @@ def record_node(
 
 
 _new_node = object.__new__
+
+
+def next_number() -> int:
+    """A number above those of all nodes so far, and below those of all that follow."""
+    return _tick()
 
 
 def shared_stamp(x: Variable) -> Stamp:
@@ -229,7 +246,8 @@ def run_backward(
         on_leaf: Called with each leaf once its gradient is complete.
     """
     nodes, leaves = _reach(root)
-    reached = [leaf for leaf, _ in leaves.values()]
+    numbers = sorted(nodes)
+    reached = Reached((leaf for leaf, _ in leaves.values()), numbers)
     listeners = _listeners(reached)
     begun: list[BackwardListener] = []
     try:
@@ -240,7 +258,7 @@ def run_backward(
         watched = leaves if listeners or on_leaf is not None else None
         if watched and not nodes:
             _announce([root], watched, on_leaf)
-        _walk(nodes, watched, retain_graph, on_leaf)
+        _walk(nodes, numbers, watched, retain_graph, on_leaf)
     except BaseException as error:
         for node in nodes.values():
             node.grad_array = None
@@ -289,10 +307,14 @@ def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
 
 
 def _walk(
-    nodes: dict[int, Node], leaves: _Leaves | None, retain_graph: bool, on_leaf: Callable[[Any], None] | None
+    nodes: dict[int, Node],
+    numbers: list[int],
+    leaves: _Leaves | None,
+    retain_graph: bool,
+    on_leaf: Callable[[Any], None] | None,
 ) -> None:
     """Run the backward functions, the latest first; leaves is None where nobody listens."""
-    for seq in sorted(nodes, reverse=True):
+    for seq in reversed(numbers):
         node = nodes.pop(seq)
         grad, node.grad_array = node.grad_array, None
         if grad is not None:

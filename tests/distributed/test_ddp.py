@@ -549,7 +549,8 @@ def test_deepcopy_is_a_wrapper_of_its_own():
     def body(comm):
         part = cuts_of([2, 4])[comm.rank]
         ddp = DDP(Mlp(0), comm)
-        twin = copy.deepcopy(ddp)
+        assert not copy.deepcopy(ddp.eval()).training
+        twin = copy.deepcopy(ddp.train())
         for wrapper in (ddp, twin):
             mean_loss(wrapper(minigrad.Tensor(inputs[part])), targets[part]).backward()
         return gradients(ddp.module), gradients(twin.module)

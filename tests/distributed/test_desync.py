@@ -132,7 +132,7 @@ def test_two_wrappers_in_another_order(kind):
         return pair[0].plan.id, pair[1].plan.id, outcome(step, CollectiveMismatchError)
 
     for rank, (large, small, message) in enumerate(run_ranks(kind, body, 2)):
-        assert f"SUM {large}) of 3 float64" in message and f"SUM {small}) of 3 float64" in message
+        assert f" {large}) of 3 float64" in message and f" {small}) of 3 float64" in message
         assert message.endswith("(counting samples before bucket 0: " + ("1.bias)" if rank == 0 else "weight)"))
 
 

@@ -107,3 +107,26 @@ def test_without_join_the_rank_that_left_is_named():
 
     with pytest.raises((RankFailedError, CollectiveTimeoutError), match="rank 1 has returned"):
         run(body, 2, timeout_s=2.0)
+
+
+def test_an_old_gradient_of_a_rank_that_waits_is_no_use_of_its_parameter():
+    """A layer that no rank with data uses keeps no gradient, although one that waits has one of before."""
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 1), nn.Linear(2, 1)
+
+        def forward(self, x, both):
+            return self.b(x) + self.a(x) if both else self.a(x)
+
+    def body(comm):
+        ddp, missing = DDP(Two(), comm, find_unused_parameters=True), []
+        with ddp.join():
+            for step in range(3 if comm.rank == 0 else 1):
+                ddp.zero_grad()
+                ddp(minigrad.ones(2, 2), step == 0).sum().backward()
+                missing.append(ddp.module.b.weight.grad is None)
+        return missing
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [[False, True, True], [False]]

@@ -27,11 +27,12 @@ class Engine(Protocol):
     """Makes the passes of one reducer."""
 
     def begin(
-        self, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool], exact: bool
+        self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
     ) -> Pass:
         """Start a pass, whose arguments these are.
 
         Args:
+            layout: An id that all ranks have to agree on.
             exact: The host has to know the counts of all ranks before the first bucket.
         """
 
@@ -48,10 +49,10 @@ class HostEngine:
         self._comm = comm
 
     def begin(
-        self, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool], exact: bool
+        self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
     ) -> Pass:
         """Start a pass; the host knows the counts in any case."""
-        return Pass(self._comm, plan, samples, active, used)
+        return Pass(self._comm, plan, layout, samples, active, used)
 
 
 class DeviceEngine:
@@ -68,14 +69,14 @@ class DeviceEngine:
         self._vector: Array = None
 
     def begin(
-        self, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool], exact: bool
+        self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
     ) -> Pass:
         """Start a pass; its counts take the place of those of the last one."""
         with self.side.current():
             size = 1 + self._comm.world_size + len(used)
             if self._vector is None or self._vector.size != size:
                 self._vector = self._comm.empty(size, np.dtype(np.float64))
-        return DevicePass(self._comm, self.side, self._vector, plan, samples, active, used, exact)
+        return DevicePass(self._comm, self.side, self._vector, plan, layout, samples, active, used, exact)
 
 
 class DevicePass(Pass):
@@ -91,6 +92,7 @@ class DevicePass(Pass):
         side: CommStream,
         vector: Array,
         plan: BucketPlan,
+        layout: str,
         samples: float,
         active: bool,
         used: Sequence[bool],
@@ -100,7 +102,7 @@ class DevicePass(Pass):
         self._comm, self._rank = comm, comm.rank
         self._weights: dict[np.dtype[Any], Array] = {}
         self._host_vector: np.ndarray[Any, Any] | None = None
-        super().__init__(comm, plan, samples, active, used)
+        super().__init__(comm, plan, layout, samples, active, used)
 
     def _count(self, comm: Communicator, row: list[float], layout: str) -> Work:
         vector = self._device_vector

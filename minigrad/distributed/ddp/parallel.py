@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from typing import Any, Literal
 
-from minigrad.autograd import is_grad_enabled, mark_changed
+from minigrad.autograd import is_grad_enabled, mark_changed, next_number
 from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
 from minigrad.distributed.ddp.agreement import check_replicas, check_unchanged, identities
@@ -34,8 +34,8 @@ class DistributedDataParallel(Module):
 
     Each rank wraps its own replica and computes the mean loss over its own samples; when `backward()` returns, the
     gradients are Σ n_r·g_r / Σ n_r over all ranks, in buckets that travel while backward still runs. n_r is the
-    length of axis `batch_dim` of the first tensor argument of forward; `with ddp.samples(n):` sets it where the
-    loss is a mean over something else, such as tokens.
+    length of axis `batch_dim` of the first tensor argument of forward, added up over the forwards that backward
+    reaches; `with ddp.samples(n):` sets it where the loss is a mean over something else, such as tokens.
 
     Args:
         module: The replica. All ranks must have the same parameters in the same order.
@@ -143,9 +143,9 @@ class DistributedDataParallel(Module):
         self._check_parameters()
         samples = self._count(args, kwargs)
         self.comm.clock.compute(samples)
-        self.reducer.add_forward(samples)
-        began_s = self.comm.clock.now_s()
+        began_s, began = self.comm.clock.now_s(), next_number()
         output = self.module(*args, **kwargs)
+        self.reducer.add_forward(samples, began)
         self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
         return output
 
@@ -183,7 +183,8 @@ class DistributedDataParallel(Module):
         """Keep the gradients of each backward inside local; the next backward outside combines all of them.
 
         What counts is where backward() is called, not where forward was. The rank's weight is then its samples
-        since the last synchronisation; gradients add up as in PyTorch, so for K passes of a mean divide by K.
+        since the last synchronisation, or since gradients were last None; gradients add up as in PyTorch, so for K
+        passes of a mean divide by K.
         """
         previous, self.reducer.syncing = self.reducer.syncing, False
         try:
@@ -194,7 +195,8 @@ class DistributedDataParallel(Module):
     def flush(self) -> None:
         """Take part in this step's synchronisation without a backward.
 
-        For a rank whose loss reaches no parameter, or to combine what was accumulated under `no_sync`.
+        For a rank whose loss reaches no parameter, or to combine what was accumulated under `no_sync`. What counts
+        are the samples of the forwards since the last backward, and those accumulated.
         """
         self._check_parameters()
         self.reducer.synchronize(strict=False)
@@ -338,6 +340,7 @@ class DistributedDataParallel(Module):
         memo[id(self)] = twin
         twin._options, twin._buffer_options = dict(self._options), self._buffer_options
         twin.batch_dim, twin.sync, twin._check_every = self.batch_dim, self.sync, self._check_every
+        twin.training = self.training
         twin._wrap(deepcopy(self.module, memo), self.comm)
         twin.reducer.hook = deepcopy(self.reducer.hook, memo)
         return twin

@@ -23,6 +23,7 @@ class Pass:
     unused parameters are looked for, for each parameter how many ranks used it.
 
     Args:
+        layout: An id that all ranks have to agree on.
         samples: This rank's.
         active: Whether this rank still has data.
         used: For each parameter whether this rank has a gradient for it; empty where nobody looks.
@@ -37,7 +38,7 @@ class Pass:
     """
 
     def __init__(
-        self, comm: Communicator, plan: BucketPlan, samples: float, active: bool, used: Sequence[bool]
+        self, comm: Communicator, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool]
     ) -> None:
         self.samples, self.works, self.reached = samples, list[Waitable](), set[int]()
         self.total, self.active_ranks, self.shrink, self.weighted = -1.0, list[int](), 1.0, False
@@ -48,7 +49,7 @@ class Pass:
         activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
         self._plan = plan
         with Naming(plan, None):
-            self._counting = self._count(comm, [samples, *activity, *map(float, used)], plan.id)
+            self._counting = self._count(comm, [samples, *activity, *map(float, used)], layout)
         self._ready_order: list[int] = []
         self._bytes = 0
         self._began_s = self._clock.now_s()

@@ -9,9 +9,13 @@ waits for all of them: when `backward()` returns, every gradient is the combined
 
 from __future__ import annotations
 
+import secrets
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from minigrad.autograd import Reached, next_number
 from minigrad.distributed.comm.base import Communicator, check_headers
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.engine import Engine, engine_of
@@ -21,6 +25,9 @@ from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
+
+
+_MOST_FORWARDS = 65536  # remembered at once: those that no backward has reached, evaluations say, never go else
 
 
 class Reducer:
@@ -72,6 +79,7 @@ class Reducer:
             buffer.rebind_grad(comm.empty(buffer.count, buffer.dtype))
         for param in self._params:
             param.listeners += (self,)
+        self._tag: str = comm.all_gather_object(secrets.token_hex(3))[0]  # tells wrappers of equal plans apart
         self.syncing = self.active = True
         self.in_order = False  # other collectives run in backward: buckets must not depend on timing
         self.hook: RegisteredHook | None = None
@@ -79,11 +87,10 @@ class Reducer:
         self.last_active: list[int] = []
         self.before_launch: Callable[[Pass], None] = _nothing
         self.after_pass: Callable[[Pass], None] = _nothing
+        self._forwards = deque[tuple[int, int, float]](maxlen=_MOST_FORWARDS)  # first and last number, samples
         self._forward_samples = 0.0
-        self._last_forward: float | None = None
-        self._is_new_forward = False
-        self._samples = 0.0
-        self._combined = False
+        self._samples = self._samples_before = 0.0
+        self._combined = self._deferred = False
         self._pass: Pass | None = None
 
     def detach(self) -> None:
@@ -110,19 +117,40 @@ class Reducer:
         self.stats.bucket_bytes = [bucket.nbytes for bucket in self.plan.buckets]
         check_headers(self.comm, self.plan.id)
 
+    @property
+    def _layout_id(self) -> str:
+        """What headers say: the wrapper and its plan."""
+        return f"{self._tag} {self.plan.id}"
+
     # -------------------------------------------------------------------------------------------- samples
 
-    def add_forward(self, samples: float) -> None:
-        """Say how many samples a forward pass took; successive forwards before a backward add up."""
-        self._forward_samples += samples if self.override is None else self.override
-        self._is_new_forward = True
+    def add_forward(self, samples: float, began: int) -> None:
+        """Say how many samples a forward pass took that is over now.
+
+        Args:
+            began: What `next_number` gave before it: all nodes that it recorded have higher numbers.
+        """
+        self._forwards.append((began, next_number(), samples))
+        self._forward_samples += samples
+
+    def _samples_behind(self, numbers: list[int]) -> list[float]:
+        """The samples of each forward of which these nodes, in ascending order, hold a part."""
+        found = []
+        for began, ended, samples in reversed(self._forwards):
+            if not numbers or ended < numbers[0]:
+                break
+            after = bisect_right(numbers, began)
+            if after < len(numbers) and numbers[after] < ended:
+                found.append(samples)
+        return found
 
     def _take_samples(self) -> None:
-        """The samples of the forwards since the last backward join those since the last synchronisation."""
+        """The samples of what comes now join those since the last synchronisation, unless their gradients are gone."""
+        if self._samples and all(param.grad_array is None for param in self._params):
+            self._samples = 0.0
+        self._samples_before = self._samples
         self._samples += self._forward_samples if self.override is None else self.override
-        if self._is_new_forward:
-            self._last_forward = self._forward_samples
-        self._forward_samples, self._is_new_forward = 0.0, False
+        self._forward_samples = 0.0
 
     @property
     def loss_weight(self) -> float:
@@ -131,14 +159,16 @@ class Reducer:
 
     # --------------------------------------------------------------------------------------------- events
 
-    def begin(self, leaves: list[Any]) -> None:
+    def begin(self, leaves: Reached) -> None:
         """Backward starts: check what it will reach, and launch the sum of the samples."""
-        if not self._is_new_forward:  # another backward through the same forward
+        samples = self._samples_behind(leaves.numbers)
+        if not samples:
             self._check_counted()
-            self._forward_samples = self._last_forward or 0.0
+        self._forward_samples = sum(samples)
         self._take_samples()
         if not self.syncing:
             return
+        self._deferred = self.in_order and self.find_unused or self._has_company(leaves)
         reached = {self._index[id(leaf)] for leaf in leaves if id(leaf) in self._index}
         self._start(reached, strict=not self.find_unused)
 
@@ -148,12 +178,14 @@ class Reducer:
             bucket = self._bucket_of.get(self._index[id(leaf)])
             if bucket is not None:
                 self._pass.complete(bucket)
-                if not (self.in_order and self.find_unused):
+                if not self._deferred:
                     self._launch_ready(wait=self.in_order)
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over: launch the rest and wait for all; or, after an error, let the other ranks know."""
         one = self._pass
+        if error is not None:
+            self._samples = self._samples_before
         if one is None:
             return
         if error is not None:
@@ -211,9 +243,10 @@ class Reducer:
             error = self._unreduced(missing)
             self.comm.abort(str(error))
             raise error
-        used = [i in reached or p.grad_array is not None for i, p in enumerate(self._params)]
+        used = [self.active and (i in reached or p.grad_array is not None) for i, p in enumerate(self._params)]
         self._pass = one = self.engine.begin(
             self.plan,
+            self._layout_id,
             self._samples,
             self.active,
             used if self.find_unused else [],
@@ -223,9 +256,13 @@ class Reducer:
         for i in missing:
             one.complete(self._bucket_of[i])
 
+    def _has_company(self, leaves: Reached) -> bool:
+        """Whether another wrapper synchronises in the same backward: buckets then go out wrapper by wrapper."""
+        return any(isinstance(heard, Reducer) and heard is not self for leaf in leaves for heard in leaf.listeners)
+
     def _check_counted(self) -> None:
-        """Refuse a backward whose samples nobody counted: with n = 0 everywhere its gradients would stay local."""
-        if self.mean and self.override is None and self._last_forward is None:
+        """Refuse a backward whose samples nobody counted: its gradients would have a wrong weight, or stay local."""
+        if self.mean and self.override is None:
             error = AutogradError(
                 f"rank {self.comm.rank}: DistributedDataParallel: expected a forward through the wrapper before "
                 "backward, got none: call the wrapper, not its module, or say with samples(n) what the loss counts"
@@ -272,7 +309,7 @@ class Reducer:
 
     def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
         params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
-        layout = f"{self.plan.id} bucket {bucket.index}"
+        layout = f"{self._layout_id} bucket {bucket.index}"
         with Naming(self.plan, bucket.index), one.launching():
             fill_missing(params)
             if self.mean and not one.weighted:
