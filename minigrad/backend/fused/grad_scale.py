@@ -165,12 +165,15 @@ def _scale_to(out: Array, x: Array, weight: Array, nonfinite: Array | None, squa
     """The reference: out = x · weight, multiplied in float32, or in float64 where one of the two is."""
     wide = np.dtype(np.float64 if np.float64 in (x.dtype, out.dtype) else np.float32)
     factor = weight.astype(wide)
-    with np.errstate(over="ignore", invalid="ignore"):
-        out[...] = x.astype(wide) * factor if factor[0] else 0
-    written = out.astype(np.float64)
-    if nonfinite is not None and not np.isfinite(written).all():
+    if factor[0]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.multiply(x, factor, out=out, dtype=wide, casting="unsafe")
+    else:
+        out[...] = 0
+    if nonfinite is not None and not np.isfinite(out).all():
         nonfinite[...] = 1
     if squares is not None:
+        written = out.astype(np.float64)
         squares += np.dot(written, written)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.grad_scale import scale_
 from minigrad.errors import ArgumentError
 
 
@@ -27,8 +31,7 @@ def weight_of(samples: float, total: float) -> float:
 
 
 def scale(gradients: Array, weight: float) -> None:
-    """Scale gradients in place. A weight of 0 leaves zeros, whatever was there: 0 · NaN would be NaN."""
-    if weight == 0.0:
-        gradients[...] = 0
-    elif weight != 1.0:
-        gradients *= weight
+    """Scale gradients, 1-D, in place. A weight of 0 leaves zeros, whatever was there: 0 · NaN would be NaN."""
+    if weight != 1.0:
+        with device_of(gradients).current() as xp:
+            scale_(gradients, xp.full(1, weight, np.float64))
