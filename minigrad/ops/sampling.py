@@ -106,6 +106,20 @@ def randint(
     return upload(np.asarray(drawn), as_dtype(dtype), device, False)
 
 
+def randint_like(
+    x: Tensor,
+    low: int,
+    high: int | None = None,
+    *,
+    rng: np.random.Generator | None = None,
+    dtype: DtypeLike = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """Integers uniform in [low, high), or [0, low), in x's shape, dtype and device, unless others are given."""
+    options = like_options("randint_like", x, dtype, device)
+    return randint(low, high, x.shape, rng=rng, **options)
+
+
 def randperm(n: int, *, rng: np.random.Generator | None = None, device: DeviceLike = None) -> Tensor:
     """0 ... n - 1 in random order, as int64.
 

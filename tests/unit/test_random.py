@@ -183,3 +183,12 @@ def test_state_holds_the_streams_of_shards():
     set_rng_state(state)
     with shard_noise(5):
         assert draws() == expected
+
+
+def test_randint_like_takes_shape_and_dtype():
+    minigrad.manual_seed(0)
+    drawn = minigrad.randint_like(minigrad.zeros(50, dtype=minigrad.int32), 2, 5)
+    assert drawn.shape == (50,) and drawn.dtype == np.int32 and set(drawn.tolist()) == {2, 3, 4}
+    assert set(minigrad.randint_like(minigrad.zeros(50), 2).tolist()) == {0.0, 1.0}
+    with pytest.raises(ArgumentError, match="low < high, got 5 and 5"):
+        minigrad.randint_like(minigrad.zeros(1), 5, 5)
