@@ -1,0 +1,499 @@
+"""A distributed graph: options in any order, state on every replica, decisions from what the devices needed."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import FlowBuilder, nn, optim
+from minigrad.backend.timer import HostTimer
+from minigrad.data import ArrayDataset, DataLoader
+from minigrad.distributed import DdpConfig, LocalDevices
+from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices
+from minigrad.errors import ArgumentError, AutogradError, DeviceError, ReplicaMismatchError, ShapeError
+from minigrad.graph.stopwatch import boundary
+from tests.train.graphs import (
+    OPTIMIZERS,
+    assert_trained,
+    cut,
+    loss_fn,
+    make_batch,
+    make_graph,
+    replica,
+    trained_alone,
+    values,
+)
+
+SGD = OPTIMIZERS["sgd"]
+
+
+def graph_on(world_size, **options):
+    graph = make_graph()
+    graph.distribute(replica, ["cpu"] * world_size, **options)
+    graph.set_optimizer(SGD)
+    graph.set_loss_fn(loss_fn)
+    return graph
+
+
+# --------------------------------------------------------------------------------------------------- order of calls
+
+CALLS = {
+    "distribute": lambda graph: graph.distribute(replica, ["cpu", "cpu"], config=DdpConfig(max_grad_norm=0.5)),
+    "optimizer": lambda graph: graph.set_optimizer(lambda params: optim.SGD(params, lr=0.1)),
+    "scheduler": lambda graph: graph.set_scheduler(optim.StepDecay(2, gamma=0.5)),
+    "loss": lambda graph: graph.set_loss_fn(loss_fn),
+    "loader": lambda graph: graph.set_data_loader([make_batch(5, seed) for seed in range(5)]),
+}
+
+
+@pytest.mark.parametrize("first", list(CALLS))
+def test_options_may_come_in_any_order(first):
+    results = []
+    for order in (list(CALLS), [first, *(name for name in reversed(CALLS) if name != first)]):
+        graph = make_graph()
+        for name in order:
+            CALLS[name](graph)
+        for batch in graph.epoch(0):
+            graph.backward_batch(batch)
+            graph.step()
+        assert [optimizer.param_groups[0]["lr"] for optimizer in graph.optimizers] == [0.025, 0.025]
+        results.append(values(graph))
+    assert all((a == b).all() for a, b in zip(*results))
+    assert any((a != b).any() for a, b in zip(results[0], values(make_graph())))
+
+
+def test_the_same_loop_trains_a_graph_that_was_not_distributed():
+    graph, batches = make_graph(), [make_batch(4, seed) for seed in range(3)]
+    assert (graph.world_size, graph.chunk_ratios, graph.shard_sizes, graph.throughput) == (1, (1.0,), (), (0.0,))
+    assert graph.devices == (minigrad.Device("cpu"),) and not graph.has_el_che and graph.distributed is None
+    graph.set_data_loader(batches)
+    graph.set_optimizer(SGD)
+    for batch in graph.epoch(0):
+        loss_fn(graph, batch).backward()
+        graph.step()
+    assert_trained(graph, trained_alone(batches, SGD), 0.0)
+
+
+def test_what_is_missing_is_named():
+    graph = make_graph()
+    with pytest.raises(ArgumentError, match="step: expected an optimizer, got none: call set_optimizer"):
+        graph.step()
+    with pytest.raises(ArgumentError, match="expected a loader, got none: call set_data_loader"):
+        graph.epoch(0)
+    with pytest.raises(ArgumentError, match="expected a loss function, got none: call set_loss_fn"):
+        graph.backward_batch(make_batch(3))
+    graph.set_optimizer(SGD)
+    with pytest.raises(AutogradError, match=r"step: expected gradients, got none: call backward\(\) first"):
+        graph.step()
+
+
+def test_wrong_options():
+    graph = make_graph()
+    for call, message in [
+        (lambda: graph.set_optimizer(SGD(list(graph.parameters()))), "set_optimizer: expected a function .* got SGD"),
+        (lambda: graph.set_scheduler(0.1), "set_scheduler: expected a function"),
+        (lambda: graph.set_loss_fn(None), "set_loss_fn: expected a function"),
+        (lambda: graph.set_data_loader(), "expected a loader, or one a device, got none"),
+        (lambda: graph.set_data_loader(iter([])), "iterated over in every epoch, got list_iterator"),
+        (lambda: graph.epoch(-1), "number"),
+        (lambda: graph.distribute(replica, []), "expected a list of at least one device"),
+        (lambda: graph.distribute(replica, "cpu"), "expected a list of at least one device"),
+        (lambda: graph.distribute(lambda device: nn.Linear(3, 2), ["cpu"] * 2), "to return a Graph, got Linear"),
+        (lambda: graph.distribute(lambda device: graph, ["cpu"] * 2), "replicas of their own"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, el_che="yes"), "None, True or False, got 'yes'"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(speed_hint=(5, 2.0))), "rank"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(min_ratio=0.6)), "min_ratio"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(max_anchor=3)), "max_anchor without El Che"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            call()
+    assert graph.replicas == (graph,) and graph.distributed is None
+    graph.set_optimizer(lambda params: "nothing")
+    with pytest.raises(ArgumentError, match="to make an Optimizer, got str"):
+        graph.step()
+
+
+def test_a_graph_is_distributed_once_and_before_it_steps():
+    graph = graph_on(2)
+    with pytest.raises(ArgumentError, match="distribute: expected to be called once, before the first"):
+        graph.distribute(replica, ["cpu", "cpu"])
+    stepped = make_graph()
+    stepped.set_optimizer(SGD)
+    stepped.set_loss_fn(loss_fn)
+    stepped.backward_batch(make_batch(3))
+    stepped.step()
+    with pytest.raises(ArgumentError, match="before the first step"):
+        stepped.distribute(replica, ["cpu", "cpu"])
+    asked = make_graph()
+    asked.set_optimizer(SGD)
+    assert len(asked.optimizers) == 1  # before it is distributed
+    asked.distribute(replica, ["cpu", "cpu"])
+    assert len(asked.optimizers) == 2
+    loss_fn(asked, make_batch(3)).backward()
+    asked.step()
+    assert_trained(asked, trained_alone([make_batch(3)], SGD))
+
+
+def test_replicas_that_differ_are_named():
+    def wider(device):
+        return FlowBuilder.from_(nn.Linear(3, 5)).build()
+
+    def untagged(device):
+        return FlowBuilder.from_(nn.Linear(3, 4)).through(nn.Tanh()).build()
+
+    graph = FlowBuilder.from_(nn.Linear(3, 4)).build()
+    with pytest.raises(ReplicaMismatchError, match=r"linear_0.weight' float32 \(4, 3\) on rank 0 and .* \(5, 3\)"):
+        graph.distribute(wider, ["cpu", "cpu"])
+    with pytest.raises(ArgumentError, match="expected replicas of structure"):
+        graph.distribute(untagged, ["cpu", "cpu"])
+    assert graph.replicas == (graph,)
+    graph.distribute(graph.replicate, ["cpu", "cpu"])
+    assert graph.world_size == 2
+
+
+def test_a_copy_knows_nothing_of_training():
+    graph = graph_on(2)
+    loss_fn(graph, make_batch(3)).backward()
+    twin = copy.deepcopy(graph)
+    assert twin.world_size == 1 and twin.distributed is None
+    with pytest.raises(ArgumentError, match="set_optimizer"):
+        twin.step()
+
+
+# ----------------------------------------------------------------------------------------------- inputs and loaders
+
+
+def test_inputs_and_outputs_have_a_row_a_sample():
+    graph = graph_on(2)
+    x, mask, _ = make_batch(4)
+    with pytest.raises(ShapeError, match=r"as many in each, got x \(4, 3\), mask \(3, 4\)"):
+        graph(x, mask[:3])
+    summing = FlowBuilder.from_(Sum()).build()
+    summing.distribute(lambda device: FlowBuilder.from_(Sum()).build(), ["cpu", "cpu"])
+    with pytest.raises(ShapeError, match=r"expected a row for each of 2 samples, got shape \(\): take means and sums"):
+        summing(x)
+    with pytest.raises(ArgumentError, match="expected a tensor among the inputs"):
+        summing(3.0)
+
+
+class Sum(nn.Module):
+    """One number for a whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(np.ones(1))
+
+    def forward(self, x):
+        return (self.w * x).sum()
+
+
+def test_outputs_may_be_nested():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(np.ones(1))
+
+        def forward(self, x):
+            return {"pair": (x * self.w, -x), "names": ["a"] * len(x), "scale": 2}
+
+    graph = FlowBuilder.from_(Two()).build()
+    graph.distribute(lambda device: FlowBuilder.from_(Two()).build(), ["cpu"] * 3)
+    x = minigrad.tensor(np.arange(4.0))
+    output = graph(x)
+    assert output["pair"][0].tolist() == x.tolist() and output["pair"][1].tolist() == (-x).tolist()
+    assert output["names"] == ["a"] * 4 and output["scale"] == 2
+
+
+def test_the_loss_is_one_number_and_a_batch_has_samples():
+    graph = graph_on(2)
+    graph.set_loss_fn(lambda model, batch: model.forward_batch(batch))
+    with pytest.raises(ShapeError, match=r"expected loss_fn to return one mean loss, got shape \(3, 2\)"):
+        graph.backward_batch(make_batch(3))
+    graph.set_loss_fn(lambda model, batch: model.forward_batch(batch).sum())
+    with pytest.raises(ArgumentError, match="expected a batch with samples, got one of 0"):
+        graph.backward_batch(make_batch(0))
+
+
+def test_a_batch_in_shards_is_not_taken_for_another():
+    """Shards belong to their batch: a forward of something else is of that."""
+    graph = graph_on(2)
+    graph.set_data_loader([make_batch(3, 1)], [make_batch(2, 2)])
+    (pending,) = graph.epoch(0)
+    assert graph.forward_batch(make_batch(4)).shape == (4, 2)
+    assert graph.forward_batch(pending).shape == (5, 2)
+
+
+def test_the_number_of_loaders_fits_the_devices():
+    loaders = [[make_batch(2)]] * 3
+    graph = graph_on(2)
+    with pytest.raises(ArgumentError, match="expected one loader, or one for each of 2 device.s., got 3"):
+        graph.set_data_loader(*loaders)
+    later = make_graph()
+    later.set_data_loader(*loaders)
+    with pytest.raises(ArgumentError, match="one for each of 2"):
+        later.distribute(replica, ["cpu", "cpu"])
+    hinted = graph_on(3, config=DdpConfig(speed_hint=(0, 2.0)))
+    with pytest.raises(ArgumentError, match="expected one loader, whose batches are divided by speed_hint"):
+        hinted.set_data_loader(*loaders)
+
+
+def test_a_loader_keeps_its_own_order_and_epoch():
+    arrays = [field.data for field in make_batch(10)]
+    own = DataLoader(ArrayDataset(*arrays), 4, shuffle=True, seed=3)
+    graph = graph_on(2)
+    graph.set_data_loader(DataLoader(ArrayDataset(*arrays), 4, shuffle=True, seed=3))
+    for number in (5, 0):
+        own.sampler.set_epoch(number)
+        for ours, theirs in zip(graph.epoch(number), own, strict=True):
+            np.testing.assert_array_equal(ours[0].data, theirs[0].data)
+
+
+# --------------------------------------------------------------------------------------------- state on all replicas
+
+
+def test_freezing_holds_on_every_replica():
+    graph = graph_on(3)
+    for batch in (make_batch(5, 1), make_batch(5, 2)):
+        frozen = values(graph)[2]
+        graph.freeze("linear_1")
+        loss_fn(graph, batch).backward()
+        graph.step()
+        assert all((values(one)[2] == frozen).all() for one in graph.replicas)
+        graph.thaw()
+        loss_fn(graph, batch).backward()
+        graph.step()
+        assert (values(graph)[2] != frozen).any()
+    assert_trained(graph, values(graph))
+    next(graph.replicas[1].parameters()).requires_grad = False
+    loss_fn(graph, make_batch(6)).backward()
+    with pytest.raises(ReplicaMismatchError, match="frozen|trained alike"):
+        graph.step()
+
+
+def test_modes_and_loading_hold_on_every_replica(tmp_path):
+    def dropping(device=None):
+        return FlowBuilder.from_(nn.Linear(3, 3)).through(nn.Dropout(0.5)).through(nn.BatchNorm1d(3)).build()
+
+    graph = dropping()
+    graph.distribute(dropping, ["cpu"] * 3)
+    graph.set_optimizer(SGD)
+    x = minigrad.randn(9, 3)
+    graph.eval()
+    assert (graph(x).data == graph(x).data).all()
+    graph.train()
+    assert (graph(x).data != graph(x).data).any()
+    graph(x).square().mean().backward()
+    graph.step()
+    for name, buffer in graph.named_buffers():
+        assert all((dict(one.named_buffers())[name].data == buffer.data).all() for one in graph.replicas)
+    graph.save_checkpoint(tmp_path / "graph")
+    saved = values(graph)
+    graph(x).square().mean().backward()
+    graph.step()
+    graph.load_checkpoint(tmp_path / "graph")
+    assert_trained(graph, saved, 0.0)
+
+
+def test_running_statistics_come_from_a_replica_that_had_samples():
+    def normed(device=None):
+        return FlowBuilder.from_(nn.Linear(2, 2)).through(nn.BatchNorm1d(2)).build()
+
+    graph = normed()
+    graph.distribute(normed, ["cpu"] * 2)
+    graph.set_optimizer(SGD)
+    x = minigrad.randn(4, 2)
+    graph.set_data_loader([None], [x])
+    (batch,) = graph.epoch(0)
+    graph.forward_batch(batch).square().mean().backward()
+    graph.step()
+    assert all(int(one.get_buffer("batchnorm1d_0.num_batches_tracked").item()) == 1 for one in graph.replicas)
+
+
+# ----------------------------------------------------------------------------------------------- El Che and its loop
+
+
+def test_el_che_needs_whole_batches():
+    graph = make_graph()
+    graph.distribute(replica, ["cpu", "cpu"], el_che=True)
+    graph.set_data_loader([make_batch(3, seed) for seed in range(5)])
+    assert graph.has_el_che
+    with pytest.raises(ArgumentError, match="El Che runs backward after each .* got none: call set_loss_fn"):
+        graph.epoch(0)
+    with pytest.raises(ArgumentError, match=r"expected epoch\(\) and backward_batch\(\) for training with El Che"):
+        graph.forward_batch(make_batch(3))
+    with minigrad.no_grad():
+        assert graph.forward_batch(make_batch(3)).shape == (3, 2)
+    graph.set_loss_fn(loss_fn)
+    (window,) = graph.epoch(0)
+    assert sorted(window.counts) == [2, 3]
+    with pytest.raises(ArgumentError, match="expected a batch, got several whole ones a device"):
+        graph.forward_batch(window)
+    shapes = []
+
+    def with_tag(model, batch):
+        """Inside, a tag is what the batch at hand gave."""
+        loss = loss_fn(model, batch)
+        shapes.append(graph.tagged("hidden").shape)
+        assert (model.tagged("hidden").data == graph.tagged("hidden").data).all()
+        return loss
+
+    graph.set_loss_fn(with_tag)
+    graph.backward_batch(window)
+    assert shapes == [(3, 4)] * 5
+
+
+def test_el_che_follows_the_devices():
+    """Three times as fast means three times as many batches; a slow link makes the anchor grow to the target."""
+    devices = SimulatedDevices(Cluster.of_speeds([3, 1], link=Link(latency_s=0.02)))
+    graph = make_graph()
+    graph.distribute(replica, devices, el_che=None)
+    graph.set_optimizer(SGD)
+    graph.set_loss_fn(loss_fn)
+    graph.set_data_loader([make_batch(2, seed) for seed in range(400)])
+    for window in graph.epoch(0):
+        graph.backward_batch(window)
+        graph.step()
+    reasons = devices.trace.decisions
+    assert reasons[0]["counts"] == (30, 10) and "speeds are known" in reasons[0]["reason"]
+    assert [row["kind"] for row in reasons] == ["cadence"] * len(reasons)
+    assert max(row["anchor"] for row in reasons) > 10
+    assert graph.throughput == pytest.approx((3000.0, 1000.0))
+
+
+def test_an_anchor_can_be_fixed():
+    graph = make_graph()
+    link = Link(latency_s=5.0)
+    config = DdpConfig(max_anchor=2, speed_hint=(0, 2.0))
+    graph.distribute(replica, SimulatedDevices(Cluster.of_speeds([1, 2], link=link)), config=config, el_che=True)
+    graph.set_optimizer(SGD)
+    graph.set_loss_fn(loss_fn)
+    graph.set_data_loader([make_batch(2, seed) for seed in range(30)])
+    for window in graph.epoch(0):
+        assert window.counts == (2, 4)
+        graph.backward_batch(window)
+        graph.step()
+
+
+# ------------------------------------------------------------------------------------------------------------ balance
+
+
+def steps(graph, batches):
+    sizes = []
+    for batch in batches:
+        graph.backward_batch(batch)
+        graph.step()
+        sizes.append(graph.shard_sizes)
+    return sizes
+
+
+def on_cluster(cluster, **options):
+    graph, devices = make_graph(), SimulatedDevices(cluster)
+    graph.distribute(replica, devices, **options)
+    graph.set_optimizer(SGD)
+    graph.set_loss_fn(loss_fn)
+    return graph, devices
+
+
+def test_shares_follow_the_devices_in_the_midst_of_an_epoch():
+    graph, devices = on_cluster(Cluster.of_speeds([3, 2, 1]))
+    batches = [make_batch(60, seed) for seed in range(12)]
+    graph.set_data_loader(batches)
+    sizes = steps(graph, graph.epoch(0))
+    assert all(max(each) < 30 for each in sizes[:10]) and sizes[10:] == [(30, 20, 10)] * 2
+    assert graph.chunk_ratios == pytest.approx((1 / 2, 1 / 3, 1 / 6))
+    (decision,) = devices.trace.decisions
+    assert decision["kind"] == "balance" and "takes" in decision["reason"] and decision["step"] == 10
+    assert_trained(graph, trained_alone(batches, SGD))
+
+
+def test_time_that_does_not_depend_on_the_samples_is_seen():
+    """Launch-bound devices: whatever the shares were, equal ones are best."""
+    graph, _ = on_cluster(Cluster((RankCost(0.010, 0.0001),) * 2), config=DdpConfig(speed_hint=(1, 1.5)))
+    assert steps(graph, [make_batch(100, 0)] * 11)[-1] == (50, 50)
+
+
+def test_each_device_is_told_its_own_time():
+    """The one without samples in between is not measured, and those after it are not taken for it."""
+    graph, _ = on_cluster(Cluster.of_speeds([8, 4, 2, 1], per_sample_s=0.008))
+    graph.set_data_loader(*[[part] for part in cut(make_batch(5), (2, 0, 1, 2))])
+    steps(graph, graph.epoch(0))
+    assert graph.throughput == pytest.approx((1000.0, 0.0, 250.0, 125.0))
+
+
+def test_the_whole_pass_is_timed_and_nothing_else():
+    """Forward and backward of each device, neither the others' nor the reduction's."""
+    clock = [0.0]
+
+    class Slow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(np.ones(1))
+
+        def forward(self, x):
+            clock[0] += 1.0 * len(x)
+            return Slow.later(x * self.w, 2.0 * len(x))
+
+        @staticmethod
+        def later(x, seconds):
+            return boundary(x, lambda: clock.__setitem__(0, clock[0] + seconds))
+
+    graph = FlowBuilder.from_(Slow()).build()
+    devices = LocalDevices(["cpu"] * 3, make_timer=lambda device: HostTimer(lambda: clock[0]))
+    graph.distribute(lambda device: FlowBuilder.from_(Slow()).build(), devices)
+    graph.set_optimizer(SGD)
+    output = graph(minigrad.tensor(np.arange(8.0)))
+    clock[0] += 100.0
+    output.mean().backward()
+    clock[0] += 100.0
+    graph.step()
+    assert graph.throughput == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+
+
+def test_evaluation_is_not_timed_and_leaves_no_trace():
+    graph, devices = on_cluster(Cluster.of_speeds([2, 1]))
+    with minigrad.no_grad():
+        graph.forward_batch(make_batch(6))
+    assert graph.shard_sizes == () and [rank.steps for rank in devices.trace.ranks] == [[], []]
+
+
+def test_two_runs_with_one_seed_are_the_same():
+    def run():
+        graph, devices = on_cluster(Cluster.of_speeds([2, 1], jitter_fraction=0.3, link=Link(1e-3, 1e6), seed=7))
+        steps(graph, [make_batch(20, seed) for seed in range(12)])
+        return devices.trace, values(graph)
+
+    (one, first), (two, second) = run(), run()
+    assert one == two and all((a == b).all() for a, b in zip(first, second))
+    assert one.steps() == 12 and one.ranks[0].steps[3].exposed_s > 0.0 and one.throughput() > 0.0
+
+
+def test_one_simulated_device_takes_its_time():
+    graph, devices = on_cluster(Cluster.of_speeds([1], per_sample_s=0.01))
+    steps(graph, [make_batch(5)] * 3)
+    assert [step.compute_s for step in devices.trace.ranks[0].steps] == pytest.approx([0.05] * 3)
+
+
+def test_a_timeline_hears_of_every_step_and_decision():
+    heard = []
+
+    class Notes:
+        def event(self, kind, **fields):
+            heard.append((kind, fields))
+
+    graph, _ = on_cluster(Cluster.of_speeds([2, 1], link=Link(0.5)), config=DdpConfig(timeline=Notes()))
+    steps(graph, [make_batch(6)] * 10)
+    assert [kind for kind, _ in heard] == ["step"] * 10 + ["balance"]
+    assert heard[-1][1]["reason"] and heard[9][1]["sync_s"] == pytest.approx(1.0)
+    assert heard[9][1]["samples"] == graph.shard_sizes and heard[9][1]["step"] == 10
+
+
+# --------------------------------------------------------------------------------------------------------- on devices
+
+
+def test_the_graph_has_to_be_on_its_device(strict_cupy):
+    graph = make_graph()
+    with pytest.raises(DeviceError, match="expected replica 0 on cuda:0"):
+        graph.distribute(lambda device: make_graph(device=device), ["cuda:0"])
+    with pytest.raises(ArgumentError, match="GPUs alone, or the CPU alone, got cuda:0, cpu"):
+        graph.distribute(replica, ["cuda:0", "cpu"])
