@@ -59,7 +59,8 @@ from minigrad.ops.creation import (
     zeros,
     zeros_like,
 )
-from minigrad.ops.sampling import rand, rand_like, randint, randn, randn_like, randperm
+from minigrad.ops.precision import autocast, is_autocast_enabled
+from minigrad.ops.sampling import rand, rand_like, randint, randint_like, randn, randn_like, randperm
 from minigrad.tensor import Tensor
 from minigrad.train import Trainer
 
@@ -71,8 +72,10 @@ __all__ = [
     "Graph",
     "Tensor",
     "Trainer",
+    "allow_tf32",
     "arange",
     "as_tensor",
+    "autocast",
     "available_devices",
     "bfloat16",
     "bool_",
@@ -100,6 +103,7 @@ __all__ = [
     "int32",
     "int64",
     "int8",
+    "is_autocast_enabled",
     "is_grad_enabled",
     "linspace",
     "manual_seed",
@@ -118,6 +122,7 @@ __all__ = [
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "randperm",

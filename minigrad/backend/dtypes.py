@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -55,6 +58,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is float16 or bfloat16, whose sums are taken in float32."""
+    return dtype.itemsize == 2 and is_float(dtype)
+
+
 def is_number(value: object) -> bool:
     """Whether a value is a scalar that takes the dtype of its partner: a Python or NumPy number or bool."""
     return value.__class__ in _PYTHON_NUMBERS or isinstance(value, (numbers.Real, np.bool_))
@@ -83,16 +91,31 @@ def scalar_dtype(value: bool | int | float, partner: np.dtype[Any]) -> np.dtype[
     return np.dtype(np.float32)
 
 
+_mixed: ContextVar[bool] = ContextVar("minigrad_mixed_floats", default=False)
+
+
+@contextmanager
+def float_dtypes_mixed(mixed: bool) -> Iterator[None]:
+    """Let two float dtypes meet in the wider one inside the block, in this context, instead of raising an error."""
+    token = _mixed.set(mixed)
+    try:
+        yield
+    finally:
+        _mixed.reset(token)
+
+
 def common_dtype(who: str, x: np.dtype[Any], y: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which two tensors meet: int with float gives the float; two floats must be equal.
 
     Raises:
-        DtypeError: two different float dtypes; both are named.
+        DtypeError: two different float dtypes, unless `float_dtypes_mixed`; both are named.
     """
     if x == y:
         return x
     x_float, y_float = is_float(x), is_float(y)
     if x_float and y_float:
+        if _mixed.get():
+            return np.dtype(np.float32) if x.itemsize == y.itemsize else max(x, y, key=lambda dtype: dtype.itemsize)
         raise DtypeError(
             f"{who}: expected operands of one float dtype, got {x.name} and {y.name}: "
             f"convert one, for example x.to({x.name!r})"
@@ -111,5 +134,4 @@ def accumulator_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def widened(array: Array) -> Array:
     """An array of half precision in float32; any other as it is."""
-    dtype = array.dtype
-    return array.astype(np.float32) if dtype.itemsize == 2 and is_float(dtype) else array
+    return array.astype(np.float32) if is_half(array.dtype) else array

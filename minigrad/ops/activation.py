@@ -15,6 +15,7 @@ from minigrad.ops.arguments import as_real, check_choice
 from minigrad.ops.axes import max_axes, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.operands import TensorLike, as_tensor, check_float, normalize_axis
+from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 
@@ -99,6 +100,7 @@ def _elu_gradient(out: Array, grad: Array, x: Array, y: Array, alpha: float) -> 
     out *= grad
 
 
+@autocasts
 def softplus(x: TensorLike, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """ln(1 + e^(beta·x)) / beta, and x itself where beta·x > threshold. dx = g·sigmoid(beta·x), or g there.
 
@@ -241,6 +243,7 @@ def _gelu_tanh_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
 # -------------------------------------------------------------------------------------------------------- softmax
 
 
+@autocasts
 def softmax(x: TensorLike, dim: int) -> Tensor:
     """e^x / Σ e^x along an axis, without overflow. dx = y·(g - Σ g·y).
 
@@ -265,6 +268,7 @@ def _softmax_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], dx.astype(grad.dtype, copy=False).reshape(grad.shape))
 
 
+@autocasts
 def log_softmax(x: TensorLike, dim: int) -> Tensor:
     """x - ln Σ e^x along an axis, without overflow. dx = g - e^y·Σ g.
 

@@ -10,6 +10,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.operands import TensorLike, as_tensor, operands, promote_to_float, unbroadcast
+from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 
@@ -152,6 +153,7 @@ def _neg_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], -grad)
 
 
+@autocasts
 def pow(x: TensorLike, y: TensorLike) -> Tensor:
     """x ** y, broadcasting. dx = g·y·x^(y-1), 0 where y is 0; dy = g·x^y·ln x, 0 where x is 0 and y >= 0.
 

@@ -20,6 +20,7 @@ from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.image_order import channels_first, channels_last
 from minigrad.ops.linalg import product
 from minigrad.ops.operands import check_float, column_sum, same_device
+from minigrad.ops.precision import autocasts
 from minigrad.ops.window import Pair, Window, as_pair, count_windows, same_padding
 from minigrad.tensor import Tensor, record
 
@@ -58,6 +59,7 @@ class _Plan(NamedTuple):
         return [(phases.index(step % stride) * self.rows + step // stride) * self.pixels for step in steps]
 
 
+@autocasts
 def conv2d(
     x: Tensor,
     weight: Tensor,

@@ -15,9 +15,11 @@ from minigrad.backend.dtypes import Array, is_float, is_number, python_scalar
 from minigrad.backend.special import erf as erf_array
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.operands import TensorLike, as_tensor, operands, promote_to_float
+from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 
+@autocasts
 def exp(x: TensorLike) -> Tensor:
     """e to the power x. dx = g·eˣ."""
     x = promote_to_float("exp", x)
@@ -30,6 +32,7 @@ def _exp_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad * power)
 
 
+@autocasts
 def expm1(x: TensorLike) -> Tensor:
     """eˣ - 1, accurate near 0. dx = g·eˣ."""
     x = promote_to_float("expm1", x)
@@ -42,6 +45,7 @@ def _expm1_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad * (power_less_1 + 1))
 
 
+@autocasts
 def log(x: TensorLike) -> Tensor:
     """Natural logarithm. dx = g/x."""
     x = promote_to_float("log", x)
@@ -53,6 +57,7 @@ def _log_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad / x.data)
 
 
+@autocasts
 def log1p(x: TensorLike) -> Tensor:
     """ln(1 + x), accurate near 0. dx = g/(1 + x)."""
     x = promote_to_float("log1p", x)
@@ -76,6 +81,7 @@ def _sqrt_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad / (root + root))
 
 
+@autocasts
 def rsqrt(x: TensorLike) -> Tensor:
     """1/√x. dx = -g·(1/√x)³ / 2."""
     x = promote_to_float("rsqrt", x)
@@ -92,6 +98,7 @@ def _rsqrt_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], dx)
 
 
+@autocasts
 def reciprocal(x: TensorLike) -> Tensor:
     """1/x. dx = -g/x²."""
     x = promote_to_float("reciprocal", x)

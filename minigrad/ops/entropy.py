@@ -21,9 +21,11 @@ from minigrad.errors import DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.arguments import as_integer, as_real
 from minigrad.ops.losses import check_constant, check_pair, check_reduction, reduce_losses, share
 from minigrad.ops.operands import check_float, row_sum, same_device
+from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 
+@autocasts
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -147,6 +149,7 @@ def _soft_cross_entropy_backward(node: Node, grad: Array) -> None:
         accumulate(dtarget, _from_class_rows(dt, shape, grad.dtype))
 
 
+@autocasts
 def nll_loss(
     input: Tensor,
     target: Tensor,

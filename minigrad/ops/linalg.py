@@ -9,13 +9,15 @@ import numpy as np
 
 from minigrad.autograd import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.dtypes import Array, is_float, is_half
 from minigrad.backend.gemm import bmm, is_tf32_allowed
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.operands import TensorLike, column_sum, operands, same_device, unbroadcast
+from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 
+@autocasts
 def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     """x @ y with NumPy's rules: vectors are rows on the left and columns on the right, batch axes broadcast.
 
@@ -46,7 +48,7 @@ def rmatmul(y: Tensor, x: TensorLike) -> Tensor:
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b on arrays, in their dtype; `dot` has less overhead than `matmul` on two matrices."""
-    on_host, half = a.__class__ is np.ndarray, a.dtype.itemsize == 2 and is_float(a.dtype)
+    on_host, half = a.__class__ is np.ndarray, is_half(a.dtype)
     matrices = a.ndim == 2 and b.ndim == 2
     if matrices and not (on_host and half) and (on_host or not is_tf32_allowed()):
         return a.dot(b, out)
@@ -91,6 +93,7 @@ def _give_product(edge: Edge, a: Array, b: Array, shape: tuple[int, ...]) -> Non
     accumulate(edge, unbroadcast(grad, shape))
 
 
+@autocasts
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The affine map of the last axis: x @ weightᵀ + bias, in one node.
 

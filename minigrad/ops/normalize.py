@@ -20,6 +20,7 @@ from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arguments import as_integer, as_real
 from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
+from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.shape import sizes_of
 from minigrad.ops.statistics import (
     Rows,
@@ -69,6 +70,7 @@ def batch_norm(
         ArgumentError: no running statistics outside training, or momentum or eps out of range.
         DtypeError: no float tensors, or weight and bias of another dtype than x.
     """
+    x, weight, bias = at_precision("batch_norm", x, weight, bias)  # the running statistics are written to
     _check_input("batch_norm", x, weight, bias, eps)
     momentum = as_real("batch_norm", "momentum", momentum, 0.0, 1.0)
     channels = x.data.shape[1]
@@ -124,6 +126,7 @@ def _check_running(x: Tensor, running_mean: Tensor | None, running_var: Tensor |
 # ---------------------------------------------------------------------------------------------------------------- group
 
 
+@autocasts
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -209,6 +212,7 @@ def give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
 # ---------------------------------------------------------------------------------------------------------------- layer
 
 
+@autocasts
 def layer_norm(
     x: Tensor,
     normalized_shape: int | tuple[int, ...],

@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Device, device_of, to_device
-from minigrad.backend.dtypes import Array, common_dtype, is_float, is_number, python_scalar, scalar_dtype
+from minigrad.backend.dtypes import Array, common_dtype, is_float, is_half, is_number, python_scalar, scalar_dtype
 from minigrad.errors import DeviceError, DtypeError, ShapeError
 from minigrad.tensor import Tensor, record
 
@@ -49,11 +49,16 @@ def as_tensor(who: str, x: TensorLike) -> Tensor:
         raise DtypeError(f"{who}: expected a tensor, an array or a number, got {type(x).__name__}") from error
 
 
-def cast(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """x in another dtype; the gradient comes back in x's. From a float to an integer dtype nothing flows back."""
+def cast(x: Tensor, dtype: np.dtype[Any], data: Array | None = None) -> Tensor:
+    """x in another dtype; the gradient comes back in x's. From a float to an integer dtype nothing flows back.
+
+    Args:
+        data: The elements of x in that dtype, where somebody has converted them already.
+    """
     if x.data.dtype == dtype:
         return x
-    data = x.data.astype(dtype)
+    if data is None:
+        data = x.data.astype(dtype)
     return record(data, _cast_backward, (x,), (x.data.dtype,)) if is_float(dtype) else Tensor(data)
 
 
@@ -120,7 +125,13 @@ def column_sum(x: Array, out: Array | None = None) -> Array:
     """Sum of the rows of a matrix: (N, D) -> (D,). As a product with ones, which is faster than a reduction."""
     if x.__class__ is np.ndarray and is_blas(x.dtype):
         return np.dot(_ones(x.shape[0], x.dtype), x, out)
-    return x.sum(axis=0, dtype=x.dtype, out=out)
+    if not is_half(x.dtype):
+        return x.sum(axis=0, dtype=x.dtype, out=out)
+    total = x.sum(axis=0, dtype=np.float32)
+    if out is None:
+        return total.astype(x.dtype)
+    out[...] = total
+    return out
 
 
 def row_sum(x: Array) -> Array:

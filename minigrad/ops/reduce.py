@@ -29,9 +29,11 @@ from minigrad.ops.axes import (
 from minigrad.ops.elementwise import abs
 from minigrad.ops.extremum import amax, amin
 from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, normalize_axis, promote_to_float
+from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 
+@autocasts
 def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
     """Sum over axes; bools and integers give int64. dx = g, spread over the axes.
 
@@ -52,6 +54,7 @@ def _sum_backward(node: Node, grad: Array) -> None:
     spread(node.inputs[0], grad, shape, kept)
 
 
+@autocasts
 def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
     """Mean over axes, NaN of nothing. dx = g/n, spread over the axes.
 
@@ -93,6 +96,7 @@ def _shapes(x: Tensor, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[in
 # -------------------------------------------------------------------------------------------------------- moments
 
 
+@autocasts
 def var(
     x: TensorLike,
     dim: Dim = None,
@@ -124,6 +128,7 @@ def _var_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], _from_variance(grad, x, mean, freedom))
 
 
+@autocasts
 def std(
     x: TensorLike,
     dim: Dim = None,
@@ -200,6 +205,7 @@ def _from_variance(grad: Array, x: Tensor, mean: Array, freedom: float) -> Array
 # ------------------------------------------------------------------------------------------------ norm, logsumexp
 
 
+@autocasts
 def norm(x: TensorLike, p: float | str = "fro", dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The p-norm over axes, (Σ|x|ᵖ)^(1/p). dx = g·sign(x)·(|x|/norm)^(p-1), 0 where the norm is 0.
 
@@ -247,6 +253,7 @@ def _norm_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], _narrowed(dx, x))
 
 
+@autocasts
 def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
     """ln Σ eˣ over axes, without overflow; -inf where all x are -inf, or none. dx = g·e^(x - logsumexp).
 
@@ -276,6 +283,7 @@ def _logsumexp_backward(node: Node, grad: Array) -> None:
 # ------------------------------------------------------------------------------------------------ products, prefixes
 
 
+@autocasts
 def prod(x: TensorLike, dim: int | None = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
     """Product over one axis or all; bools and integers give int64. dx = g times the product of the other elements.
 
@@ -308,6 +316,7 @@ def _products_before(x: Array, axis: int) -> Array:
     return xp.cumprod(shifted, axis=axis)
 
 
+@autocasts
 def cumsum(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     """Sum of each element and those before it along an axis; bools and integers give int64. dx = sums of g from behind.
 

@@ -21,6 +21,7 @@ from minigrad.nn.module import Module
 from minigrad.nn.norm import BatchNorm
 from minigrad.ops.normalize import affine_edges, give_vector, move_running
 from minigrad.ops.operands import check_float
+from minigrad.ops.precision import at_precision
 from minigrad.ops.statistics import (
     Rows,
     as_rows,
@@ -102,7 +103,7 @@ class SyncBatchNorm(BatchNorm):
         if not self.training:
             return super().forward(x)
         self._check_input(x)
-        return _sync_batch_norm(self, x)
+        return _sync_batch_norm(self, *at_precision("batch_norm", x))
 
     def loss_weight(self, x: Tensor) -> float:
         """n_r, of the backward under way, up to a factor that all ranks share."""

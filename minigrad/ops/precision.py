@@ -1,0 +1,125 @@
+"""Mixed precision: which operations run in half precision inside `autocast`, and which in float32."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, float_dtypes_mixed, is_float
+from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import check_switch
+from minigrad.ops.operands import cast
+from minigrad.tensor import Tensor
+
+# Products run low: they are most of the work, and they sum in float32 whatever their operands are. What sums many
+# elements, or has a range that half precision has not, runs high. Every other operation takes its tensors as they
+# come; two float dtypes meet in the wider one. float64 stays float64.
+PRECISION = {
+    **dict.fromkeys(("matmul", "linear", "conv2d"), "low"),
+    **dict.fromkeys(("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "softplus"), "high"),
+    **dict.fromkeys(("sum", "mean", "prod", "cumsum", "var", "std", "norm", "logsumexp"), "high"),
+    **dict.fromkeys(("softmax", "log_softmax", "batch_norm", "group_norm", "layer_norm"), "high"),
+    **dict.fromkeys(("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"), "high"),
+    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), "high"),
+}
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+class _Mode(NamedTuple):
+    """What an autocast block asks for, and the parameters that it has converted: (data, stamp, converted) by id."""
+
+    dtype: np.dtype[Any]
+    converted: dict[int, tuple[Array, int, Array]]
+
+
+_mode: ContextVar[_Mode | None] = ContextVar("minigrad_autocast", default=None)
+
+
+@contextmanager
+def autocast(dtype: DtypeLike = "bfloat16", enabled: bool = True) -> Iterator[None]:
+    """Run products in half precision inside the block (or the decorated function), in this context only.
+
+    Put forward and loss into it, and call backward outside. Conversions are recorded, so a gradient comes back in the
+    dtype of its parameter. A parameter is converted once a block. float16 needs `optim.GradScaler`.
+
+    Args:
+        dtype: "bfloat16" or "float16".
+        enabled: False leaves every operation as it is, also inside another block.
+
+    Raises:
+        ArgumentError: another dtype.
+
+    Example:
+        >>> from minigrad import nn, ones
+        >>> layer = nn.Linear(3, 2)
+        >>> with autocast("bfloat16"):
+        ...     y = layer(ones(4, 3))
+        ...     loss = y.mean()
+        >>> loss.backward()
+        >>> y.dtype.name, loss.dtype.name, layer.weight.grad.dtype.name
+        ('bfloat16', 'float32', 'float32')
+    """
+    check_switch("autocast", enabled=enabled)
+    low = as_dtype(dtype)
+    if low.name not in ("bfloat16", "float16"):
+        raise ArgumentError(f"autocast: expected dtype bfloat16 or float16, got {low.name}")
+    token = _mode.set(_Mode(low, {}) if enabled else None)
+    try:
+        with float_dtypes_mixed(enabled):
+            yield
+    finally:
+        _mode.reset(token)
+
+
+def is_autocast_enabled() -> bool:
+    """Whether this context is inside an `autocast` block."""
+    return _mode.get() is not None
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def autocasts(function: Function) -> Function:
+    """An operation of `PRECISION`, whose tensors are converted first inside `autocast`."""
+    who = function.__name__
+    assert who in PRECISION
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        if _mode.get() is None:
+            return function(*args, **options)
+        converted = at_precision(who, *args, *options.values())
+        return function(*converted[: len(args)], **dict(zip(options, converted[len(args) :])))
+
+    return run  # type: ignore[return-value]
+
+
+def at_precision(who: str, *values: Any) -> tuple[Any, ...]:
+    """The arguments of an operation, float tensors among them in the dtype that `PRECISION` says inside `autocast`."""
+    mode = _mode.get()
+    if mode is None:
+        return values
+    convert = _lowered if PRECISION[who] == "low" else _raised
+    return tuple(convert(x, mode) if isinstance(x, Tensor) and is_float(x.data.dtype) else x for x in values)
+
+
+def _raised(x: Tensor, mode: _Mode) -> Tensor:
+    return cast(x, _FLOAT32) if x.data.dtype.itemsize == 2 else x
+
+
+def _lowered(x: Tensor, mode: _Mode) -> Tensor:
+    if x.data.dtype == mode.dtype or x.data.dtype == np.float64:
+        return x
+    if x.node is not None or not x.requires_grad:
+        return cast(x, mode.dtype)
+    data, stamp = x.data, 0 if x.stamp is None else x.stamp[0]
+    kept = mode.converted.get(id(data))
+    if kept is None or kept[1] != stamp:
+        kept = mode.converted[id(data)] = data, stamp, data.astype(mode.dtype)
+    return cast(x, mode.dtype, kept[2])  # the array is shared, the node is not: each graph is freed by its backward
