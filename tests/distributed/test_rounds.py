@@ -7,7 +7,7 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import DDP, CadenceConfig, Rounds, SoloCommunicator, average_gradients, run, simulate
+from minigrad.distributed import DDP, CadenceConfig, ElChe, Rounds, SoloCommunicator, average_gradients, run, simulate
 from minigrad.distributed.balance import replay
 from minigrad.distributed.simulate import Cluster, Link
 from minigrad.errors import ArgumentError
@@ -96,6 +96,13 @@ def test_over_a_slow_link_the_overhead_comes_to_its_target():
     assert slow > 5 and decisions[-1]["counts"] == (3 * slow, 2 * slow, slow)
     assert [d["counts"] for d in trace.ranks[2].decisions] == [d["counts"] for d in decisions]
     assert trace.idle_fraction(3, -1) < 0.05
+
+
+def test_a_round_cut_short_by_the_end_of_an_epoch_does_not_move_the_anchor():
+    """Its reduction costs what others cost, after less computing: that says nothing about whole rounds."""
+    el_che, *_ = ElChe.start(2, CadenceConfig(10, min_anchor=1)).report_timing([1000.0, 1000.0], [10, 10], 80.0)
+    after, counts, reason = el_che.report_timing([100.0, 100.0], [1, 1], 80.0)
+    assert counts == (10, 10) and after.anchor == 10 and "overhead 0.08 is near 0.1" in reason
 
 
 def test_one_seed_gives_one_trace_and_the_journal_its_decisions():

@@ -75,3 +75,21 @@ def test_graph_writes_its_picture(tmp_path):
     picture = tmp_path / "graph.dot"
     assert "(target 0.965)" in run_script("03_graph.py", "--epochs", "1", "--dot", str(picture), exit_code=1)
     assert picture.read_text().startswith('digraph "digits" {') and "fillcolor" in picture.read_text()
+
+
+def test_balance_is_drawn_where_matplotlib_is(tmp_path):
+    picture = tmp_path / "balance.png"
+    printed = run_script("04_balance.py", "--smoke", "--plot", str(picture))
+    assert picture.exists() or "no plot: matplotlib is not installed" in printed
+
+
+def test_balance_below_its_target():
+    assert "targets: 95%" in run_script("04_balance.py", "--smoke", "--jitter", "0.5", exit_code=1)
+
+
+def test_el_che_below_its_target():
+    assert "(target 10%)" in run_script("05_el_che.py", "--smoke", "--bandwidth", "1e4", exit_code=1)
+
+
+def test_too_few_inputs_miss_a_fault():
+    assert "MISSED" in run_script("06_test_your_balancer.py", "--examples", "1", exit_code=1)

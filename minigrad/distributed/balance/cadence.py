@@ -193,7 +193,7 @@ class ElChe:
         if not self.is_calibrated:
             wanted, anchor, reason = self.anchor, self.anchor, f"first report, the anchor stays {self.anchor}"
         else:
-            wanted, anchor, reason = self._next_anchor(sync / max(walls), allow_growth)
+            wanted, anchor, reason = self._next_anchor(sync / self._whole_round_ms(walls, counts), allow_growth)
         return replace(seen, wanted_anchor=wanted)._with_anchor(anchor, reason, not self.is_calibrated)
 
     def nudge_anchor_down(self, factor: float) -> tuple[ElChe, tuple[int, ...], str]:
@@ -217,6 +217,11 @@ class ElChe:
                 f"report_timing: expected {what} of {self.world_size} ranks, got {len(values)}: {list(values)}"
             )
         return values
+
+    def _whole_round_ms(self, walls: Sequence[float], counts: Sequence[int]) -> float:
+        """Computing of the slowest rank, had all run the batches that were planned: an epoch may end before."""
+        rounds = zip(walls, self.batch_counts, counts)
+        return max((wall * (planned / count) for wall, planned, count in rounds if count), default=max(walls))
 
     def _next_anchor(self, overhead: float, allow_growth: bool) -> tuple[int, int, str]:
         """Where the anchor should be, where it will be, and why."""

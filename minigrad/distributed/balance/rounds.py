@@ -103,7 +103,8 @@ class Rounds:
         """This rank's batches of each round, until all are used; what the loop does with them is the round.
 
         Args:
-            batches: Those of an epoch, equal on all ranks: indices, as a rule, which cost little.
+            batches: Those of an epoch, equal on all ranks: indices, as a rule, which cost little. Of equal size, for
+                a rank's speed is told by batches.
         """
         first = 0
         while first < len(batches):
