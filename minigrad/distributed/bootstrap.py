@@ -10,10 +10,11 @@ import atexit
 import os
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -244,32 +245,45 @@ def _share_cores(local_world_size: int) -> None:
         threadpool_limits(limits=max(1, (os.cpu_count() or 1) // local_world_size), user_api="blas")
 
 
+class _Held:
+    """A communicator as the end of this process sees it: while it lasts, and not from a fork of this process."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm, self._process = weakref.ref(comm), os.getpid()
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of the communicator, where there is one still and this is its process."""
+        comm = self._comm()
+        if comm is not None and os.getpid() == self._process:
+            getattr(comm, method)(*arguments)
+
+
 Told = TypeVar("Told", ShmCommunicator, NcclCommunicator)
 
 
 def _tell_peers(comm: Told) -> Told:
     """Let the other ranks know when this process ends, and of the exception that ends it."""
-    report = sys.excepthook
+    report, held = sys.excepthook, _Held(comm)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        comm.abort(f"it raised {kind.__name__}: {error}")
+        held.call("abort", f"it raised {kind.__name__}: {error}")
         report(kind, error, trace)
         if isinstance(error, RankFailedError):
             time.sleep(_FOLLOW_S)  # the rank that failed first ends first, so that a launcher can tell
 
     sys.excepthook = hook
-    atexit.register(comm.close)
+    atexit.register(held.call, "close")
     return comm
 
 
 def _end_with_peers(comm: MpiCommunicator) -> MpiCommunicator:
     """End the whole job on an exception that ends this process, as MPI would wait for this rank for ever."""
-    report = sys.excepthook
+    report, held = sys.excepthook, _Held(comm)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         report(kind, error, trace)  # first: the others, once told, end this process too
-        comm.abort(f"it raised {kind.__name__}: {error}")
-        comm.end_job()
+        held.call("abort", f"it raised {kind.__name__}: {error}")
+        held.call("end_job")
 
     sys.excepthook = hook
     return comm

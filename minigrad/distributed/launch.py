@@ -99,13 +99,24 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _pass_on(source: IO[str], target: IO[str], prefix: str, tail: collections.deque[str] | None) -> None:
+def _pass_on(source: IO[str], target: IO[str] | None, prefix: str, tail: collections.deque[str] | None) -> None:
+    """Read to the end, whoever listens: a rank whose output nobody takes would stand still."""
     for line in source:
         text = line if line.endswith("\n") else line + "\n"
-        target.write(prefix + text)
-        target.flush()
         if tail is not None:
             tail.append(text)
+        try:
+            _write(target, prefix + text)
+        except OSError:  # a reader that is gone, such as `head`
+            target = None
+
+
+def _write(target: IO[str] | None, text: str) -> None:
+    """Write a line where there is something to write to, in what its encoding knows."""
+    if target is not None:
+        encoding = target.encoding or "utf-8"
+        target.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        target.flush()
 
 
 def environment_of(rank: int, world_size: int, port: int, key: str, base: dict[str, str]) -> dict[str, str]:
@@ -186,10 +197,10 @@ def _end(ranks: list[Rank]) -> None:
 def _report(failed: Rank) -> int:
     code = failed.process.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-    print(f"launch: rank {failed.rank} failed first: it {how}", file=sys.stderr)
+    text = f"launch: rank {failed.rank} failed first: it {how}\n"
     if failed.tail:
-        print(f"launch: the last that rank {failed.rank} wrote to stderr:", file=sys.stderr)
-        sys.stderr.writelines("  " + line for line in failed.tail)
+        text += f"launch: the last that rank {failed.rank} wrote to stderr:\n"
+    _write(sys.stderr, text + "".join("  " + line for line in failed.tail))
     return 128 - code if code < 0 else code
 
 

@@ -109,7 +109,7 @@ def _join(threads: list[threading.Thread], world: ThreadWorld, errors: list[tupl
                 thread.join(0.2)
         for thread in threads:
             thread.join(world.timeout_s)
-    except BaseException:  # an interrupt: let the ranks end before the caller goes on
+    except BaseException:  # an interrupt: the ranks, which are left to themselves, end at their next collective
         world.fail(RankFailedError("the caller of run() was interrupted"))
         raise
     return [thread.name for thread in threads if thread.is_alive()]

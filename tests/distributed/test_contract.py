@@ -2,11 +2,13 @@
 
 import time
 
+import numpy as np
 import pytest
 
+from minigrad.distributed.comm.place import Place
 from minigrad.errors import ArgumentError, RankFailedError
 from tests.distributed.contract import CASES
-from tests.distributed.worlds import KINDS, MPI_WORLDS, mpi_problem, run_ranks
+from tests.distributed.worlds import KINDS, MPI_WORLDS, mpi_problem, run_processes, run_ranks
 
 WORLDS = [("solo", 1)] + [(kind, size) for kind in KINDS for size in (1, 2, 3, 4)]
 
@@ -72,3 +74,25 @@ def test_a_world_of_no_ranks_is_refused(kind):
 def test_fifty_worlds_one_after_the_other(kind):
     for _ in range(50):
         assert run_ranks(kind, lambda comm: comm.all_gather_object(comm.rank), 2) == [[0, 1], [0, 1]]
+
+
+def test_an_interrupt_in_the_middle_of_a_reduction_ends_the_world(monkeypatch):
+    """Half of a rank's share is done: its later calls must not pass for a complete one."""
+
+    def interrupted(place, op):
+        raise KeyboardInterrupt
+
+    def body(comm):
+        if comm.rank == 0:
+            with monkeypatch.context() as patched:
+                patched.setattr(Place, "reduce", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    comm.all_reduce(np.ones(4)).wait()
+        else:
+            with pytest.raises(RankFailedError, match="rank 0 aborted: its share of a collective raised Keyboard"):
+                comm.all_reduce(np.ones(4)).wait()
+        with pytest.raises(RankFailedError):
+            comm.all_reduce(np.ones(4)).wait()
+        return True
+
+    assert run_processes(body, 2) == [True, True]

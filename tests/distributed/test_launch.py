@@ -27,6 +27,21 @@ if mode == "kill" and comm.rank == 1:
     os.kill(os.getpid(), 9)
 if mode == "exit" and comm.rank == 1:
     sys.exit(7)
+if mode == "much":
+    sys.stdout.buffer.write(b"x" * 300_000 + chr(0x3a3).encode() + b"\\n")  # more than a pipe holds
+    sys.stdout.flush()
+if mode == "fork":
+    child = os.fork()
+    if not child:
+        raise ValueError("of a child that is no rank")
+    os.waitpid(child, 0)
+if mode == "again":
+    for _ in range(3):
+        comm.close()
+        comm = distributed.init()
+        comm.barrier()
+    held = [line for line in open("/proc/self/maps") if "/dev/shm/minigrad" in line]
+    print("held", len(held), "of one world", flush=True)
 if mode == "sleep":
     print("pid", os.getpid(), flush=True)
     time.sleep(60)
@@ -105,3 +120,33 @@ def test_two_launches_at_once_do_not_clash(script):
 def test_wrong_number_of_ranks(script):
     done = _launch("-n", "0", script)
     assert done.returncode == 2 and "expected at least 1 rank, got 0" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["gone", "closed", "ascii"])
+def test_a_rank_goes_on_whatever_becomes_of_its_output(script, how):
+    """A reader that is gone, no output at all, or one whose encoding lacks a letter."""
+    environment = {**_environment(), **({"PYTHONIOENCODING": "ascii"} if how == "ascii" else {})}
+    reader, writer = os.pipe()
+    if how == "gone":
+        os.close(reader)
+    command = _command("-n", "2", script, "much")
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *command] if how == "closed" else command
+    options = {"stdout": subprocess.PIPE if how == "ascii" else writer, "stderr": subprocess.PIPE, "text": True}
+    done = subprocess.run(command, env=environment, timeout=40.0, **options)
+    os.close(writer)
+    if how != "gone":
+        os.close(reader)
+        assert done.returncode == 0 and not done.stderr
+    if how == "ascii":
+        assert done.stdout.count("x\\u03a3\n") == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fork_of_a_rank_that_raises_is_not_that_rank(script):
+    done = _launch("-n", "2", script, "fork")
+    assert done.returncode == 0 and done.stderr.count("ValueError: of a child") == 2
+
+
+def test_worlds_that_were_closed_are_given_back(script):
+    done = _launch("-n", "2", script, "again")
+    assert done.returncode == 0 and done.stdout.count("held 1 of one world") == 2, done.stderr

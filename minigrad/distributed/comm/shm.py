@@ -192,10 +192,12 @@ class ShmCommunicator:
             self.board.tell_failure(self._failure)
 
     def close(self) -> None:
-        """Leave the world: ranks that still wait for this one raise."""
+        """Leave the world: ranks that still wait for this one raise. Memory lasts as long as arrays on it do."""
         if self._failure is None:
             self._failure = RankFailedError("the communicator was closed")
         self.board.leave()
+        for held in (self._queue, self._calls, self._places):
+            held.clear()
 
     # ------------------------------------------------------------------------------------------------------ places
 
@@ -278,11 +280,15 @@ class ShmCommunicator:
     def advance(self) -> None:
         """Execute this rank's share of the calls that all ranks have posted; never waits."""
         while self._queue and self.board.all_posted(self._queue[0].seq):
-            call = self._queue.popleft()
-            if not self.board.all_agree(call.seq, call.header):
-                self._fail(self._mismatch(call.seq))
-            call.execute()
-            self.board.executed(call.seq)
+            try:
+                call = self._queue.popleft()
+                if not self.board.all_agree(call.seq, call.header):
+                    self._fail(self._mismatch(call.seq))
+                call.execute()
+                self.board.executed(call.seq)
+            except BaseException as error:  # an interrupt, say: half of this rank's share may be done
+                self.abort(f"its share of a collective raised {type(error).__name__}: {error}")
+                raise
 
     def complete(self, seq: int) -> None:
         """Block until a call is over on all ranks.

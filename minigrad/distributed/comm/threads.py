@@ -116,7 +116,7 @@ class ThreadWorld:
     def _finish(self, call: _Call, combine: Combine) -> None:
         try:
             call.result = combine(call.payloads)
-        except Exception as error:
+        except BaseException as error:
             self.fail(DistributedError(f"{call.header}: expected a reduction that works, got {error!r}"))
             raise
         with self._changed:
