@@ -277,6 +277,22 @@ def test_each_replica_computes_with_its_device_current(nccl):
     assert current_id() == 0
 
 
+@pytest.mark.parametrize("el_che", [False, True])
+def test_a_step_waits_for_no_device(el_che, nccl, strict_cupy):
+    devices = ["cuda:0", "cuda:1"]
+    graph = make_graph(device="cuda:0")
+    group = LocalDevices(devices, collectives=nccl(devices))
+    Trainer.setup_with(graph, replica, SGD, DdpConfig(max_grad_norm=0.5), devices=group, el_che=el_che)
+    graph.set_loss_fn(loss_fn)
+    graph.set_data_loader([tuple(x.to("cuda:0") for x in batch) for batch in BATCHES])
+    graph.optimizers
+    with strict_cupy.no_sync():
+        for batch in graph.epoch(0):
+            loss = graph.backward_batch(batch)
+            graph.step()
+    assert np.isfinite(to_host(loss.data)).all()
+
+
 def test_every_gpu_is_used_by_a_graph_that_lives_on_one(nccl, monkeypatch):
     monkeypatch.setattr(group_module, "NcclDevices", nccl)
     graph = make_graph(device="cuda:1")
