@@ -15,6 +15,7 @@ from typing import Any
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import Device
 from minigrad.data.collate import map_tensors
+from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.plan import Balance
@@ -83,16 +84,14 @@ class DistributedState:
             [part for part in replica.modules() if isinstance(part, PlanModule) and part.has_tags]
             for replica in self.replicas
         ]
-        for param in self._params():
+        self._params = [param for replica in self.replicas for param in replica.parameters()]
+        for param in self._params:
             param.listeners += (self,)
 
     def detach(self) -> None:
         """Leave the replicas alone."""
-        for param in self._params():
+        for param in self._params:
             param.listeners = tuple(listener for listener in param.listeners if listener is not self)
-
-    def _params(self) -> list[Any]:
-        return [param for replica in self.replicas for param in replica.parameters()]
 
     @property
     def world_size(self) -> int:
@@ -290,7 +289,8 @@ class DistributedState:
             AutogradError: it was done already.
         """
         factor = self._first_samples / self._samples if self._samples else 1.0
-        self._once(lambda: self.ddp.sum_gradients(factor))
+        alone = self.world_size == 1 and factor == 1.0 and self.group.collectives is in_memory
+        self._once(lambda: None if alone else self.ddp.sum_gradients(factor))
 
     def weighted_all_reduce_gradients(self, batch_size: int) -> None:
         """Combine gradients of losses that were means over each replica's own shard: Σ n_r·g_r / Σ n_r.
@@ -326,7 +326,7 @@ class DistributedState:
 
     def step(self) -> None:
         """Combine, clip, step every replica alike, and look at the balance; see `Graph.step`."""
-        if not any(param.grad_array is not None for param in self._params()):
+        if not any(param.grad_array is not None for param in self._params):
             raise AutogradError("Graph.step: expected gradients, got none: call backward() first")
         with self._sync.measure():
             if not self.combined:
@@ -338,7 +338,9 @@ class DistributedState:
             optimizer.step()
         for scheduler in self.schedulers:
             scheduler.step()
-        self.replicas[0].zero_grad()
+        for param in self._params:
+            param.grad_array = None
+        self.forget()
         self.update_balance()
 
     def update_balance(self) -> bool:

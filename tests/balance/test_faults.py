@@ -1,0 +1,122 @@
+"""The smallest input of each fault in FAULTS.md, with the value that is right."""
+
+import pytest
+
+from minigrad.distributed import Balance, BalanceConfig, CadenceConfig, CostModel, ElChe, Reading
+from minigrad.distributed.balance import clamp_total, compute_shard_sizes, is_balanced, rebalance
+from minigrad.errors import ArgumentError
+from tests.balance.virtual import train
+
+
+@pytest.mark.parametrize(
+    "batch, sizes",
+    [(1, (1, 0)), (1, (1, 0, 0)), (0, (0, 0)), (2, (1, 1, 0, 0)), (2, (1, 1, 0)), (3, (1, 1, 1, 0))],
+)
+def test_a_batch_smaller_than_the_number_of_ranks(batch, sizes):
+    assert compute_shard_sizes(batch, [1 / len(sizes)] * len(sizes)) == sizes
+
+
+def test_a_time_stays_with_its_rank():
+    balance, _, _ = Balance.start(3).observe(2, [None, Reading(1, 0.5), Reading(1, 2.0)])
+    windows = [history.window for history in balance.histories]
+    assert windows == [(), (Reading(1, 0.5),), (Reading(1, 2.0),)]
+
+
+@pytest.mark.parametrize(
+    "batch, ranks, counts", [(40, 16, {3: 8, 2: 8}), (24, 16, {2: 8, 1: 8}), (100, 7, {15: 2, 14: 5})]
+)
+def test_rounding_is_spread_over_all_ranks(batch, ranks, counts):
+    sizes = compute_shard_sizes(batch, [1 / ranks] * ranks)
+    assert {size: sizes.count(size) for size in sizes} == counts
+
+
+@pytest.mark.parametrize(
+    "speeds, shares",
+    [
+        ([1000.0] + [1.0] * 19, [0.05] * 20),
+        ([100.0] + [0.0] * 19, [0.05] * 20),
+        ([25.0] * 3 + [25 / 12] * 12, [2 / 15] * 3 + [0.05] * 12),
+        ([0.0, 94.9, 5.1], [0.05, 0.9, 0.05]),
+        ([100.0, 1.0], [0.95, 0.05]),
+    ],
+)
+def test_the_floor_is_kept(speeds, shares):
+    assert rebalance(speeds, 0.05) == pytest.approx(shares, rel=1e-12)
+    assert min(rebalance(speeds, 0.05)) >= 0.05
+
+
+def test_a_floor_for_too_many_ranks_is_refused():
+    with pytest.raises(ArgumentError, match="expected min_ratio <= 1/25 for 25 ranks, got 0.05"):
+        rebalance([1.0] * 25, 0.05)
+    assert rebalance([1.0] * 25) == pytest.approx([0.04] * 25)
+
+
+def test_an_unmeasured_rank_is_not_slow():
+    assert rebalance([None, 10.0]) == (0.5, 0.5)
+    assert rebalance([None, 10.0, 30.0, 50.0]) == rebalance([30.0, 10.0, 30.0, 50.0])
+
+
+def test_time_that_does_not_depend_on_samples():
+    config = BalanceConfig(speed_hint=(1, 9.0))
+    balance, steps = train([CostModel(10.0, 0.0)] * 2, 100, 10, config=config)
+    assert steps[0].shards == (90, 10) and balance.plan.shards == (50, 50)
+
+
+def test_a_fixed_part_of_the_time():
+    config = BalanceConfig(speed_hint=(1, 1.5))
+    balance, steps = train([CostModel(10.0, 0.1)] * 2, 100, 10, config=config)
+    assert steps[0].shards == (60, 40) and balance.plan.shards == (50, 50)
+
+
+def test_a_decision_shows_in_the_next_step():
+    _, steps = train([CostModel(0.0, 0.3), CostModel(0.0, 0.7)], 100, 11)
+    assert steps[10].shards == (70, 30)
+
+
+def test_balanced_is_said_of_shards():
+    assert not is_balanced(compute_shard_sizes(11, [0.5, 0.5])) and is_balanced(compute_shard_sizes(12, [0.5, 0.5]))
+
+
+def test_a_hint_counts_until_there_are_readings():
+    balance = Balance.start(2, BalanceConfig(speed_hint=(1, 3.0), calibration_steps=1))
+    assert balance.shard_sizes(40) == (30, 10)
+    balance, _, _ = balance.observe(40, [None, Reading(10, 10.0)])
+    assert balance.plan.shards == (20, 20)  # one rank measured, the other like it
+
+
+def test_the_cap_of_an_anchor_holds_for_counts():
+    with pytest.raises(ArgumentError, match="expected min_anchor <= anchor <= max_anchor, got 10, 10 and 3"):
+        CadenceConfig(max_anchor=3)
+    assert ElChe.start(2, CadenceConfig.fixed(3)).batch_counts == (3, 3)
+
+
+def test_the_last_batches_of_an_epoch():
+    assert clamp_total([10, 10, 10], 2) == (1, 1, 0)
+    assert clamp_total([10, 20, 30], 5) == (1, 2, 2)
+
+
+def test_a_lowered_anchor_stays_low():
+    el_che, _, _ = ElChe.start(2, CadenceConfig(anchor=20)).report_timing([1000.0, 2000.0], [20, 20], 150.0)
+    el_che, counts, _ = el_che.nudge_anchor_down(0.5)
+    assert counts == (20, 10)
+    el_che, counts, _ = el_che.report_timing([1000.0, 1000.0], [20, 10], 101.0)
+    assert (el_che.anchor, counts) == (10, (20, 10))
+
+
+def test_the_first_report_sets_speeds_only():
+    el_che, counts, _ = ElChe.start(2).report_timing([500.0, 1000.0], [10, 10], 10_000.0)
+    assert (el_che.anchor, counts) == (10, (20, 10))
+
+
+def test_the_limit_on_changes_is_in_the_arithmetic():
+    el_che, counts, _ = ElChe.start(2, CadenceConfig(max_batch_diff=3)).report_timing([5000.0, 1000.0], [10, 10], 300.0)
+    assert counts == (10, 50)
+    assert el_che.report_timing([5000.0, 25_000.0], [10, 50], 2000.0)[1] == (10, 47)
+
+
+def test_growth_is_held_before_it_happens():
+    el_che, _, _ = ElChe.start(2).report_timing([1000.0, 1000.0], [10, 10], 100.0)
+    held, counts, _ = el_che.report_timing([1000.0, 1000.0], [10, 10], 200.0, allow_growth=False)
+    assert (held.anchor, counts) == (10, (10, 10))
+    assert el_che.report_timing([1000.0, 1000.0], [10, 10], 200.0)[0].anchor == 20
+    assert held.nudge_anchor_down(0.5)[0].anchor == 5
