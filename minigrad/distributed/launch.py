@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import IO
+from typing import IO, TextIO
 
 from minigrad.distributed.bootstrap import BLAS_THREADS
 from minigrad.distributed.comm.rendezvous import free_port
@@ -99,7 +99,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _pass_on(source: IO[str], target: IO[str] | None, prefix: str, tail: collections.deque[str] | None) -> None:
+def _pass_on(source: IO[str], target: TextIO | None, prefix: str, tail: collections.deque[str] | None) -> None:
     """Read to the end, whoever listens: a rank whose output nobody takes would stand still."""
     for line in source:
         text = line if line.endswith("\n") else line + "\n"
@@ -111,7 +111,7 @@ def _pass_on(source: IO[str], target: IO[str] | None, prefix: str, tail: collect
             target = None
 
 
-def _write(target: IO[str] | None, text: str) -> None:
+def _write(target: TextIO | None, text: str) -> None:
     """Write a line where there is something to write to, in what its encoding knows."""
     if target is not None:
         encoding = target.encoding or "utf-8"
