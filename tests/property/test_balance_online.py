@@ -100,9 +100,17 @@ def test_under_twenty_percent_noise_nearly_all_of_the_throughput_is_there(costs)
     assert min(reached) >= 0.90
 
 
-@pytest.mark.parametrize("costs", [SPEEDS_3_2_1, WITH_FIXED_PARTS], ids=["3:2:1", "fixed parts"])
-@pytest.mark.parametrize("deviation", [0.0, 0.02])
-def test_a_rank_that_slows_down_by_half_is_made_up_for_within_sixty_steps(costs, deviation):
+@pytest.mark.parametrize(
+    "costs, deviation, least",
+    [
+        (SPEEDS_3_2_1, 0.0, 0.99),
+        (SPEEDS_3_2_1, 0.02, 0.90),
+        (SPEEDS_3_2_1, 0.1, 0.90),
+        (WITH_FIXED_PARTS, 0.0, 0.99),
+        (WITH_FIXED_PARTS, 0.02, 0.85),  # noise in ten steps leaves open how much of the time is fixed
+    ],
+)
+def test_a_rank_that_slows_down_by_half_is_made_up_for_within_sixty_steps(costs, deviation, least):
     for at in (5, 30, 61, 63, 68, 72, 99, 109, 130):
         for slow in range(len(costs)):
             _, steps = train(
@@ -112,7 +120,7 @@ def test_a_rank_that_slows_down_by_half_is_made_up_for_within_sixty_steps(costs,
                 factor=noise(0, deviation),
                 speed=lambda step, rank: 2.0 if rank == slow and step >= at else 1.0,
             )
-            assert efficiency(steps[at + 59 :]) > 0.90, (at, slow)
+            assert efficiency(steps[at + 59 :]) > least, (at, slow)
 
 
 def test_a_slow_drift_is_followed():

@@ -184,7 +184,7 @@ class ElChe:
         ]
         sync = check_number("report_timing", "sync_ms", sync_ms)
         speeds = tuple(
-            _average(old, wall / count) if wall and count else old
+            _average(old, wall / count) if count and wall / count else old
             for old, wall, count in zip(self.ms_per_batch, walls, counts)
         )
         seen = replace(self, ms_per_batch=speeds)

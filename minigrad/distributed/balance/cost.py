@@ -115,8 +115,9 @@ def fit_cost(readings: Sequence[Reading], earlier: Sequence[Point] = ()) -> Cost
         ArgumentError: nothing to fit.
 
     Example:
-        >>> fit_cost([Reading(10, 2.0)])
-        CostModel(fixed_s=0.0, per_sample_s=0.2)
+        >>> model = fit_cost([Reading(10, 2.0)])
+        >>> model.fixed_s, round(model.per_sample_s, 6)
+        (0.0, 0.2)
         >>> model = fit_cost([Reading(n, 1.0 + 0.5 * n) for n in (8, 9, 10, 8, 9, 10)] + [Reading(9, 50.0)])
         >>> round(model.fixed_s, 6), round(model.per_sample_s, 6)
         (1.0, 0.5)

@@ -21,6 +21,7 @@ from minigrad.distributed.balance.shares import (
 from minigrad.errors import ArgumentError
 
 _ROUNDING = 1e-9  # samples: 0.07 · 100 is meant to be 7
+_LEAST_SLOPE = 0.01  # of fixed_s, for the whole batch: what samples cost at least, in planning
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,16 @@ class Balance:
         floor = math.floor(check_min_ratio("Balance", config.min_ratio, self.world_size) * total + _ROUNDING)
         limits = check_caps("Balance", config.caps, self.world_size, total)
         at_least = [min(floor, limit) for limit in limits]
-        return allocate(total, costs, caps=config.caps, at_least=at_least, granularity=config.granularity)
+        sloped = [_sloped(cost, total) for cost in costs]
+        return allocate(total, sloped, caps=config.caps, at_least=at_least, granularity=config.granularity)
+
+
+def _sloped(cost: CostModel, total: int) -> CostModel:
+    """The same model where samples cost something; else a little more, so that ranks of equal cost get equal shards.
+
+    Where time hardly depends on samples any division takes the same time, and the present one would stay for ever.
+    """
+    return replace(cost, per_sample_s=max(cost.per_sample_s, _LEAST_SLOPE * cost.fixed_s / total))
 
 
 def _listed(sizes: Sequence[int]) -> str:
