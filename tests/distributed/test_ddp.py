@@ -460,6 +460,20 @@ def test_initial_values_come_from_rank_0_in_place():
     assert all(second[name].tobytes() == first[name].tobytes() == root[name].tobytes() for name in first)
 
 
+def test_a_model_that_is_not_wrapped_keeps_its_values_although_it_shares_the_optimizer():
+    """Its parameters lie in the same flat buffer."""
+
+    def body(comm):
+        wrapped, other = Mlp(comm.rank), Mlp(2 + comm.rank)
+        optim.SGD([*wrapped.parameters(), *other.parameters()], lr=0.1)
+        DDP(wrapped, comm)
+        return values(wrapped), values(other)
+
+    for rank, (wrapped, other) in enumerate(run(body, 2, timeout_s=TIMEOUT_S)):
+        for found, seed in ((wrapped, 0), (other, 2 + rank)):
+            assert all(found[name].tobytes() == value.tobytes() for name, value in values(Mlp(seed)).items())
+
+
 def test_init_sync_can_be_left_out():
     def body(comm):
         return values(DDP(Mlp(comm.rank), comm, init_sync=False).module)

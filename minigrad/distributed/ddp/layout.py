@@ -54,6 +54,14 @@ class Layout:
         for buffer in self.buffers:
             buffer.check()
 
+    def values(self) -> list[Array]:
+        """The values of these parameters, range by range; nothing of others that lie in the same flat buffers."""
+        return [
+            buffer.data[start:stop]
+            for buffer in self.buffers
+            for start, stop in buffer.runs(param for param in self.params if param.flat is buffer)
+        ]
+
     def gradients(self, bucket: Bucket) -> Array:
         """The range of the flat gradient that a bucket covers."""
         return self.buffers[bucket.buffer].grad[bucket.start : bucket.stop]

@@ -303,7 +303,7 @@ class DistributedDataParallel(Module):
             ArgumentError: root is no rank.
         """
         check_root("broadcast_parameters", self.comm.rank, root, self.comm.world_size)
-        works = [self.comm.broadcast(buffer.data, root) for buffer in self.reducer.buffers]
+        works = [self.comm.broadcast(values, root) for values in self.reducer.layout.values()]
         buffers = [buffer for _, buffer in self.module.named_buffers()]
         works += [self.comm.broadcast(buffer.data, root) for buffer in buffers]
         for work in works:

@@ -113,10 +113,8 @@ class Ddp(DeprecatedSetup):
     def sync_params(self) -> None:
         """Overwrite the parameters and buffers of all replicas, in place, by those of replica 0."""
         self._check()
-        for number, buffer in enumerate(self._layouts[0].buffers):
-            for start, stop in buffer.runs(p for p in self._layouts[0].params if p.flat is buffer):
-                arrays = [layout.buffers[number].data[start:stop] for layout in self._layouts]
-                self._collectives.broadcast(arrays, 0)
+        for arrays in zip(*(layout.values() for layout in self._layouts)):
+            self._collectives.broadcast(arrays, 0)
         for layout in self._layouts[1:]:
             for param in layout.params:
                 mark_changed(param)
