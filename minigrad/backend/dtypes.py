@@ -132,6 +132,14 @@ def accumulator_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
+def converted(array: Array, dtype: np.dtype[Any]) -> Array:
+    """A copy in another dtype. What float16 can't hold becomes infinite, as on a GPU, without NumPy's warning."""
+    if dtype.char != "e":
+        return array.astype(dtype)
+    with np.errstate(over="ignore"):
+        return array.astype(dtype)
+
+
 def widened(array: Array) -> Array:
     """An array of half precision in float32; any other as it is."""
     return array.astype(np.float32) if is_half(array.dtype) else array

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.backend.device import array_module, load_cupy
-from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
+from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_float, widened
 from minigrad.backend.memory import address_of
 from minigrad.errors import DtypeError, ShapeError
 
@@ -115,10 +115,10 @@ def _reference(a: Array, b: Array, out: Array | None) -> Array:
     """On NumPy, whose BLAS knows no half precision: that is multiplied in float32 and rounded once."""
     if a.dtype.itemsize > 2:
         return np.matmul(a, b, out=out)
-    wide = np.matmul(widened(a), widened(b))
+    product = converted(np.matmul(widened(a), widened(b)), a.dtype)
     if out is None:
-        return wide.astype(a.dtype)
-    out[...] = wide
+        return product
+    out[...] = product
     return out
 
 

@@ -9,7 +9,16 @@ import numpy as np
 
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Device, device_of, to_device
-from minigrad.backend.dtypes import Array, common_dtype, is_float, is_half, is_number, python_scalar, scalar_dtype
+from minigrad.backend.dtypes import (
+    Array,
+    common_dtype,
+    converted,
+    is_float,
+    is_half,
+    is_number,
+    python_scalar,
+    scalar_dtype,
+)
 from minigrad.errors import DeviceError, DtypeError, ShapeError
 from minigrad.tensor import Tensor, record
 
@@ -58,13 +67,13 @@ def cast(x: Tensor, dtype: np.dtype[Any], data: Array | None = None) -> Tensor:
     if x.data.dtype == dtype:
         return x
     if data is None:
-        data = x.data.astype(dtype)
+        data = converted(x.data, dtype)
     return record(data, _cast_backward, (x,), (x.data.dtype,)) if is_float(dtype) else Tensor(data)
 
 
 def _cast_backward(node: Node, grad: Array) -> None:
     (dtype,) = node.saved
-    accumulate(node.inputs[0], grad.astype(dtype))
+    accumulate(node.inputs[0], converted(grad, dtype))
 
 
 def _meet(who: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,8 +138,8 @@ def column_sum(x: Array, out: Array | None = None) -> Array:
         return x.sum(axis=0, dtype=x.dtype, out=out)
     total = x.sum(axis=0, dtype=np.float32)
     if out is None:
-        return total.astype(x.dtype)
-    out[...] = total
+        return converted(total, x.dtype)
+    out[...] = converted(total, x.dtype)
     return out
 
 

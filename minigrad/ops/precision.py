@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, float_dtypes_mixed, is_float
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, converted, float_dtypes_mixed, is_float
 from minigrad.errors import ArgumentError
 from minigrad.ops.arguments import check_switch
 from minigrad.ops.operands import cast
@@ -35,7 +35,7 @@ class _Mode(NamedTuple):
     """What an autocast block asks for, and the parameters that it has converted: (data, stamp, converted) by id."""
 
     dtype: np.dtype[Any]
-    converted: dict[int, tuple[Array, int, Array]]
+    kept: dict[int, tuple[Array, int, Array]]
 
 
 _mode: ContextVar[_Mode | None] = ContextVar("minigrad_autocast", default=None)
@@ -94,8 +94,8 @@ def autocasts(function: Function) -> Function:
     def run(*args: Any, **options: Any) -> Any:
         if _mode.get() is None:
             return function(*args, **options)
-        converted = at_precision(who, *args, *options.values())
-        return function(*converted[: len(args)], **dict(zip(options, converted[len(args) :])))
+        values = at_precision(who, *args, *options.values())
+        return function(*values[: len(args)], **dict(zip(options, values[len(args) :])))
 
     return run  # type: ignore[return-value]
 
@@ -119,7 +119,7 @@ def _lowered(x: Tensor, mode: _Mode) -> Tensor:
     if x.node is not None or not x.requires_grad:
         return cast(x, mode.dtype)
     data, stamp = x.data, 0 if x.stamp is None else x.stamp[0]
-    kept = mode.converted.get(id(data))
+    kept = mode.kept.get(id(data))
     if kept is None or kept[1] != stamp:
-        kept = mode.converted[id(data)] = data, stamp, data.astype(mode.dtype)
+        kept = mode.kept[id(data)] = data, stamp, converted(data, mode.dtype)
     return cast(x, mode.dtype, kept[2])  # the array is shared, the node is not: each graph is freed by its backward

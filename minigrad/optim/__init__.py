@@ -3,6 +3,7 @@
 from minigrad.optim.adam import Adam, AdamW, adam_update
 from minigrad.optim.clip import clip_grad_norm_, clip_grad_value_
 from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.scaler import GradScaler
 from minigrad.optim.schedule import (
     Constant,
     CosineAnnealing,
@@ -23,6 +24,7 @@ __all__ = [
     "Constant",
     "CosineAnnealing",
     "ExponentialDecay",
+    "GradScaler",
     "LRScheduler",
     "LinearRamp",
     "MultiStepDecay",

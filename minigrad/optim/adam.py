@@ -100,6 +100,8 @@ class Adam(Optimizer):
         options = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
         super().__init__(params, {**options, "decoupled_weight_decay": decoupled_weight_decay})
 
+    takes_control = True
+
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The averages of the gradient and of its square."""
         return "exp_avg", "exp_avg_sq"
@@ -119,8 +121,11 @@ class Adam(Optimizer):
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
         """See `adam_update`."""
-        update = adam_update if kernels_for(param) is None else adam_
-        update(param, grad, *state, step=step, **{name: group[name] for name in self.defaults})
+        options = {name: group[name] for name in self.defaults}
+        if kernels_for(param) is None:
+            adam_update(param, grad, *state, step=step, **options)
+        else:
+            adam_(param, grad, *state, step=step, control=self.control, **options)
 
 
 class AdamW(Adam):

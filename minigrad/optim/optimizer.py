@@ -16,10 +16,12 @@ import numpy as np
 from minigrad.autograd import enable_grad, mark_changed
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.fused.optimizer import SKIP
 from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter
+from minigrad.optim.attempts import Attempts, Controls
 from minigrad.optim.state import load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
@@ -87,6 +89,8 @@ class Optimizer:
     """
 
     step_limit = sys.maxsize  # the formula no longer changes after so many steps, so counts stop there
+    takes_control = False  # whether update leaves it to kernels to skip a step, by the array `self.control`
+    control: Array | None = None
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self.name = type(self).__name__
@@ -94,6 +98,7 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         self.parts: list[list[Part]] = []  # of each group
         self._state: dict[int, dict[str, Array]] = {}  # by id of the flat buffer, which its parts keep alive
+        self._attempts = Attempts()
         self._add_groups(_as_groups(self.name, params))
 
     # ------------------------------------------------------------------------------------- for subclasses
@@ -134,14 +139,33 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        self.step_unless_skipped({})
+        return loss
+
+    def step_unless_skipped(self, controls: Controls) -> None:
+        """Update every parameter that has a gradient, unless its device says that the step does not count.
+
+        Args:
+            controls: By device what `backend.fused.optimizer.settle_step` filled; the same dict in every step. The
+                host asks what it says on a CPU, and where update does not take it on to the kernels.
+
+        Raises:
+            ArgumentError, LayoutError: as `step`.
+        """
         for group, parts in zip(self.param_groups, self.parts):
             self.check(group)
             for part in parts:
                 part.buffer.check()
+        on_device = controls if self.takes_control else {}
+        if any(isinstance(control, np.ndarray) for control in on_device.values()):
+            on_device = {}
+        self._attempts.begin(self._all_parts(), on_device, self.step_limit)
         for group, parts in zip(self.param_groups, self.parts):
             for part in parts:
-                self._step_part(group, part)
-        return loss
+                control = controls.get(part.buffer.device)
+                if control is None or on_device or not control[SKIP]:
+                    self.control = control if on_device else None
+                    self._step_part(group, part)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. The first contribution of the next backward overwrites the old values.
@@ -173,6 +197,7 @@ class Optimizer:
         Parameters are numbered in the order of the groups; those never updated have no entry. Arrays are tensors
         that share memory with the optimizer; `step` is an int.
         """
+        self._attempts.settle(self._all_parts(), self.step_limit)
         return optimizer_state(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -181,6 +206,7 @@ class Optimizer:
         Raises:
             StateDictError: keys, counts, shapes, dtypes or values that do not fit; nothing was changed then.
         """
+        self._attempts.settle(self._all_parts(), self.step_limit)
         load_optimizer_state(self, state_dict)
 
     def __repr__(self) -> str:
@@ -191,6 +217,9 @@ class Optimizer:
         return "\n".join([f"{self.name}(", *lines, ")"])
 
     # ---------------------------------------------------------------------------------------------- inside
+
+    def _all_parts(self) -> list[Part]:
+        return [part for parts in self.parts for part in parts]
 
     def _add_groups(self, groups: list[dict[str, Any]]) -> None:
         """Check all groups, then give their parameters one layout, then make their state."""
@@ -246,7 +275,7 @@ class Optimizer:
         buffer = part.buffer
         state = [part.state[name] for name in slots]
         with buffer.device.current() as xp:
-            for start, stop, step in part.take_due(self.step_limit):
+            for start, stop, step in part.take_due(sys.maxsize if self.control is not None else self.step_limit):
                 block = BLOCK if xp is np else stop - start
                 for first in range(start, stop, block):
                     at = slice(first, min(first + block, stop))

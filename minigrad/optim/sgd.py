@@ -74,6 +74,7 @@ class SGD(Optimizer):
     """
 
     step_limit = 2  # only the first step differs
+    takes_control = True
 
     def __init__(
         self,
@@ -108,5 +109,8 @@ class SGD(Optimizer):
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
         """See `sgd_update`."""
-        update = sgd_update if kernels_for(param) is None else sgd_
-        update(param, grad, *state, step=step, **{name: group[name] for name in self.defaults})
+        options = {name: group[name] for name in self.defaults}
+        if kernels_for(param) is None:
+            sgd_update(param, grad, *state, step=step, **options)
+        else:
+            sgd_(param, grad, *state, step=step, control=self.control, **options)
