@@ -265,6 +265,9 @@ class Tensor(BoundMethods):
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Callable[[], None]:
         """Call hook(self) in each backward once the gradient of this leaf is complete.
 
+        Hooks are called in the order of their registration, and before a data-parallel wrapper sends the gradient:
+        what they make of it is what is combined.
+
         Returns:
             A function that removes the hook.
 
@@ -274,7 +277,8 @@ class Tensor(BoundMethods):
         if self.node is not None or not self.requires_grad:
             raise AutogradError("hook: expected a leaf that requires grad, got another tensor")
         listener = _LeafHook(hook)
-        self.listeners += (listener,)
+        hooks = tuple(heard for heard in self.listeners if isinstance(heard, _LeafHook))
+        self.listeners = (*hooks, listener, *(heard for heard in self.listeners if heard not in hooks))
 
         def remove() -> None:
             self.listeners = tuple(kept for kept in self.listeners if kept is not listener)

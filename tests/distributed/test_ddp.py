@@ -308,6 +308,31 @@ def test_nan_of_an_empty_shard_does_not_spread():
         assert_gradients_close(actual, one_device((inputs, targets)))
 
 
+def test_a_hook_on_a_leaf_comes_before_its_gradient_is_sent():
+    """However late it was registered: else it would change what other ranks are reading, or have read."""
+    inputs, targets = data(6, 0)
+
+    def body(comm):
+        part = cuts_of([2, 4])[comm.rank]
+        ddp, seen = DDP(Mlp(0), comm, bucket_cap_bytes=1), {}
+        ddp.reducer.in_order = True  # each bucket goes out as soon as it is complete
+        for name, param in ddp.module.named_parameters():
+
+            def halve(leaf, name=name):
+                seen[name] = leaf.grad_array.copy()
+                leaf.grad_array[...] *= 0.5
+
+            param.register_post_accumulate_grad_hook(halve)
+        mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
+        return seen, gradients(ddp.module)
+
+    expected = {name: 0.5 * gradient for name, gradient in one_device((inputs, targets)).items()}
+    for rank, (seen, actual) in enumerate(run(body, 2, timeout_s=TIMEOUT_S)):
+        part = cuts_of([2, 4])[rank]
+        assert_gradients_close(seen, one_device((inputs[part], targets[part])))
+        assert_gradients_close(actual, expected)
+
+
 def test_a_rank_whose_loss_reaches_nothing_flushes():
     inputs, targets = data(4, 0)
 
