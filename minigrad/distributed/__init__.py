@@ -21,6 +21,7 @@ from minigrad.distributed.comm.wrappers import Recording
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.average import average_gradients
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
+from minigrad.distributed.ddp.finite import NonFinite
 from minigrad.distributed.ddp.group import DeviceGroup, LocalDevices
 from minigrad.distributed.ddp.hooks import (
     CompressionState,
@@ -61,6 +62,7 @@ __all__ = [
     "MpiCommunicator",
     "NcclCommunicator",
     "NcclDevices",
+    "NonFinite",
     "Reading",
     "Recording",
     "ReduceOp",

@@ -4,7 +4,16 @@ import functools
 
 from minigrad.distributed import run
 from minigrad.testing.conformance import CHECKS, MinigradAdapter
-from tests.distributed import test_buckets, test_ddp, test_faults, test_hooks, test_join, test_schedules
+from tests.distributed import (
+    test_bitwise,
+    test_buckets,
+    test_ddp,
+    test_faults,
+    test_hooks,
+    test_join,
+    test_replicas,
+    test_schedules,
+)
 from tests.distributed.mutants import RANKS_S
 
 
@@ -35,7 +44,10 @@ OTHERS = {
     test_hooks: [
         "test_a_hook_sees_each_bucket_in_order_with_weighted_gradients",
         "test_predividing_leaves_room_for_the_sum",
+        "test_what_comes_out_of_a_bucket_is_weighted_once",
     ],
+    test_bitwise: ["test_counts_weigh_what_is_no_sample"],
+    test_replicas: ["test_a_replica_that_counts_nothing_needs_none_and_adds_none"],
     test_buckets: ["test_a_frozen_parameter_splits_a_bucket"],
     test_faults: [
         "test_a_forward_that_goes_around_the_wrapper_is_an_error",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 SUITE_S = 20.0  # a mutant that takes longer hangs
 RANKS_S = 5.0  # how long its ranks wait for each other
-RELOADED = ("minigrad.distributed", "minigrad.testing", "tests.distributed")
+RELOADED = ("minigrad.backend.fused", "minigrad.distributed", "minigrad.testing", "tests.distributed")
 
-# What is broken -> module of minigrad.distributed, its text, and what stands there instead.
+# What is broken -> module of minigrad.distributed, or of the backend, its text, and what stands there instead.
 MUTANTS = {
     "the samples of the last micro-batch count alone": (
         "ddp.reducer",
@@ -40,9 +40,33 @@ MUTANTS = {
     ),
     "a bucket waits for its unused parameters": ("ddp.reducer", "for i in missing:", "for i in missing[1:]:"),
     "nobody looks which parameters are used": ("ddp.reducer", "used if self.find_unused else []", "[]"),
-    "old gradients of missing parameters are sent": ("ddp.reducer", "            fill_missing(params)\n", ""),
-    "gradients are not weighted": ("ddp.reducer", "if self.mean and not one.weighted:", "if False:"),
-    "sums are weighted too": ("ddp.reducer", "if self.mean and not one.weighted:", "if not one.weighted:"),
+    "old gradients of missing parameters are sent": (
+        "ddp.reducer",
+        "            fill_missing(self.layout.params_of(bucket))\n",
+        "",
+    ),
+    "gradients are not weighted": ("ddp.reducer", "if self.mean and not one.weighted else None", "if False else None"),
+    "sums are weighted too": (
+        "ddp.reducer",
+        "if self.mean and not one.weighted else None",
+        "if not one.weighted else None",
+    ),
+    "what is weighted already is weighted again": (
+        "ddp.reducer",
+        "if self.mean and not one.weighted else None",
+        "if self.mean else None",
+    ),
+    "gradients are weighted whenever somebody looks": (
+        "ddp.hooks",
+        "self._nonfinite)\n            self._weight = None",
+        "self._nonfinite)",
+    ),
+    "the weight is dropped where there is a factor": (
+        "ddp.hooks",
+        "self._weight if factor == 1.0 else self._weight * factor",
+        "self._weight",
+    ),
+    "the sum is weighted too": ("ddp.hooks", '        self._weight = None\n        if wire', "        if wire"),
     "buckets go out before they are complete": ("ddp.reducer", "one.next_is_ready() and", "len(one.works) < 1 and"),
     "the last bucket stays at home": (
         "ddp.reducer",
@@ -90,8 +114,13 @@ MUTANTS = {
     ),
     "a parameter is used only where two ranks use it": ("ddp.passes", "parameter] > 0)", "parameter] > 1)"),
     "all parameters are used": ("ddp.passes", "return not self._looks or", "return True or"),
-    "NaN times nothing is NaN": ("ddp.weights", "    if weight == 0.0:\n", "    if False:\n"),
-    "gradients are scaled in a copy": ("ddp.weights", "gradients *= weight", "gradients = gradients * weight"),
+    "a weight of 0 is left out": ("ddp.weights", "if weight != 1.0:", "if weight not in (0.0, 1.0):"),
+    "NaN times nothing is NaN": ("backend.fused.grad_scale", "    if factor[0]:\n", "    if True:\n"),
+    "gradients are scaled in a copy": (
+        "backend.fused.grad_scale",
+        "_scale_to(x, x, weight",
+        "_scale_to(x.copy(), x, weight",
+    ),
     "a bucket begins one element late": (
         "ddp.layout",
         "[bucket.start : bucket.stop]",
@@ -120,8 +149,12 @@ MUTANTS = {
         "first.buffer, first.start, max(first.stop, last.start), tuple(group)",
     ),
     "unequal replicas are not noticed": ("ddp.agreement", "    if difference:\n", "    if False:\n"),
-    "a hook's sum is not written back": ("ddp.hooks", "        self._gradients[...] = self._wire\n", ""),
-    "what was divided is not multiplied": ("ddp.hooks", "if self._scale != 1.0:", "if False:"),
+    "a hook's sum is not written back": (
+        "ddp.hooks",
+        "        self._bucket.unpack(self._wire, self._factor)\n",
+        "",
+    ),
+    "what was divided is not multiplied": ("ddp.hooks", "bucket, wire, 1.0 / factor)", "bucket, wire, 1.0)"),
     "the last bucket of a hook is not told": (
         "ddp.reducer",
         "bucket.index == len(self.plan.buckets) - 1",
@@ -141,8 +174,12 @@ MUTANTS = {
 
 
 def origin_of(module):
-    """The file of a module of minigrad.distributed."""
-    return Path(importlib.util.find_spec(f"minigrad.distributed.{module}").origin)
+    """The file of a module."""
+    return Path(importlib.util.find_spec(_full_name(module)).origin)
+
+
+def _full_name(module):
+    return f"minigrad.{module}" if module.startswith("backend.") else f"minigrad.distributed.{module}"
 
 
 class _Loader(SourceFileLoader):
@@ -161,7 +198,7 @@ class _Finder:
     """Finds one module, and loads it broken."""
 
     def __init__(self, module, old, new):
-        self._name, self._texts = f"minigrad.distributed.{module}", (old, new)
+        self._name, self._texts = _full_name(module), (old, new)
 
     def find_spec(self, name, path=None, target=None):
         if name != self._name:

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minigrad
+from minigrad.backend.dtypes import as_dtype
 from minigrad.distributed import (
     DDP,
     CompressionState,
+    GradBucket,
     Recording,
     SoloCommunicator,
     allreduce_hook,
@@ -97,6 +99,31 @@ def test_a_hook_sees_each_bucket_in_order_with_weighted_gradients():
     for named in seen[1::2]:
         for name, gradient in named.items():
             np.testing.assert_allclose(gradient, gradients(alone)[name] / 4, rtol=1e-15)
+
+
+def test_what_comes_out_of_a_bucket_is_weighted_once():
+    gradients, wire = np.arange(4.0), np.empty(4, np.float32)
+    bucket = GradBucket(0, gradients, [], True, "")
+    bucket.begin(np.array([0.5]), None)
+    bucket.pack(wire, 0.25)
+    assert wire.tolist() == [0, 0.125, 0.25, 0.375] and gradients.tolist() == [0, 1, 2, 3]
+    bucket.unpack(wire, 4.0)
+    assert bucket.buffer().tolist() == [0, 0.5, 1, 1.5]
+    bucket.begin(np.array([0.5]), None)
+    assert bucket.buffer() is bucket.buffer() is gradients and gradients.tolist() == [0, 0.25, 0.5, 0.75]
+    bucket.pack(wire, 2.0)
+    assert wire.tolist() == [0, 0.5, 1, 1.5]
+
+
+@pytest.mark.parametrize("dtype, wire", [("float64", "float16"), ("float16", "bfloat16")])
+def test_a_wire_that_no_kernel_packs(dtype, wire):
+    gradients, sent = np.arange(4).astype(dtype), np.empty(4, as_dtype(wire))
+    bucket = GradBucket(0, gradients, [], True, "")
+    bucket.begin(np.array([0.5]), None)
+    bucket.pack(sent, 0.25)
+    assert sent.astype(float).tolist() == [0, 0.125, 0.25, 0.375]
+    bucket.unpack(sent, 4.0)
+    assert gradients.dtype == dtype and bucket.buffer().tolist() == [0, 0.5, 1, 1.5]
 
 
 def test_work_of_a_hook_needs_no_more_than_wait():

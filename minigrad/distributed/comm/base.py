@@ -107,6 +107,21 @@ class Header:
         return f"call {self.seq}: {self.what}"
 
 
+@dataclass
+class Peer:
+    """What a rank last told of itself.
+
+    Attributes:
+        posted: Calls that it had made.
+        doing: The last of them, in words.
+        left_after: Calls that it took part in before it left; None while it is there.
+    """
+
+    posted: int = 0
+    doing: str = "has made no call yet"
+    left_after: int | None = None
+
+
 def doing(calls: Iterable[object]) -> str:
     """What a rank was last seen doing, in words.
 

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
-from minigrad.distributed.comm.base import LAST_CALLS, Header, doing, incomplete
-from minigrad.distributed.comm.mpi_control import Peer
+from minigrad.distributed.comm.base import LAST_CALLS, Header, Peer, doing, incomplete
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import (
     CollectiveMismatchError,

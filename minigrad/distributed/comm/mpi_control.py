@@ -12,9 +12,9 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from minigrad.distributed.comm.base import Peer
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -84,21 +84,6 @@ def meet(mpi: Any, base: Any, timeout_s: float) -> bytes:
             )
         time.sleep(_POLL_S)
     return bytes(heard.get(0, hello))
-
-
-@dataclass
-class Peer:
-    """What a rank last told of itself.
-
-    Attributes:
-        posted: Calls that it had made.
-        doing: The last of them, in words.
-        left_after: Calls that it took part in before it left; None while it is there.
-    """
-
-    posted: int = 0
-    doing: str = "has made no call yet"
-    left_after: int | None = None
 
 
 class Control:

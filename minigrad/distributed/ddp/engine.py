@@ -9,18 +9,22 @@ in device memory, so a bucket goes out as soon as its gradients are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 
 from minigrad.backend.device import array_module, to_host
-from minigrad.backend.dtypes import Array, accumulator_dtype
+from minigrad.backend.dtypes import Array
 from minigrad.backend.stream import CommStream
+from minigrad.backend.timer import CudaTimer
 from minigrad.distributed.comm.base import Communicator, Work, waiting
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.passes import Pass
+from minigrad.distributed.ddp.stats import Stats
+
+_SLOTS = 256  # buckets whose times nobody has read yet
 
 
 class Engine(Protocol):
@@ -67,6 +71,8 @@ class DeviceEngine:
         self._comm = comm
         self.side = CommStream(comm.device, streams)
         self._vector: Array = None
+        self.communication = CudaTimer(comm.device, _SLOTS, streams)  # of each bucket, on the communication stream
+        self.exposed = CudaTimer(comm.device, streams=streams)  # of what the caller's stream waits at the end
 
     def begin(
         self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
@@ -76,7 +82,7 @@ class DeviceEngine:
             size = 1 + self._comm.world_size + len(used)
             if self._vector is None or self._vector.size != size:
                 self._vector = self._comm.empty(size, np.dtype(np.float64))
-        return DevicePass(self._comm, self.side, self._vector, plan, layout, samples, active, used, exact)
+        return DevicePass(self._comm, self, self._vector, plan, layout, samples, active, used, exact)
 
 
 class DevicePass(Pass):
@@ -89,7 +95,7 @@ class DevicePass(Pass):
     def __init__(
         self,
         comm: Communicator,
-        side: CommStream,
+        engine: DeviceEngine,
         vector: Array,
         plan: BucketPlan,
         layout: str,
@@ -98,9 +104,9 @@ class DevicePass(Pass):
         used: Sequence[bool],
         exact: bool,
     ) -> None:
-        self._side, self._device_vector, self._exact = side, vector, exact
+        self._engine, self._side, self._device_vector, self._exact = engine, engine.side, vector, exact
         self._comm, self._rank = comm, comm.rank
-        self._weights: dict[np.dtype[Any], Array] = {}
+        self._weight: Array | None = None
         self._host_vector: np.ndarray[Any, Any] | None = None
         super().__init__(comm, plan, layout, samples, active, used)
 
@@ -132,39 +138,46 @@ class DevicePass(Pass):
             self.total, self.active_ranks = math.nan, list(range(self._world_size))
         return True
 
-    def launching(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def launching(self) -> Iterator[None]:
         """What is launched inside comes after the gradients that are complete, on the communication stream."""
         self._side.follow()
-        return self._side.current()
+        with self._side.current():
+            self._engine.communication.start()
+            try:
+                yield
+            finally:
+                self._engine.communication.stop()
 
-    def weigh(self, gradients: Array) -> None:
-        """Scale a bucket in place by n_r / Σn as it stands in device memory.
+    def weight_in_memory(self) -> Array | None:
+        """n_r / Σn as it stands in device memory, float64 (1,); None for 1.
 
-        A rank without samples adds zeros, whatever lies there. Where no rank has any, combined gradients have to
-        stay: rank 0's are kept, and every rank gets them back.
+        A rank without samples weighs 0. Where no rank has any, combined gradients have to stay: rank 0 weighs 1 then,
+        and every rank gets its gradients back.
         """
-        if self._exact:
-            super().weigh(gradients)
-        elif self._world_size == 1:
-            return
-        elif self.samples > 0.0:
-            gradients *= self._device_weight(gradients.dtype)
-        elif self._rank != 0:
-            gradients[...] = 0
-        else:
-            xp = array_module(gradients)
-            xp.copyto(gradients, 0.0, where=self._device_vector[0] > 0)
+        if self._weight is None and (self._exact or self._world_size > 1):
+            self._weight = self._make_weight()
+        return self._weight
 
-    def _device_weight(self, dtype: np.dtype[Any]) -> Array:
-        """n_r / Σn as an array of no axes; 16-bit gradients are scaled by a weight of 32."""
-        wide = accumulator_dtype(dtype)
-        if wide not in self._weights:
-            self._weights[wide] = (self.samples / self._device_vector[0]).astype(wide)
-        return self._weights[wide]
+    def _make_weight(self) -> Array:
+        xp, total = array_module(self._device_vector), self._device_vector[:1]
+        if self._exact:
+            return xp.full(1, self.weight, np.float64)
+        if self.samples > 0.0:
+            return self.samples / total
+        return (total == 0.0).astype(np.float64) if self._rank == 0 else xp.zeros(1, np.float64)
 
     def wait(self) -> None:
         """Let what the caller's stream does next come after every bucket."""
         with self._side.current():
             super().wait()
         with waiting(self._comm):
+            self._engine.exposed.start()
             self._side.join()
+            self._engine.exposed.stop()
+
+    def add_to(self, stats: Stats) -> None:
+        """Add what this pass took; times of the device are those of passes that it is through with."""
+        stats.communication_s += sum(self._engine.communication.read_s())
+        stats.exposed_s += sum(self._engine.exposed.read_s())
+        self._add_counts(stats)

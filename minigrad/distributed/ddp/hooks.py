@@ -1,8 +1,8 @@
-"""Comm hooks: what happens to a bucket between the weighting of its gradients and their sum over the ranks.
+"""Comm hooks: what happens to a bucket between backward and the sum of its gradients over the ranks.
 
-A hook is called as hook(state, bucket, comm) for every bucket, in order of index on all ranks. The gradients in it
-are weighted by n_r / Σn already, so a hook only adds them up: it never divides. It returns something with `wait()`;
-after that the bucket holds the sum.
+A hook is called as hook(state, bucket, comm) for every bucket, in order of index on all ranks. What it gets out of the
+bucket is weighted by n_r / Σn, so a hook only adds up: it never divides. It returns something with `wait()`; after
+that the bucket holds the sum.
 
 The hooks here that compress send 2 bytes for each element, whatever the dtype of the gradients. What they send is
 added up in float32 and rounded once, as communicators do with every 16-bit dtype.
@@ -19,6 +19,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype
+from minigrad.backend.fused.grad_scale import WIRES, Placement, pack, scale_, unpack
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.nn.parameter import Parameter
@@ -36,18 +37,45 @@ CommHook = Callable[[Any, "GradBucket", Communicator], Waitable]
 
 
 class GradBucket:
-    """What a hook sees of a bucket.
+    """What a hook sees of a bucket; the same object in every pass.
+
+    Gradients are weighted when they are first asked for: in their place by `buffer`, on their way to a wire by `pack`.
+    Each takes one read and one write of an element.
 
     Attributes:
         layout: An id of this bucket in the plan, for `comm.all_reduce(..., layout=)`: ranks that send different
             buckets then get an error.
     """
 
-    __slots__ = ("layout", "_index", "_buffer", "_parameters", "_last")
+    __slots__ = ("layout", "_index", "_buffer", "_parameters", "_last", "_weight", "_nonfinite", "_placement")
 
     def __init__(self, index: int, buffer: Array, parameters: Sequence[Parameter], last: bool, layout: str) -> None:
         self._index, self._buffer, self._parameters, self._last = index, buffer, list(parameters), last
         self.layout = layout
+        self._weight: Array | None = None  # that the gradients in the buffer still lack
+        self._nonfinite: Array | None = None
+        self._placement: Placement | None = None
+
+    def begin(self, weight: Array | None, nonfinite: Array | None) -> None:
+        """A pass begins.
+
+        Args:
+            weight: n_r / Σn, float64 (1,) where the gradients live; None for 1.
+            nonfinite: uint32 (1,) there; becomes 1 where a weighted gradient is infinite or NaN. None looks for none.
+        """
+        if weight is None and nonfinite is not None:
+            weight = array_module(nonfinite).ones(1, np.float64)
+        self._weight, self._nonfinite = weight, nonfinite
+
+    @property
+    def count(self) -> int:
+        """Elements of `buffer()`."""
+        return int(self._buffer.size)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the gradients."""
+        return self._buffer.dtype  # type: ignore[no-any-return]
 
     def index(self) -> int:
         """Its number in the plan, from 0."""
@@ -55,7 +83,37 @@ class GradBucket:
 
     def buffer(self) -> Array:
         """Its weighted gradients as one 1-D array, to be overwritten by their sum; padding is zero."""
+        if self._weight is not None:
+            scale_(self._buffer, self._weight, self._nonfinite)
+            self._weight = None
         return self._buffer
+
+    def pack(self, wire: Array, factor: float = 1.0) -> None:
+        """Write the weighted gradients · factor to an array of another dtype; the gradients stay as they are."""
+        if wire.dtype.name in WIRES[self._buffer.dtype.name]:
+            pack(self._place(), wire, self._scaled_weight(factor), self._nonfinite)
+        else:
+            wire[...] = self.buffer() * factor if factor != 1.0 else self.buffer()
+
+    def unpack(self, wire: Array, factor: float = 1.0) -> None:
+        """Overwrite the gradients by what an array as `pack` fills it holds, times factor: the sum over the ranks."""
+        self._weight = None
+        if wire.dtype.name in WIRES[self._buffer.dtype.name]:
+            unpack(wire, self._scaled_weight(factor), self._place())
+        else:
+            self._buffer[...] = wire
+            if factor != 1.0:
+                self._buffer *= factor
+
+    def _place(self) -> Placement:
+        if self._placement is None:
+            self._placement = Placement([self._buffer], [0])
+        return self._placement
+
+    def _scaled_weight(self, factor: float) -> Array:
+        if self._weight is None:
+            return array_module(self._buffer).full(1, factor, np.float64)
+        return self._weight if factor == 1.0 else self._weight * factor
 
     def parameters(self) -> list[Parameter]:
         """Whose gradients it holds, in the order of the layout."""
@@ -63,6 +121,7 @@ class GradBucket:
 
     def gradients(self) -> list[Tensor]:
         """The gradient of each parameter, in its shape; they share the memory of `buffer()`."""
+        self.buffer()
         return [Tensor(param.grad_view) for param in self._parameters]
 
     def is_last(self) -> bool:
@@ -115,24 +174,25 @@ class CompressionState:
 
     def wire(self, bucket: GradBucket, comm: Communicator, dtype: np.dtype[Any]) -> Array:
         """The array in which a bucket is sent: made at its first use, by all ranks alike, and kept."""
-        count = bucket.buffer().size
         held = self._wires.get(bucket.index())
-        if held is None or held.size != count or held.dtype != dtype:
-            held = self._wires[bucket.index()] = comm.empty(count, dtype)
+        if held is None or held.size != bucket.count or held.dtype != dtype:
+            held = self._wires[bucket.index()] = comm.empty(bucket.count, dtype)
         return held
 
-    def note(self, gradients: Array, wire: Array, scale: float) -> None:
-        """Count a bucket whose gradients · scale are about to be sent as wire."""
+    def note(self, bucket: GradBucket, wire: Array, factor: float) -> None:
+        """Count a bucket whose weighted gradients · factor are about to be sent as wire."""
         self.calls += 1
         self.bytes_sent += int(wire.nbytes)
-        self.bytes_before += int(gradients.nbytes)
+        self.bytes_before += bucket.count * bucket.dtype.itemsize
         if self.measure_error:
-            xp = array_module(gradients)
-            wide = gradients.astype(np.float64)
+            xp = array_module(wire)
+            exact = xp.empty(bucket.count, bucket.dtype)
+            bucket.pack(exact)
+            exact = exact.astype(np.float64)
             error = wire.astype(np.float64)
-            error *= 1.0 / scale
-            error -= wide
-            squares = xp.stack([xp.vdot(error, error), xp.vdot(wide, wide)])
+            error *= 1.0 / factor
+            error -= exact
+            squares = xp.stack([xp.vdot(error, error), xp.vdot(exact, exact)])
             self._squares = squares if self._squares is None else self._squares + squares
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressionState:
@@ -142,10 +202,10 @@ class CompressionState:
 class _CompressedWork:
     """A compressed bucket under way; waiting writes the sum back into its gradients."""
 
-    __slots__ = ("_work", "_gradients", "_wire", "_scale")
+    __slots__ = ("_work", "_bucket", "_wire", "_factor")
 
-    def __init__(self, work: Work, gradients: Array, wire: Array, scale: float) -> None:
-        self._work, self._gradients, self._wire, self._scale = work, gradients, wire, scale
+    def __init__(self, work: Work, bucket: GradBucket, wire: Array, factor: float) -> None:
+        self._work, self._bucket, self._wire, self._factor = work, bucket, wire, factor
 
     def done(self) -> bool:
         """Whether waiting would not block."""
@@ -154,9 +214,7 @@ class _CompressedWork:
     def wait(self, host: bool = False) -> None:
         """Order or block as `Work.wait` does, then leave the sum in the bucket."""
         self._work.wait(host)
-        self._gradients[...] = self._wire
-        if self._scale != 1.0:
-            self._gradients *= 1.0 / self._scale
+        self._bucket.unpack(self._wire, self._factor)
 
 
 def allreduce_hook(state: Any, bucket: GradBucket, comm: Communicator) -> Work:
@@ -187,17 +245,14 @@ def fp16_predivide_hook(state: CompressionState, bucket: GradBucket, comm: Commu
 
 
 def _compressed(
-    who: str, state: CompressionState, bucket: GradBucket, comm: Communicator, dtype: np.dtype[Any], scale: float
+    who: str, state: CompressionState, bucket: GradBucket, comm: Communicator, dtype: np.dtype[Any], factor: float
 ) -> Work:
     if not isinstance(state, CompressionState):
         raise ArgumentError(f"{who}: expected a CompressionState as state, got {type(state).__name__}")
-    gradients, wire = bucket.buffer(), state.wire(bucket, comm, dtype)
-    if scale == 1.0:
-        wire[...] = gradients
-    else:
-        wire[...] = gradients * scale
-    state.note(gradients, wire, scale)
-    return _CompressedWork(comm.all_reduce(wire, layout=bucket.layout), gradients, wire, scale)
+    wire = state.wire(bucket, comm, dtype)
+    bucket.pack(wire, factor)
+    state.note(bucket, wire, factor)
+    return _CompressedWork(comm.all_reduce(wire, layout=bucket.layout), bucket, wire, 1.0 / factor)
 
 
 class RegisteredHook:

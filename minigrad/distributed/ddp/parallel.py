@@ -15,6 +15,7 @@ from minigrad.distributed.ddp.agreement import check_replicas, check_unchanged, 
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync
+from minigrad.distributed.ddp.finite import NonFinite
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import joined
 from minigrad.distributed.ddp.passes import Pass
@@ -53,6 +54,7 @@ class DistributedDataParallel(Module):
         bucket_plan: A plan to use, for example one saved from another run.
         check_replicas_every: Compare the bits of all replicas in every so many synchronising passes: parameters, and
             buffers where these have just been synchronised; see `inspect.fingerprint`. None compares nothing.
+        track_nonfinite: Look for infinite and NaN gradients while they are weighted; see `nonfinite_gradients`.
 
     Attributes:
         module, comm: What was given.
@@ -91,12 +93,14 @@ class DistributedDataParallel(Module):
         init_sync: bool = True,
         bucket_plan: BucketPlan | None = None,
         check_replicas_every: int | None = None,
+        track_nonfinite: bool = False,
     ) -> None:
         super().__init__()
         _check_module(module, comm)
         check_choice("DistributedDataParallel", ("mean", "sum"), reduce=reduce)
         check_choice("DistributedDataParallel", ("auto", "manual"), sync=sync)
-        check_switch("DistributedDataParallel", find_unused_parameters=find_unused_parameters, init_sync=init_sync)
+        switches = {"find_unused_parameters": find_unused_parameters, "track_nonfinite": track_nonfinite}
+        check_switch("DistributedDataParallel", **switches, init_sync=init_sync)
         as_integer("DistributedDataParallel", "batch_dim", batch_dim)
         cap = _cap_bytes("bucket_cap_mb", bucket_cap_mb)
         if bucket_cap_bytes is not None:
@@ -106,6 +110,7 @@ class DistributedDataParallel(Module):
             "first_cap_bytes": min(_cap_bytes("first_bucket_mb", first_bucket_mb), cap),
             "find_unused": find_unused_parameters,
             "mean": reduce == "mean",
+            "track_nonfinite": track_nonfinite,
             "plan": bucket_plan,
         }
         self._buffer_options = (broadcast_buffers, buffer_cadence)
@@ -279,6 +284,14 @@ class DistributedDataParallel(Module):
     def stats(self) -> Stats:
         """Seconds, bytes and calls since construction, or since its `reset()`; print it."""
         return self.reducer.stats
+
+    def nonfinite_gradients(self) -> list[NonFinite]:
+        """Which ranks handed in infinite or NaN gradients since the last call, and in which buckets; needs
+        track_nonfinite. All ranks call it, and it waits for their devices.
+        """
+        if self.reducer.nonfinite is None:
+            raise ArgumentError("nonfinite_gradients: expected a wrapper with track_nonfinite=True, got one without")
+        return self.reducer.nonfinite.take()
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Add up gradients by hook(state, bucket, comm) instead of one all-reduce a bucket.

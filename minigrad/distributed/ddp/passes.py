@@ -13,7 +13,7 @@ from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.hooks import Waitable
 from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.distributed.ddp.weights import scale, weight_of
+from minigrad.distributed.ddp.weights import weight_of
 
 
 class Pass:
@@ -97,9 +97,9 @@ class Pass:
         """Around everything that launches one bucket."""
         return nullcontext()
 
-    def weigh(self, gradients: Array) -> None:
-        """Scale a bucket in place by this rank's weight."""
-        scale(gradients, self.weight)
+    def weight_in_memory(self) -> Array | None:
+        """The weight as float64 (1,) where the gradients live; None for 1."""
+        return None if self.weight == 1.0 else np.array([self.weight])
 
     def used(self, parameter: int) -> bool:
         """Whether any rank used a parameter; True where nobody looked."""
@@ -129,10 +129,13 @@ class Pass:
 
     def add_to(self, stats: Stats) -> None:
         """Add what this pass took to the statistics."""
-        stats.passes += 1
-        stats.backward_s += self._over_s - self._began_s
         stats.exposed_s += self._clock.now_s() - self._over_s
         stats.communication_s += sum(done - start for start, done in zip(self._launched_s, self._done_s))
+        self._add_counts(stats)
+
+    def _add_counts(self, stats: Stats) -> None:
+        stats.passes += 1
+        stats.backward_s += self._over_s - self._began_s
         stats.bytes_sent += self._bytes
         stats.calls += len(self.works)
         stats.ready_order = self._ready_order

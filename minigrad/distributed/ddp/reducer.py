@@ -16,10 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from minigrad.autograd import Reached, next_number
+from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, check_headers
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.engine import Engine, engine_of
-from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable
+from minigrad.distributed.ddp.finite import NonFiniteFlags
+from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable, allreduce_hook
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.passes import Pass
@@ -40,12 +42,14 @@ class Reducer:
         find_unused: Let a syncing backward leave parameters out; they count as zero, and those that no rank used
             keep no gradient at all.
         mean: Weight each rank by its samples; False adds the gradients as they are.
+        track_nonfinite: Look for infinite and NaN gradients while they are weighted.
         plan: A plan to use instead of a new one.
         engine: Runs the passes; what fits the communicator's device by default.
 
     Attributes:
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         override: Samples to count instead of the length of the batch, or None.
+        nonfinite: What was found of that; None where nobody looks.
         active: Whether this rank still has data; see `DistributedDataParallel.join`.
         last_active: The ranks that had data in the last pass in which one had.
         before_launch: Called in each pass once the counts of all ranks are known, before the first bucket.
@@ -61,6 +65,7 @@ class Reducer:
         first_cap_bytes: int,
         find_unused: bool = False,
         mean: bool = True,
+        track_nonfinite: bool = False,
         plan: BucketPlan | None = None,
         engine: Engine | None = None,
     ) -> None:
@@ -72,7 +77,7 @@ class Reducer:
         self.buffers = self.layout.buffers
         self._params, self._names = self.layout.params, self.layout.names
         self._index = {id(p): i for i, p in enumerate(self._params)}
-        self._forced = plan
+        self._forced, self._tracks = plan, track_nonfinite
         self.stats = Stats()
         self._set_plan()
         for buffer in self.buffers:
@@ -114,6 +119,8 @@ class Reducer:
             check_plan(self._forced, entries)
         self.plan = self._forced or plan_buckets(entries, *self.caps)
         self._bucket_of = {i: bucket.index for bucket in self.plan.buckets for i in bucket.entries}
+        self._grad_buckets: dict[int, tuple[Array, GradBucket]] = {}  # with the flat gradients that they lie in
+        self.nonfinite = NonFiniteFlags(self.comm, self.plan) if self._tracks else None
         self.stats.bucket_bytes = [bucket.nbytes for bucket in self.plan.buckets]
         check_headers(self.comm, self.plan.id)
 
@@ -308,16 +315,26 @@ class Reducer:
         return self.mean and one.total == 0.0
 
     def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
-        params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
-        layout = f"{self._layout_id} bucket {bucket.index}"
         with Naming(self.plan, bucket.index), one.launching():
-            fill_missing(params)
-            if self.mean and not one.weighted:
-                one.weigh(array)
+            fill_missing(self.layout.params_of(bucket))
+            shown = self._shown(bucket)
+            weight = one.weight_in_memory() if self.mean and not one.weighted else None
+            shown.begin(weight, self.nonfinite.of(bucket.index) if self.nonfinite is not None else None)
             if self.hook is None:
-                return self.comm.all_reduce(array, layout=layout)
+                return allreduce_hook(None, shown, self.comm)
+            return self.hook.launch(shown, self.comm)
+
+    def _shown(self, bucket: Bucket) -> GradBucket:
+        """A bucket as hooks see it, made anew only where its gradients have moved."""
+        flat = self.buffers[bucket.buffer].grad
+        kept = self._grad_buckets.get(bucket.index)
+        if kept is None or kept[0] is not flat:
             last = bucket.index == len(self.plan.buckets) - 1
-            return self.hook.launch(GradBucket(bucket.index, array, params, last, layout), self.comm)
+            layout = f"{self._layout_id} bucket {bucket.index}"
+            params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
+            kept = flat, GradBucket(bucket.index, array, params, last, layout)
+            self._grad_buckets[bucket.index] = kept
+        return kept[1]
 
     def _combine(self, one: Pass) -> None:
         """Launch what is left, and wait for all."""

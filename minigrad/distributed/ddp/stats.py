@@ -12,8 +12,9 @@ class Stats:
     Attributes:
         passes: Synchronising backwards, flushes and manual synchronisations.
         forward_s, backward_s: Time in forward, and in backward less the waiting at its end.
-        communication_s: Over all buckets, from launch to completion.
-        exposed_s: Waiting at the end of backward: communication that nothing hid.
+        communication_s: Over all buckets, from launch to completion; on a GPU, of the communication stream.
+        exposed_s: Waiting at the end of backward: communication that nothing hid. On a GPU it is the compute stream
+            that waits, and both times come a pass late, or later: they are read once the device is through.
         bytes_sent: Bytes of this rank's gradients that were reduced.
         calls: Collectives launched for gradients.
         bucket_bytes: Size of each bucket of the plan in force.
