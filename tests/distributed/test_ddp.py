@@ -15,6 +15,7 @@ from minigrad.errors import (
     AutogradError,
     CollectiveMismatchError,
     LayoutError,
+    RankFailedError,
     ReplicaMismatchError,
     ShapeError,
     UnreducedGradientError,
@@ -529,6 +530,30 @@ def test_freezing_alike_makes_a_new_plan_and_freezing_alone_is_an_error():
         assert actual["b1"] is None
         expected = one_device((inputs, targets))
         assert_gradients_close({n: actual[n] for n in ("w1", "w2")}, {n: expected[n] for n in ("w1", "w2")})
+
+
+def test_freezing_what_has_accumulated_a_gradient_is_an_error():
+    """It would be stepped by each rank's own gradient, and replicas would drift apart."""
+
+    def body(comm, combine):
+        ddp = DDP(Mlp(0), comm)
+        inputs, targets = (minigrad.Tensor(array) for array in data(4, comm.rank))
+        with ddp.no_sync():
+            mean_loss(ddp(inputs), targets.data).backward()
+        if combine:
+            ddp.flush()
+        ddp.module.w1.requires_grad = False
+        loss = mean_loss(ddp(inputs), targets.data)
+        if combine:
+            loss.backward()
+            return gradients(ddp.module)["w1"].tobytes()
+        with pytest.raises((AutogradError, RankFailedError), match="accumulated ones of w1: call flush"):
+            loss.backward()
+        return b""
+
+    assert run(body, 2, False, timeout_s=TIMEOUT_S) == [b"", b""]
+    first, second = run(body, 2, True, timeout_s=TIMEOUT_S)
+    assert first == second
 
 
 def test_a_replaced_or_moved_parameter_is_noticed():

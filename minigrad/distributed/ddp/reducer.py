@@ -240,7 +240,23 @@ class Reducer:
         """Check that the parameters are in their place, and plan anew where others require a gradient now."""
         self.layout.check()
         if self.layout.trainable() != self._trainable:
+            self._check_frozen()
             self._set_plan()
+
+    def _check_frozen(self) -> None:
+        """Refuse a frozen parameter with a gradient of passes that were not combined: it would stay this rank's own."""
+        own = [
+            name
+            for name, param, trained in zip(self._names, self._params, self._trainable)
+            if trained and not param.requires_grad and param.grad_array is not None
+        ]
+        if own and self._samples_before:
+            error = AutogradError(
+                f"rank {self.comm.rank}: DistributedDataParallel: expected gradients to be combined before their "
+                f"parameters are frozen, got accumulated ones of {', '.join(own)}: call flush() or zero_grad() first"
+            )
+            self.comm.abort(str(error))
+            raise error
 
     def _start(self, reached: set[int], strict: bool) -> None:
         self.prepare()
