@@ -1,7 +1,8 @@
 // One update of SGD or Adam on a contiguous range of parameters, gradients and state, in one pass.
 //
 // Works in double for double, in float for everything narrower; the state of narrow parameters is float, and so are
-// their masters, where they have some: then the master is updated, and the parameter is a rounded copy of it.
+// their masters, where they have some: then the master is updated, and the parameter is a rounded copy of it. An element
+// that is no rounded copy any more was changed from outside, or is new: its master starts again from it.
 //
 // `control` may be null. Else it holds what only the device knows (see the indices): gradients are multiplied by a
 // factor first (the clip coefficient over the loss scale), and a step whose gradients were not finite changes nothing.
@@ -32,13 +33,12 @@ template <typename T> struct Parameters {
     A* master;
 
     template <int n> __device__ __forceinline__ void load(long long i, A (&values)[n]) const {
-        if (master) {
-            const mg::Vector<A, n> in = mg::load<A, n>(master, i);
-            for (int k = 0; k < n; ++k) values[k] = in.at[k];
-        } else {
-            const mg::Vector<T, n> in = mg::load<T, n>(param, i);
-            for (int k = 0; k < n; ++k) values[k] = mg::widen(in.at[k]);
-        }
+        const mg::Vector<T, n> in = mg::load<T, n>(param, i);
+        for (int k = 0; k < n; ++k) values[k] = mg::widen(in.at[k]);
+        if (!master) return;
+        const mg::Vector<A, n> wide = mg::load<A, n>(master, i);
+        for (int k = 0; k < n; ++k)
+            if (mg::widen(mg::narrow<T>(wide.at[k])) == values[k]) values[k] = wide.at[k];
     }
     template <int n> __device__ __forceinline__ void store(long long i, const A (&values)[n]) const {
         mg::Vector<T, n> out;

@@ -72,6 +72,7 @@ class Adam(Optimizer):
         weight_decay: >= 0; an L2 penalty, added to the gradient, unless it is decoupled.
         maximize: Go up instead of down.
         decoupled_weight_decay: Shrink the parameters by lr·weight_decay instead, as AdamW does.
+        master_weights: Keep float32 copies of parameters of 16 bits; see `Optimizer`.
 
     Raises:
         ArgumentError: a value out of range, no parameters, or one given twice.
@@ -96,9 +97,11 @@ class Adam(Optimizer):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
+        master_weights: bool = False,
     ) -> None:
         options = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
-        super().__init__(params, {**options, "decoupled_weight_decay": decoupled_weight_decay})
+        defaults = {**options, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, defaults, master_weights=master_weights)
 
     takes_control = True
 
@@ -125,14 +128,14 @@ class Adam(Optimizer):
         if kernels_for(param) is None:
             adam_update(param, grad, *state, step=step, **options)
         else:
-            adam_(param, grad, *state, step=step, control=self.control, **options)
+            adam_(param, grad, *state, step=step, master=self.master, control=self.control, **options)
 
 
 class AdamW(Adam):
     """Adam with decoupled weight decay: param *= 1 - lr·weight_decay before each update.
 
     Args:
-        params, lr, betas, eps, maximize: As for `Adam`.
+        params, lr, betas, eps, maximize, master_weights: As for `Adam`.
         weight_decay: >= 0.
 
     Raises:
@@ -148,8 +151,10 @@ class AdamW(Adam):
         weight_decay: float = 0.01,
         *,
         maximize: bool = False,
+        master_weights: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, maximize=maximize, decoupled_weight_decay=True)
+        options = dict(maximize=maximize, decoupled_weight_decay=True, master_weights=master_weights)
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range."""

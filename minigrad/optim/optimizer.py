@@ -17,12 +17,14 @@ from minigrad.autograd import enable_grad, mark_changed
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.backend.fused.optimizer import SKIP
+from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter
 from minigrad.optim.attempts import Attempts, Controls
-from minigrad.optim.state import load_optimizer_state, optimizer_state
+from minigrad.optim.options import check_switch
+from minigrad.optim.state import MASTER, load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
@@ -70,6 +72,8 @@ class Optimizer:
     Args:
         params: Parameters, or groups: dicts with "params" and the options in which a group differs.
         defaults: Every option with its value for groups that do not name it.
+        master_weights: Keep float32 copies of parameters of 16 bits, and update these: steps that are too small for
+            the parameter's dtype then add up. A parameter that is changed from outside is copied again.
 
     Attributes:
         param_groups: A dict for each group, with "params" and all options, which may be changed between steps.
@@ -89,11 +93,14 @@ class Optimizer:
     """
 
     step_limit = sys.maxsize  # the formula no longer changes after so many steps, so counts stop there
-    takes_control = False  # whether update leaves it to kernels to skip a step, by the array `self.control`
-    control: Array | None = None
+    takes_control = False  # whether update hands on self.control and self.master, for kernels to use
+    control: Array | None = None  # what decides whether the step counts
+    master: Array | None = None  # the float32 copy of what is updated
 
-    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Params, defaults: dict[str, Any], *, master_weights: bool = False) -> None:
         self.name = type(self).__name__
+        check_switch(self.name, "master_weights", master_weights)
+        self.master_weights = master_weights
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.parts: list[list[Part]] = []  # of each group
@@ -116,7 +123,8 @@ class Optimizer:
         Args:
             group: The options.
             step: Number of this update, from 1.
-            param, grad, *state: Float32 where the parameters are narrower than that; any length.
+            param, grad, *state: Float32 where the parameters are narrower than that, unless takes_control and a
+                kernel updates them: then param and grad are as narrow as they are. Any length.
         """
         raise NotImplementedError(f"{self.name} has no update")
 
@@ -253,8 +261,12 @@ class Optimizer:
         members: dict[int, tuple[FlatBuffer, list[Parameter]]] = {}
         for param in group["params"]:
             members.setdefault(id(param.flat), (param.flat, []))[1].append(param)
-        slots = self.slots(group)
-        return [Part(buffer, params, slots, self._state_of(buffer, slots)) for buffer, params in members.values()]
+        found = []
+        for buffer, params in members.values():
+            has_masters = self.master_weights and buffer.dtype.itemsize < 4
+            slots = self.slots(group) + ((MASTER,) if has_masters else ())
+            found.append(Part(buffer, params, slots, self._state_of(buffer, slots)))
+        return found
 
     def _state_of(self, buffer: FlatBuffer, slots: tuple[str, ...]) -> dict[str, Array]:
         """The state arrays of a buffer; those not there yet are made. Narrow floats get float32 state."""
@@ -274,20 +286,27 @@ class Optimizer:
             )
         buffer = part.buffer
         state = [part.state[name] for name in slots]
+        master = part.state.get(MASTER)
         with buffer.device.current() as xp:
             for start, stop, step in part.take_due(sys.maxsize if self.control is not None else self.step_limit):
                 block = BLOCK if xp is np else stop - start
                 for first in range(start, stop, block):
                     at = slice(first, min(first + block, stop))
+                    self.master = None if master is None else master[at]
                     self._update_block(group, step, buffer.data[at], buffer.grad[at], [array[at] for array in state])
 
     def _update_block(self, group: dict[str, Any], step: int, param: Array, grad: Array, state: list[Array]) -> None:
-        if param.dtype.itemsize >= 4:
+        if param.dtype.itemsize >= 4 or (self.takes_control and kernels_for(param) is not None):
             self.update(group, step, param, grad, *state)
             return
-        wide = param.astype(np.float32)
+        wide, master = param.astype(np.float32), self.master
+        if master is not None:
+            wide = array_module(param).where(master.astype(param.dtype) == param, master, wide)
+        self.master = None  # update gets it as its parameter
         self.update(group, step, wide, grad.astype(np.float32), *state)
         param[...] = wide
+        if master is not None:
+            master[...] = wide
 
 
 def operands(like: Array, *values: float) -> list[Any]:

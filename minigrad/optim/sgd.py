@@ -59,6 +59,7 @@ class SGD(Optimizer):
         weight_decay: L2 penalty, added to the gradient, >= 0.
         nesterov: Look ahead; needs momentum and no dampening.
         maximize: Go up instead of down.
+        master_weights: Keep float32 copies of parameters of 16 bits; see `Optimizer`.
 
     Raises:
         ArgumentError: a value out of range, no parameters, or one given twice.
@@ -86,9 +87,11 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        master_weights: bool = False,
     ) -> None:
         options = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
-        super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize})
+        defaults = {**options, "nesterov": nesterov, "maximize": maximize}
+        super().__init__(params, defaults, master_weights=master_weights)
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         """A momentum buffer, where there is momentum."""
@@ -113,4 +116,4 @@ class SGD(Optimizer):
         if kernels_for(param) is None:
             sgd_update(param, grad, *state, step=step, **options)
         else:
-            sgd_(param, grad, *state, step=step, control=self.control, **options)
+            sgd_(param, grad, *state, step=step, master=self.master, control=self.control, **options)

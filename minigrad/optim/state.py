@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Keys of PyTorch's groups that choose between equal implementations, or belong to its schedulers.
 _WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable", "initial_lr"}
 
+MASTER = "master_weights"  # float32 copies of parameters; an optimizer makes them anew where they are missing
+
 Place = tuple[Parameter, Any, int]  # a parameter, its part, and its position in there
 
 
@@ -130,6 +132,8 @@ def _saved_entry(who: str, optimizer: Optimizer, place: Place, key: Any, saved: 
     if not present:
         return 0, {}
     expected = set(views) | ({"step"} if _counts(optimizer) else set())
+    if MASTER not in present:
+        expected.discard(MASTER)
     _check_keys(who, f"with {', '.join(sorted(expected))} as {label}", present, expected)
     step = _as_step(who, label, present.pop("step", optimizer.step_limit))
     arrays = {name: value.data if isinstance(value, Tensor) else value for name, value in present.items()}
@@ -154,4 +158,4 @@ def _restore(place: Place, step: int, arrays: dict[str, Array]) -> None:
     part.steps[i] = step
     with part.buffer.device.current():
         for name, view in _state_views(place).items():
-            view[...] = to_device(arrays[name], part.buffer.device) if arrays else 0
+            view[...] = to_device(arrays[name], part.buffer.device) if name in arrays else 0

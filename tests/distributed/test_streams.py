@@ -1,14 +1,24 @@
 """Data parallelism on a GPU's streams, on a stand-in that runs work late and in any order that the edges allow."""
 
+import contextvars
+import threading
+
 import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, optim
+from minigrad import Device, nn, optim
 from minigrad.backend.stream import CommStream, HostStreams, streams_of
 from minigrad.backend.timer import CudaTimer, HostTimer, timer_of
-from minigrad.distributed import DDP, NcclCommunicator, ReduceOp, SoloCommunicator, fp16_compress_hook
-from minigrad.distributed.comm.rendezvous import Rendezvous
+from minigrad.distributed import (
+    DDP,
+    NcclCommunicator,
+    ReduceOp,
+    SoloCommunicator,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.ddp.hooks import CompressionState
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
@@ -258,6 +268,26 @@ def nccl_world_of_one(cuda, late):
     return NcclCommunicator(Rendezvous(0, 1, "", 0, b"k", 5.0), cuda, timeout_s=5.0, nccl=fake, streams=Streams)
 
 
+def on_threads(body, count):
+    """body(i) on a thread for each i; raises what the first of them raised."""
+    outcomes = [None] * count
+
+    def run(i):
+        try:
+            body(i)
+        except BaseException as error:
+            outcomes[i] = error
+
+    threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, i)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    for error in outcomes:
+        if error is not None and not isinstance(error, threading.BrokenBarrierError):
+            raise error
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_work_orders_the_stream_that_waits(cuda, strict_cupy, monkeypatch, waits):
     cupy, found = strict_cupy, set()
@@ -275,6 +305,49 @@ def test_work_orders_the_stream_that_waits(cuda, strict_cupy, monkeypatch, waits
             assert work.done() and gathered.memory.tolist() == [1.0] * 3
             comm.close()
     assert found == ({1.0} if waits else {0.0, 1.0})
+
+
+def test_a_step_of_two_ranks_waits_for_nothing(strict_cupy):
+    """From forward to the end of the optimizer's step, clipping and compression included, over NCCL."""
+    fake, port, steps = FakeNccl(current_device=current_id), free_port(), 3
+    counts, at_rest, weights = {}, threading.Barrier(2), []
+
+    def body(rank):
+        try:
+            device = Device(f"cuda:{rank}")
+            with device.current():
+                meeting = Rendezvous(rank, 2, "127.0.0.1", port, b"k", 10.0)
+                comm = NcclCommunicator(meeting, device, timeout_s=10.0, nccl=fake)
+                layers = [nn.Linear(13, 20), nn.LayerNorm(20), nn.Dropout(0.5), nn.Linear(20, 5)]
+                module = nn.Sequential(*layers).to(device)
+                ddp = DDP(module, comm, bucket_cap_bytes=512, track_nonfinite=True)
+                ddp.register_comm_hook(CompressionState(), bf16_compress_hook)
+                optimizer = optim.AdamW(module.parameters(), lr=0.01)
+                rng = np.random.default_rng(rank)
+                x = minigrad.Tensor(rng.standard_normal((4 + rank, 13)).astype(np.float32)).to(device)
+                labels = minigrad.Tensor(rng.integers(0, 5, 4 + rank)).to(device)
+                at_rest.wait(10.0)
+                before = strict_cupy.syncs.count
+                at_rest.wait(10.0)
+                for _ in range(steps):
+                    optimizer.zero_grad()
+                    minigrad.ops.cross_entropy(ddp(x), labels).backward()
+                    optim.clip_grad_norm_(module.parameters(), 0.1)
+                    optimizer.step()
+                at_rest.wait(10.0)
+                counts[rank] = strict_cupy.syncs.count - before
+                at_rest.wait(10.0)
+                assert ddp.nonfinite_gradients() == []
+                weights.append({name: value.cpu().numpy() for name, value in module.state_dict().items()})
+                comm.close()
+        except BaseException:
+            at_rest.abort()
+            raise
+
+    on_threads(body, 2)
+    assert counts == {0: 0, 1: 0}
+    first, second = weights
+    assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
 # --------------------------------------------------------------------------------------------------------- timers
@@ -295,6 +368,21 @@ def test_a_timer_reads_what_the_device_has_passed_and_never_waits(cuda, strict_c
         while len(seen) < 2:
             seen += timer.read_s()
         assert seen == [2e-3, 3e-3] and timer.read_s() == []
+
+
+def test_communication_on_a_device_is_timed_by_its_events(cuda, strict_cupy):
+    with machine(1):
+        module = Chain().to(cuda)
+        ddp = DDP(module, Pretending(cuda), bucket_cap_bytes=64)
+        x = minigrad.Tensor(data(5, 0)[0]).to(cuda)
+        for _ in range(2):
+            with strict_cupy.no_sync():
+                ddp(x).sum().backward()
+            streams_of(cuda).get_current_stream().synchronize()
+        stats = ddp.stats()
+        assert stats.passes == 2 and stats.calls == 6
+        assert stats.communication_s > 0.0  # of the first pass; a millisecond is a piece of work on this machine
+        assert stats.exposed_s >= 0.0
 
 
 def test_a_full_ring_loses_the_oldest(cuda):

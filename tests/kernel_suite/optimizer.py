@@ -102,6 +102,22 @@ def test_a_master_keeps_what_the_parameter_rounds_away(on):
     assert (to_host(bare) == 1).all()
 
 
+@pytest.mark.parametrize("kernel, slots, options", [(sgd_, 1, SGD["momentum"]), (adam_, 2, ADAM["adamw"])])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_master_starts_from_a_parameter_that_is_no_copy_of_it(on, kernel, slots, options, dtype):
+    """A new master of zeros, and a parameter that somebody has changed in places."""
+    start, changed = draw(0, 100, dtype), draw(1, 100, dtype)
+    grad = on(draw(2, 100, dtype))
+    param, master, wide = on(start), on(np.zeros(100, np.float32)), on(start.astype(np.float32))
+    states = [[on(np.zeros(100, np.float32)) for _ in range(slots)] for _ in range(2)]
+    for step in (1, 2):
+        kernel(param, grad, *states[0], step=step, master=master, **options)
+        kernel(wide, grad.astype(np.float32), *states[1], step=step, **options)
+        assert np.array_equal(to_host(master), to_host(wide))
+        assert np.array_equal(to_host(param).astype(np.float32), to_host(wide).astype(param.dtype).astype(np.float32))
+        param[3:7], wide[3:7] = on(changed)[3:7], on(changed.astype(np.float32))[3:7]
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_gradients_are_multiplied_by_the_factor(on, dtype):
     control = on(np.array([4.0, 0.0, 0.0, 0.0, 0.25]))

@@ -89,6 +89,12 @@ def masters(on: Any) -> None:
     optimizer.check_updates(on, optimizer.sgd_, optimizer.sgd_update, 1, optimizer.SGD["nesterov"], "f32", master=True)
 
 
+def fresh_masters(on: Any) -> None:
+    optimizer.test_a_master_starts_from_a_parameter_that_is_no_copy_of_it(
+        on, optimizer.sgd_, 1, optimizer.SGD["momentum"], "f32"
+    )
+
+
 def replicas_in_pairs(on: Any) -> None:
     for count in (3, 5, 7):
         replicas.test_replicas_are_summed_in_pairs(on, "f32", count)
@@ -170,6 +176,7 @@ MUTANTS = [
     Mutant("no decrease of the scale", "optimizer", "if (bad) control[loss_scale] = scale * backoff;", "",
            optimizer.test_the_loss_scale_grows_and_shrinks),
     Mutant("masters stay", "optimizer", "if (master) mg::store<A", "if (!param) mg::store<A", masters),
+    Mutant("masters of old", "optimizer", "if (mg::widen(mg::narrow<T>(wide.at[k])) == values[k]) ", "", fresh_masters),
     # reduce_replicas.cu
     Mutant("a carry lost", "reduce_replicas", "carries = carries && full;", "carries = false;", replicas_in_pairs),
     Mutant("the odd one first", "reduce_replicas", "index >> level & 1", "(index >> level & 1) && level < 1",

@@ -1,10 +1,13 @@
 """What the framework does by kernels is what it does without: every operation, and training from end to end."""
 
+import functools
+
 import numpy as np
 import pytest
 
 import minigrad
 from minigrad import nn, ops, optim
+from minigrad.backend.dtypes import as_dtype
 from minigrad.backend.kernels import using_kernels
 from minigrad.distributed import collectives
 from minigrad.testing import assert_close
@@ -39,10 +42,10 @@ def test_operation(case, dtype, tolerance):
 
 
 OPTIMIZERS = {
-    "sgd": lambda params: optim.SGD(params, lr=0.1),
-    "nesterov": lambda params: optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
-    "adam": lambda params: optim.Adam(params, lr=0.01, weight_decay=0.01),
-    "adamw": lambda params: optim.AdamW(params, lr=0.01, weight_decay=0.1),
+    "sgd": functools.partial(optim.SGD, lr=0.1),
+    "nesterov": functools.partial(optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": functools.partial(optim.Adam, lr=0.01, weight_decay=0.01),
+    "adamw": functools.partial(optim.AdamW, lr=0.01, weight_decay=0.1),
 }
 
 
@@ -91,6 +94,28 @@ def test_an_update_gives_the_same_bits(name, dtype):
 
     expected, got = in_both_ways(update)
     assert np.array_equal(expected, got)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("masters", [False, True])
+def test_parameters_of_16_bits_are_updated_in_one_launch(name, dtype, masters):
+    def update():
+        rng = np.random.default_rng(0)
+        weight = nn.Parameter(rng.standard_normal(1000).astype(as_dtype(dtype)))
+        optimizer = OPTIMIZERS[name]([weight], master_weights=masters)
+        for step in range(4):
+            weight.grad = minigrad.Tensor(rng.standard_normal(1000).astype(as_dtype(dtype)))
+            optimizer.step()
+            if step == 1:
+                weight.data[10:20] = 2.0
+        return weight.detach().numpy().copy()
+
+    expected, got = in_both_ways(update)
+    assert np.array_equal(expected, got)
+    with using_kernels(HostKernels()) as loader:
+        update()
+    assert len(loader.launches) == 4
 
 
 @pytest.mark.parametrize("p", [2.0, float("inf"), 1.0])

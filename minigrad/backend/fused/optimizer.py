@@ -88,7 +88,8 @@ def sgd_(
         param, grad: 1-D arrays of one length and float dtype; grad is only read.
         momentum_buffer: float32 where param is narrower than that, as is master.
         step: Number of this step, from 1; steps that control skipped are taken off.
-        master: Updated in place of param, which becomes its rounded copy.
+        master: Updated in place of param, which becomes its rounded copy; an element of which param is no rounded copy
+            starts from param, so zeros will do at first.
         control: See `settle_step`.
     """
     numbers = map(np.float64, (lr, momentum, 1 - dampening, weight_decay))

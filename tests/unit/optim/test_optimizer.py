@@ -401,3 +401,65 @@ def test_repr_shows_the_groups(rng):
     text = repr(Adam([{"params": [first]}, {"params": [second], "lr": 0.5}]))
     assert text.startswith("Adam(\n  1 parameters: lr=0.001, betas=(0.9, 0.999)")
     assert "\n  1 parameters: lr=0.5," in text
+
+
+# ------------------------------------------------------------------------------------------------- master weights
+
+
+@pytest.mark.parametrize("make", [SGD, Adam, AdamW])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_master_weights_are_what_float32_parameters_would_be(rng, make, dtype):
+    narrow = Parameter(rng.standard_normal(70).astype(as_dtype(dtype)))
+    wide = Parameter(narrow.data.astype(np.float32))
+    optimizer, twin = make([narrow], lr=1e-4, master_weights=True), make([wide], lr=1e-4)
+    for _ in range(20):
+        gradient = rng.standard_normal(70).astype(narrow.dtype)
+        narrow.grad, wide.grad = Tensor(gradient), Tensor(gradient.astype(np.float32))
+        optimizer.step()
+        twin.step()
+    masters = optimizer.state_dict()["state"][0]["master_weights"]
+    assert masters.dtype == np.float32 and np.array_equal(masters.data, wide.data)
+    assert np.array_equal(narrow.data, wide.data.astype(narrow.dtype))
+
+
+def test_a_parameter_that_was_changed_from_outside_is_copied_again():
+    weight = Parameter(np.ones(3, np.float16))
+    optimizer = SGD([weight], lr=2.0**-12, master_weights=True)
+    for value, expected in ((1.0, 1.0 - 2.0**-12), (None, 1.0 - 2.0**-11), (8.0, 8.0 - 2.0**-12)):
+        with no_grad():
+            if value is not None:
+                weight[0] = value
+        weight.grad = Tensor(np.ones(3, np.float16))
+        optimizer.step()
+        assert optimizer.state_dict()["state"][0]["master_weights"].data[0] == expected
+
+
+def test_masters_are_saved_loaded_and_made_anew_where_they_are_missing(rng):
+    def made():
+        weight = Parameter(np.ones(3, np.float16))
+        return weight, Adam([weight], lr=1e-4, master_weights=True)
+
+    (weight, optimizer), (other, second), (third, last) = made(), made(), made()
+    weight.grad = Tensor(np.ones(3, np.float16))
+    optimizer.step()
+    state = optimizer.state_dict()
+    second.load_state_dict(state)
+    del state["state"][0]["master_weights"]
+    last.load_state_dict(state)
+    for param in (weight, other, third):
+        param.grad = Tensor(np.ones(3, np.float16))
+    for one in (optimizer, second, last):
+        one.step()
+    saved = [one.state_dict()["state"][0]["master_weights"].data for one in (optimizer, second, last)]
+    assert np.array_equal(saved[0], saved[1])
+    np.testing.assert_allclose(saved[2], 1 - 1e-4, rtol=1e-6)  # rounded in between
+
+
+def test_wide_parameters_have_no_masters(rng):
+    weight = Parameter(np.ones(3, np.float32))
+    optimizer = SGD([weight], lr=0.5, momentum=0.9, master_weights=True)
+    weight.grad = Tensor(np.ones(3, np.float32))
+    optimizer.step()
+    assert set(optimizer.state_dict()["state"][0]) == {"momentum_buffer"}
+    with pytest.raises(ArgumentError, match="master_weights"):
+        SGD([weight], master_weights=1)
