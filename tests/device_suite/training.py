@@ -126,3 +126,25 @@ def test_dropout_draws_the_same_mask_as_on_the_cpu(cuda):
         minigrad.manual_seed(5)
         outputs.append(nn.Dropout(0.5)(minigrad.ones(64, 8, device=device)))
     assert_close(outputs[1], outputs[0])
+
+
+@pytest.mark.parametrize("optimizer", [optim.SGD, optim.Adam, optim.AdamW])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("masters", [False, True])
+def test_parameters_of_16_bits(cuda, optimizer, dtype, masters):
+    rng, steps = np.random.default_rng(0), 5
+    start, *gradients = (minigrad.Tensor(rng.standard_normal(1000)).to(dtype) for _ in range(steps + 1))
+    weights, states = [], []
+    for device in ("cpu", cuda):
+        weight = nn.Parameter(start.to(device).data.copy())
+        opt = optimizer([weight], lr=0.01, weight_decay=0.01, master_weights=masters)
+        for gradient in gradients:
+            weight.grad = gradient.to(device)
+            opt.step()
+        weights.append(weight.detach().to("float32"))
+        states.append(opt.state_dict()["state"].get(0, {}))
+    assert_close(weights[1], weights[0], tolerance=1e-6 if masters else 2.0**-7)
+    assert ("master_weights" in states[1]) == masters
+    for name, value in states[0].items():
+        if name != "step":
+            assert_close(states[1][name], value, tolerance=1e-2 if name.startswith("exp") else 1e-5, what=name)

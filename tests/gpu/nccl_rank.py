@@ -17,7 +17,15 @@ import numpy as np
 import minigrad
 from minigrad import Device, Tensor, optim
 from minigrad.backend.device import load_cupy, to_host
-from minigrad.distributed import DDP, NcclCommunicator, ReduceOp
+from minigrad.distributed import (
+    DDP,
+    CompressionState,
+    NcclCommunicator,
+    ReduceOp,
+    bf16_compress_hook,
+    fp16_compress_hook,
+    fp16_predivide_hook,
+)
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import CollectiveTimeoutError, DeviceError, RankFailedError
 from tests.distributed.models import Mlp, data, gradients, mean_loss
@@ -118,6 +126,29 @@ def no_samples(rank: int, port: int) -> Any:
     return off
 
 
+def compressed(rank: int, port: int) -> Any:
+    """For each hook how far gradients are from one device's, whose are not finite, and what was timed."""
+    comm, found = start(rank, port), {}
+    inputs, targets = data(8, 0, dtype=np.float32)
+    one = Mlp(0, dtype=np.float32)
+    mean_loss(one(Tensor(inputs)), targets).backward()
+    for hook in (bf16_compress_hook, fp16_compress_hook, fp16_predivide_hook):
+        ddp = DDP(Mlp(0, dtype=np.float32).to(GPU), comm, bucket_cap_bytes=64, track_nonfinite=True)
+        state = CompressionState()
+        ddp.register_comm_hook(state, hook)
+        _backward(ddp, inputs[SHARDS[rank]], targets[SHARDS[rank]])
+        pairs = zip(gradients(one).values(), gradients(ddp.module).values())
+        off = max(float(np.abs(to_host(there) - here).max() / np.abs(here).max()) for here, there in pairs)
+        finite = [str(one) for one in ddp.nonfinite_gradients()]
+        ddp.zero_grad()
+        _backward(ddp, inputs[SHARDS[rank]] * (np.nan if rank == 1 else 1), targets[SHARDS[rank]])
+        bad = [str(one) for one in ddp.nonfinite_gradients()]
+        timed = ddp.stats().communication_s  # of the first pass: the second was still under way
+        found[hook.__name__] = {"off": off, "sent": state.relative_error, "finite": finite, "bad": bad, "timed": timed}
+    comm.close()
+    return found
+
+
 def abort(rank: int, port: int) -> Any:
     """Rank 1 does not come to a collective; rank 0 waits for its stream until the watchdog aborts."""
     cupy = load_cupy()
@@ -165,7 +196,8 @@ def duplicate(rank: int, port: int) -> Any:
         return str(error)
 
 
-CASES = {case.__name__: case for case in (collectives, data_parallel, no_samples, abort, peer_dies, duplicate)}
+ALL = (collectives, data_parallel, no_samples, compressed, abort, peer_dies, duplicate)
+CASES = {case.__name__: case for case in ALL}
 
 if __name__ == "__main__":
     name, own_rank, base_port = sys.argv[1:]

@@ -219,6 +219,15 @@ def test_a_rank_without_samples_adds_nothing():
     assert max(two_ranks("no_samples")) <= 1e-12
 
 
+def test_compressed_gradients_of_two_are_near_one_device_and_bad_ones_are_named():
+    buckets = ["rank 1, bucket 0: w2", "rank 1, bucket 1: b1", "rank 1, bucket 2: w1"]
+    for told in two_ranks("compressed"):
+        for hook, found in told.items():
+            rounding = 2.0**-8 if "bf16" in hook else 2.0**-11
+            assert found["off"] <= 4 * rounding, hook  # once a rank, and the sum once or twice
+            assert found["finite"] == [] and found["bad"] == buckets and found["timed"] > 0.0
+
+
 def test_the_watchdog_releases_a_rank_that_waits_for_its_stream():
     first, second = two_ranks("abort")
     for told in (first, second):
