@@ -16,9 +16,11 @@ from minigrad.distributed import (
     ThreadWorld,
     average_gradients,
     bf16_compress_hook,
+    collectives,
     fp16_compress_hook,
     fp16_predivide_hook,
 )
+from minigrad.errors import ArgumentError
 from minigrad.backend.device import to_host
 
 
@@ -64,6 +66,27 @@ def test_a_replica_and_the_function_on_a_device(cuda):
     ddp.weighted_all_reduce_gradients([4])
     average_gradients(model.parameters(), SoloCommunicator(cuda), 4)
     assert to_host(model[1].bias.grad_array).tolist() == [4.0, 4.0]
+
+
+def test_replicas_that_share_a_device_are_combined_in_its_memory(cuda, strict_cupy):
+    """Where asked: NCCL would refuse them."""
+    inputs, cuts = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32), [slice(0, 3), slice(3, 8)]
+    found = []
+    for device in ("cpu", cuda):
+        minigrad.manual_seed(0)
+        models = [nn.Linear(3, 2).to(device) for _ in cuts]
+        ddp = Ddp.wrap(models, [device, device], collectives=collectives)
+        ddp.sync_params()
+        shards = [minigrad.Tensor(inputs[cut]).to(device) for cut in cuts]
+        with strict_cupy.no_sync():
+            for model, shard in zip(models, shards):
+                (model(shard) * model(shard)).mean().backward()
+            ddp.weighted_all_reduce_gradients([3, 5])
+        found += [to_host(model.weight.grad_array) for model in models]
+    assert np.array_equal(found[0], found[1]) and np.array_equal(found[2], found[3])
+    np.testing.assert_allclose(found[2], found[0], rtol=1e-5)
+    with pytest.raises(ArgumentError, match="each GPU once, got cuda:0, cuda:0: pass collectives=minigrad"):
+        Ddp.wrap(models, [cuda, cuda])
 
 
 def test_faults_on_a_device(cuda):

@@ -15,7 +15,7 @@ from minigrad import Tensor, nn, optim
 from minigrad.backend.device import device_identity, to_host
 from minigrad.backend.stream import CommStream
 from minigrad.backend.timer import CudaTimer
-from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, ReduceOp, SoloCommunicator
+from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, ReduceOp, SoloCommunicator, collectives
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.wrappers import Wrapper
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients
@@ -123,6 +123,20 @@ def test_replicas_of_one_process(cuda):
     ddp.weighted_all_reduce_gradients([8])
     assert_gradients_close({n: to_host(g) for n, g in gradients(ddp.models[0]).items()}, expected)
     devices.close()
+
+
+def test_replicas_that_share_a_card(cuda):
+    models = [Mlp(0).to(cuda), Mlp(1).to(cuda)]
+    ddp = Ddp.wrap(models, [cuda, cuda], collectives=collectives)
+    ddp.sync_params()
+    expected = single(Mlp(0), "cpu", samples=8)
+    (inputs, targets), cuts = data(8, 0), [slice(0, 3), slice(3, 8)]
+    for model, cut in zip(models, cuts):
+        error = model(Tensor(inputs[cut]).to(cuda)) - Tensor(targets[cut]).to(cuda)
+        ((error * error).sum() / len(inputs[cut])).backward()
+    ddp.weighted_all_reduce_gradients([3, 5])
+    for model in models:
+        assert_gradients_close({n: to_host(g) for n, g in gradients(model).items()}, expected)
 
 
 class Timed(Wrapper):

@@ -70,9 +70,11 @@ class Ddp(DeprecatedSetup):
 
         Args:
             models: One replica a rank, at least one; equal in everything but values.
-            devices: The device of each. Only the CPU may be named more than once.
+            devices: The device of each. A GPU may be named more than once where collectives can take that.
             bucket_cap_bytes, first_bucket_bytes: See `plan_buckets`.
-            collectives: How replicas on several GPUs reach each other; in memory by default, for the CPU.
+            collectives: How replicas reach each other: `NcclDevices` between GPUs; the module
+                `minigrad.distributed.collectives`, in memory, for replicas that share one; that is the default on the
+                CPU.
 
         Raises:
             ArgumentError: no or too few replicas or devices, a device or a replica named twice, parameters that two
@@ -280,8 +282,11 @@ def _check_devices(
 ) -> None:
     listed = ", ".join(map(str, devices))
     gpus = [device for device in devices if device.type != "cpu"]
-    if len(set(gpus)) != len(gpus):
-        raise ArgumentError(f"Ddp: expected each GPU once, got {listed}")
+    if collectives is None and len(set(gpus)) != len(gpus):
+        raise ArgumentError(
+            f"Ddp: expected each GPU once, got {listed}: pass collectives=minigrad.distributed.collectives, "
+            "which combines replicas that share one in its memory"
+        )
     if collectives is None and len(set(devices)) > 1:
         raise DeviceError(f"Ddp: expected replicas on the CPU, or collectives for several devices, got {listed}")
     for rank, (model, device) in enumerate(zip(models, devices)):
