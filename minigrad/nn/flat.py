@@ -37,6 +37,7 @@ class FlatBuffer:
         self.offsets, self.count = plan_offsets([p.numel() for p in params], self.dtype.itemsize)
         self.position = {id(p): i for i, p in enumerate(params)}
         self._data_views: list[Array] = []
+        self._padding: Array | None = None  # the numbers of its elements, once somebody needs them
         with self.device.current() as xp:
             self.data: Array = aligned_zeros(self.count, self.dtype, xp)
             self.grad: Array = aligned_zeros(self.count, self.dtype, xp)
@@ -80,6 +81,16 @@ class FlatBuffer:
             grad[...] = 0
         self.grad = grad
         self._bind_gradients()
+
+    def clear_padding(self) -> None:
+        """Make the padding of the gradients zero again, where they were multiplied by NaN."""
+        with self.device.current() as xp:
+            if self._padding is None:
+                ends = [offset + param.numel() for offset, param in zip(self.offsets, self.params)]
+                gaps = [np.arange(end, start) for end, start in zip(ends, [*self.offsets[1:], self.count])]
+                self._padding = xp.asarray(np.concatenate(gaps))
+            if self._padding.size:
+                self.grad[self._padding] = 0
 
     def span(self, param: Parameter) -> tuple[int, int]:
         """The elements [start, stop) of a parameter; LayoutError where it is not of this buffer."""

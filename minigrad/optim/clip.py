@@ -79,7 +79,7 @@ def _clip(
 ) -> Tensor:
     _check_limit(who, "max_norm", max_norm)
     _check_limit(who, "norm_type", norm_type, low_allowed=False)
-    gradients, *others = [_gradients(who, parameters) for parameters in replicas]
+    (gradients, buffers), *others = [_gradients(who, parameters) for parameters in replicas]
     if not gradients:
         return Tensor(np.zeros((), np.float32))
     with device_of(gradients[0]).current() as xp:
@@ -91,8 +91,11 @@ def _clip(
             )
         factor = xp.minimum(float(max_norm) / (norm + 1e-6), 1.0)
     if xp is not np or not factor == 1.0:  # where looking costs nothing, a pass over the gradients is saved
-        for grad in itertools.chain(gradients, *others):
+        for grad in itertools.chain(gradients, *(found for found, _ in others)):
             _scale(grad, factor)
+        if xp is not np or factor != factor:
+            for buffer in itertools.chain(buffers, *(found for _, found in others)):
+                buffer.clear_padding()
     return Tensor(norm)
 
 
@@ -109,7 +112,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """
     _check_limit("clip_grad_value_", "clip_value", clip_value)
     limit = float(clip_value)
-    for grad in _gradients("clip_grad_value_", parameters):
+    for grad in _gradients("clip_grad_value_", parameters)[0]:
         with device_of(grad).current() as xp:
             xp.clip(grad, -limit, limit, out=grad)
 
@@ -119,8 +122,8 @@ def _check_limit(who: str, name: str, value: Any, low_allowed: bool = True) -> N
         check_within(who, name, value, low_allowed=low_allowed)
 
 
-def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> list[Array]:
-    """The gradients as few arrays, which cover no other parameter's: contiguous runs where there is a layout."""
+def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Array], list[FlatBuffer]]:
+    """The gradients as few arrays, which cover no other parameter's: contiguous runs, with padding, of flat buffers."""
     given = [parameters] if isinstance(parameters, Tensor) else parameters
     if not isinstance(given, Iterable):
         raise DtypeError(f"{who}: expected tensors, got {type(given).__name__}")
@@ -138,7 +141,7 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> list[Array]:
             found.append(param.grad_array)
     for buffer, members in flat.values():
         found += [buffer.grad[start:stop] for start, stop in buffer.runs(members)]
-    return found
+    return found, [buffer for buffer, _ in flat.values()]
 
 
 def _norm(gradients: list[Array], p: float) -> Array:

@@ -120,6 +120,17 @@ def test_a_norm_that_is_not_finite_can_be_an_error(rng, value, p):
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, gradients(params)))
 
 
+def test_a_step_with_nan_leaves_nothing_to_the_next():
+    """Neither between parameters, where the layout has gaps."""
+    params = [Parameter(np.ones(3)), Parameter(np.ones((2, 2)))]
+    flatten(params)
+    for bad in (math.nan, 1.0):
+        for param in params:
+            param.grad = Tensor(np.full(param.shape, bad))
+        norm = clip_grad_norm_(params, 1.0).item()
+    assert norm == math.sqrt(7.0)
+
+
 def test_nan_spreads_to_all_gradients(rng):
     params = draw_parameters(rng)
     draw_gradients(rng, params)
