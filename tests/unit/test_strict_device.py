@@ -10,6 +10,7 @@ import minigrad
 from minigrad import Device, distributed, ops, optim
 from minigrad.testing import assert_close
 from tests.cases.models import MODELS, batch, training_step
+from tests.device_suite.mixed import *  # noqa: F401, F403
 from tests.device_suite.modules import *  # noqa: F401, F403
 from tests.device_suite.products import *  # noqa: F401, F403
 from tests.device_suite.tensors import *  # noqa: F401, F403
@@ -41,6 +42,24 @@ def test_a_training_step_waits_for_nothing(name, optimizer, cuda, cupy):
     with cupy.no_sync():
         for _ in range(2):
             training_step(model, opt, x, labels)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_step_in_mixed_precision_waits_for_nothing(name, dtype, cuda, cupy):
+    model = make(name, cuda, "float32")
+    optimizer, scaler = optim.Adam(model.parameters(), lr=0.01), optim.GradScaler(growth_interval=2)
+    x, labels = batch(name, cuda, "float32")
+    with cupy.no_sync():
+        for _ in range(5):
+            optimizer.zero_grad()
+            with minigrad.autocast(dtype):
+                loss = ops.cross_entropy(model(x), labels)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            optim.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
 
 
 def test_clipping_waits_for_nothing(cuda, cupy):
