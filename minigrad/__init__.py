@@ -8,6 +8,7 @@ from minigrad import data, nn, ops
 from minigrad.autograd import enable_grad, is_grad_enabled, no_grad
 from minigrad.backend.device import Device, available_devices
 from minigrad.backend.dtypes import bool_, float16, float32, float64, int16, int32, int64, int8, uint8
+from minigrad.backend.flags import debug, raise_all_found
 from minigrad.backend.gemm import allow_tf32
 from minigrad.backend.random import get_rng_state, manual_seed, set_rng_state
 from minigrad.graph import FlowBuilder, Graph
@@ -83,6 +84,7 @@ __all__ = [
     "cat",
     "chunk",
     "data",
+    "debug",
     "empty",
     "empty_like",
     "enable_grad",
@@ -119,6 +121,7 @@ __all__ = [
     "ones_like",
     "ops",
     "permute",
+    "raise_all_found",
     "rand",
     "rand_like",
     "randint",

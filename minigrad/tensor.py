@@ -10,6 +10,7 @@ import numpy as np
 from minigrad.autograd import Node, lend, record_node, run_backward, shared_stamp
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float, is_integer
+from minigrad.backend.flags import raise_found
 from minigrad.bound import BoundMethods
 from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
 
@@ -134,10 +135,16 @@ class Tensor(BoundMethods):
         """
         if self.data.size != 1:
             raise ShapeError(f"item: expected a tensor of one element, got shape {self.shape}")
+        raise_found(self.data)
         return self.data.item()
 
     def tolist(self) -> Any:
-        """The data as nested Python lists."""
+        """The data as nested Python lists; waits for a GPU.
+
+        Raises:
+            IndexRangeError: that GPU found a label or an index out of range; item() and cpu() raise it too.
+        """
+        raise_found(self.data)
         return to_host(self.data).tolist()
 
     def __bool__(self) -> bool:

@@ -26,6 +26,7 @@ def strict_cupy(monkeypatch):
     Kernels run on it by the runner of tests/kernels/cuda_on_cpu.
     """
     from minigrad.backend import device
+    from minigrad.backend.flags import forget_found
     from minigrad.backend.kernels import using_kernels
     from minigrad.ops import operands
     from tests.kernels.cuda_on_cpu import StandInKernels
@@ -34,7 +35,9 @@ def strict_cupy(monkeypatch):
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module)
     cupy.syncs.count = 0
+    forget_found()
     with using_kernels(StandInKernels()):
         yield cupy
     device._MODULES.pop(cupy.ndarray, None)
     operands._kept_constant.cache_clear()
+    forget_found()

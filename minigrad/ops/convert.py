@@ -9,6 +9,7 @@ import numpy as np
 from minigrad.autograd import Node, accumulate, lend
 from minigrad.backend.device import Device, array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
+from minigrad.backend.flags import raise_found
 from minigrad.errors import ArgumentError
 from minigrad.ops.operands import TensorLike, as_tensor, cast
 from minigrad.tensor import Tensor, record
@@ -63,6 +64,8 @@ def _moved(x: Tensor, device: Device) -> Tensor:
     here = device_of(x.data)
     if here == device:
         return x
+    if device.type == "cpu":
+        raise_found(x.data)
     return record(to_device(x.data, device), _moved_backward, (x,), (here,))
 
 

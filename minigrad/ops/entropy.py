@@ -14,6 +14,7 @@ import numpy as np
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
+from minigrad.backend.flags import check_range
 from minigrad.backend.fused.cross_entropy import mean_loss, row_gradients, row_losses
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
@@ -49,7 +50,8 @@ def cross_entropy(
 
     Raises:
         ShapeError, DtypeError, DeviceError: shapes, dtypes or devices that do not fit as above.
-        IndexRangeError: a label out of range. On a GPU, where a check would wait for it, the loss becomes NaN.
+        IndexRangeError: a label out of range. On a GPU, which nothing waits for, the loss becomes NaN, and the error
+            is raised when the host next reads from it.
         AutogradError: weight requires grad.
         ArgumentError: an unknown reduction, or label_smoothing out of range.
     """
@@ -95,6 +97,7 @@ def _cross_entropy_by_kernels(
 ) -> Tensor:
     _check_labels("cross_entropy", input, target)
     rows, labels = contiguous(_class_rows(input.data)), contiguous(target.data.reshape(-1))
+    check_range("cross_entropy", "labels", labels, 0, rows.shape[1], ignore_index)
     weights = None if weight is None else contiguous(weight.data)
     losses, found = row_losses(rows, labels.astype(np.int64, copy=False), weights, ignore_index, smoothing)
     divisor = None
@@ -260,6 +263,8 @@ def _read_labels(who: str, input: Tensor, target: Tensor, weight: Tensor | None,
             raise _label_error(who, target.data, classes, int(bad.argmax()))
         if kept.all():
             kept = None
+    else:
+        check_range(who, "labels", labels, 0, classes, ignore_index)
     inside = labels if kept is None else xp.where(kept & ~bad, labels, 0)
     factor = None if weight is None else weight.data.astype(dtype, copy=False)[inside]
     if kept is not None:

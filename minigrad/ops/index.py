@@ -9,6 +9,7 @@ import numpy as np
 from minigrad.autograd import Edge, Node, accumulate, own_gradient
 from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array
+from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.arguments import as_integer
 from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis, same_device
@@ -23,8 +24,8 @@ def getitem(x: TensorLike, index: Any) -> Tensor:
     Integers, slices, None and Ellipsis give a view. Tensors, arrays and lists of integers or bools give a copy.
 
     Raises:
-        IndexRangeError: an integer out of range (an integer array on a GPU is not checked: it wraps around),
-            more indexes than axes, or a mask of another shape.
+        IndexRangeError: an integer out of range (in an array on a GPU: when the host next reads from it), more indexes
+            than axes, or a mask of another shape.
         DtypeError: an index of another type.
         DeviceError: an index tensor on another device.
     """
@@ -32,7 +33,9 @@ def getitem(x: TensorLike, index: Any) -> Tensor:
     parts = plain_index("getitem", x, index)
     data = _pick("getitem", x, parts)
     arrays = [part for part in parts if hasattr(part, "dtype")]
-    if not arrays:
+    if arrays:
+        check_index_arrays("getitem", x, parts)
+    else:
         return record(data, part_backward, (x,), (x.data.shape, parts), view_of=x)
     watched = (part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, Tensor))
     backward = part_backward if all(array.dtype.kind == "b" for array in arrays) else _pick_backward
@@ -68,6 +71,27 @@ def _plain_part(who: str, x: Tensor, part: Any) -> Any:
             f"{who}: expected integers, slices, None, Ellipsis or arrays of integers or bools as index, got {got}"
         )
     return array
+
+
+def check_index_arrays(who: str, x: Tensor, parts: tuple[Any, ...]) -> None:
+    """Let a GPU look at the integer arrays of an index, for it wraps around; NumPy looks itself."""
+    if isinstance(x.data, np.ndarray):
+        return
+    picking = [part for part in parts if part is not None]
+    missing = x.data.ndim - sum(_axes_of(part) for part in picking)
+    axis = 0
+    for part in picking:
+        if hasattr(part, "dtype") and part.dtype.kind != "b":
+            length = x.data.shape[axis]
+            check_range(who, "indexes", part, -length, length)
+        axis += missing if part is Ellipsis else _axes_of(part)
+
+
+def _axes_of(part: Any) -> int:
+    """How many axes a part of an index takes."""
+    if part is Ellipsis:
+        return 0
+    return part.ndim if hasattr(part, "dtype") and part.dtype.kind == "b" else 1
 
 
 def _index_array(who: str, values: Any) -> Array:
@@ -157,19 +181,6 @@ def check_index(who: str, index: TensorLike, x: Tensor) -> Tensor:
     return found
 
 
-def check_range(who: str, index: Array, length: int) -> None:
-    """Refuse indexes outside [0, length). Looks only at arrays in host memory: a GPU would have to be waited for.
-
-    Raises:
-        IndexRangeError: there are some; the least and the greatest are named.
-    """
-    if array_module(index) is not np or not index.size:
-        return
-    low, high = int(index.min()), int(index.max())
-    if low < 0 or high >= length:
-        raise IndexRangeError(f"{who}: expected indexes in [0, {length}), got some in [{low}, {high}]")
-
-
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """z[i, j, ...] = x[i, index[i, j, ...], ...] for dim = 1, and alike for others; dx adds up g where x was picked.
 
@@ -178,7 +189,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Raises:
         ShapeError: as said above.
-        IndexRangeError: an index outside [0, x.shape[dim]) (not checked on a GPU).
+        IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
     x = as_tensor("gather", x)
     index = check_index("gather", index, x)
@@ -211,7 +222,7 @@ def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
 
 def _pick_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """x at index along dim, and at 0, 1, ... of these lengths along the other axes."""
-    check_range(who, index.data, x.data.shape[dim] if x.ndim else 1)
+    check_range(who, "indexes", index.data, 0, x.data.shape[dim] if x.ndim else 1)
     xp = array_module(x.data)
     parts: list[Array] = []
     for axis, length in enumerate(lengths):
@@ -238,7 +249,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Raises:
         ShapeError: an index with more than one axis.
-        IndexRangeError: an index outside [0, x.shape[dim]) (not checked on a GPU).
+        IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
     x = as_tensor("index_select", x)
     index = check_index("index_select", index, x)
@@ -246,7 +257,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     if index.ndim > 1 or not x.ndim:
         raise ShapeError(f"index_select: expected x (..., N, ...) and index (K,), got {x.shape} and {index.shape}")
     picked = index.data.reshape(-1)
-    check_range("index_select", picked, x.data.shape[dim])
+    check_range("index_select", "indexes", picked, 0, x.data.shape[dim])
     return record(x.data.take(picked, dim), _index_select_backward, (x,), (x.data.shape, dim, picked, index))
 
 
@@ -266,7 +277,7 @@ def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> 
 
     Raises:
         ShapeError: weight has not two axes.
-        IndexRangeError: an index outside [0, V) (not checked on a GPU).
+        IndexRangeError: an index outside [0, V); on a GPU when the host next reads from it.
     """
     weight = as_tensor("embedding", weight)
     index = check_index("embedding", index, weight)
@@ -275,7 +286,7 @@ def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> 
     rows = weight.shape[0]
     if padding_idx is not None and not -rows <= as_integer("embedding", "padding_idx", padding_idx) < rows:
         raise IndexRangeError(f"embedding: expected padding_idx in [0, {rows}), got {padding_idx}")
-    check_range("embedding", index.data, weight.data.shape[0])
+    check_range("embedding", "indexes", index.data, 0, rows)
     return record(weight.data.take(index.data, 0), _embedding_backward, (weight,), (index, weight.shape, padding_idx))
 
 
@@ -296,7 +307,7 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
         x: (...) -> (..., num_classes)
 
     Raises:
-        IndexRangeError: an integer outside [0, num_classes) (not checked on a GPU).
+        IndexRangeError: an integer outside [0, num_classes); on a GPU when the host next reads from it.
         ArgumentError: num_classes below 1 other than -1, or left out where x is empty.
     """
     x = as_tensor("one_hot", x)
@@ -306,6 +317,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
         num_classes = int(to_host(x.data.max())) + 1
     if num_classes < 1 and x.data.size == 0:
         raise ArgumentError(f"one_hot: expected num_classes >= 1, got {num_classes} for a tensor of shape {x.shape}")
-    check_range("one_hot", x.data, num_classes)
+    check_range("one_hot", "classes", x.data, 0, num_classes)
     xp = array_module(x.data)
     return Tensor((x.data[..., None] == xp.arange(num_classes)).astype(np.int64))

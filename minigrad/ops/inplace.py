@@ -8,7 +8,7 @@ from minigrad.autograd import is_grad_enabled, mark_changed
 from minigrad.backend.dtypes import common_dtype, is_number
 from minigrad.errors import AutogradError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.arguments import as_real
-from minigrad.ops.index import plain_index
+from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.operands import TensorLike, as_tensor, operands, same_device
 from minigrad.tensor import Tensor
 
@@ -39,6 +39,8 @@ def _write(who: str, x: Tensor, index: tuple[Any, ...], value: TensorLike) -> Te
         raise ShapeError(f"{who}: expected a value that fits into {x.shape} there, got {value.shape}") from error
     except IndexError as error:
         raise IndexRangeError(f"{who}: expected an index into shape {x.shape}, got {index!r}: {error}") from error
+    if who == "setitem":
+        check_index_arrays(who, x, index)
     mark_changed(x)
     return x
 

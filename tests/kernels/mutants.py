@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.backend.kernels import kernel_source
-from tests.kernel_suite import bits, dropout, grad_scale, norm, optimizer, replicas, rows
+from tests.kernel_suite import bits, dropout, grad_scale, norm, optimizer, range_check, replicas, rows
 
 # Lines that make kernels of one dtype: for speed only those of float32 are kept.
 _OTHER_DTYPES = re.compile(r"^[A-Z_]+\((?:f64|f16|bf16|8|16|64), .*\)$", re.MULTILINE)
@@ -102,6 +102,10 @@ def replicas_in_pairs(on: Any) -> None:
 
 def replicas_shifted(on: Any) -> None:
     replicas.test_replicas_that_are_not_aligned(on, "f32")
+
+
+def in_range(on: Any) -> None:
+    range_check.test_one_that_is_too_large_or_too_small_is_found_wherever_it_is(on, "int64", 33)
 
 
 def cross_entropy(on: Any) -> None:
@@ -211,4 +215,10 @@ MUTANTS = [
     Mutant("counts from 0", "fingerprint", "static_cast<Word>(first + k) + 1)", "static_cast<Word>(first + k))",
            fingerprint),
     Mutant("blocks add at once", "fingerprint", "atomicAdd(total, sum)", "*total += sum", fingerprint),
+    # range_check.cu
+    Mutant("the end allowed", "range_check", "value < high", "value <= high", in_range),
+    Mutant("all found at once", "range_check", "atomicCAS(&found[flagged], 0ull, 1ull) == 0ull", "(found[flagged] = 1)",
+           range_check.test_value_and_range_are_of_one_launch),
+    Mutant("the last kept", "range_check", "0ull, 1ull) == 0ull", "0ull, 1ull) <= 1ull",
+           range_check.test_the_first_launch_that_found_something_is_kept),
 ]
