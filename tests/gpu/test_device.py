@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.device_suite.checks import *  # noqa: F401, F403
 from tests.device_suite.mixed import *  # noqa: F401, F403
 from tests.device_suite.modules import *  # noqa: F401, F403
 from tests.device_suite.products import *  # noqa: F401, F403

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,35 @@ def _run(function: Callable[..., Any], who: str, args: Any, options: dict[str, A
         raise
     except IndexError as error:
         if indexes and "out of bounds" in str(error):
+            if _wraps:
+                return _run_wrapped(function, who, args, options)
             raise StrictError(f"{who}: {error}: CuPy would wrap around without a word") from error
         raise
+
+
+_wraps: list[bool] = []  # of the blocks that are open
+
+
+@contextlib.contextmanager
+def wrapping() -> Iterator[None]:
+    """Let indexes that are out of range wrap around inside the block, as CuPy does, instead of raising an error."""
+    _wraps.append(True)
+    try:
+        yield
+    finally:
+        _wraps.pop()
+
+
+def _run_wrapped(function: Any, who: str, args: Any, options: dict[str, Any]) -> Any:
+    """`take`, or picking by integer arrays and slices."""
+    if who == "take":
+        return function(*args, **options, mode="wrap")
+    parts, axis = args[0] if isinstance(args[0], tuple) else (args[0],), 0
+    found: list[Any] = []
+    for part in parts:
+        found.append(part % function.__self__.shape[axis] if isinstance(part, np.ndarray) else part)
+        axis += part is not None
+    return function(tuple(found), *args[1:])
 
 
 def in_c_order(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

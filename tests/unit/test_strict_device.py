@@ -1,5 +1,6 @@
 """The suite of tests/device_suite on the stand-in for CuPy, and what only the stand-in can tell."""
 
+import contextlib
 import contextvars
 import threading
 
@@ -10,12 +11,14 @@ import minigrad
 from minigrad import Device, distributed, ops, optim
 from minigrad.testing import assert_close
 from tests.cases.models import MODELS, batch, training_step
+from tests.device_suite.checks import *  # noqa: F401, F403
 from tests.device_suite.mixed import *  # noqa: F401, F403
 from tests.device_suite.modules import *  # noqa: F401, F403
 from tests.device_suite.products import *  # noqa: F401, F403
 from tests.device_suite.tensors import *  # noqa: F401, F403
 from tests.device_suite.training import *  # noqa: F401, F403
 from tests.device_suite.training import OPTIMIZERS, make
+from tests.strict_cupy import wrapping
 
 
 @pytest.fixture
@@ -28,6 +31,18 @@ def cupy(strict_cupy):
 def cuda(strict_cupy):
     """The first of its devices."""
     return Device("cuda:0")
+
+
+@pytest.fixture
+def unnoticed(strict_cupy):
+    """A block in which an index out of range wraps around, as on a GPU, and in which nobody waits unless he may."""
+
+    @contextlib.contextmanager
+    def block(waits=False):
+        with wrapping(), contextlib.nullcontext() if waits else strict_cupy.no_sync():
+            yield
+
+    return block
 
 
 # ------------------------------------------------------------------------------------------------------- no waiting
@@ -69,6 +84,17 @@ def test_clipping_waits_for_nothing(cuda, cupy):
         ops.cross_entropy(model(x), labels).backward()
         optim.clip_grad_norm_(model.parameters(), 0.1)
         optim.clip_grad_value_(model.parameters(), 0.1)
+
+
+def test_a_loss_whose_labels_were_checked_is_read_after_what_was_found(cuda, cupy):
+    x, labels = batch("mlp", cuda, "float32")
+    with cupy.no_sync():
+        loss = ops.cross_entropy(x, labels)
+    before = cupy.syncs.count
+    loss.item()
+    assert cupy.syncs.count == before + 2
+    loss.item()
+    assert cupy.syncs.count == before + 3
 
 
 def test_reading_a_loss_waits_once(cuda, cupy):
