@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
+from minigrad.backend.flags import raise_all_found
 from minigrad.data.plan import check_integer
 from minigrad.errors import ArgumentError
 from minigrad.graph.batches import ShardedBatch, Window, deal
@@ -209,6 +210,8 @@ class Trainable(PlanModule):
 
         Raises:
             ArgumentError: there is no loader, or El Che is on without a loss function.
+            IndexRangeError: after the last batch, where a GPU found a label or an index out of range and nothing was
+                read from it since.
         """
         check_integer(f"{self._who()}.epoch", "number", number, 0)
         loaders, state = self._training.loaders, self._prepared()
@@ -224,8 +227,8 @@ class Trainable(PlanModule):
             if set_epoch is not None:
                 set_epoch(number)
         if state.el_che is not None:
-            return _windows(state, loaders)
-        return iter(loaders[0]) if len(loaders) == 1 else _sharded(state, loaders)
+            return _checked_at_the_end(_windows(state, loaders))
+        return _checked_at_the_end(iter(loaders[0]) if len(loaders) == 1 else _sharded(state, loaders))
 
     # --------------------------------------------------------------------------------------------------- looking
 
@@ -340,6 +343,11 @@ def _sharded(state: DistributedState, loaders: Sequence[Any]) -> Iterator[Sharde
         sizes = [0 if shard is None else state.count_shard(rank, shard) for rank, shard in enumerate(shards)]
         if any(sizes):
             yield ShardedBatch(shards, sizes, state.devices[0])
+
+
+def _checked_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+    raise_all_found()
 
 
 def _windows(state: DistributedState, loaders: Sequence[Any]) -> Iterator[Window]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from minigrad.backend.device import to_host
+from minigrad.backend.flags import raise_found
 from minigrad.data.plan import check_integer, largest_remainder
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.config import check_max_norm
@@ -280,6 +281,7 @@ class DistributedTrainer:
             for place, value in enumerate((loss_sum, samples, float(self._wants_stop))):
                 totals[place] = value
             self._comm.all_reduce(totals).wait()
+        raise_found(totals)
         total_loss, self.last_samples, wishes = map(float, to_host(totals))
         self._stopped = wishes > 0.0
         return total_loss / self.last_samples if self.last_samples else math.nan

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Trainer
+from minigrad import Trainer, nn, ops, optim
 from minigrad.backend.device import to_host
 from minigrad.distributed import DdpConfig, SoloCommunicator
+from minigrad.errors import IndexRangeError
 from minigrad.train import DistributedTrainConfig, DistributedTrainer, SingleDeviceTrainer
 from tests.train.graphs import OPTIMIZERS, loss_fn, make_batch, make_graph, trained_alone
 
@@ -41,3 +42,25 @@ def test_the_loop_of_a_rank_trains_as_on_the_cpu(cuda):
     assert np.isfinite(losses).all() and trainer.steps == 4
     for mine, other in zip(model.parameters(), trained_alone(batches, OPTIMIZERS["momentum"])):
         np.testing.assert_allclose(to_host(mine.data), other, rtol=0, atol=1e-10)
+
+
+def test_a_label_out_of_range_is_raised_by_the_loop_of_a_rank_and_at_the_end_of_an_epoch(cuda):
+    def mean_loss(model, batch):
+        return ops.cross_entropy(model(batch[0]), batch[1])
+
+    def batches():
+        return [(minigrad.ones(2, 3, device=cuda), minigrad.tensor(labels, device=cuda)) for labels in ([0, 1], [0, 7])]
+
+    model = nn.Linear(3, 2, device=cuda)
+    own = SingleDeviceTrainer(model, optim.SGD(model.parameters(), lr=0.1), mean_loss)
+    with pytest.raises(IndexRangeError, match="labels in .0, 2., got 7"):
+        DistributedTrainer(own, SoloCommunicator(cuda), DistributedTrainConfig(1)).train_epoch(batches())
+    graph = minigrad.FlowBuilder.from_(nn.Linear(3, 2, device=cuda)).build()
+    graph.set_optimizer(lambda params: optim.SGD(params, lr=0.1))
+    graph.set_data_loader(batches())
+    seen = 0
+    with pytest.raises(IndexRangeError, match="cross_entropy"):
+        for x, labels in graph.epoch(0):
+            ops.cross_entropy(graph(x), labels).backward()
+            seen += 1
+    assert seen == 2
