@@ -473,6 +473,25 @@ def test_unequal_replicas_are_refused_on_all_ranks(how, words):
     assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("reduce", "sum"),  # a wrong mean, equal on all ranks
+        ("sync", "manual"),
+        ("find_unused_parameters", True),
+        ("broadcast_buffers", "none"),
+        ("check_replicas_every", 3),
+    ],
+)
+def test_unequal_options_are_refused_on_all_ranks(name, value):
+    def body(comm):
+        with pytest.raises(ReplicaMismatchError, match=f"{name} is .* on rank 0 and {value!r} on rank 1"):
+            DDP(Mlp(0), comm, **({name: value} if comm.rank == 1 else {}))
+        return True
+
+    assert run(body, 3, timeout_s=TIMEOUT_S) == [True] * 3
+
+
 def test_initial_values_come_from_rank_0_in_place():
     def body(comm):
         module = Mlp(comm.rank)

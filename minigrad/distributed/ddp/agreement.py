@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from minigrad.distributed.comm.base import Communicator
@@ -44,13 +45,21 @@ def _words(entry: list[Any]) -> str:
     return f"{kind} {name!r} {dtype} {tuple(shape)}{frozen}"
 
 
-def check_replicas(module: Module, comm: Communicator) -> None:
+def check_replicas(module: Module, comm: Communicator, options: Mapping[str, object]) -> None:
     """Refuse replicas that differ in the names, shapes, dtypes, order or requires_grad of parameters and buffers.
+
+    Args:
+        options: What else has to be alike, by name.
 
     Raises:
         ReplicaMismatchError: on all ranks; it names the first difference.
     """
-    difference = first_difference(comm.all_gather_object(describe(module)))
+    found = comm.all_gather_object([describe(module), {name: repr(value) for name, value in options.items()}])
+    difference = first_difference([description for description, _ in found])
+    for rank, (_, theirs) in enumerate(found):
+        for name, value in found[0][1].items():
+            if value != theirs[name]:
+                difference = difference or f"{name} is {value} on rank 0 and {theirs[name]} on rank {rank}"
     if difference:
         raise ReplicaMismatchError(
             f"rank {comm.rank}: DistributedDataParallel: expected equal replicas, got a difference: {difference}"

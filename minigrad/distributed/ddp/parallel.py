@@ -60,8 +60,8 @@ class DistributedDataParallel(Module):
         module, comm: What was given.
 
     Raises:
-        ReplicaMismatchError: the replicas differ in names, shapes, dtypes, order or requires_grad; on all ranks. Later
-            a checking backward raises it where bits differ.
+        ReplicaMismatchError: the replicas differ in names, shapes, dtypes, order or requires_grad, or in an option
+            that has to be alike; on all ranks. Later a checking backward raises it where bits differ.
         ArgumentError: nothing to train, a wrapper inside, or a wrong option.
         DeviceError: the parameters do not live on the communicator's device.
 
@@ -116,7 +116,9 @@ class DistributedDataParallel(Module):
         self._buffer_options = (broadcast_buffers, buffer_cadence)
         self._check_every = check_replicas_every
         self.batch_dim, self.sync = batch_dim, sync
-        check_replicas(module, comm)
+        alike: dict[str, object] = {"reduce": reduce, "sync": sync, "init_sync": init_sync, **switches}
+        alike |= {"broadcast_buffers": broadcast_buffers, "buffer_cadence": buffer_cadence}
+        check_replicas(module, comm, {**alike, "check_replicas_every": check_replicas_every})
         self._wrap(module, comm)
         if init_sync:
             self.broadcast_parameters(0)
