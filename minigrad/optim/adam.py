@@ -10,8 +10,9 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import adam_
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import check_switch
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
-from minigrad.optim.options import check_within, check_switch
+from minigrad.optim.options import check_within
 
 
 def adam_update(
@@ -119,8 +120,7 @@ class Adam(Optimizer):
         check_within(self.name, "lr", group["lr"])
         check_within(self.name, "weight_decay", group["weight_decay"])
         check_within(self.name, "eps", group["eps"], low_allowed=False)
-        check_switch(self.name, "maximize", group["maximize"])
-        check_switch(self.name, "decoupled_weight_decay", group["decoupled_weight_decay"])
+        check_switch(self.name, maximize=group["maximize"], decoupled_weight_decay=group["decoupled_weight_decay"])
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
         """See `adam_update`."""

@@ -18,7 +18,8 @@ from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, NonFiniteError
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
-from minigrad.optim.options import check_within, check_switch
+from minigrad.ops.arguments import check_switch
+from minigrad.optim.options import check_within
 from minigrad.tensor import Tensor
 
 
@@ -46,7 +47,7 @@ def clip_grad_norm_(
         DtypeError: something that is no tensor.
         NonFiniteError: error_if_nonfinite, and it is; the gradients are as they were.
     """
-    check_switch("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
+    check_switch("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
     return _clip("clip_grad_norm_", [parameters], max_norm, norm_type, error_if_nonfinite)
 
 

@@ -22,8 +22,8 @@ from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter
+from minigrad.ops.arguments import check_switch
 from minigrad.optim.attempts import Attempts, Controls
-from minigrad.optim.options import check_switch
 from minigrad.optim.state import MASTER, load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
@@ -99,7 +99,7 @@ class Optimizer:
 
     def __init__(self, params: Params, defaults: dict[str, Any], *, master_weights: bool = False) -> None:
         self.name = type(self).__name__
-        check_switch(self.name, "master_weights", master_weights)
+        check_switch(self.name, master_weights=master_weights)
         self.master_weights = master_weights
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []

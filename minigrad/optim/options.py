@@ -33,13 +33,3 @@ def check_count(who: str, name: str, value: Any, low: int = 1) -> None:
     """
     if not is_integer(value) or value < low:
         raise ArgumentError(f"{who}: expected {name} to be an integer >= {low}, got {value!r}")
-
-
-def check_switch(who: str, name: str, value: Any) -> None:
-    """Refuse what is neither True nor False.
-
-    Raises:
-        ArgumentError: it is neither.
-    """
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{who}: expected {name} to be True or False, got {value!r}")

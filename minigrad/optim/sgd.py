@@ -9,8 +9,9 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import sgd_
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import check_switch
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
-from minigrad.optim.options import check_within, check_switch
+from minigrad.optim.options import check_within
 
 
 def sgd_update(
@@ -102,8 +103,7 @@ class SGD(Optimizer):
         for name in ("lr", "momentum", "weight_decay"):
             check_within(self.name, name, group[name])
         check_within(self.name, "dampening", group["dampening"], low=-float("inf"), low_allowed=False)
-        check_switch(self.name, "nesterov", group["nesterov"])
-        check_switch(self.name, "maximize", group["maximize"])
+        check_switch(self.name, nesterov=group["nesterov"], maximize=group["maximize"])
         if group["nesterov"] and (not group["momentum"] or group["dampening"]):
             raise ArgumentError(
                 f"{self.name}: expected momentum > 0 and dampening 0 with nesterov, "
