@@ -51,6 +51,7 @@ class Pass:
         with Naming(plan, None):
             self._counting = self._count(comm, [samples, *activity, *map(float, used)], layout)
         self._ready_order: list[int] = []
+        self._ready_bytes, self._all_bytes = 0, sum(bucket.nbytes for bucket in plan.buckets)
         self._bytes = 0
         self._began_s = self._clock.now_s()
         self._over_s = self._began_s
@@ -70,8 +71,8 @@ class Pass:
         self._pending[bucket] -= 1
         if self._pending[bucket] == 0:
             self._ready_order.append(bucket)
-            ready = sum(self._plan.buckets[i].nbytes for i in self._ready_order)
-            self._clock.progress(ready / max(1, sum(b.nbytes for b in self._plan.buckets)))
+            self._ready_bytes += self._plan.buckets[bucket].nbytes
+            self._clock.progress(self._ready_bytes / max(1, self._all_bytes))
 
     def next_is_ready(self) -> bool:
         """Whether there is a next bucket to launch, and all of its gradients are complete."""
