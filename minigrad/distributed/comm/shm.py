@@ -46,7 +46,7 @@ from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, Dis
 
 Views = list[Array]
 Execute = Callable[[Place], None]
-_SPINS, _YIELD_S, _LIVENESS_S = 20, 1e-3, 0.02
+_SPINS, _YIELD_S, _LIVENESS_S = 3, 1e-3, 0.02
 _SLEEP_RATIO, _LONGEST_SLEEP_S = 0.05, 1e-3  # a sleep is that share of the time waited so far
 _MOST_PLACES = 4096  # remembered at once
 _BARRIER = encode_header(Header(0, "barrier"))
