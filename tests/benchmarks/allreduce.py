@@ -16,10 +16,11 @@ import sys
 
 import numpy as np
 
-from tests.benchmarks.ranks import interleaved, meet, run_ranks, spread
+from tests.benchmarks.ranks import interleaved, meet, part, run_ranks, spread
 
 SIZES = {"4 KB": 4096, "64 KB": 65536, "1 MB": 2**20, "25 MB": 25 * 2**20}
-CALLS = {"4 KB": 3000, "64 KB": 2500, "1 MB": 600, "25 MB": 20}  # a round outlasts what the kernel needs to part two ranks
+# a round outlasts the time that the kernel needs to give each rank a core
+CALLS = {"4 KB": 3000, "64 KB": 2500, "1 MB": 600, "25 MB": 20}
 
 
 def serve(rank, ports, rounds, pin):
@@ -42,8 +43,7 @@ def serve(rank, ports, rounds, pin):
                 kind: spread([g / o for g, o in zip(times["gloo"], times[kind])]) for kind in ("segment", "plain")
             }
             print(f"{name:>6}  {listed}  gloo/segment {ratios['segment']}  gloo/plain {ratios['plain']}", flush=True)
-    torch.distributed.destroy_process_group()
-    comm.close()
+    part(comm)
 
 
 def main():

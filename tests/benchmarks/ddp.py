@@ -17,7 +17,7 @@ import sys
 
 import numpy as np
 
-from tests.benchmarks.ranks import interleaved, meet, run_ranks, spread
+from tests.benchmarks.ranks import interleaved, meet, part, run_ranks, spread
 
 CALLS = 50
 
@@ -66,13 +66,17 @@ def stepper(model, nn, optim, x, y):
 
 
 def serve(rank, ports, rounds, batch, pin):
-    """One rank; the first prints."""
-    import torch
-
+    """One rank."""
     from minigrad.backend.memory import keep_freed_memory
 
     keep_freed_memory()
     comm = meet(rank, ports, pin)
+    compare(comm, rank, rounds, batch)
+    part(comm)
+
+
+def compare(comm, rank, rounds, batch):
+    """Time the steps; the first rank prints."""
     frameworks = {"minigrad": minigrad_steps(comm, batch), "torch": torch_steps(rank, batch)}
     functions = {}
     for name, (plain, wrapped) in frameworks.items():
@@ -86,8 +90,6 @@ def serve(rank, ports, rounds, batch, pin):
         to_alone = spread([d / a for d, a in zip(columns["ddp"], columns["alone"])])
         to_apart = spread([d / a for d, a in zip(columns["ddp"], columns["apart"])])
         print(f"{name:>8}  {listed}  ddp/alone {to_alone}  ddp/apart {to_apart}", flush=True)
-    torch.distributed.destroy_process_group()
-    comm.close()
 
 
 def main():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import statistics
 import subprocess
@@ -50,6 +51,19 @@ def meet(rank, ports, pin):
     )
     meeting = Rendezvous(rank, WORLD_SIZE, "127.0.0.1", ports[0], b"benchmark", 60.0)
     return ShmCommunicator(rank, WORLD_SIZE, meeting.all_gather, timeout_s=60.0)
+
+
+def part(comm):
+    """Leave both worlds, together: else PyTorch's threads abort one of the processes now and then.
+
+    Nothing of PyTorch's that knows its group, as a wrapper does, may be left when this is called.
+    """
+    import torch
+
+    gc.collect()
+    comm.barrier()
+    torch.distributed.destroy_process_group()
+    comm.close()
 
 
 def median_s(function, calls):
