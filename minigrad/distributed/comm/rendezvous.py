@@ -18,6 +18,7 @@ from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedErr
 
 _RETRY_S = 0.05
 _NONCE_BYTES = _PROOF_BYTES = 32
+_LENGTH_BYTES = 8  # before each message
 _GREETING_S = 5.0  # how long one that connects may take to show that it knows the key
 
 
@@ -41,7 +42,7 @@ class Rendezvous:
             raise ArgumentError("Rendezvous: expected a key, got an empty one: set MINIGRAD_AUTHKEY")
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self._key = key
-        self._peers: dict[int, Connection] = {}
+        self._peers: dict[int, socket.socket] = {}
         if world_size > 1:
             deadline = time.monotonic() + timeout_s
             if rank == 0:
@@ -69,6 +70,7 @@ class Rendezvous:
             raw, _ = server.accept()
         except TimeoutError as error:
             absent = [r for r in range(1, self.world_size) if r not in self._peers]
+            self.close()
             raise CollectiveTimeoutError(
                 f"rank 0: rendezvous: expected {self.world_size} ranks within {self.timeout_s:g} s, "
                 f"got none of ranks {absent}"
@@ -84,20 +86,22 @@ class Rendezvous:
         except OSError:
             raw.close()
             return
-        self._admit(int.from_bytes(rank, "little"), _connection(raw))
+        self._admit(int.from_bytes(rank, "little"), raw)
 
-    def _admit(self, rank: int, connection: Connection) -> None:
+    def _admit(self, rank: int, raw: socket.socket) -> None:
         """Take in a peer that knows the key, if it is one of those that are still missing."""
         known = rank in self._peers
-        self._peers[rank] = connection
         if known or not 0 < rank < self.world_size:
+            raw.close()
             self.close()
             raise RankFailedError(
                 f"rank 0: rendezvous: expected each of ranks 1 to {self.world_size - 1} once, got rank {rank}"
                 f"{' twice' if known else ''}: give every process its own rank, and all the same world size"
             )
+        _send_small_messages_at_once(raw)
+        self._peers[rank] = raw
 
-    def _connect(self, address: str, port: int, deadline: float) -> Connection:
+    def _connect(self, address: str, port: int, deadline: float) -> socket.socket:
         while True:
             try:
                 raw = socket.create_connection((address, port), timeout=max(0.01, deadline - time.monotonic()))
@@ -114,7 +118,8 @@ class Rendezvous:
         except BaseException:
             raw.close()
             raise
-        return _connection(raw)
+        _send_small_messages_at_once(raw)
+        return raw
 
     def _greet(self, raw: socket.socket, root: str, deadline: float) -> None:
         rank, mine, proof = self.rank.to_bytes(4, "little"), secrets.token_bytes(_NONCE_BYTES), b""
@@ -143,40 +148,49 @@ class Rendezvous:
         """The data of all ranks, in order of rank; blocks."""
         deadline = time.monotonic() + self.timeout_s
         if self.rank != 0:
-            self._send(0, data)
-            return [self._receive(self._peers[0], 0, deadline) for _ in range(self.world_size)]
-        parts = [data] + [self._receive(self._peers[r], r, deadline) for r in range(1, self.world_size)]
+            self._send(0, data, deadline)
+            return [self._receive(0, deadline) for _ in range(self.world_size)]
+        parts = [data] + [self._receive(peer, deadline) for peer in range(1, self.world_size)]
         for peer in self._peers:
             for part in parts:
-                self._send(peer, part)
+                self._send(peer, part, deadline)
         return parts
 
-    def _send(self, peer: int, data: bytes) -> None:
+    def _send(self, peer: int, data: bytes, deadline: float) -> None:
+        raw = self._peers[peer]
+        raw.settimeout(max(0.01, deadline - time.monotonic()))
         try:
-            self._peers[peer].send_bytes(data)
+            raw.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
         except OSError as error:
-            raise RankFailedError(f"rank {self.rank}: rendezvous: expected rank {peer}, which is gone") from error
+            raise self._lost(peer, error) from error
 
-    def _receive(self, connection: Connection, peer: int, deadline: float) -> bytes:
-        name = f"rank {peer}"
+    def _receive(self, peer: int, deadline: float) -> bytes:
+        raw = self._peers[peer]
         try:
-            if not connection.poll(max(0.0, deadline - time.monotonic())):
-                raise CollectiveTimeoutError(
-                    f"rank {self.rank}: rendezvous: expected {name} within {self.timeout_s:g} s, got nothing"
-                )
-            return connection.recv_bytes()
-        except (EOFError, ConnectionError) as error:
-            raise RankFailedError(f"rank {self.rank}: rendezvous: expected {name}, which is gone") from error
+            length = int.from_bytes(_read(raw, _LENGTH_BYTES, deadline), "little")
+            return _read(raw, length, deadline)
+        except OSError as error:
+            raise self._lost(peer, error) from error
+
+    def _lost(self, peer: int, error: OSError) -> CollectiveTimeoutError | RankFailedError:
+        """Close all connections, whose messages can't be told apart any more; the error: the peer is late, or gone."""
+        self.close()
+        expected = f"rank {self.rank}: rendezvous: expected rank {peer}"
+        if isinstance(error, TimeoutError):
+            return CollectiveTimeoutError(f"{expected} within {self.timeout_s:g} s, got nothing")
+        return RankFailedError(f"{expected}, which is gone")
 
     def take_over(self) -> dict[int, Connection]:
         """The connections by rank, to rank 0 or from it; from now on they are the caller's."""
         peers, self._peers = self._peers, {}
-        return peers
+        for raw in peers.values():
+            raw.setblocking(True)
+        return {rank: Connection(raw.detach()) for rank, raw in peers.items()}
 
     def close(self) -> None:
         """Close all connections; idempotent."""
-        for connection in self._peers.values():
-            connection.close()
+        for raw in self._peers.values():
+            raw.close()
         self._peers.clear()
 
 
@@ -186,7 +200,7 @@ def _read(raw: socket.socket, count: int, deadline: float) -> bytes:
     Raises:
         TimeoutError: they are not there in time. ConnectionError: they never will be.
     """
-    data = b""
+    data = bytearray()
     while len(data) < count:
         raw.settimeout(max(0.01, deadline - time.monotonic()))
         part = raw.recv(count - len(data))
@@ -195,13 +209,12 @@ def _read(raw: socket.socket, count: int, deadline: float) -> bytes:
         if time.monotonic() > deadline:
             raise TimeoutError(f"expected {count} bytes, got {len(data)} in time")
         data += part
-    return data
+    return bytes(data)
 
 
-def _connection(raw: socket.socket) -> Connection:
-    raw.setblocking(True)
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each second small message waits 40 ms
-    return Connection(raw.detach())
+def _send_small_messages_at_once(raw: socket.socket) -> None:
+    """Else each second one waits 40 ms."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def free_port(address: str = "127.0.0.1") -> int:
