@@ -15,8 +15,8 @@ import numpy as np
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, plan_offsets
-from minigrad.errors import DtypeError, LayoutError
-from minigrad.nn.parameter import Parameter
+from minigrad.errors import LayoutError
+from minigrad.nn.parameter import Parameter, distinct_parameters
 
 
 class FlatBuffer:
@@ -141,13 +141,11 @@ def flatten(params: Iterable[Parameter]) -> list[FlatBuffer]:
         Each buffer once, ordered by the first of its parameters from the end.
 
     Raises:
-        DtypeError: something other than a Parameter.
+        ArgumentError: params is no iterable. DtypeError: something in it is no Parameter.
     """
-    backwards = list({id(param): param for param in params}.values())[::-1]
+    backwards = distinct_parameters("flatten", params)[::-1]
     groups: dict[tuple[Device, np.dtype[Any]], list[Parameter]] = {}
     for param in backwards:
-        if not isinstance(param, Parameter):
-            raise DtypeError(f"flatten: expected parameters, got {type(param).__name__}")
         if param.flat is None:
             groups.setdefault((param.device, param.dtype), []).append(param)
     for group in groups.values():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from minigrad.autograd import shared_stamp
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, DtypeError
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -82,6 +83,21 @@ class Buffer(_Owned):
         copy = Buffer(self._copied_data(), self.persistent)
         memo[id(self)] = copy
         return copy
+
+
+def distinct_parameters(who: str, params: Iterable[Parameter]) -> list[Parameter]:
+    """Each parameter once, in the order of its first place.
+
+    Raises:
+        ArgumentError: params is no iterable. DtypeError: something in it is no Parameter.
+    """
+    if isinstance(params, Tensor) or not isinstance(params, Iterable):
+        raise ArgumentError(f"{who}: expected an iterable of parameters, got {type(params).__name__}")
+    distinct = list({id(param): param for param in params}.values())
+    for param in distinct:
+        if not isinstance(param, Parameter):
+            raise DtypeError(f"{who}: expected parameters, got {type(param).__name__}")
+    return distinct
 
 
 def zero_parameter(shape: tuple[int, ...], device: Device | str | None, dtype: DtypeLike | None) -> Parameter:

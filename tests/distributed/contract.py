@@ -168,6 +168,10 @@ def refused_before_any_rank_is_asked(comm):
         comm.reduce_scatter(np.empty(2), np.empty(2 * size + 1))
     with pytest.raises(DtypeError, match="one dtype, got float64 and float32"):
         comm.all_gather(np.empty(2 * size), np.empty(2, np.float32))
+    with pytest.raises(ArgumentError, match=f"rank {comm.rank}: empty: expected count to be an integer >= 0, got -1"):
+        comm.empty(-1, np.float32)
+    with pytest.raises(DtypeError, match="expected one of .*, got 'float33'"):
+        comm.empty(3, "float33")
     with pytest.raises(DtypeError, match="JSON data, got set"):
         comm.all_gather_object({1})
     comm.barrier()

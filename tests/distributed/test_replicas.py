@@ -408,6 +408,11 @@ def test_the_function_refuses_wrong_arguments():
         average_gradients([], solo, -1)
     with pytest.raises(DtypeError, match="expected parameters, got Tensor"):
         average_gradients([minigrad.randn(2)], solo, 1)
+    for params in (0.5, minigrad.randn(2)):
+        with pytest.raises(ArgumentError, match="average_gradients: expected an iterable of parameters, got"):
+            average_gradients(params, solo, 1)
+    with pytest.raises(ArgumentError, match="average_gradients: expected a communicator, got NoneType"):
+        average_gradients([], None, 1)
     average_gradients([], solo, 1)
 
     def body(comm):

@@ -247,11 +247,18 @@ def test_each_fault_strikes_once_where_it_fits_first():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ArgumentError, match="an action of delay, drop, .* got 'explode'"):
+    with pytest.raises(ArgumentError, match="action to be one of 'delay', 'drop', .* got 'explode'"):
         Fault("explode", rank=0)
-    for wrong in ({"rank": -1}, {"rank": 0, "delay_s": -1.0}, {"rank": 0, "bit": -1}, {"rank": 0, "step": -1}):
-        with pytest.raises(ArgumentError, match=">= 0, got -1"):
-            Fault("delay", **wrong)
+    for name in ("rank", "delay_s", "bit", "step", "call", "bucket"):
+        for value in (-1, "1", float("nan")):
+            with pytest.raises(ArgumentError, match=f"Fault: expected {name} to be .*, got {value!r}"):
+                Fault("delay", **{"rank": 0, name: value})
+    for name, value in {"kind": "all_reduc", "element": 0.5, "after": 1}.items():
+        with pytest.raises(ArgumentError, match=f"Fault: expected {name} to be .*, got {value!r}"):
+            Fault("delay", **{"rank": 0, name: value})
+    for plan in (3, [3], Fault("nan", rank=0)):
+        with pytest.raises(ArgumentError, match="FaultInjecting: expected a plan of Faults, got"):
+            FaultInjecting(SoloCommunicator(), plan)
     for fault, array, words in [
         (Fault("nan", rank=0), np.zeros(2, np.int64), "a float dtype for nan on rank 0, got int64"),
         (Fault("nan", rank=0, element=2), np.zeros(2), "an element of 2 for nan on rank 0, got 2"),

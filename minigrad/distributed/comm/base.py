@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from minigrad.backend.device import Device, array_module
-from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.arguments import check_counts
 
 DEFAULT_TIMEOUT_S = 300.0
 LAST_CALLS = 3  # of a rank, that are named when it is missing
@@ -165,8 +166,12 @@ class Communicator(Protocol):
     clock: Clock
     timeout_s: float
 
-    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """A 1-D array on which collectives are cheapest: in a shared segment where there is one."""
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
+        """A 1-D array on which collectives are cheapest: in a shared segment where there is one.
+
+        Raises:
+            ArgumentError: count is no integer >= 0. DtypeError: no dtype of a tensor.
+        """
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
         """Overwrite array by its reduction over the ranks; the same bits on all of them.
@@ -280,6 +285,16 @@ def check_array(who: str, rank: int, array: Array) -> None:
             f"rank {rank}: {who}: expected a C-contiguous array, got strides {array.strides} for shape {array.shape}: "
             "use ascontiguousarray"
         )
+
+
+def check_empty(rank: int, count: int, dtype: DtypeLike) -> np.dtype[Any]:
+    """The dtype of an array to make; refuses what is none, and what is no number of elements.
+
+    Raises:
+        ArgumentError: count is no integer >= 0. DtypeError: no dtype of a tensor.
+    """
+    check_counts(f"rank {rank}: empty", 0, count=count)
+    return as_dtype(dtype)
 
 
 def check_reduction(who: str, rank: int, array: Array, op: ReduceOp) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.distributed.comm.base import Communicator, DoneWork, Work
-from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
+from minigrad.distributed.comm.wrappers import KINDS, Call, Make, Wrapper
 from minigrad.errors import ArgumentError, DtypeError, InjectedFaultError
+from minigrad.ops.arguments import as_integer, check_choice, check_counts, check_real, check_switch
 
 Action = Literal["delay", "drop", "corrupt", "nan", "raise", "kill", "reorder"]
 
@@ -33,7 +34,7 @@ class Fault:
         rank: On which rank.
         step: In which step, as counted by `FaultInjecting.next_step`, from 0.
         call: Number of the call within the step, from 0.
-        kind: Name of the collective.
+        kind: Name of the collective, as in `Call`.
         bucket: Number of the bucket, for collectives of gradients.
         delay_s: Seconds.
         element: Which element "corrupt" and "nan" change; -1 is the last.
@@ -41,7 +42,7 @@ class Fault:
         after: Change what this rank gets back, rather than what it sends: only this replica is then wrong.
 
     Raises:
-        ArgumentError: an unknown action, or a negative number.
+        ArgumentError: an unknown action or kind, a negative number, or another type.
     """
 
     action: Action
@@ -56,12 +57,15 @@ class Fault:
     after: bool = False
 
     def __post_init__(self) -> None:
-        if self.action not in get_args(Action):
-            raise ArgumentError(f"Fault: expected an action of {', '.join(get_args(Action))}, got {self.action!r}")
-        for name in ("rank", "step", "call", "bucket", "delay_s", "bit"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ArgumentError(f"Fault: expected {name} >= 0, got {value!r}")
+        check_choice("Fault", get_args(Action), action=self.action)
+        given = {name: getattr(self, name) for name in ("step", "call", "bucket")}
+        counts = {name: value for name, value in given.items() if value is not None}
+        check_counts("Fault", 0, rank=self.rank, bit=self.bit, **counts)
+        as_integer("Fault", "element", self.element)
+        check_real("Fault", 0.0, delay_s=self.delay_s)
+        check_switch("Fault", after=self.after)
+        if self.kind is not None:
+            check_choice("Fault", KINDS, kind=self.kind)
 
     def fits(self, rank: int, step: int, number: int, call: Call) -> bool:
         """Whether it strikes this call."""
@@ -107,7 +111,7 @@ class FaultInjecting(Wrapper):
         kill: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(comm)
-        self._waiting = [fault for fault in plan if fault.rank == comm.rank]
+        self._waiting = [fault for fault in _checked(plan) if fault.rank == comm.rank]
         self._sleep, self._kill = sleep, kill if kill is not None else _kill_process
         self.step, self._number = 0, 0
         self.struck: list[Fault] = []
@@ -152,6 +156,13 @@ class FaultInjecting(Wrapper):
         held, self._held = self._held, []
         for work in held:
             work.release()
+
+
+def _checked(plan: Iterable[Fault]) -> list[Fault]:
+    faults = list(plan) if isinstance(plan, Iterable) else None
+    if faults is None or not all(isinstance(fault, Fault) for fault in faults):
+        raise ArgumentError(f"FaultInjecting: expected a plan of Faults, got {plan!r:.100}")
+    return faults
 
 
 class _HeldWork:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.device import CPU
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import aligned_zeros
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
@@ -30,6 +30,7 @@ from minigrad.distributed.comm.base import (
     Header,
     HostClock,
     check_array,
+    check_empty,
     check_parts,
     check_reduction,
     check_root,
@@ -116,9 +117,9 @@ class MpiCommunicator:
 
     # --------------------------------------------------------------------------------------------------- interface
 
-    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
         """A 1-D array of zeros."""
-        return aligned_zeros(count, dtype)
+        return aligned_zeros(count, check_empty(self.rank, count, dtype))
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> _MpiWork:
         """Overwrite array by its reduction over the ranks."""

@@ -15,10 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from minigrad.backend.device import Device, device_identity, device_of
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import address_of, aligned_zeros
 from minigrad.backend.nccl import BYTE, dtype_code, load_nccl, problem_of
 from minigrad.backend.stream import streams_of
@@ -28,6 +26,7 @@ from minigrad.distributed.comm.base import (
     Header,
     HostClock,
     check_array,
+    check_empty,
     check_parts,
     check_reduction,
     check_root,
@@ -186,10 +185,10 @@ class NcclCommunicator:
 
     # --------------------------------------------------------------------------------------------------- interface
 
-    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
         """A 1-D array of zeros on the device."""
         with self.device.current() as xp:
-            return aligned_zeros(count, dtype, xp)
+            return aligned_zeros(count, check_empty(self.rank, count, dtype), xp)
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> _NcclWork:
         """Overwrite array by its reduction over the ranks."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.device import CPU
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -30,6 +30,7 @@ from minigrad.distributed.comm.base import (
     HostClock,
     Work,
     check_array,
+    check_empty,
     check_parts,
     check_reduction,
     check_root,
@@ -116,12 +117,12 @@ class ShmCommunicator:
 
     # ------------------------------------------------------------------------------------------------ collectives
 
-    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
         """A 1-D array of zeros in shared memory; all ranks call it together. It lasts as long as the communicator."""
-        nbytes = count * np.dtype(dtype).itemsize
-        segment = Segment(self.rank, self.world_size, nbytes, self._exchange)
+        kind = check_empty(self.rank, count, dtype)
+        segment = Segment(self.rank, self.world_size, count * kind.itemsize, self._exchange)
         self._segments.append(segment)
-        return segment.view(self.rank, 0, count, np.dtype(dtype))
+        return segment.view(self.rank, 0, count, kind)
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
         """Overwrite array by its reduction over the ranks."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from minigrad.backend.device import CPU, Device
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import aligned_zeros
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
@@ -15,6 +13,7 @@ from minigrad.distributed.comm.base import (
     DoneWork,
     HostClock,
     check_array,
+    check_empty,
     check_parts,
     check_reduction,
     check_root,
@@ -44,10 +43,10 @@ class SoloCommunicator:
         self.timeout_s = default_timeout_s()
         self._over = ""
 
-    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
         """A 1-D array of zeros on the device."""
         with self.device.current() as xp:
-            return aligned_zeros(count, dtype, xp)
+            return aligned_zeros(count, check_empty(0, count, dtype), xp)
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> DoneWork:
         """Leave the array as it is."""

@@ -11,10 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from minigrad.backend.device import CPU, Device
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import aligned_zeros
 from minigrad.backend.stream import streams_of
 from minigrad.distributed import collectives
@@ -25,6 +23,7 @@ from minigrad.distributed.comm.base import (
     Header,
     HostClock,
     check_array,
+    check_empty,
     check_parts,
     check_reduction,
     check_root,
@@ -202,10 +201,10 @@ class ThreadCommunicator:
         self.world = world
         self._seq = 0
 
-    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
         """A 1-D array of zeros on the device."""
         with self.device.current() as xp:
-            return aligned_zeros(count, dtype, xp)
+            return aligned_zeros(count, check_empty(self.rank, count, dtype), xp)
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> _ThreadWork:
         """Overwrite array by its reduction over the ranks."""

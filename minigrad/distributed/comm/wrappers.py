@@ -7,10 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -23,6 +21,7 @@ from minigrad.distributed.comm.base import (
 )
 
 Make = Callable[[], Any]
+KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Call:
     """A collective as one rank called it.
 
     Attributes:
-        kind: Name of the method.
+        kind: Name of the method, one of KINDS.
         detail: Reduction and layout, or root.
         dtype: Name of the dtype; empty for host data.
         count: Elements of the array that this rank hands in; -1 for host data.
@@ -77,7 +76,7 @@ class Wrapper:
         """
         return make()
 
-    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
         """An array of the inner communicator."""
         return self.inner.empty(count, dtype)
 

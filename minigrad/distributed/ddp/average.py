@@ -8,13 +8,13 @@ import numpy as np
 
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.ddp.buckets import plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
 from minigrad.distributed.ddp.weights import check_samples, scale, weight_of
 from minigrad.errors import UnreducedGradientError
 from minigrad.nn.flat import flatten
-from minigrad.nn.parameter import Parameter
+from minigrad.nn.parameter import Parameter, distinct_parameters
 
 
 def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float) -> None:
@@ -29,7 +29,8 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
             and needs no gradients. Where all have n = 0, gradients stay as they are.
 
     Raises:
-        ArgumentError: n is no such number. DtypeError: params holds something else.
+        ArgumentError: n is no such number, params no iterable, comm no communicator. DtypeError: params holds
+            something else.
         UnreducedGradientError: a rank with n > 0 has no gradient where another has one; on all ranks.
         CollectiveMismatchError: the ranks' parameters differ in number or size.
 
@@ -41,8 +42,9 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
         >>> average_gradients(model.parameters(), SoloCommunicator(), 4)
     """
     samples = check_samples("average_gradients", n)
-    unique = list({id(param): param for param in params}.values())
-    flatten(unique)  # refuses what is no parameter
+    check_communicator("average_gradients", comm)
+    unique = distinct_parameters("average_gradients", params)
+    flatten(unique)
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()
     plan = plan_buckets(layout.entries())
