@@ -12,7 +12,9 @@ from tests.distributed import (
     test_hooks,
     test_join,
     test_replicas,
+    test_samples,
     test_schedules,
+    test_two_wrappers,
 )
 from tests.distributed.mutants import RANKS_S
 
@@ -26,6 +28,9 @@ def suite():
         module.TIMEOUT_S = RANKS_S
         for name in names:
             yield name, getattr(module, name)
+    for before in (test_samples.an_evaluation_that_records, test_samples.gradients_that_are_dropped):
+        yield before.__name__, functools.partial(test_samples.test_only_what_backward_reaches_counts, before)
+    yield "unequal options", functools.partial(test_ddp.test_unequal_options_are_refused_on_all_ranks, "sync", "manual")
     for seed in range(8):
         yield f"schedule {seed}", functools.partial(test_schedules.test_overlapped_equals_serial_bit_for_bit, seed)
 
@@ -37,8 +42,14 @@ OTHERS = {
         "test_no_samples_anywhere_leaves_combined_gradients_and_makes_missing_ones_zero",
         "test_a_rank_whose_loss_reaches_nothing_flushes",
         "test_freezing_alike_makes_a_new_plan_and_freezing_alone_is_an_error",
+        "test_freezing_what_has_accumulated_a_gradient_is_an_error",
         "test_a_replaced_or_moved_parameter_is_noticed",
         "test_a_rank_that_raises_in_backward_stops_the_others",
+    ],
+    test_samples: ["test_forwards_and_their_backwards_in_any_order"],
+    test_two_wrappers: [
+        "test_one_loss_over_two_wrappers_of_equal_plans",
+        "test_another_order_of_wrappers_with_equal_plans_is_an_error",
     ],
     test_join: ["test_dividing_by_the_initial_world_size", "test_throwing_on_all_ranks_together"],
     test_hooks: [

@@ -149,6 +149,28 @@ MUTANTS = {
         "first.buffer, first.start, max(first.stop, last.start), tuple(group)",
     ),
     "unequal replicas are not noticed": ("ddp.agreement", "    if difference:\n", "    if False:\n"),
+    "ranks may differ in their options": ("ddp.agreement", "if value != theirs[name]:", "if False:"),
+    "wrappers of equal plans are told apart by nothing": (
+        "ddp.reducer",
+        'return f"{self._tag} {self.plan.id}"',
+        "return self.plan.id",
+    ),
+    "two wrappers in one backward send as it comes": ("ddp.reducer", " or self._has_company(leaves)", ""),
+    "gradients may stay behind when their parameters are frozen": (
+        "ddp.reducer",
+        "            self._check_frozen()\n",
+        "",
+    ),
+    "a backward counts the forwards that it does not reach": (
+        "ddp.reducer",
+        "after < len(numbers) and numbers[after] < ended",
+        "True",
+    ),
+    "samples of gradients that were dropped count on": (
+        "ddp.reducer",
+        "if self._samples and all(param.grad_array is None for param in self._params):",
+        "if False:",
+    ),
     "a hook's sum is not written back": (
         "ddp.hooks",
         "        self._bucket.unpack(self._wire, self._factor)\n",
