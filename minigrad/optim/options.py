@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minigrad.backend.dtypes import is_integer, is_number
+from minigrad.backend.dtypes import is_number
 from minigrad.errors import ArgumentError
 
 
@@ -23,13 +23,3 @@ def check_within(
     if not fits or (value == low and not low_allowed):
         bracket = "[" if low_allowed else "("
         raise ArgumentError(f"{who}: expected {name} to be a number in {bracket}{low:g}, {high:g}), got {value!r}")
-
-
-def check_count(who: str, name: str, value: Any, low: int = 1) -> None:
-    """Refuse what is no integer of at least low.
-
-    Raises:
-        ArgumentError: it is none.
-    """
-    if not is_integer(value) or value < low:
-        raise ArgumentError(f"{who}: expected {name} to be an integer >= {low}, got {value!r}")

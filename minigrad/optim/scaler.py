@@ -18,11 +18,11 @@ from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.fused.optimizer import GOOD_STEPS, LOSS_SCALE, new_control, settle_step
 from minigrad.errors import AutogradError, DtypeError, StateDictError
-from minigrad.ops.arguments import check_switch
+from minigrad.ops.arguments import as_integer, check_switch
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.options import check_count, check_within
+from minigrad.optim.options import check_within
 from minigrad.tensor import Tensor
 
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
@@ -91,8 +91,8 @@ class GradScaler:
         check_within("GradScaler", "scale", scale, low_allowed=False)
         check_within("GradScaler", "growth_factor", growth_factor, low=1.0, low_allowed=False)
         check_within("GradScaler", "backoff_factor", backoff_factor, high=1.0, low_allowed=False)
-        check_count("GradScaler", "growth_interval", growth_interval)
-        check_count("GradScaler", "_growth_tracker", good_steps, low=0)
+        as_integer("GradScaler", "growth_interval", growth_interval, 1)
+        as_integer("GradScaler", "_growth_tracker", good_steps, 0)
         self.growth_factor, self.backoff_factor = float(growth_factor), float(backoff_factor)
         self.growth_interval = int(growth_interval)
         self._home: Device | None = None  # not known before the first loss or optimizer

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
+from minigrad.ops.arguments import as_integer
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.options import check_count, check_within
+from minigrad.optim.options import check_within
 
 ScheduleLike = Callable[[int], float]
 
@@ -26,7 +27,7 @@ class Schedule:
     """
 
     def __call__(self, step: int) -> float:
-        check_count(type(self).__name__, "step", step, low=0)
+        as_integer(type(self).__name__, "step", step, 0)
         return self.factor(step)
 
     def factor(self, step: int) -> float:
@@ -65,7 +66,7 @@ class StepDecay(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        check_count("StepDecay", "step_size", self.step_size)
+        as_integer("StepDecay", "step_size", self.step_size, 1)
         check_within("StepDecay", "gamma", self.gamma, low_allowed=False)
 
     def factor(self, step: int) -> float:
@@ -123,7 +124,7 @@ class CosineAnnealing(Schedule):
     min_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count("CosineAnnealing", "total_steps", self.total_steps)
+        as_integer("CosineAnnealing", "total_steps", self.total_steps, 1)
         check_within("CosineAnnealing", "min_factor", self.min_factor)
 
     def factor(self, step: int) -> float:
@@ -145,7 +146,7 @@ class LinearRamp(Schedule):
     end_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        check_count("LinearRamp", "total_steps", self.total_steps)
+        as_integer("LinearRamp", "total_steps", self.total_steps, 1)
         check_within("LinearRamp", "start_factor", self.start_factor)
         check_within("LinearRamp", "end_factor", self.end_factor)
 
@@ -194,7 +195,7 @@ def warmup(schedule: ScheduleLike, steps: int, start_factor: float = 1 / 3) -> P
         >>> [warmup(StepDecay(2, gamma=0.5), 2, start_factor=0.5)(step) for step in range(6)]
         [0.5, 0.75, 1.0, 1.0, 0.5, 0.5]
     """
-    check_count("warmup", "steps", steps)
+    as_integer("warmup", "steps", steps, 1)
     check_within("warmup", "start_factor", start_factor)
     return Piecewise((LinearRamp(steps, start_factor), _check_schedule("warmup", schedule)), (steps,))
 
@@ -247,7 +248,7 @@ class LRScheduler:
         if not isinstance(state_dict, dict) or set(state_dict) != {"last_step", "base_lrs"}:
             raise StateDictError(f"{who}: expected a dict with last_step and base_lrs, got {state_dict!r}")
         try:
-            check_count(who, "last_step", state_dict["last_step"], low=0)
+            as_integer(who, "last_step", state_dict["last_step"], 0)
             self._apply(state_dict["last_step"], list(state_dict["base_lrs"]))
         except (ArgumentError, TypeError) as error:
             raise StateDictError(f"{who}: expected values that fit the optimizer, got others: {error}") from error
@@ -278,7 +279,7 @@ def _check_schedule(who: str, schedule: Any) -> ScheduleLike:
 def _check_milestones(who: str, milestones: Any) -> tuple[int, ...]:
     found = tuple(milestones) if isinstance(milestones, Sequence) else (milestones,)
     for milestone in found:
-        check_count(who, "each milestone", milestone)
+        as_integer(who, "each milestone", milestone, 1)
     if any(after <= before for before, after in zip(found, found[1:])):
         raise ArgumentError(f"{who}: expected increasing milestones, got {list(found)}")
     return found
