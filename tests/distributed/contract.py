@@ -104,16 +104,19 @@ def sums_are_added_up_in_the_one_order(comm, dtype):
 
 @contract()
 def all_reduce_of_many_elements(comm):
-    array = comm.empty(4 * 1024 * 1024, np.dtype(np.float32))
-    array[...] = comm.rank + 1
-    comm.all_reduce(array).wait()
-    assert float(array.min()) == float(array.max()) == sum(range(1, comm.world_size + 1))
+    """In memory of the communicator's, and in any other, of which shared memory holds a chunk at a time."""
+    count, size = 4 * 1024 * 1024 + 3, comm.world_size
+    places = np.arange(count, dtype=np.float32) % 1000
+    for array in (comm.empty(count, "float32"), np.empty(count, np.float32)):
+        np.add(places, comm.rank, out=array)
+        comm.all_reduce(array).wait()
+        np.testing.assert_array_equal(array, size * places + sum(range(size)))
 
 
 @contract()
 def broadcast_from_each_root(comm):
     for root in range(comm.world_size):
-        for count in (0, 1, 3, 100_000):
+        for count in (0, 1, 3, 300_001):
             array = np.full(count, float(comm.rank))
             comm.broadcast(array, root).wait()
             assert (array == root).all()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Header
-from minigrad.distributed.comm.board import encode_header
+from minigrad.distributed.comm.board import STAGING_BYTES, encode_header
 
 _ALIGNMENT = 16  # elements: no two ranks write to one cache line
 _BLOCK_BYTES = 128 * 1024  # what is added up is still in the cache when it is copied to the others
@@ -22,17 +24,19 @@ class Place:
         rank: This rank.
 
     Attributes:
-        blocks: For each block of this rank's share of the elements, the views of all ranks.
+        blocks: For each block of this rank's share of the elements, where it is, and the views of all ranks.
     """
 
-    __slots__ = ("views", "blocks", "_name", "_count", "_headers")
+    __slots__ = ("views", "blocks", "_rank", "_share", "_name", "_count", "_headers")
 
     def __init__(self, name: str, count: int, views: list[Array], rank: int) -> None:
-        self.views, self._name, self._count = views, name, count
+        self.views, self._rank, self._name, self._count = views, rank, name, count
         size, ranks = views[0].size, len(views)
         start, stop = (size if r == ranks else size * r // ranks // _ALIGNMENT * _ALIGNMENT for r in (rank, rank + 1))
+        self._share = slice(start, stop)
         step = _BLOCK_BYTES // views[0].dtype.itemsize
-        self.blocks = [[view[i : min(i + step, stop)] for view in views] for i in range(start, stop, step)]
+        parts = [slice(i, min(i + step, stop)) for i in range(start, stop, step)]
+        self.blocks = [(part, [view[part] for view in views]) for part in parts]
         self._headers: dict[tuple[str, str], bytes] = {}
 
     def header(self, kind: str, detail: str) -> bytes:
@@ -44,7 +48,33 @@ class Place:
             self._headers[kind, detail] = header
         return header
 
-    def reduce(self, op: ReduceOp) -> None:
-        """Reduce this rank's share of the elements, in the arrays of all ranks."""
-        for block in self.blocks:
+    def reduce(self, op: ReduceOp, mine: Array | None = None) -> None:
+        """Reduce this rank's share of the elements, in the arrays of all ranks.
+
+        Args:
+            mine: An array that stands for this rank's view; see `give`.
+        """
+        for part, block in self.blocks:
+            if mine is not None:
+                block = [*block[: self._rank], mine[part], *block[self._rank + 1 :]]
             collectives.all_reduce(block, op)
+
+    def give(self, mine: Array) -> None:
+        """Copy into this rank's view what the other ranks reduce: all but its own share."""
+        _copy_around(self._share, mine, self.views[self._rank])
+
+    def take(self, mine: Array) -> None:
+        """Copy from this rank's view what the other ranks have reduced."""
+        _copy_around(self._share, self.views[self._rank], mine)
+
+
+def _copy_around(share: slice, source: Array, target: Array) -> None:
+    target[: share.start] = source[: share.start]
+    target[share.stop :] = source[share.stop :]
+
+
+def chunks(flat: Array) -> Iterator[tuple[int, Array]]:
+    """Start and elements of each chunk that fits into the staging area; one empty chunk of an empty array."""
+    step = STAGING_BYTES // flat.dtype.itemsize
+    for start in range(0, max(flat.size, 1), step):
+        yield start, flat[start : start + step]

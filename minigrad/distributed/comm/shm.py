@@ -11,11 +11,12 @@ Only the order of stores matters between ranks: data first, then the counter. x8
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ from minigrad.distributed.comm.base import (
     encode_object,
     incomplete,
 )
-from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, STAGING_BYTES, Board, encode_header
-from minigrad.distributed.comm.place import Place
+from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
+from minigrad.distributed.comm.place import Place, chunks
 from minigrad.distributed.comm.segment import Segment
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
 
@@ -128,8 +129,7 @@ class ShmCommunicator:
         """Overwrite array by its reduction over the ranks."""
         check_array("all_reduce", self.rank, array)
         check_reduction("all_reduce", self.rank, array, op)
-        detail = f"{op.name} {layout}" if layout else op.name
-        return self._in_place("all_reduce", detail, array, lambda place: place.reduce(op))
+        return self._reduce("all_reduce", f"{op.name} {layout}" if layout else op.name, array, op)
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
@@ -140,7 +140,14 @@ class ShmCommunicator:
             if self.rank != root:
                 place.views[self.rank][...] = place.views[root]
 
-        return self._in_place("broadcast", f"root {root}", array, copy)
+        detail, flat = f"root {root}", array.reshape(-1)
+        near = self._near("broadcast", detail, array, copy)
+        if near is not None:
+            return near
+        for start, part in chunks(flat):
+            self._staged("broadcast", detail, start, part, flat.size, copy)
+            part[...] = self._chunk_place(start, part, flat.size).views[self.rank]
+        return DoneWork()
 
     def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Overwrite output by this rank's part of the reduction of source; blocks."""
@@ -149,7 +156,7 @@ class ShmCommunicator:
         check_reduction("reduce_scatter", self.rank, source, op)
         check_parts("reduce_scatter", self.rank, source, output, self.world_size)
         whole = source.copy()
-        self._in_place("reduce_scatter", op.name, whole, lambda place: place.reduce(op)).wait()
+        self._reduce("reduce_scatter", op.name, whole, op).wait()
         output[...] = whole.reshape(self.world_size, -1)[self.rank].reshape(output.shape)
         return DoneWork()
 
@@ -160,7 +167,7 @@ class ShmCommunicator:
         check_parts("all_gather", self.rank, output, source, self.world_size)
         rows = output.reshape(self.world_size, -1)
         flat = source.reshape(-1)
-        for start, part in _chunks(flat):
+        for start, part in chunks(flat):
 
             def copy(place: Place, start: int = start, size: int = part.size) -> None:
                 for row, view in zip(rows, place.views):
@@ -174,7 +181,7 @@ class ShmCommunicator:
         data = np.frombuffer(encode_object("all_gather_object", self.rank, value), np.uint8)
         sizes = np.zeros(self.world_size, np.int64)
         sizes[self.rank] = data.size
-        self._in_place("all_gather_object", "", sizes, lambda place: place.reduce(ReduceOp.SUM)).wait()
+        self._reduce("all_gather_object", "", sizes, ReduceOp.SUM).wait()
         padded = np.zeros(max(sizes.tolist()), np.uint8)
         padded[: data.size] = data
         gathered = np.empty(self.world_size * padded.size, np.uint8)
@@ -202,18 +209,25 @@ class ShmCommunicator:
 
     # ------------------------------------------------------------------------------------------------------ places
 
-    def _in_place(self, kind: str, detail: str, array: Array, execute: Execute) -> Work:
-        """Post an operation on arrays that lie alike on all ranks: in a segment, in the slot, or in chunks."""
+    def _reduce(self, kind: str, detail: str, array: Array, op: ReduceOp) -> Work:
+        """Post the reduction of arrays, or carry it out where they need the staging area."""
+        near = self._near(kind, detail, array, lambda place: place.reduce(op))
+        if near is not None:
+            return near
+        flat = array.reshape(-1)
+        for start, part in chunks(flat):
+            place = self._chunk_place(start, part, flat.size)
+            place.give(part)
+            self._post(place.header(kind, detail), functools.partial(place.reduce, op, part)).wait()
+            place.take(part)
+        return DoneWork()
+
+    def _near(self, kind: str, detail: str, array: Array, execute: Execute) -> Work | None:
+        """Post an operation on arrays that lie in a segment or fit into the slot; None for others."""
         place = self._segment_place(array)
         if place is not None:
             return self._post(place.header(kind, detail), lambda: execute(place))
-        if array.nbytes <= INLINE_BYTES:
-            return self._inline(kind, detail, array, execute)
-        flat = array.reshape(-1)
-        for start, part in _chunks(flat):
-            self._staged(kind, detail, start, part, flat.size, execute)
-            part[...] = self._chunk_place(start, part, flat.size).views[self.rank]
-        return DoneWork()
+        return self._inline(kind, detail, array, execute) if array.nbytes <= INLINE_BYTES else None
 
     def _inline(self, kind: str, detail: str, array: Array, execute: Execute) -> Work:
         self._make_room()
@@ -370,10 +384,3 @@ class ShmCommunicator:
 
 def _nothing() -> None:
     """A rank's share of a barrier."""
-
-
-def _chunks(flat: Array) -> Iterator[tuple[int, Array]]:
-    """Start and elements of each chunk that fits into the staging area; one empty chunk of an empty array."""
-    step = STAGING_BYTES // flat.dtype.itemsize
-    for start in range(0, max(flat.size, 1), step):
-        yield start, flat[start : start + step]
