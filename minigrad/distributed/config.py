@@ -21,6 +21,7 @@ class DdpConfig:
     Attributes:
         speed_hint: What is known of the devices before any is measured: (slow_rank, ratio), where every other device
             is `ratio` >= 1 times as fast as that one; or a mapping from rank to speed > 0. Measurements correct it.
+            One device alone looks at none.
         overhead_target: El Che's: the time of a reduction over that of the computing before it, in [0.01, 0.5]; None
             means 0.10.
         max_anchor: El Che's: batches of the slowest device between two reductions. None lets El Che find them, 0 turns

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minigrad.autograd import is_grad_enabled
@@ -68,7 +68,10 @@ class DistributedState:
     combined: bool = False
 
     def __post_init__(self) -> None:
-        self.balance = Balance.start(self.world_size, self.config.balance_config())
+        options = self.config.balance_config()
+        if self.world_size == 1:
+            options = replace(options, speed_hint=None)  # there is nothing to compare with
+        self.balance = Balance.start(self.world_size, options)
         self.ema_throughput = [0.0] * self.world_size
         self.ddp = Ddp.wrap(self.replicas, self.devices, collectives=self.group.collectives)
         self.active: dict[int, int] = {}  # samples of each replica that took part in the last forward
@@ -97,6 +100,11 @@ class DistributedState:
     def world_size(self) -> int:
         """Number of devices."""
         return len(self.replicas)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether gradients need the other replicas'; no wrapper can combine them then."""
+        return self.world_size > 1
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -197,6 +205,8 @@ class DistributedState:
 
     def begin(self, leaves: list[Any]) -> None:
         """A backward begins; see `BackwardListener`."""
+        if not self._in_batch:
+            self._look_for_gradients()
         if self.combined:
             raise AutogradError(
                 "Graph: expected step() or zero_grad() once gradients are combined, got another backward"
@@ -217,6 +227,7 @@ class DistributedState:
 
     def backward_batch(self, batch: Any, loss_fn: LossFn) -> Tensor:
         """Forward, loss and backward of a batch; see `Graph.backward_batch`."""
+        self._look_for_gradients()
         self._in_batch = True
         try:
             return self._run_window(batch, loss_fn) if isinstance(batch, Window) else self._run_batch(batch, loss_fn)
@@ -235,12 +246,14 @@ class DistributedState:
         """Whole batches on each device, in turns so that devices work side by side; the mean loss over all samples."""
         sizes = [[self.count_shard(rank, batch) for batch in each] for rank, each in enumerate(window.batches)]
         total = sum(map(sum, sizes))
+        if not total:
+            raise ArgumentError("Graph.backward_batch: expected batches with samples, got none")
         self._begin_pass([sum(each) for each in sizes], window.counts)
         self.last_el_che_counts = window.counts
         mean = None
         for turn in range(max(window.counts)):
             for rank, batches in enumerate(window.batches):
-                if turn < len(batches):
+                if turn < len(batches) and sizes[rank][turn]:
                     part = self._run_whole(rank, batches[turn], sizes[rank][turn], total, loss_fn)
                     mean = part if mean is None else mean + part
         assert mean is not None
@@ -316,6 +329,11 @@ class DistributedState:
             raise AutogradError("Graph: expected gradients to combine, got those that are: call step() or zero_grad()")
         reduce()
         self.combined = True
+
+    def _look_for_gradients(self) -> None:
+        """Somebody else may have dropped them, such as an optimizer's zero_grad."""
+        if (self._kind or self.combined) and all(param.grad_array is None for param in self._params):
+            self.forget()
 
     def forget(self) -> None:
         """There are no gradients any more."""

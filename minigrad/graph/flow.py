@@ -154,7 +154,7 @@ class FlowBuilder:
         else:
             draft.tag = name
 
-    def using(self, *tags: str, **named: str) -> FlowBuilder:
+    def using(self, /, *tags: str, **named: str) -> FlowBuilder:
         """Give the newest module tagged outputs, or inputs, as keyword arguments.
 
         Args:

@@ -13,12 +13,14 @@ from minigrad.backend.timer import timer_of
 from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
 from minigrad.graph import checkpoint, render
+from minigrad.graph.distribute import DistributedState
 from minigrad.graph.plan import Plan
 from minigrad.graph.profile import NodeTime, Profiler, TimerMaker
 from minigrad.graph.setup import Devices, group_of, make_state, summary
 from minigrad.graph.trainable import MakeOptimizer, Trainable
 from minigrad.nn.module import Module
 from minigrad.nn.state import IncompatibleKeys
+from minigrad.ops.arguments import check_switch
 
 Self = TypeVar("Self", bound="Graph")
 
@@ -89,7 +91,7 @@ class Graph(Trainable):
         Raises:
             ArgumentError: there is no such tag, or was no forward.
         """
-        where, _, tag = path.rpartition(".")
+        where, _, tag = str(path).rpartition(".")
         graph = self.subgraph(where)
         tags = [node.tag for node in graph.plan.nodes if node.tag is not None]
         if tag not in tags:
@@ -111,9 +113,17 @@ class Graph(Trainable):
     def attach(self, *others: Graph) -> None:
         """Let graphs of the same structure be replicas: what changes this graph's state changes theirs.
 
+        That is for those who combine gradients and step themselves; `distribute` attaches what it needs.
+
         Raises:
-            ArgumentError: one that is no Graph, is this one, or has another structure.
+            ArgumentError: one that is no Graph, is this one, or has another structure; or the graph trains itself
+                already, on the devices that it has.
         """
+        if self.distributed is not None:
+            raise ArgumentError(f"{self._who()}.attach: expected a graph that does not train yet, got one that does")
+        self._attach(others)
+
+    def _attach(self, others: tuple[Graph, ...]) -> None:
         for rank, other in enumerate(others, len(self.replicas)):
             if not isinstance(other, Graph) or any(other is known for known in self.replicas):
                 raise ArgumentError(f"{self._who()}.attach: expected another Graph as replica {rank}, got {other!r}")
@@ -134,17 +144,20 @@ class Graph(Trainable):
     ) -> None:
         """Train on several devices from now on: this graph on the first, and a replica on each other one.
 
-        The replicas take over this graph's values. Whatever is done to the graph is done to all of them.
+        The replicas take over this graph's values, modes, and what of it is frozen or measured. Whatever is done to
+        the graph is done to all of them.
 
         Args:
-            builder: builder(device) makes a graph of the same structure there; `graph.replicate` does.
+            builder: builder(device) makes a graph of the same structure there; `graph.replicate` does. It is not
+                called for the first device.
             devices: The graph's own device first. Only the CPU may be named more than once. By default every GPU where
                 the graph lives on one, else its own device. Or a `DeviceGroup`, such as `simulate.SimulatedDevices`.
             config: See `DdpConfig`.
             el_che: Whether each device runs several whole batches between two reductions; None: where they differ.
+                One device alone never does.
 
         Raises:
-            ArgumentError: it is distributed already, or has stepped; or options that contradict each other.
+            ArgumentError: it is distributed already, or has stepped; wrong options, or some that contradict others.
             DeviceError: the graph, or a replica, is not on its device.
             ReplicaMismatchError: a replica differs.
         """
@@ -156,14 +169,13 @@ class Graph(Trainable):
         group = group_of(devices, self.first_device())
         state = make_state(self, builder, group, config if config is not None else DdpConfig(), el_che)
         try:
-            self.attach(*state.replicas[1:])  # type: ignore[arg-type]
+            self._attach(state.replicas[1:])  # type: ignore[arg-type]
             state.sync_params()
             self._adopt(state)
         except BaseException:
             state.detach()
             self._others = ()
             raise
-        self.train(self.training)
 
     def set_up(
         self,
@@ -175,10 +187,18 @@ class Graph(Trainable):
     ) -> None:
         """Distribute, set the optimizer, go to training mode, and say on stderr on what; see `Trainer.setup_with`."""
         config, group = config if config is not None else DdpConfig(), group_of(devices, self.first_device())
+        self.set_optimizer(optimizer)  # first: where it is refused, nothing has happened
         self.distribute(builder, group, config=config, el_che=el_che)
-        self.set_optimizer(optimizer)
         self.train()
         print(f"{self._who()}: {summary(group, config, el_che)}", file=sys.stderr)
+
+    def _prepared(self, needs_optimizer: bool = False) -> DistributedState:
+        if self._others and self.distributed is None:
+            raise ArgumentError(
+                f"{self._who()}: expected distribute() for training with replicas, got some that were attached: "
+                "combine and step those yourself"
+            )
+        return super()._prepared(needs_optimizer)
 
     def graph(self) -> Graph:
         """This graph: so it can be passed where something that has a graph is asked for."""
@@ -265,7 +285,9 @@ class Graph(Trainable):
         Raises:
             StateDictError: another structure, or no checkpoint of a graph; the graph is as before.
             FileNotFoundError: there is no file.
+            ArgumentError: strict is no bool, or there is no sub-graph at that path.
         """
+        check_switch("load_checkpoint", strict=strict)
         return checkpoint.load([graph.subgraph(path) for graph in self.replicas], file, strict)
 
     # -------------------------------------------------------------------------------------------- looking at it

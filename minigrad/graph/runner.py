@@ -81,7 +81,7 @@ class PlanModule(Module):
 
     # ----------------------------------------------------------------------------------------------------- running
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, /, *inputs: Any, **named: Any) -> Any:
         """The output, for inputs by position in the order of `input_names`, or by name.
 
         Raises:
@@ -183,6 +183,15 @@ class PlanModule(Module):
     def tagged_values(self) -> dict[str, Any]:
         """What the last forward computed at every tag of this graph; empty where there was none."""
         return dict(self._tagged)
+
+    def follow(self, other: PlanModule) -> None:
+        """Be in the modes of a graph of the same structure, freeze what it has frozen, measure where it does."""
+        for mine, theirs in zip(self.modules(), other.modules()):
+            mine.training = theirs.training
+            if isinstance(mine, PlanModule) and isinstance(theirs, PlanModule):
+                mine._profilers = [profiler.fresh() for profiler in theirs._profilers]
+        for param, known in zip(self.parameters(), other.parameters()):
+            param.requires_grad_(known.requires_grad)
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         """The same plan, modules of its own, no values and no timings."""

@@ -12,6 +12,7 @@ from minigrad.distributed.ddp.group import DeviceGroup, LocalDevices
 from minigrad.errors import ArgumentError
 from minigrad.graph.distribute import DistributedState
 from minigrad.graph.runner import PlanModule
+from minigrad.nn.module import Module
 
 Devices = Sequence[Device | str] | DeviceGroup
 
@@ -21,9 +22,9 @@ def group_of(devices: Devices | None, home: Device) -> DeviceGroup:
     if devices is None:
         gpus = [] if home.type == "cpu" else [device for device in available_devices() if device.type != "cpu"]
         return LocalDevices([home, *(gpu for gpu in gpus if gpu != home)])
-    if isinstance(devices, (Sequence, Device)):
-        return LocalDevices(devices)
-    return devices
+    if isinstance(devices, DeviceGroup):
+        return devices
+    return LocalDevices(devices)
 
 
 def decide_el_che(group: DeviceGroup, config: DdpConfig, el_che: bool | None) -> tuple[bool, str]:
@@ -32,7 +33,7 @@ def decide_el_che(group: DeviceGroup, config: DdpConfig, el_che: bool | None) ->
     Raises:
         ArgumentError: options that contradict each other.
     """
-    if el_che not in (None, True, False):
+    if el_che is not None and el_che is not True and el_che is not False:
         raise ArgumentError(f"el_che: expected None, True or False, got {el_che!r}")
     tuned = config.overhead_target is not None or bool(config.max_anchor)
     if el_che is False and tuned:
@@ -78,6 +79,12 @@ def make_state(
     el_che: bool | None,
 ) -> DistributedState:
     """Replicas for all devices but the first, in one state."""
+    if not callable(builder) or isinstance(builder, Module):
+        raise ArgumentError(
+            f"distribute: expected a function from a device to a graph as builder, got {type(builder).__name__}"
+        )
+    if not isinstance(config, DdpConfig):
+        raise ArgumentError(f"distribute: expected a DdpConfig, got {type(config).__name__}")
     on, _ = decide_el_che(group, config, el_che)
     cadence = ElChe.start(len(group.devices), config.cadence_config()) if on else None
     others = []
@@ -88,6 +95,7 @@ def make_state(
             raise ArgumentError(
                 f"distribute: expected builder(device) to return a Graph, got {type(other).__name__} for {device}"
             )
+        other.follow(graph)
         others.append(other)
     return DistributedState((graph, *others), group, config, cadence)
 

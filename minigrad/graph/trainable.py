@@ -64,6 +64,8 @@ class Trainable(PlanModule):
     def set_scheduler(self, schedule: ScheduleLike) -> None:
         """Let the learning rate of every replica follow a schedule: its base rate times schedule(step).
 
+        Another call begins again at step 0, with the same base rate.
+
         Raises:
             ArgumentError: it is no function.
         """
@@ -101,17 +103,17 @@ class Trainable(PlanModule):
                 )
         if not loaders:
             raise ArgumentError(f"{self._who()}.set_data_loader: expected a loader, or one a device, got none")
-        self._training.loaders = loaders
         if self._training.is_distributed:
-            self._check_loaders()
+            self._check_loaders(loaders, self._training.state)
+        self._training.loaders = loaders
 
-    def _check_loaders(self) -> None:
+    def _check_loaders(self, loaders: Sequence[Any], state: DistributedState | None) -> None:
         """What the loaders and the devices have to do with each other."""
-        loaders, state = self._training.loaders, self._training.state
-        if len(loaders) > 1 and len(loaders) != self.world_size:
+        number = 1 if state is None else state.world_size
+        if len(loaders) > 1 and len(loaders) != number:
             raise ArgumentError(
-                f"{self._who()}.set_data_loader: expected one loader, or one for each of {self.world_size} device(s), "
-                f"got {len(loaders)}"
+                f"{self._who()}.set_data_loader: expected one loader, or one for each of {number} device(s), got "
+                f"{len(loaders)}"
             )
         if len(loaders) > 1 and state is not None and state.el_che is None:
             given = [name for name in ("speed_hint", "min_ratio") if getattr(state.config, name) is not None]
@@ -123,7 +125,7 @@ class Trainable(PlanModule):
 
     # --------------------------------------------------------------------------------------------------- running
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, /, *inputs: Any, **named: Any) -> Any:
         """The output, for inputs by position in the order of `input_names`, or by name.
 
         On several devices each replica computes a part of the rows, and the outputs are put together in their order.
@@ -136,6 +138,11 @@ class Trainable(PlanModule):
         values = bind(self._who(), self.input_names, inputs, named)
         state = self._training.state
         if state is None or state.alone:
+            if state is not None and 0 not in state.active:
+                raise ArgumentError(
+                    f"{self._who()}: expected loss_fn(model, batch) to call the model that it is given, a replica on "
+                    "another device, got a call of this graph"
+                )
             return self.run(values)
         self._refuse_parts(state)
         return state.forward(values)
@@ -214,10 +221,12 @@ class Trainable(PlanModule):
                 read from it since.
         """
         check_integer(f"{self._who()}.epoch", "number", number, 0)
-        loaders, state = self._training.loaders, self._prepared()
+        loaders, state = self._training.loaders, self._training.state
         if not loaders:
             raise ArgumentError(f"{self._who()}.epoch: expected a loader, got none: call set_data_loader")
-        if state.el_che is not None and self._training.loss_fn is None:
+        self._check_loaders(loaders, state)
+        el_che = state is not None and state.el_che is not None
+        if el_che and self._training.loss_fn is None:
             raise ArgumentError(
                 f"{self._who()}.epoch: expected a loss function, since El Che runs backward after each of several "
                 "batches, got none: call set_loss_fn, or set el_che=False"
@@ -226,9 +235,9 @@ class Trainable(PlanModule):
             set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(number)
-        if state.el_che is not None:
-            return _checked_at_the_end(_windows(state, loaders))
-        return _checked_at_the_end(iter(loaders[0]) if len(loaders) == 1 else _sharded(state, loaders))
+        if state is None or (len(loaders) == 1 and not el_che):
+            return _checked_at_the_end(iter(loaders[0]))
+        return _checked_at_the_end(_windows(state, loaders) if el_che else _sharded(state, loaders))
 
     # --------------------------------------------------------------------------------------------------- looking
 
@@ -269,7 +278,7 @@ class Trainable(PlanModule):
 
     @property
     def distributed(self) -> DistributedState | None:
-        """What holds the replicas together; None before the first of `distribute`, `epoch` and `step`."""
+        """What holds the replicas together; None before the first of `distribute`, `backward_batch`, `step`."""
         return self._training.state
 
     @property
@@ -286,10 +295,10 @@ class Trainable(PlanModule):
     def _adopt(self, state: DistributedState) -> None:
         """Train with these replicas from now on."""
         training = self._training
+        self._check_loaders(training.loaders, state)
         if training.state is not None:
             training.state.detach()
         training.state, training.is_distributed, training.made = state, True, []
-        self._check_loaders()
 
     def _prepared(self, needs_optimizer: bool = False) -> DistributedState:
         """The replicas, which are this graph alone where it was not distributed, with the optimizers asked for."""
@@ -315,6 +324,9 @@ class Trainable(PlanModule):
                     f"{self._who()}.set_optimizer: expected the function to make an Optimizer, got "
                     f"{type(optimizer).__name__}"
                 )
+        for scheduler in state.schedulers:  # the next one begins where this one did
+            for group, rate in zip(scheduler.optimizer.param_groups, scheduler.base_lrs):
+                group["lr"] = rate
         schedule = training.schedule
         state.schedulers = [] if schedule is None else [LRScheduler(each, schedule) for each in state.optimizers]
 

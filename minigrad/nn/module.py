@@ -54,7 +54,7 @@ class Module(ModuleTree):
 
     # --------------------------------------------------------------------------------------------------- running
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` with the hooks around it."""
         if self._forward_hooks or self._forward_pre_hooks:
             return self._call_with_hooks(args, kwargs)

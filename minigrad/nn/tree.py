@@ -176,6 +176,8 @@ class ModuleTree:
         Raises:
             ArgumentError: there is none; the names at that level are listed.
         """
+        if not isinstance(target, str):
+            raise ArgumentError(f"{self._who()}: expected the dotted name of a module, got {target!r:.100}")
         module = cast("Module", self)
         for name in target.split(".") if target else ():
             child = module._modules.get(name)

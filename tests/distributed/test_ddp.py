@@ -664,7 +664,7 @@ def test_wrong_arguments():
         DDP(DDP(Mlp(0), solo), solo)
     module = Mlp(0)
     ddp = DistributedDataParallel(module, solo)
-    with pytest.raises(ArgumentError, match="no wrapper reduces yet"):
+    with pytest.raises(ArgumentError, match="nothing reduces yet"):
         DDP(module, solo)
     assert ddp.unwrap() is module
     DDP(module, solo)

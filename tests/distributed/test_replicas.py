@@ -289,7 +289,7 @@ def test_what_cannot_be_wrapped():
         ([one, 3], ["cpu", "cpu"], "got int as replica 1"),
         ([one, one], ["cpu", "cpu"], "got one w1 in replicas 0 and 1"),
         ([one, tied], ["cpu", "cpu"], "got one w2 in replicas 0 and 1"),
-        ([wrapped], ["cpu"], "one does in replica 0: unwrap"),
+        ([wrapped], ["cpu"], "replica 0: expected parameters that nothing reduces yet"),
         ([frozen], ["cpu"], "requires grad, got none in Mlp"),
         ([Mlp(0), Mlp(1)], ["cuda:0", "cuda:0"], "each GPU once, got cuda:0, cuda:0"),
     ]:

@@ -41,6 +41,15 @@ def replica(device):
     return make_graph(seed=99, device=device)
 
 
+def graph_on(world_size, **options):
+    """A graph on so many replicas, ready to train."""
+    graph = make_graph()
+    graph.distribute(replica, ["cpu"] * world_size, **options)
+    graph.set_optimizer(OPTIMIZERS["sgd"])
+    graph.set_loss_fn(loss_fn)
+    return graph
+
+
 def make_batch(samples, seed=0, device=None, dtype=np.float64):
     """(x, mask, target), targets in an order that tells rows apart."""
     rng = np.random.default_rng(seed)

@@ -1,22 +1,21 @@
 """A distributed graph: options in any order, state on every replica, decisions from what the devices needed."""
 
-import copy
-
 import numpy as np
 import pytest
 
 import minigrad
-from minigrad import FlowBuilder, nn, optim
+from minigrad import FlowBuilder, nn
 from minigrad.backend.timer import HostTimer
 from minigrad.data import ArrayDataset, DataLoader
 from minigrad.distributed import DdpConfig, LocalDevices
 from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices
-from minigrad.errors import ArgumentError, AutogradError, DeviceError, ReplicaMismatchError, ShapeError
+from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, ShapeError
 from minigrad.graph.stopwatch import boundary
 from tests.train.graphs import (
     OPTIMIZERS,
     assert_trained,
     cut,
+    graph_on,
     loss_fn,
     make_batch,
     make_graph,
@@ -26,139 +25,6 @@ from tests.train.graphs import (
 )
 
 SGD = OPTIMIZERS["sgd"]
-
-
-def graph_on(world_size, **options):
-    graph = make_graph()
-    graph.distribute(replica, ["cpu"] * world_size, **options)
-    graph.set_optimizer(SGD)
-    graph.set_loss_fn(loss_fn)
-    return graph
-
-
-# --------------------------------------------------------------------------------------------------- order of calls
-
-CALLS = {
-    "distribute": lambda graph: graph.distribute(replica, ["cpu", "cpu"], config=DdpConfig(max_grad_norm=0.5)),
-    "optimizer": lambda graph: graph.set_optimizer(lambda params: optim.SGD(params, lr=0.1)),
-    "scheduler": lambda graph: graph.set_scheduler(optim.StepDecay(2, gamma=0.5)),
-    "loss": lambda graph: graph.set_loss_fn(loss_fn),
-    "loader": lambda graph: graph.set_data_loader([make_batch(5, seed) for seed in range(5)]),
-}
-
-
-@pytest.mark.parametrize("first", list(CALLS))
-def test_options_may_come_in_any_order(first):
-    results = []
-    for order in (list(CALLS), [first, *(name for name in reversed(CALLS) if name != first)]):
-        graph = make_graph()
-        for name in order:
-            CALLS[name](graph)
-        for batch in graph.epoch(0):
-            graph.backward_batch(batch)
-            graph.step()
-        assert [optimizer.param_groups[0]["lr"] for optimizer in graph.optimizers] == [0.025, 0.025]
-        results.append(values(graph))
-    assert all((a == b).all() for a, b in zip(*results))
-    assert any((a != b).any() for a, b in zip(results[0], values(make_graph())))
-
-
-def test_the_same_loop_trains_a_graph_that_was_not_distributed():
-    graph, batches = make_graph(), [make_batch(4, seed) for seed in range(3)]
-    assert (graph.world_size, graph.chunk_ratios, graph.shard_sizes, graph.throughput) == (1, (1.0,), (), (0.0,))
-    assert graph.devices == (minigrad.Device("cpu"),) and not graph.has_el_che and graph.distributed is None
-    graph.set_data_loader(batches)
-    graph.set_optimizer(SGD)
-    for batch in graph.epoch(0):
-        loss_fn(graph, batch).backward()
-        graph.step()
-    assert_trained(graph, trained_alone(batches, SGD), 0.0)
-
-
-def test_what_is_missing_is_named():
-    graph = make_graph()
-    with pytest.raises(ArgumentError, match="step: expected an optimizer, got none: call set_optimizer"):
-        graph.step()
-    with pytest.raises(ArgumentError, match="expected a loader, got none: call set_data_loader"):
-        graph.epoch(0)
-    with pytest.raises(ArgumentError, match="expected a loss function, got none: call set_loss_fn"):
-        graph.backward_batch(make_batch(3))
-    graph.set_optimizer(SGD)
-    with pytest.raises(AutogradError, match=r"step: expected gradients, got none: call backward\(\) first"):
-        graph.step()
-
-
-def test_wrong_options():
-    graph = make_graph()
-    for call, message in [
-        (lambda: graph.set_optimizer(SGD(list(graph.parameters()))), "set_optimizer: expected a function .* got SGD"),
-        (lambda: graph.set_scheduler(0.1), "set_scheduler: expected a function"),
-        (lambda: graph.set_loss_fn(None), "set_loss_fn: expected a function"),
-        (lambda: graph.set_data_loader(), "expected a loader, or one a device, got none"),
-        (lambda: graph.set_data_loader(iter([])), "iterated over in every epoch, got list_iterator"),
-        (lambda: graph.epoch(-1), "number"),
-        (lambda: graph.distribute(replica, []), "expected a list of at least one device"),
-        (lambda: graph.distribute(replica, "cpu"), "expected a list of at least one device"),
-        (lambda: graph.distribute(lambda device: nn.Linear(3, 2), ["cpu"] * 2), "to return a Graph, got Linear"),
-        (lambda: graph.distribute(lambda device: graph, ["cpu"] * 2), "replicas of their own"),
-        (lambda: graph.distribute(replica, ["cpu"] * 2, el_che="yes"), "None, True or False, got 'yes'"),
-        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(speed_hint=(5, 2.0))), "rank"),
-        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(min_ratio=0.6)), "min_ratio"),
-        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(max_anchor=3)), "max_anchor without El Che"),
-    ]:
-        with pytest.raises(ArgumentError, match=message):
-            call()
-    assert graph.replicas == (graph,) and graph.distributed is None
-    graph.set_optimizer(lambda params: "nothing")
-    with pytest.raises(ArgumentError, match="to make an Optimizer, got str"):
-        graph.step()
-
-
-def test_a_graph_is_distributed_once_and_before_it_steps():
-    graph = graph_on(2)
-    with pytest.raises(ArgumentError, match="distribute: expected to be called once, before the first"):
-        graph.distribute(replica, ["cpu", "cpu"])
-    stepped = make_graph()
-    stepped.set_optimizer(SGD)
-    stepped.set_loss_fn(loss_fn)
-    stepped.backward_batch(make_batch(3))
-    stepped.step()
-    with pytest.raises(ArgumentError, match="before the first step"):
-        stepped.distribute(replica, ["cpu", "cpu"])
-    asked = make_graph()
-    asked.set_optimizer(SGD)
-    assert len(asked.optimizers) == 1  # before it is distributed
-    asked.distribute(replica, ["cpu", "cpu"])
-    assert len(asked.optimizers) == 2
-    loss_fn(asked, make_batch(3)).backward()
-    asked.step()
-    assert_trained(asked, trained_alone([make_batch(3)], SGD))
-
-
-def test_replicas_that_differ_are_named():
-    def wider(device):
-        return FlowBuilder.from_(nn.Linear(3, 5)).build()
-
-    def untagged(device):
-        return FlowBuilder.from_(nn.Linear(3, 4)).through(nn.Tanh()).build()
-
-    graph = FlowBuilder.from_(nn.Linear(3, 4)).build()
-    with pytest.raises(ReplicaMismatchError, match=r"linear_0.weight' float32 \(4, 3\) on rank 0 and .* \(5, 3\)"):
-        graph.distribute(wider, ["cpu", "cpu"])
-    with pytest.raises(ArgumentError, match="expected replicas of structure"):
-        graph.distribute(untagged, ["cpu", "cpu"])
-    assert graph.replicas == (graph,)
-    graph.distribute(graph.replicate, ["cpu", "cpu"])
-    assert graph.world_size == 2
-
-
-def test_a_copy_knows_nothing_of_training():
-    graph = graph_on(2)
-    loss_fn(graph, make_batch(3)).backward()
-    twin = copy.deepcopy(graph)
-    assert twin.world_size == 1 and twin.distributed is None
-    with pytest.raises(ArgumentError, match="set_optimizer"):
-        twin.step()
 
 
 # ----------------------------------------------------------------------------------------------- inputs and loaders
@@ -233,6 +99,13 @@ def test_the_number_of_loaders_fits_the_devices():
     later.set_data_loader(*loaders)
     with pytest.raises(ArgumentError, match="one for each of 2"):
         later.distribute(replica, ["cpu", "cpu"])
+    later.set_data_loader([make_batch(2)])  # as if it had not been called
+    later.distribute(replica, ["cpu", "cpu"])
+    assert later.world_size == 2 and len(list(later.epoch(0))) == 1
+    alone = make_graph()
+    alone.set_data_loader(*loaders)
+    with pytest.raises(ArgumentError, match="one for each of 1"):
+        alone.epoch(0)
     hinted = graph_on(3, config=DdpConfig(speed_hint=(0, 2.0)))
     with pytest.raises(ArgumentError, match="expected one loader, whose batches are divided by speed_hint"):
         hinted.set_data_loader(*loaders)
@@ -269,6 +142,20 @@ def test_freezing_holds_on_every_replica():
     loss_fn(graph, make_batch(6)).backward()
     with pytest.raises(ReplicaMismatchError, match="frozen|trained alike"):
         graph.step()
+
+
+def test_replicas_take_over_what_was_set_before():
+    """Modes, frozen parts and profiling of before `distribute`, whatever the builder gives."""
+    graph = make_graph()
+    graph.eval("linear_0")
+    graph.freeze("linear_1")
+    graph.enable_profiling()
+    graph.distribute(replica, ["cpu"] * 3)
+    for one in graph.replicas:
+        assert [name for name, part in one.named_modules() if not part.training] == ["linear_0"]
+        assert one.is_frozen("linear_1") and not one.is_frozen("linear_0")
+    graph.forward_batch(make_batch(6))
+    assert all(one.node_times()["tanh_0"].count == 1 for one in graph.replicas)
 
 
 def test_modes_and_loading_hold_on_every_replica(tmp_path):

@@ -100,6 +100,24 @@ def test_a_device_without_batches_steps_with_the_others(counts):
     assert weights(graph) == pytest.approx([-3.0, -3.0])
 
 
+def test_an_empty_batch_of_el_che_adds_nothing():
+    graph, empty = on(2, el_che=True), minigrad.zeros(0, 1, dtype=minigrad.float64)
+    graph.backward_batch(window([column(1.0), empty], [empty]))
+    assert combined(graph) == [1.0, 1.0]
+    graph.step()
+    with pytest.raises(ArgumentError, match="expected batches with samples, got none"):
+        graph.backward_batch(window([empty], [empty]))
+
+
+def test_a_loss_of_el_che_calls_the_replica_that_it_is_given():
+    """Calling the graph itself would leave the work of all devices to the first."""
+    graph = on(2, el_che=True)
+    graph.set_loss_fn(lambda model, batch: graph(batch).mean())
+    graph.backward_batch(window([column(1.0)], []))
+    with pytest.raises(ArgumentError, match="to call the model that it is given, a replica on another device"):
+        graph.backward_batch(window([], [column(1.0)]))
+
+
 def test_batches_count_by_their_samples():
     graph = on(2, el_che=True)
     graph.backward_batch(window([column(*[1.0] * 64)], [column(66.0)]))

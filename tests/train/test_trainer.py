@@ -106,6 +106,7 @@ def test_the_summary_names_the_devices_and_what_is_not_used(capsys):
     assert "cpu: simulated, 0 s + 0.0005 s a sample | cpu: simulated, 0 s + 0.001 s a sample" in said
     assert said.endswith("not used: min_ratio\n")
     assert "El Che is off: it was turned off" in setup(differing, max_anchor=0).err
+    assert setup(["cpu"], speed_hint=(1, 2.3)).err.endswith("not used: speed_hint\n")  # one script for any machine
 
 
 @pytest.mark.parametrize("options, el_che, message", [
@@ -113,6 +114,7 @@ def test_the_summary_names_the_devices_and_what_is_not_used(capsys):
     ({"min_ratio": 0.1}, True, "no min_ratio with el_che=True"),
     ({"overhead_target": 0.1}, False, "no overhead_target and no max_anchor without El Che"),
     ({}, 1.5, "None, True or False"),
+    ({}, 0, "None, True or False, got 0"),
 ])
 def test_options_that_contradict_each_other(options, el_che, message):
     with pytest.raises(ArgumentError, match=message):

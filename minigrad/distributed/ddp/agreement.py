@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minigrad.distributed.comm.base import Communicator
-from minigrad.errors import LayoutError, ReplicaMismatchError
+from minigrad.errors import ArgumentError, LayoutError, ReplicaMismatchError
 from minigrad.nn.module import Module
+from minigrad.nn.parameter import Parameter
 
 Description = list[list[Any]]
 Identities = list[tuple[str, int]]
@@ -63,6 +64,15 @@ def check_replicas(module: Module, comm: Communicator, options: Mapping[str, obj
     if difference:
         raise ReplicaMismatchError(
             f"rank {comm.rank}: DistributedDataParallel: expected equal replicas, got a difference: {difference}"
+        )
+
+
+def check_free(who: str, params: Iterable[Parameter]) -> None:
+    """Refuse parameters whose gradients something combines already; ArgumentError."""
+    if any(getattr(listener, "reduces", False) for param in params for listener in param.listeners):
+        raise ArgumentError(
+            f"{who}: expected parameters that nothing reduces yet, got some of a wrapper, or of a graph on several "
+            "devices: unwrap() the one, build another model instead of the other"
         )
 
 

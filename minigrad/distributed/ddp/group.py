@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from minigrad.backend.device import Device, device_model
 from minigrad.backend.timer import Timer, timer_of
@@ -14,6 +14,7 @@ from minigrad.distributed.ddp.replicas import ListCollectives
 from minigrad.errors import ArgumentError
 
 
+@runtime_checkable
 class DeviceGroup(Protocol):
     """What a Graph needs to know of its devices; rank r is the r-th. Devices of equal `models` are equally fast."""
 
@@ -64,7 +65,7 @@ class LocalDevices:
         collectives: ListCollectives | None = None,
         make_timer: Callable[[Device], Timer] = timer_of,
     ) -> None:
-        if isinstance(devices, (str, Device)) or not devices:
+        if not isinstance(devices, Sequence) or isinstance(devices, str) or not devices:
             raise ArgumentError(f"devices: expected a list of at least one device, got {devices!r}")
         self.devices = tuple(Device(device) for device in devices)
         if collectives is None and len({device.type for device in self.devices}) > 1:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from minigrad.autograd import is_grad_enabled, mark_changed, next_number
 from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
-from minigrad.distributed.ddp.agreement import check_replicas, check_unchanged, identities
+from minigrad.distributed.ddp.agreement import check_free, check_replicas, check_unchanged, identities
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync
@@ -371,11 +371,7 @@ def _check_module(module: Module, comm: Communicator) -> None:
     if any(isinstance(inner, DistributedDataParallel) for inner in module.modules()):
         raise ArgumentError("DistributedDataParallel: expected a module without wrapper inside, got a nested one")
     params = list(module.parameters())
-    if any(isinstance(listener, Reducer) for p in params for listener in p.listeners):
-        raise ArgumentError(
-            "DistributedDataParallel: expected parameters that no wrapper reduces yet, got some that one does: "
-            "unwrap() it first"
-        )
+    check_free("DistributedDataParallel", params)
     if not any(p.requires_grad for p in params):
         raise ArgumentError(
             f"DistributedDataParallel: expected a parameter that requires grad, got none in {type(module).__name__}"

@@ -98,6 +98,11 @@ class Reducer:
         self._combined = self._deferred = False
         self._pass: Pass | None = None
 
+    @property
+    def reduces(self) -> bool:
+        """Gradients are combined here, and nowhere else."""
+        return True
+
     def detach(self) -> None:
         """Stop listening: backward is local again."""
         for param in self._params:

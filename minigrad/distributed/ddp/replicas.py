@@ -12,11 +12,10 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_root
-from minigrad.distributed.ddp.agreement import check_unchanged, describe, first_difference, identities
+from minigrad.distributed.ddp.agreement import check_free, check_unchanged, describe, first_difference, identities
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
-from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.weights import check_samples, scale, weight_of
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.nn.module import Module
@@ -268,11 +267,7 @@ def _check_models(models: tuple[Module, ...], devices: tuple[Device, ...]) -> No
                     f"Ddp: expected replicas of their own, got one {name} in replicas {first} and {rank}: "
                     "copy the module with copy.deepcopy"
                 )
-        if any(isinstance(listener, Reducer) for p in model.parameters() for listener in p.listeners):
-            raise ArgumentError(
-                f"Ddp: expected parameters that no wrapper reduces, got some that one does in replica {rank}: "
-                "unwrap() it first"
-            )
+        check_free(f"Ddp: replica {rank}", model.parameters())
     if not any(p.requires_grad for p in models[0].parameters()):
         raise ArgumentError(f"Ddp: expected a parameter that requires grad, got none in {type(models[0]).__name__}")
 

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from minigrad import FlowBuilder, nn
-from minigrad.errors import StateDictError
+from minigrad.errors import ArgumentError, StateDictError
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import batch, classifier, encoder
 
@@ -135,6 +135,12 @@ def test_an_absent_and_a_broken_file(file):
     file.write_bytes(b"nothing")
     with pytest.raises(StateDictError, match="load_file"):
         encoder().load_checkpoint(file)
+
+
+def test_strict_is_yes_or_no(file):
+    encoder().save_checkpoint(file)
+    with pytest.raises(ArgumentError, match="load_checkpoint: expected strict to be True or False, got 'no'"):
+        encoder().load_checkpoint(file, strict="no")
 
 
 def test_shared_parameters_are_stored_once(file):

@@ -78,6 +78,11 @@ def test_using_an_input_and_its_order(x):
     assert_close(graph(mask=x + 1, image=x), 2 * x * (x + 1), tolerance=1e-15)
 
 
+def test_any_python_name_is_an_input(x):
+    graph = FlowBuilder("self").input("inputs").through(Plus()).using(named="inputs", self="self").build()
+    assert_close(graph(self=x, inputs=x), 3 * x, tolerance=1e-15)
+
+
 def test_using_is_for_each_branch_and_for_the_module_of_a_residual(x):
     branches = FlowBuilder("x").split([Plus(), Plus()]).using("x").tag_group("branch").merge("add").build()
     assert_close(branches(x), 4 * x, tolerance=1e-15)

@@ -179,6 +179,15 @@ def test_a_wrong_path_freezes_nothing(graph):
         graph.eval("heads")
 
 
+@pytest.mark.parametrize("path", [["encoder"], 3, None])
+def test_a_path_is_text(graph, path):
+    for call in (graph.freeze, graph.thaw, graph.eval, graph.is_frozen, graph.subgraph):
+        with raises(ArgumentError, "Graph: expected the dotted name of a module, got "):
+            call(path)
+    with raises(ArgumentError, "Graph.tagged: expected one of the tags ['aux', 'sum'], got "):
+        graph.tagged(path)
+
+
 def test_train_and_eval_by_path(graph):
     assert graph.eval("encoder") is graph
     assert graph.training and graph.linear_2.training

@@ -1,0 +1,223 @@
+"""The calls that set a graph up for training: in any order, and each refused where it makes no sense."""
+
+import copy
+
+import pytest
+
+from minigrad import Device, FlowBuilder, Trainer, no_grad, nn, optim
+from minigrad.distributed import DdpConfig, DistributedDataParallel, SoloCommunicator
+from minigrad.errors import ArgumentError, AutogradError, ReplicaMismatchError
+from tests.train.graphs import (
+    OPTIMIZERS,
+    assert_trained,
+    graph_on,
+    loss_fn,
+    make_batch,
+    make_graph,
+    replica,
+    trained_alone,
+    values,
+)
+
+SGD = OPTIMIZERS["sgd"]
+
+
+CALLS = {
+    "distribute": lambda graph: graph.distribute(replica, ["cpu", "cpu"], config=DdpConfig(max_grad_norm=0.5)),
+    "optimizer": lambda graph: graph.set_optimizer(lambda params: optim.SGD(params, lr=0.1)),
+    "scheduler": lambda graph: graph.set_scheduler(optim.StepDecay(2, gamma=0.5)),
+    "loss": lambda graph: graph.set_loss_fn(loss_fn),
+    "loader": lambda graph: graph.set_data_loader([make_batch(5, seed) for seed in range(5)]),
+}
+
+
+@pytest.mark.parametrize("first", list(CALLS))
+def test_options_may_come_in_any_order(first):
+    results = []
+    for order in (list(CALLS), [first, *(name for name in reversed(CALLS) if name != first)]):
+        graph = make_graph()
+        for name in order:
+            CALLS[name](graph)
+        for batch in graph.epoch(0):
+            graph.backward_batch(batch)
+            graph.step()
+        assert [optimizer.param_groups[0]["lr"] for optimizer in graph.optimizers] == [0.025, 0.025]
+        results.append(values(graph))
+    assert all((a == b).all() for a, b in zip(*results))
+    assert any((a != b).any() for a, b in zip(results[0], values(make_graph())))
+
+
+def test_the_same_loop_trains_a_graph_that_was_not_distributed():
+    graph, batches = make_graph(), [make_batch(4, seed) for seed in range(3)]
+    assert (graph.world_size, graph.chunk_ratios, graph.shard_sizes, graph.throughput) == (1, (1.0,), (), (0.0,))
+    assert graph.devices == (Device("cpu"),) and not graph.has_el_che and graph.distributed is None
+    graph.set_data_loader(batches)
+    graph.set_optimizer(SGD)
+    for batch in graph.epoch(0):
+        loss_fn(graph, batch).backward()
+        graph.step()
+    assert_trained(graph, trained_alone(batches, SGD), 0.0)
+
+
+def test_what_is_missing_is_named():
+    graph = make_graph()
+    with pytest.raises(ArgumentError, match="step: expected an optimizer, got none: call set_optimizer"):
+        graph.step()
+    with pytest.raises(ArgumentError, match="expected a loader, got none: call set_data_loader"):
+        graph.epoch(0)
+    with pytest.raises(ArgumentError, match="expected a loss function, got none: call set_loss_fn"):
+        graph.backward_batch(make_batch(3))
+    graph.set_optimizer(SGD)
+    with pytest.raises(AutogradError, match=r"step: expected gradients, got none: call backward\(\) first"):
+        graph.step()
+
+
+def test_wrong_options():
+    graph = make_graph()
+    for call, message in [
+        (lambda: graph.set_optimizer(SGD(list(graph.parameters()))), "set_optimizer: expected a function .* got SGD"),
+        (lambda: graph.set_scheduler(0.1), "set_scheduler: expected a function"),
+        (lambda: graph.set_loss_fn(None), "set_loss_fn: expected a function"),
+        (lambda: graph.set_data_loader(), "expected a loader, or one a device, got none"),
+        (lambda: graph.set_data_loader(iter([])), "iterated over in every epoch, got list_iterator"),
+        (lambda: graph.epoch(-1), "number"),
+        (lambda: graph.distribute(replica, []), "expected a list of at least one device"),
+        (lambda: graph.distribute(replica, "cpu"), "expected a list of at least one device"),
+        (lambda: graph.distribute(replica, 2), "expected a list of at least one device, got 2"),
+        (lambda: graph.distribute(None, ["cpu"]), "expected a function .* as builder, got NoneType"),
+        (lambda: graph.distribute(graph, ["cpu"]), "expected a function .* as builder, got Graph"),
+        (lambda: graph.distribute(replica, ["cpu"], config={}), "expected a DdpConfig, got dict"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, el_che=1), "None, True or False, got 1"),
+        (lambda: graph.distribute(lambda device: nn.Linear(3, 2), ["cpu"] * 2), "to return a Graph, got Linear"),
+        (lambda: graph.distribute(lambda device: graph, ["cpu"] * 2), "replicas of their own"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, el_che="yes"), "None, True or False, got 'yes'"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(speed_hint=(5, 2.0))), "rank"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(min_ratio=0.6)), "min_ratio"),
+        (lambda: graph.distribute(replica, ["cpu"] * 2, config=DdpConfig(max_anchor=3)), "max_anchor without El Che"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            call()
+    assert graph.replicas == (graph,) and graph.distributed is None
+    graph.set_optimizer(lambda params: "nothing")
+    with pytest.raises(ArgumentError, match="to make an Optimizer, got str"):
+        graph.step()
+
+
+def test_a_graph_is_distributed_once_and_before_it_steps():
+    graph = graph_on(2)
+    with pytest.raises(ArgumentError, match="distribute: expected to be called once, before the first"):
+        graph.distribute(replica, ["cpu", "cpu"])
+    stepped = make_graph()
+    stepped.set_optimizer(SGD)
+    stepped.set_loss_fn(loss_fn)
+    stepped.backward_batch(make_batch(3))
+    stepped.step()
+    with pytest.raises(ArgumentError, match="before the first step"):
+        stepped.distribute(replica, ["cpu", "cpu"])
+    asked = make_graph()
+    asked.set_optimizer(SGD)
+    assert len(asked.optimizers) == 1  # before it is distributed
+    asked.distribute(replica, ["cpu", "cpu"])
+    assert len(asked.optimizers) == 2
+    loss_fn(asked, make_batch(3)).backward()
+    asked.step()
+    assert_trained(asked, trained_alone([make_batch(3)], SGD))
+
+
+def test_replicas_that_differ_are_named():
+    def wider(device):
+        return FlowBuilder.from_(nn.Linear(3, 5)).build()
+
+    def untagged(device):
+        return FlowBuilder.from_(nn.Linear(3, 4)).through(nn.Tanh()).build()
+
+    graph = FlowBuilder.from_(nn.Linear(3, 4)).build()
+    with pytest.raises(ReplicaMismatchError, match=r"linear_0.weight' float32 \(4, 3\) on rank 0 and .* \(5, 3\)"):
+        graph.distribute(wider, ["cpu", "cpu"])
+    with pytest.raises(ArgumentError, match="expected replicas of structure"):
+        graph.distribute(untagged, ["cpu", "cpu"])
+    assert graph.replicas == (graph,)
+    graph.distribute(graph.replicate, ["cpu", "cpu"])
+    assert graph.world_size == 2
+
+
+def test_a_copy_knows_nothing_of_training():
+    graph = graph_on(2)
+    loss_fn(graph, make_batch(3)).backward()
+    twin = copy.deepcopy(graph)
+    assert twin.world_size == 1 and twin.distributed is None
+    with pytest.raises(ArgumentError, match="set_optimizer"):
+        twin.step()
+
+
+def test_a_call_that_fails_leaves_nothing_behind():
+    graph = make_graph()
+    with pytest.raises(ArgumentError, match="set_optimizer: expected a function"):
+        Trainer.setup(graph, replica, SGD(list(make_graph().parameters())), devices=["cpu", "cpu"])
+    Trainer.setup(graph, replica, SGD, devices=["cpu", "cpu"])
+    assert graph.world_size == 2
+
+
+def test_a_schedule_may_be_replaced():
+    """The new one begins at step 0 with the rate that the optimizer was made with."""
+    graph = graph_on(2)
+    for gamma in (0.5, 0.1):
+        graph.set_scheduler(optim.StepDecay(1, gamma=gamma))
+        assert [each.param_groups[0]["lr"] for each in graph.optimizers] == [0.05, 0.05]
+        graph.backward_batch(make_batch(4))
+        graph.step()
+        assert graph.optimizers[1].param_groups[0]["lr"] == pytest.approx(0.05 * gamma)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_gradients_that_an_optimizer_dropped_do_not_count(world_size):
+    """Batches of 8 and of 2 whose gradients nobody used have no part in the weight of the next."""
+    graph, batch = graph_on(world_size), make_batch(2)
+    for samples in (8, 2):
+        graph.backward_batch(make_batch(samples))
+        for optimizer in graph.optimizers:
+            optimizer.zero_grad()
+    graph.backward_batch(batch)
+    graph.step()
+    assert_trained(graph, trained_alone([batch], SGD))
+    graph.distributed.all_reduce_gradients()
+    for optimizer in graph.optimizers:
+        optimizer.zero_grad()
+    loss_fn(graph, batch).backward()  # another kind of backward, after gradients that were combined
+    graph.step()
+    assert_trained(graph, trained_alone([batch] * 2, SGD))
+
+
+def test_a_loop_with_an_optimizer_of_its_own():
+    graph, batches = make_graph(), [make_batch(8, 1), make_batch(2, 2)]
+    graph.set_loss_fn(loss_fn)
+    optimizer = SGD(list(graph.parameters()))
+    for batch in batches:
+        graph.backward_batch(batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_trained(graph, trained_alone(batches, SGD))
+
+
+def test_a_frozen_graph_can_be_evaluated_on_its_loader():
+    graph = make_graph()
+    graph.freeze()
+    graph.set_data_loader([make_batch(3)])
+    with no_grad():
+        assert [graph.forward_batch(batch).shape for batch in graph.epoch(0)] == [(3, 2)]
+
+
+def test_replicas_are_combined_in_one_place():
+    """By distribute, by hand or by a wrapper; two of them would combine twice, or leave replicas out."""
+    attached = make_graph()
+    attached.attach(attached.replicate("cpu"))
+    attached.set_optimizer(SGD)
+    loss_fn(attached, make_batch(3)).backward()
+    with pytest.raises(ArgumentError, match="expected distribute.. for training with replicas, got some that were att"):
+        attached.step()
+    graph = graph_on(2)
+    with pytest.raises(ArgumentError, match="attach: expected a graph that does not train yet"):
+        graph.attach(graph.replicate("cpu"))
+    with pytest.raises(ArgumentError, match="expected parameters that nothing reduces yet, got some .* of a graph on"):
+        DistributedDataParallel(graph, SoloCommunicator())
+    assert len(graph.replicas) == 2
