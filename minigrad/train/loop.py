@@ -13,11 +13,11 @@ import numpy as np
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
 from minigrad.data.plan import check_integer, largest_remainder
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.config import check_max_norm
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.weights import check_samples
-from minigrad.errors import ArgumentError, ShapeError
+from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
 from minigrad.graph.batches import count_samples, scatter, tensors_in
 from minigrad.nn.module import Module
 from minigrad.ops.arguments import check_switch
@@ -143,8 +143,9 @@ class DistributedTrainer:
         last_samples: Samples of all ranks in the last batch.
 
     Raises:
-        ArgumentError: the configuration is not the communicator's.
-        ReplicaMismatchError, DeviceError: see `DistributedDataParallel`.
+        ArgumentError: the configuration is not the communicator's, or no trainer, communicator or configuration.
+        ReplicaMismatchError: ranks have other max_steps or max_grad_norm; and see `DistributedDataParallel`.
+        DeviceError: see `DistributedDataParallel`.
 
     Example:
         >>> from minigrad import distributed, nn, optim, ones
@@ -163,6 +164,11 @@ class DistributedTrainer:
     def __init__(
         self, trainer: SingleDeviceTrainer, comm: Communicator, config: DistributedTrainConfig | None = None
     ) -> None:
+        check_communicator("DistributedTrainer", comm)
+        if config is not None and not isinstance(config, DistributedTrainConfig):
+            raise ArgumentError(
+                f"DistributedTrainer: expected a DistributedTrainConfig, got {type(config).__name__}"
+            )
         self.trainer = trainer
         self.dist_config = config if config is not None else DistributedTrainConfig(comm.world_size, comm.rank)
         if (self.dist_config.world_size, self.dist_config.rank) != (comm.world_size, comm.rank):
@@ -170,16 +176,17 @@ class DistributedTrainer:
                 f"DistributedTrainer: expected the communicator's rank {comm.rank} of {comm.world_size}, got "
                 f"rank {self.dist_config.rank} of {self.dist_config.world_size}"
             )
-        for name in ("loss_fn", "samples_of"):
+        for name in ("loss_fn", "samples_of", "apply_gradients"):
             if not callable(getattr(trainer, name, None)):
                 raise ArgumentError(f"DistributedTrainer: expected a trainer with the function {name}, got none")
+        _check_alike(comm, self.dist_config)
         self._comm = comm
         self._ddp = DistributedDataParallel(
             trainer.model, comm, find_unused_parameters=self.dist_config.find_unused_parameters
         )
         self.steps = 0
         self.last_samples = 0.0
-        self._wants_stop = self._stopped = False
+        self._wants_stop = self._stopped = self._ended = False
 
     @property
     def is_coordinator(self) -> bool:
@@ -222,8 +229,12 @@ class DistributedTrainer:
         """
         if self.should_stop:
             raise ArgumentError(f"train_batch: expected it while should_stop is false, got it after step {self.steps}")
+        return self._train(batch)
+
+    def _train(self, batch: Any, is_last: bool = False) -> float:
+        """`train_batch`, for all ranks at once; is_last tells the others that this one has no batch any more."""
         loss_sum, samples = self._accumulate(self._micro_batches(batch))
-        loss = self._agree(loss_sum, samples)
+        loss = self._agree(loss_sum, samples, is_last)
         if not self.last_samples:
             self.trainer.optimizer.zero_grad()
             return math.nan
@@ -237,14 +248,18 @@ class DistributedTrainer:
         """Train on this rank's batches, until no rank has any left or all stop; ranks may have different numbers.
 
         Returns:
-            The mean loss over the samples of all ranks.
+            The mean loss over the samples of all ranks; NaN where there were none.
         """
-        own, loss_sum, samples = iter(batches), 0.0, 0.0
+        if not isinstance(batches, Iterable):
+            raise ArgumentError(f"train_epoch: expected batches to iterate over, got {type(batches).__name__}")
+        own, ended, loss_sum, samples = iter(batches), object(), 0.0, 0.0
         while not self.should_stop:
-            loss = self.train_batch(next(own, None))
-            if not self.last_samples:
+            batch = next(own, ended)
+            loss = self._train(None if batch is ended else batch, batch is ended)
+            if self._ended:
                 break
-            loss_sum, samples = loss_sum + loss * self.last_samples, samples + self.last_samples
+            if self.last_samples:  # batches may be empty
+                loss_sum, samples = loss_sum + loss * self.last_samples, samples + self.last_samples
         return loss_sum / samples if samples else math.nan
 
     def _micro_batches(self, batch: Any) -> list[tuple[Any, float]]:
@@ -274,14 +289,27 @@ class DistributedTrainer:
             self._ddp.flush()
         return loss_sum, samples
 
-    def _agree(self, loss_sum: Any, samples: float) -> float:
-        """The mean loss of all ranks; on the way they learn of each other's samples and wishes."""
+    def _agree(self, loss_sum: Any, samples: float, is_last: bool) -> float:
+        """The mean loss of all ranks; on the way they learn of each other's samples, wishes and ends."""
         with self._comm.device.current():
-            totals = self._comm.empty(3, np.dtype(np.float64))
-            for place, value in enumerate((loss_sum, samples, float(self._wants_stop))):
+            totals = self._comm.empty(4, np.dtype(np.float64))
+            for place, value in enumerate((loss_sum, samples, float(self._wants_stop), float(is_last))):
                 totals[place] = value
             self._comm.all_reduce(totals).wait()
         raise_found(totals)
-        total_loss, self.last_samples, wishes = map(float, to_host(totals))
-        self._stopped = wishes > 0.0
+        total_loss, self.last_samples, wishes, ends = map(float, to_host(totals))
+        self._stopped, self._ended = wishes > 0.0, ends == self.world_size
         return total_loss / self.last_samples if self.last_samples else math.nan
+
+
+def _check_alike(comm: Communicator, config: DistributedTrainConfig) -> None:
+    """Refuse options by which ranks would stop or step unlike each other; ReplicaMismatchError on all of them."""
+    names = ("max_steps", "max_grad_norm")
+    found = comm.all_gather_object([getattr(config, name) for name in names])
+    for rank, theirs in enumerate(found):
+        for name, mine, other in zip(names, found[0], theirs):
+            if mine != other:
+                raise ReplicaMismatchError(
+                    f"DistributedTrainer: expected {name} alike on all ranks, got {mine} on rank 0 and {other} on "
+                    f"rank {rank}"
+                )

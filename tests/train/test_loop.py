@@ -162,6 +162,21 @@ def test_ranks_with_different_numbers_of_batches_end_together():
             np.testing.assert_allclose(mine, other, atol=1e-12)
 
 
+def test_batches_without_samples_do_not_end_an_epoch():
+    """Not even where all ranks have one at a time."""
+    empty, full = data(0, 0), data(4, 0)
+
+    def body(comm):
+        trainer = DistributedTrainer(single(), comm)
+        own = [tensors(empty), tensors(full), None, tensors(full)][: 4 - comm.rank]
+        return trainer.train_epoch(own), trainer.steps
+
+    alone = single()
+    losses = [alone.train_batch(tensors(np.concatenate([field] * n) for field in full)) for n in (2, 1)]
+    for mean, steps in run(body, 2, timeout_s=10.0):
+        assert mean == pytest.approx((8 * losses[0] + 4 * losses[1]) / 12) and steps == 2
+
+
 def test_no_samples_anywhere_is_no_step():
     def body(comm):
         trainer = DistributedTrainer(single(), comm)
@@ -229,8 +244,28 @@ def test_a_configuration_is_checked(options, message):
         DistributedTrainConfig(**options)
 
 
+@pytest.mark.parametrize("options", [
+    ({"max_steps": 3}, {"max_steps": 5}),
+    ({"max_grad_norm": 0.5}, {}),
+], ids=lambda options: next(iter(options[0])))
+def test_ranks_stop_and_clip_alike(options):
+    """Others would go on alone, or become another model."""
+
+    def body(comm):
+        with pytest.raises(ReplicaMismatchError, match=f"expected {next(iter(options[0]))} alike on all ranks, got"):
+            DistributedTrainer(single(), comm, DistributedTrainConfig(2, comm.rank, **options[comm.rank]))
+
+    run(body, 2, timeout_s=10.0)
+
+
 def test_wrong_arguments():
     solo = SoloCommunicator()
+    with pytest.raises(ArgumentError, match="expected a communicator, got NoneType"):
+        DistributedTrainer(single(), None)
+    with pytest.raises(ArgumentError, match="expected a DistributedTrainConfig, got dict"):
+        DistributedTrainer(single(), solo, {})
+    with pytest.raises(ArgumentError, match="expected batches to iterate over, got NoneType"):
+        DistributedTrainer(single(), solo).train_epoch(None)
     with pytest.raises(ArgumentError, match="expected the communicator's rank 0 of 1, got rank 1 of 2"):
         DistributedTrainer(single(), solo, DistributedTrainConfig(2, 1))
     with pytest.raises(ArgumentError, match="expected a trainer with the function loss_fn"):
