@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from minigrad.data.plan import check_integer
-from minigrad.distributed.balance.balancer import Timeline
+from minigrad.distributed.balance.meter import Timeline
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.plan import BalanceConfig
-from minigrad.distributed.balance.shares import SpeedHint, check_number, relative_speeds
+from minigrad.distributed.balance.shares import SpeedHint, check_number
 from minigrad.errors import ArgumentError
 
 
@@ -51,8 +50,6 @@ class DdpConfig:
     rebalance_interval: int = 50
 
     def __post_init__(self) -> None:
-        if self.speed_hint is not None:
-            _check_hint(self.speed_hint)
         if self.max_anchor is not None:
             check_integer("DdpConfig", "max_anchor", self.max_anchor, 0)
         check_max_norm("DdpConfig", self.max_grad_norm)
@@ -80,10 +77,3 @@ def check_max_norm(who: str, value: Any) -> None:
     """Refuse a limit of the gradient's norm that is neither None nor a finite number > 0; ArgumentError."""
     if value is not None and not check_number(who, "max_grad_norm", value) > 0.0:
         raise ArgumentError(f"{who}: expected max_grad_norm > 0, or None for no clipping, got {value!r}")
-
-
-def _check_hint(hint: Any) -> None:
-    """Check all but whether the ranks exist: as if there were just enough."""
-    named = list(hint) if isinstance(hint, Mapping) else list(hint[:1]) if isinstance(hint, (tuple, list)) else []
-    ranks = [check_integer("DdpConfig: speed_hint", "a rank", rank, 0) for rank in named]
-    relative_speeds(max(ranks, default=0) + 1, hint)

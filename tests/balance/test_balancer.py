@@ -1,15 +1,27 @@
 """The balancer of a rank: on virtual clocks it reaches the best shards; waiting never counts as computing."""
 
 import io
+import json
 
 import numpy as np
 import pytest
 
 from minigrad import nn, optim, randn
-from minigrad.distributed import DDP, BalanceConfig, Balancer, CostModel, SoloCommunicator, allocate, run, simulate
+from minigrad.distributed import (
+    DDP,
+    Balance,
+    BalanceConfig,
+    Balancer,
+    CostModel,
+    ElChe,
+    SoloCommunicator,
+    allocate,
+    run,
+    simulate,
+)
 from minigrad.distributed.balance import replay
 from minigrad.distributed.comm.wrappers import Recording
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
 from tests.balance.virtual import noise
 
 BATCH = 60
@@ -101,7 +113,7 @@ def test_ranks_talk_only_where_a_decision_is_due():
         return [call.kind for call in recording.calls]
 
     one = ["all_reduce"] * 4 + ["all_gather_object"] * 2
-    assert run(talk, 2) == [one + one + ["all_reduce"]] * 2
+    assert run(talk, 2) == [["all_gather_object"] + one + one + ["all_reduce"]] * 2
 
 
 def test_the_journal_of_rank_0_replays():
@@ -128,6 +140,82 @@ def test_a_step_without_a_collective_of_the_balancer_is_refused():
 
     with pytest.raises(ArgumentError, match="rank .: Balancer: expected the step's collectives to go through"):
         run(fn, 2)
+
+
+def test_options_that_differ_between_ranks_are_refused():
+    with pytest.raises(ReplicaMismatchError, match="Balancer: expected equal configurations on all ranks"):
+        run(lambda comm: Balancer(comm, BalanceConfig(granularity=1 + comm.rank)), 2)
+
+
+def test_batches_that_differ_between_ranks_are_refused():
+    def fn(comm):
+        balancer = Balancer(comm, BalanceConfig(calibration_steps=2))
+        for batch in (4, 4 + comm.rank):
+            with balancer.step(batch):
+                balancer.comm.barrier()
+
+    with pytest.raises(ReplicaMismatchError, match=r"equal batch sizes on all ranks, got \[4, 4\] on"):
+        run(fn, 2)
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped():
+    """Stopped at a decision; what rank 0 saved, through JSON, serves all ranks."""
+    config, stream = BalanceConfig(calibration_steps=4, interval_steps=5, speed_hint={2: 0.5}), io.StringIO()
+
+    def go(comm, count, state=None):
+        chance, first = noise(3, 0.2), 0 if state is None else state["step"]
+        comm.clock = ModelClock(COSTS[comm.rank], lambda step: chance(first + step, comm.rank))
+        balancer, taken = Balancer(comm, config, journal=stream), []
+        if state is not None:
+            balancer.load_state_dict(state)
+        for _ in range(count):
+            with balancer.step(BATCH) as rows:
+                comm.clock.compute(rows.stop - rows.start)
+                balancer.comm.barrier()
+            taken.append((rows, balancer.reason))
+        return taken, balancer.state_dict()
+
+    whole = run(lambda comm: go(comm, 19), 3)
+    stopped = run(lambda comm: go(comm, 9), 3)
+    stream.seek(0)
+    stream.truncate()
+    state = json.loads(json.dumps(stopped[0][1]))
+    resumed = run(lambda comm: go(comm, 10, state), 3)
+    for before, after, all_of_it in zip(stopped, resumed, whole):
+        rows = [part for part, _ in all_of_it[0]]
+        assert [part for part, _ in before[0] + after[0]] == rows
+        assert after[0][0][1] == "resumed" and after[0][-1] == all_of_it[0][-1]
+    assert len(replay(stream.getvalue().splitlines())) == 10
+
+
+@pytest.mark.parametrize(
+    "state, message",
+    [
+        (Balance.start(3).state_dict(), "expected the state of 1 ranks, got that of 3"),
+        (Balance.start(1, BalanceConfig(granularity=4)).state_dict(), "expected a state with granularity 1, got 4"),
+        (ElChe.start(1).state_dict(), "Balance: expected what its state_dict"),
+        ({}, "Balance: expected what its state_dict"),
+        (None, "Balance: expected what its state_dict"),
+    ],
+)
+def test_the_state_of_something_else_is_refused(state, message):
+    with pytest.raises(StateDictError, match=message):
+        Balancer(SoloCommunicator()).load_state_dict(state)
+
+
+def test_sizes_may_be_those_of_an_array_and_still_be_written():
+    stream = io.StringIO()
+    balancer = Balancer(SoloCommunicator(), BalanceConfig(calibration_steps=1), journal=stream)
+    with balancer.step(np.int64(4)):
+        pass
+    with balancer.step(np.int64(4)):
+        pass
+    assert json.loads(stream.getvalue().splitlines()[1])["batch_size"] == 4
+
+
+def test_what_takes_no_events_is_no_timeline():
+    with pytest.raises(ArgumentError, match=r"Balancer: expected a timeline with event\(kind, \*\*fields\), got 3"):
+        Balancer(SoloCommunicator(), timeline=3)
 
 
 def test_waits_between_steps_do_not_count():

@@ -96,6 +96,16 @@ def test_without_any_measurement_counts_stay():
     assert el_che.has_speed_hint
 
 
+def test_time_of_a_rank_that_ran_no_batch_is_no_measurement():
+    el_che = measured([500.0, 1000.0])
+    same, counts, reason = el_che.report_timing([5.0, 0.0], [0, 3], 80.0)
+    assert same == el_che and counts == (20, 10) and reason.startswith("no rank was measured")
+
+
+def test_an_overhead_beyond_all_measure_takes_the_anchor_to_its_cap():
+    assert steady(measured([1e-300, 1e-300]), [1e-301, 1e-301], 1e10)[0].anchor == 200
+
+
 def test_a_nudge_lowers_the_anchor_its_floor_and_the_counts():
     el_che = measured([500.0, 1000.0], anchor=20)
     assert el_che.batch_counts == (40, 20)

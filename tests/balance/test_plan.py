@@ -1,11 +1,14 @@
 """When decisions come, what they say, and what a configuration may be."""
 
+import numpy as np
 import pytest
 
 from minigrad.distributed.balance import (
     Balance,
     BalanceConfig,
+    CadenceConfig,
     CostModel,
+    ElChe,
     Reading,
     calibration_sizes,
     compute_shard_sizes,
@@ -112,6 +115,8 @@ def test_the_readings_kept_are_those_of_the_window():
         ({"min_ratio": -0.1}, "expected min_ratio as a finite number >= 0, got -0.1"),
         ({"hysteresis": 1.0}, r"expected hysteresis in \[0, 1\), got 1.0"),
         ({"granularity": 0}, "expected granularity as an integer >= 1, got 0"),
+        ({"caps": (8, 1.5)}, "expected each cap as an integer >= 0, got 1.5"),
+        ({"caps": 8}, "expected a cap for each of 1 ranks, got 8"),
     ],
 )
 def test_a_configuration_is_checked(options, message):
@@ -123,7 +128,7 @@ def test_a_configuration_is_checked(options, message):
     "options, message",
     [
         ({"min_ratio": 0.5}, "Balance: expected min_ratio <= 1/3 for 3 ranks, got 0.5"),
-        ({"caps": (1, 2)}, "Balance: expected a cap for each of 3 ranks, got 2"),
+        ({"caps": (1, 2)}, r"Balance: expected a cap for each of 3 ranks, got \(1, 2\)"),
         ({"speed_hint": (3, 2.0)}, r"expected slow_rank as an integer in \[0, 3\), got 3"),
         ({"speed_hint": (0, 0.4)}, "expected ratio >= 1"),
         ({"speed_hint": {1: 0.0}}, "expected a speed > 0 for rank 1, got 0.0"),
@@ -140,11 +145,31 @@ def test_readings_are_checked():
         Balance.start(2).observe(4, [None])
     with pytest.raises(ArgumentError, match="observe: expected batch_size as an integer >= 0, got -1"):
         Balance.start(2).observe(-1, [None, None])
-    for samples, seconds in ((0, 1.0), (1, 0.0), (1, float("nan")), (-1, 1.0)):
+    with pytest.raises(ArgumentError, match="observe: expected a Reading or None of each rank, got"):
+        Balance.start(2).observe(8, [None, (4, 1.0)])
+    for samples, seconds in ((0, 1.0), (1, 0.0), (1, float("nan")), (-1, 1.0), ("1", 1.0), (1, None)):
         with pytest.raises(ArgumentError, match="Reading: expected"):
             Reading(samples, seconds)
     with pytest.raises(ArgumentError, match="CostModel: expected per_sample_s as a finite number >= 0, got -1.0"):
         CostModel(0.0, -1.0)
+
+
+def test_options_of_something_else_are_refused():
+    with pytest.raises(ArgumentError, match="Balance: expected a BalanceConfig, got CadenceConfig"):
+        Balance.start(2, CadenceConfig())
+    with pytest.raises(ArgumentError, match="ElChe: expected a CadenceConfig, got BalanceConfig"):
+        ElChe.start(2, BalanceConfig())
+
+
+@pytest.mark.parametrize("hint", [(0, 0.4), (-1, 2.0), 3, {0: 0.0}, {"a": 1.0}])
+@pytest.mark.parametrize("config", [BalanceConfig, CadenceConfig])
+def test_a_hint_that_fits_no_ranks_is_refused_where_it_is_written(config, hint):
+    with pytest.raises(ArgumentError, match="speed_hint: expected"):
+        config(speed_hint=hint)
+
+
+def test_speeds_may_come_as_an_array():
+    assert rebalance(np.array([3.0, 1.0])) == (0.75, 0.25)
 
 
 def test_hints_for_any_number_of_ranks():

@@ -1,6 +1,7 @@
 """El Che on ranks: several whole batches, then one reduction."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from minigrad import nn, optim
 from minigrad.distributed import DDP, CadenceConfig, ElChe, Rounds, SoloCommunicator, average_gradients, run, simulate
 from minigrad.distributed.balance import replay
 from minigrad.distributed.simulate import Cluster, Link
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
 from tests.distributed.worlds import run_ranks
 
 BATCH = 5
@@ -133,6 +134,49 @@ def test_gradients_may_be_combined_by_a_call():
     np.testing.assert_allclose(first, model[0].weight.grad.numpy(), rtol=0, atol=1e-12)
 
 
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped():
+    """Stopped after a round; the state goes through JSON."""
+    cluster = Cluster.of_speeds([3, 2, 1], link=SLOW_LINK)
+    config, stream = CadenceConfig(2, max_batch_diff=4, speed_hint=(2, 2.0)), io.StringIO()
+
+    def go(comm, count, state=None):
+        rounds, seen = Rounds(comm, config, journal=stream), []
+        if state is not None:
+            rounds.load_state_dict(state)
+        for _ in range(count):
+            with rounds.round() as mine:
+                comm.clock.compute(8 * (mine.stop - mine.start))
+                rounds.comm.all_reduce(np.zeros(1000)).wait()
+            seen.append((mine, rounds.el_che.anchor))
+        return seen, rounds.state_dict()
+
+    whole = simulate.run(lambda comm: go(comm, 12), cluster).results
+    stopped = simulate.run(lambda comm: go(comm, 5), cluster).results
+    stream.seek(0)
+    stream.truncate()
+    state = json.loads(json.dumps(stopped[1][1]))
+    resumed = simulate.run(lambda comm: go(comm, 7, state), cluster).results
+    for before, after, all_of_it in zip(stopped, resumed, whole):
+        assert before[0] + after[0] == all_of_it[0]
+    assert len({anchor for _, anchor in whole[0][0]}) > 1
+    assert len(replay(stream.getvalue().splitlines())) == 7
+    with pytest.raises(StateDictError, match="Rounds: expected the state of 1 ranks, got that of 3"):
+        Rounds(SoloCommunicator()).load_state_dict(state)
+
+
+def test_what_differs_between_ranks_is_refused():
+    with pytest.raises(ReplicaMismatchError, match="Rounds: expected equal configurations on all ranks"):
+        run(lambda comm: Rounds(comm, CadenceConfig.fixed(1 + comm.rank)), 2)
+
+    def other_ends(comm):
+        rounds = Rounds(comm, CadenceConfig.fixed(2))
+        with rounds.round(3 + comm.rank):
+            rounds.comm.barrier()
+
+    with pytest.raises(ReplicaMismatchError, match="equal batches_left on all ranks, got 3 on rank 0 and 4 on rank 1"):
+        run(other_ends, 2)
+
+
 def test_wrong_use_is_an_error():
     def passes_by(comm):
         with Rounds(comm).round():
@@ -143,3 +187,7 @@ def test_wrong_use_is_an_error():
     with pytest.raises(ArgumentError, match="batches_left as an integer >= 1, got 0"):
         with Rounds(SoloCommunicator()).round(0):
             pass
+    with pytest.raises(ArgumentError, match="Rounds.deal: expected a list of batches, got list_iterator"):
+        next(Rounds(SoloCommunicator()).deal(iter([1])))
+    with pytest.raises(ArgumentError, match="Rounds: expected a timeline"):
+        Rounds(SoloCommunicator(), timeline=print)

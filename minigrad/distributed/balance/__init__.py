@@ -1,11 +1,11 @@
 """Unequal ranks: what each gets of a batch, and how many batches. Pure, but for `balancer` and `rounds`."""
 
 from minigrad.distributed.balance.allocation import allocate, step_s
-from minigrad.distributed.balance.balancer import Balancer, Timeline
+from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe, clamp_total
 from minigrad.distributed.balance.cost import CostModel, Reading, calibration_sizes, fit_cost, median_cost
 from minigrad.distributed.balance.journal import Decision, Journal, replay
-from minigrad.distributed.balance.meter import Metered
+from minigrad.distributed.balance.meter import Metered, Timeline
 from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import (

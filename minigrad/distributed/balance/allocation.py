@@ -54,8 +54,8 @@ def allocate(
     """
     total = check_integer("allocate", "batch_size", batch_size, 0)
     granule = check_integer("allocate", "granularity", granularity, 1)
-    if not costs:
-        raise ArgumentError("allocate: expected the cost model of each rank, got none")
+    if not costs or not all(isinstance(cost, CostModel) for cost in costs):
+        raise ArgumentError(f"allocate: expected the cost model of each rank, got {costs!r}")
     limits = check_caps("allocate", caps, len(costs), total)
     floors = [0] * len(costs) if at_least is None else list(at_least)
     if len(floors) != len(costs):

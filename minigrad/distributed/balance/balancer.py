@@ -6,27 +6,21 @@ take over the plan that rank 0 made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from minigrad.data.plan import Indices
-from minigrad.distributed.balance.cost import CostModel, Reading
+from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.journal import Journal
-from minigrad.distributed.balance.meter import Metered, StepTimes
+from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, check_alike, listener
 from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
+from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.base import Communicator
 from minigrad.errors import ArgumentError
-
-
-class Timeline(Protocol):
-    """Takes notes of what happens in a run."""
-
-    def event(self, kind: str, **fields: Any) -> None:
-        """Something happened."""
 
 
 _Row = list[float] | None  # [samples, seconds] of a step, None where it could not be measured
@@ -39,7 +33,7 @@ class Balancer:
     with it. Timing covers the whole of the step less that.
 
     Args:
-        comm: The ranks. All make a balancer, with equal configurations.
+        comm: The ranks. All make a balancer, at one place of the program.
         config: See `BalanceConfig`.
         journal: Where rank 0 writes readings and decisions, as JSON lines that `replay` takes.
         timeline: Gets an event "balance" with step, shards and reason for each decision; by default the communicator,
@@ -49,6 +43,9 @@ class Balancer:
         comm: The communicator to train with.
         balance: The state; readings are on rank 0 only.
         reason: Why the plan is as it is.
+
+    Raises:
+        ReplicaMismatchError: configurations differ between ranks.
 
     Example:
         >>> from minigrad import nn, distributed, optim, randn
@@ -76,9 +73,10 @@ class Balancer:
     ) -> None:
         self.comm = Metered(comm)
         self.balance = Balance.start(comm.world_size, config)
+        check_alike("Balancer", comm, "configurations", str(config_data(self.balance.config)))
         self.reason = "no step yet"
         self._times = StepTimes("Balancer", self.comm)
-        self._timeline: Any = timeline if timeline is not None else comm if hasattr(comm, "event") else None
+        self._timeline = listener("Balancer", timeline, comm)
         self._journal = Journal(journal, self.balance) if journal is not None and comm.rank == 0 else None
         self._read: list[_Row] = []  # of the steps that were read since the last decision
         self._sizes: list[int] = []  # their batches
@@ -139,8 +137,26 @@ class Balancer:
             with self.step(len(indices)) as rows:
                 yield indices[rows].astype(np.int64, copy=False)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state to resume a run with, plain data for JSON.
+
+        That of rank 0 serves all ranks: it has the readings. Those since the last decision are not in it.
+        """
+        return self.balance.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told on rank 0. All ranks do, with the same.
+
+        Raises:
+            StateDictError: it is that of other ranks or options, or no state of a balancer.
+        """
+        self.balance = resumed("Balancer", self.balance, Balance.from_state_dict(state))
+        self.reason, self._read, self._sizes = "resumed", [], []
+        if self._journal is not None:
+            self._journal.started(self.balance)
+
     def _finish_step(self, batch_size: int) -> None:
-        self._sizes.append(batch_size)
+        self._sizes.append(int(batch_size))
         for step in self._times.read():
             measured = step.size and step.computed_s > 0.0
             self._read.append([float(step.size or 0), step.computed_s] if measured else None)
@@ -151,12 +167,12 @@ class Balancer:
 
     def _decide(self) -> None:
         """Hand in the readings, and take over rank 0's plan."""
-        gathered = self.comm.inner.all_gather_object(self._read)
+        gathered = check_alike("Balancer", self.comm.inner, "batch sizes", self._sizes, self._read)
         made = self._plan_of(gathered) if self.comm.rank == 0 else None
         plan, reason = self.comm.inner.all_gather_object(made)[0]
         self._read, self._sizes = [], []
         if self.comm.rank != 0:
-            self.balance = replace(self.balance, step=self.balance.step + 1, plan=_plan_from(plan))
+            self.balance = replace(self.balance, step=self.balance.step + 1, plan=Plan.from_data(plan))
         self.reason = reason
         if self._timeline is not None:
             fields = {"step": self.balance.step, "shards": self.balance.plan.shards, "reason": reason}
@@ -175,9 +191,3 @@ class Balancer:
             if self._journal is not None:
                 self._journal.observed(batch_size, readings, plan, reason)
         return asdict(self.balance.plan), reason
-
-
-def _plan_from(data: dict[str, Any]) -> Plan:
-    """The plan whose fields came as JSON."""
-    costs = tuple(CostModel(**cost) for cost in data["costs"])
-    return Plan(tuple(data["ratios"]), data["batch_size"], tuple(data["shards"]), costs)

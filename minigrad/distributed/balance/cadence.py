@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from minigrad.data.plan import check_integer, largest_remainder
-from minigrad.distributed.balance.shares import SpeedHint, check_number, relative_speeds
+from minigrad.distributed.balance.shares import SpeedHint, check_hint, check_number, relative_speeds
+from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
 
 DEFAULT_ANCHOR, DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET = 10, 200, 0.10
@@ -67,6 +69,8 @@ class CadenceConfig:
             raise ArgumentError(
                 f"{who}: expected overhead_target in [{least}, {most}], got {self.overhead_target!r}"
             )
+        if self.speed_hint is not None:
+            check_hint(self.speed_hint)
 
     @property
     def floor(self) -> int:
@@ -115,7 +119,7 @@ class ElChe:
         Raises:
             ArgumentError: a hint that does not fit the number of ranks.
         """
-        config = config if config is not None else CadenceConfig()
+        config = config_of("ElChe", config, CadenceConfig)
         check_integer("ElChe", "world_size", world_size, 1)
         counts = (config.anchor,) * world_size
         if config.speed_hint is not None:
@@ -123,6 +127,22 @@ class ElChe:
             counts = tuple(_count(config.anchor, speed / min(speeds)) for speed in speeds)
         unknown = (None,) * world_size
         return ElChe(config, config.anchor, counts, unknown, config.floor, config.anchor, counts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON; `from_state_dict` takes it."""
+        return state_data(self)
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, Any]) -> ElChe:
+        """The state that `state_dict` told.
+
+        Raises:
+            StateDictError: it is no such data.
+        """
+        with reading_state("ElChe"):
+            config = config_from(CadenceConfig, state["config"])
+            lists = {name: tuple(state[name]) for name in ("batch_counts", "ms_per_batch", "wanted_counts")}
+            return ElChe(**{**state, **lists, "config": config})
 
     @property
     def world_size(self) -> int:
@@ -188,12 +208,14 @@ class ElChe:
             for old, wall, count in zip(self.ms_per_batch, walls, counts)
         )
         seen = replace(self, ms_per_batch=speeds)
-        if not seen.is_calibrated or not max(walls):
+        rounds = zip(walls, self.batch_counts, counts)  # as if all had run what was planned: an epoch may end before
+        whole_ms = max((wall * (planned / count) for wall, planned, count in rounds if count), default=0.0)
+        if not whole_ms:
             return seen, seen.batch_counts, "no rank was measured, so the counts stay"
         if not self.is_calibrated:
             wanted, anchor, reason = self.anchor, self.anchor, f"first report, the anchor stays {self.anchor}"
         else:
-            wanted, anchor, reason = self._next_anchor(sync / self._whole_round_ms(walls, counts), allow_growth)
+            wanted, anchor, reason = self._next_anchor(sync / whole_ms, allow_growth)
         return replace(seen, wanted_anchor=wanted)._with_anchor(anchor, reason, not self.is_calibrated)
 
     def nudge_anchor_down(self, factor: float) -> tuple[ElChe, tuple[int, ...], str]:
@@ -218,17 +240,12 @@ class ElChe:
             )
         return values
 
-    def _whole_round_ms(self, walls: Sequence[float], counts: Sequence[int]) -> float:
-        """Computing of the slowest rank, had all run the batches that were planned: an epoch may end before."""
-        rounds = zip(walls, self.batch_counts, counts)
-        return max((wall * (planned / count) for wall, planned, count in rounds if count), default=max(walls))
-
     def _next_anchor(self, overhead: float, allow_growth: bool) -> tuple[int, int, str]:
         """Where the anchor should be, where it will be, and why."""
         target, said = self.config.overhead_target, f"overhead {overhead:.3g}"
         wanted = self.wanted_anchor
         if overhead > target:
-            grown = min(math.ceil(self.anchor * overhead / target), self.config.max_anchor)
+            grown = math.ceil(min(self.anchor * overhead / target, self.config.max_anchor))
             if not allow_growth and grown > self.anchor:
                 return self.anchor, self.anchor, f"{said} is over {target:g}, but growth is held: anchor {self.anchor}"
             wanted, said = grown, f"{said} is over {target:g}"

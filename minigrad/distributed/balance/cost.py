@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from minigrad.data.plan import Shares, check_integer
-from minigrad.distributed.balance.shares import compute_shard_sizes
+from minigrad.distributed.balance.shares import check_number, compute_shard_sizes
 from minigrad.errors import ArgumentError
 
 CALIBRATION_FRACTION = 0.125  # by how much shards differ from equal in every second step of calibration
@@ -44,8 +45,9 @@ class Reading:
     def __post_init__(self) -> None:
         for name in ("samples", "seconds"):
             value = getattr(self, name)
-            if not 0.0 < value < math.inf:
+            if not check_number("Reading", name, value):
                 raise ArgumentError(f"Reading: expected {name} as a finite number > 0, got {value!r}")
+            object.__setattr__(self, name, float(value))
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,7 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for name in ("fixed_s", "per_sample_s"):
-            value = getattr(self, name)
-            if not 0.0 <= value < math.inf:
-                raise ArgumentError(f"CostModel: expected {name} as a finite number >= 0, got {value!r}")
+            object.__setattr__(self, name, check_number("CostModel", name, getattr(self, name)))
 
     def time_s(self, samples: float) -> float:
         """Seconds for so many samples."""
@@ -103,6 +103,12 @@ class History:
     def add(self, reading: Reading, window_steps: int) -> History:
         """The history with one more reading; only the last window_steps are kept."""
         return replace(self, window=(*self.window, reading)[-window_steps:])
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> History:
+        """The history whose fields came as plain data."""
+        earlier = tuple(Point(**point) for point in data["earlier"])
+        return History(earlier, tuple(Reading(**reading) for reading in data["window"]))
 
 
 def fit_cost(readings: Sequence[Reading], earlier: Sequence[Point] = ()) -> CostModel:

@@ -1,20 +1,20 @@
 """A run's readings and decisions as JSON lines, and the same decisions from the same readings again.
 
-The first line names the state machine, the number of ranks and the configuration; each line after it is one step:
-what went in, and what was decided, with the reason. Floats are written so that they read back to the same bits.
+The first line is the state of a state machine; each line after it is one step: what went in, and what was decided,
+with the reason. A line that is a state again is where a run was resumed. Floats are written so that they read back to
+the same bits.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TextIO
 
-from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
+from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
-from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
-from minigrad.distributed.balance.shares import SpeedHint
+from minigrad.distributed.balance.plan import Balance, Plan
 from minigrad.errors import ArgumentError
 
 
@@ -50,14 +50,16 @@ class Journal:
 
     def __init__(self, stream: TextIO, state: Balance | ElChe) -> None:
         self._stream = stream
-        kind = "balance" if isinstance(state, Balance) else "cadence"
-        config: dict[str, Any] = {**asdict(state.config), "speed_hint": _hint_data(state.config.speed_hint)}
-        self._write({"kind": kind, "world_size": state.world_size, "config": config})
+        self.started(state)
+
+    def started(self, state: Balance | ElChe) -> None:
+        """Note the state from which steps go on."""
+        self._write({"kind": "balance" if isinstance(state, Balance) else "cadence", "state": state.state_dict()})
 
     def observed(self, batch_size: int, readings: Sequence[Reading | None], plan: Plan, reason: str) -> None:
         """Note a `Balance.observe`."""
         rows = [None if reading is None else [reading.samples, reading.seconds] for reading in readings]
-        self._write({"batch_size": batch_size, "readings": rows, "counts": plan.shards, "reason": reason})
+        self._write({"batch_size": int(batch_size), "readings": rows, "counts": plan.shards, "reason": reason})
 
     def reported(
         self,
@@ -70,7 +72,8 @@ class Journal:
         allow_growth: bool = True,
     ) -> None:
         """Note an `ElChe.report_timing`."""
-        entry = {"wall_ms": list(wall_ms), "batch_counts": list(batch_counts), "sync_ms": sync_ms}
+        walls, ran = list(map(float, wall_ms)), list(map(int, batch_counts))
+        entry = {"wall_ms": walls, "batch_counts": ran, "sync_ms": float(sync_ms)}
         self._write({**entry, "allow_growth": allow_growth, "counts": counts, "reason": reason})
 
     def nudged(self, factor: float, counts: Sequence[int], reason: str) -> None:
@@ -96,7 +99,7 @@ def replay(lines: Iterable[str]) -> list[Decision]:
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
-            if state is None:
+            if state is None or "kind" in entry:
                 state = _start(entry)
                 continue
             state, counts, reason = _step(state, entry)
@@ -113,14 +116,8 @@ def replay(lines: Iterable[str]) -> list[Decision]:
 
 
 def _start(entry: Mapping[str, Any]) -> Balance | ElChe:
-    config = {**entry["config"], "speed_hint": _hint_of(entry["config"]["speed_hint"])}
-    if entry["kind"] == "cadence":
-        return ElChe.start(entry["world_size"], CadenceConfig(**config))
-    if entry["kind"] != "balance":
-        raise ArgumentError(f"replay: expected kind 'balance' or 'cadence', got {entry['kind']!r}")
-    caps = config["caps"]
-    config["caps"] = None if caps is None else tuple(caps)
-    return Balance.start(entry["world_size"], BalanceConfig(**config))
+    kinds: dict[str, type[Balance] | type[ElChe]] = {"balance": Balance, "cadence": ElChe}
+    return kinds[entry["kind"]].from_state_dict(entry["state"])
 
 
 def _step(state: Balance | ElChe, entry: Mapping[str, Any]) -> tuple[Balance | ElChe, tuple[int, ...], str]:
@@ -133,15 +130,3 @@ def _step(state: Balance | ElChe, entry: Mapping[str, Any]) -> tuple[Balance | E
     return state.report_timing(
         entry["wall_ms"], entry["batch_counts"], entry["sync_ms"], allow_growth=entry["allow_growth"]
     )
-
-
-def _hint_data(hint: SpeedHint | None) -> Any:
-    return [list(pair) for pair in hint.items()] if isinstance(hint, Mapping) else hint
-
-
-def _hint_of(data: Any) -> SpeedHint | None:
-    if data is None:
-        return None
-    if data and isinstance(data[0], list) or not data:
-        return {int(rank): speed for rank, speed in data}
-    return (data[0], data[1])

@@ -6,15 +6,55 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import CudaTimer, HostTimer, Timer
 from minigrad.distributed.comm.base import Communicator, HostClock, Work
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, ReplicaMismatchError
 
 _SLOTS = 1024  # stretches that a GPU may be behind
+
+
+class Timeline(Protocol):
+    """Takes notes of what happens in a run."""
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Something happened."""
+
+
+def listener(who: str, timeline: Timeline | None, comm: Communicator) -> Timeline | None:
+    """Who hears of decisions: the timeline, else the communicator where it takes events.
+
+    Raises:
+        ArgumentError: the timeline has no event().
+    """
+    if timeline is None:
+        own: Any = comm
+        return own if hasattr(comm, "event") else None
+    if not callable(getattr(timeline, "event", None)):
+        raise ArgumentError(f"{who}: expected a timeline with event(kind, **fields), got {timeline!r}")
+    return timeline
+
+
+def check_alike(who: str, comm: Communicator, what: str, mine: Any, more: Any = None) -> list[Any]:
+    """Exchange what has to be alike on all ranks, and something more.
+
+    Returns:
+        The latter, of each rank.
+
+    Raises:
+        ReplicaMismatchError: on all ranks, where the former differs.
+    """
+    gathered = comm.all_gather_object([mine, more])
+    for rank, (theirs, _) in enumerate(gathered):
+        if theirs != gathered[0][0]:
+            raise ReplicaMismatchError(
+                f"rank {comm.rank}: {who}: expected equal {what} on all ranks, got {gathered[0][0]} on rank 0 and "
+                f"{theirs} on rank {rank}"
+            )
+    return [theirs for _, theirs in gathered]
 
 
 def timer_for(comm: Communicator) -> Timer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.allocation import allocate, step_s
@@ -12,12 +13,14 @@ from minigrad.distributed.balance.cost import CostModel, History, Reading, calib
 from minigrad.distributed.balance.shares import (
     SpeedHint,
     check_caps,
+    check_hint,
     check_min_ratio,
     check_number,
     compute_shard_sizes,
     hint_ratios,
     rebalance,
 )
+from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
 
 _ROUNDING = 1e-9  # samples: 0.07 · 100 is meant to be 7
@@ -63,6 +66,11 @@ class BalanceConfig:
             check_min_ratio("BalanceConfig", self.min_ratio, 1)
         if not check_number("BalanceConfig", "hysteresis", self.hysteresis) < 1.0:
             raise ArgumentError(f"BalanceConfig: expected hysteresis in [0, 1), got {self.hysteresis!r}")
+        if self.caps is not None:
+            check_caps("BalanceConfig", self.caps, len(self.caps) if isinstance(self.caps, Sequence) else 1, 0)
+            object.__setattr__(self, "caps", tuple(self.caps))
+        if self.speed_hint is not None:
+            check_hint(self.speed_hint)
 
     @property
     def window(self) -> int:
@@ -100,6 +108,12 @@ class Plan:
         """Seconds that the slowest rank should take; 0 before the first decision."""
         return step_s(self.shards, self.costs)
 
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> Plan:
+        """The plan whose fields came as plain data."""
+        costs = tuple(CostModel(**cost) for cost in data["costs"])
+        return Plan(tuple(data["ratios"]), data["batch_size"], tuple(data["shards"]), costs)
+
 
 @dataclass(frozen=True)
 class Balance:
@@ -134,13 +148,29 @@ class Balance:
         Raises:
             ArgumentError: a configuration that does not fit the number of ranks.
         """
-        config = config if config is not None else BalanceConfig()
+        config = config_of("Balance", config, BalanceConfig)
         check_integer("Balance", "world_size", world_size, 1)
         floor = check_min_ratio("Balance", config.min_ratio, world_size)
         check_caps("Balance", config.caps, world_size, 0)
         hint = config.speed_hint
         ratios = rebalance([1.0] * world_size, 0.0) if hint is None else hint_ratios(world_size, hint, floor)
         return Balance(config, Plan(ratios), (History(),) * world_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON; `from_state_dict` takes it."""
+        return state_data(self)
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, Any]) -> Balance:
+        """The state that `state_dict` told.
+
+        Raises:
+            StateDictError: it is no such data.
+        """
+        with reading_state("Balance"):
+            config = config_from(BalanceConfig, state["config"])
+            histories = tuple(History.from_data(history) for history in state["histories"])
+            return Balance(**{**state, "config": config, "plan": Plan.from_data(state["plan"]), "histories": histories})
 
     @property
     def world_size(self) -> int:
@@ -187,9 +217,11 @@ class Balance:
         Raises:
             ArgumentError: not one reading a rank, or a negative batch.
         """
-        check_integer("observe", "batch_size", batch_size, 0)
+        batch_size = check_integer("observe", "batch_size", batch_size, 0)
         if len(readings) != self.world_size:
             raise ArgumentError(f"observe: expected {self.world_size} readings, one a rank, got {len(readings)}")
+        if not all(reading is None or isinstance(reading, Reading) for reading in readings):
+            raise ArgumentError(f"observe: expected a Reading or None of each rank, got {readings!r}")
         window = self.config.window
         histories = tuple(
             history if reading is None else history.add(reading, window)

@@ -6,16 +6,17 @@ readings, so that a round costs one small message besides the reduction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
 from minigrad.data.plan import check_integer
-from minigrad.distributed.balance.balancer import Timeline
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.journal import Journal
-from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes
+from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, check_alike, listener
+from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.base import Communicator
+from minigrad.errors import ArgumentError
 
 T = TypeVar("T")
 _Row = tuple[int, float, float]  # batches of a rank in a round, milliseconds of computing, of waiting
@@ -28,7 +29,7 @@ class Rounds:
     that comes last waits for is the reduction alone; that is the overhead which El Che keeps near its target.
 
     Args:
-        comm: The ranks. All make one, with equal configurations.
+        comm: The ranks. All make one, at one place of the program.
         config: See `CadenceConfig`.
         journal: Where rank 0 writes readings and decisions, as JSON lines that `replay` takes.
         timeline: Gets an event "cadence" with round, anchor, counts and reason for each decision; by default the
@@ -38,6 +39,9 @@ class Rounds:
         comm: The communicator to train with.
         el_che: The state, equal on all ranks.
         reason: Why the counts are as they are.
+
+    Raises:
+        ReplicaMismatchError: configurations differ between ranks.
 
     Example:
         >>> from minigrad import distributed, nn, optim, randn
@@ -67,9 +71,10 @@ class Rounds:
     ) -> None:
         self.comm = Metered(comm)
         self.el_che = ElChe.start(comm.world_size, config)
+        check_alike("Rounds", comm, "configurations", str(config_data(self.el_che.config)))
         self.reason = "no round yet"
         self._times = StepTimes("Rounds", self.comm)
-        self._timeline: Any = timeline if timeline is not None else comm if hasattr(comm, "event") else None
+        self._timeline = listener("Rounds", timeline, comm)
         self._journal = Journal(journal, self.el_che) if journal is not None and comm.rank == 0 else None
         self._unread: list[_Row] = []  # rounds that not all ranks have read yet; those of a device come later
         self._number = 0
@@ -92,12 +97,12 @@ class Rounds:
             ArgumentError: with several ranks, where no collective of the round went through `rounds.comm`.
         """
         if batches_left is not None:
-            check_integer("Rounds", "batches_left", batches_left, 1)
+            batches_left = check_integer("Rounds", "batches_left", batches_left, 1)
         counts, rank = self.counts(batches_left), self.comm.rank
         start = sum(counts[:rank])
         with self._times.measure(counts[rank]):
             yield slice(start, start + counts[rank])
-        self._report()
+        self._report(batches_left)
 
     def deal(self, batches: Sequence[T]) -> Iterator[Sequence[T]]:
         """This rank's batches of each round, until all are used; what the loop does with them is the round.
@@ -105,7 +110,12 @@ class Rounds:
         Args:
             batches: Those of an epoch, equal on all ranks: indices, as a rule, which cost little. Of equal size, for
                 a rank's speed is told by batches.
+
+        Raises:
+            ArgumentError: they have no length, or can't be sliced.
         """
+        if not (hasattr(batches, "__len__") and hasattr(batches, "__getitem__")):
+            raise ArgumentError(f"Rounds.deal: expected a list of batches, got {type(batches).__name__}: list() it")
         first = 0
         while first < len(batches):
             left = len(batches) - first
@@ -114,10 +124,25 @@ class Rounds:
                 yield batches[first + mine.start : first + mine.stop]
             first += used
 
-    def _report(self) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """The state to resume a run with, plain data for JSON; equal on all ranks."""
+        return self.el_che.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told. All ranks do, with the same.
+
+        Raises:
+            StateDictError: it is that of other ranks or options, or no state of a cadence.
+        """
+        self.el_che = resumed("Rounds", self.el_che, ElChe.from_state_dict(state))
+        self.reason, self._unread = "resumed", []
+        if self._journal is not None:
+            self._journal.started(self.el_che)
+
+    def _report(self, batches_left: int | None) -> None:
         """Hand in what was read, and decide on each round that all ranks have read."""
         self._unread += [_row(time) for time in self._times.read()]
-        gathered: list[list[_Row]] = self.comm.inner.all_gather_object(self._unread)
+        gathered = check_alike("Rounds", self.comm.inner, "batches_left", batches_left, self._unread)
         for rows in zip(*gathered):  # of one round
             self._number += 1
             self._decide(rows)

@@ -93,7 +93,7 @@ def rebalance(throughputs: Sequence[float | None], min_ratio: float | None = Non
 
 
 def _measured_or_median(who: str, throughputs: Sequence[float | None]) -> list[float]:
-    if not throughputs:
+    if throughputs is None or not len(throughputs):
         raise ArgumentError(f"{who}: expected a throughput for each rank, got none")
     known = [check_number(who, "each throughput", value) for value in throughputs if value is not None]
     middle = statistics.median(known) if known else 1.0
@@ -132,6 +132,13 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
     if ratio < 1.0:
         raise ArgumentError(f"speed_hint: expected ratio >= 1, the others' speed over that of rank {slow}, got {ratio}")
     return tuple(1.0 if rank == slow else ratio for rank in range(world_size))
+
+
+def check_hint(hint: Any) -> None:
+    """Refuse a speed hint that fits no number of ranks; ArgumentError."""
+    ranks = list(hint) if isinstance(hint, Mapping) else list(hint[:1]) if isinstance(hint, (tuple, list)) else []
+    last = max((check_integer("speed_hint", "a rank", rank, 0) for rank in ranks), default=0)
+    relative_speeds(last + 1, hint)
 
 
 def hint_ratios(world_size: int, hint: SpeedHint, min_ratio: float | None = None) -> tuple[float, ...]:
@@ -216,8 +223,8 @@ def check_caps(who: str, caps: Sequence[int | None] | None, world_size: int, tot
     """
     if caps is None:
         return [total] * world_size
-    if len(caps) != world_size:
-        raise ArgumentError(f"{who}: expected a cap for each of {world_size} ranks, got {len(caps)}: {caps!r}")
+    if not isinstance(caps, Sequence) or len(caps) != world_size:
+        raise ArgumentError(f"{who}: expected a cap for each of {world_size} ranks, got {caps!r}")
     return [total if cap is None else min(total, check_integer(who, "each cap", cap, 0)) for cap in caps]
 
 
