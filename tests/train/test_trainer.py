@@ -178,6 +178,8 @@ def test_the_old_names_warn(old, new):
         getattr(Ddp, f"{old}_with")(make_graph(), replica, SGD, DdpConfig())
     plain_loop(graph)
     assert_trained(graph, trained_alone(BATCHES, SGD))
+    with pytest.warns(DeprecationWarning), pytest.raises(ArgumentError, match=f"Ddp.{old}: expected a Graph, got Head"):
+        getattr(Ddp, old)(Head(), replica, SGD)
 
 
 # ------------------------------------------------------------------------------------------------------- the options

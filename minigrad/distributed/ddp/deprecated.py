@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from minigrad.errors import ArgumentError
 
 
+@runtime_checkable
 class SetsItselfUp(Protocol):
     """A Graph."""
 
@@ -46,4 +49,6 @@ class DeprecatedSetup:
 
 def _forward(old: str, new: str, model: SetsItselfUp, *args: Any, **options: Any) -> None:
     warnings.warn(f"Ddp.{old} is deprecated: use Trainer.{new}, which does the same", DeprecationWarning, stacklevel=3)
+    if not isinstance(model, SetsItselfUp):
+        raise ArgumentError(f"Ddp.{old}: expected a Graph, got {type(model).__name__}")
     model.set_up(*args, **options)
