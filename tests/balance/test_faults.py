@@ -1,8 +1,23 @@
 """The smallest input of each fault in FAULTS.md, with the value that is right."""
 
+import numpy as np
 import pytest
 
-from minigrad.distributed import Balance, BalanceConfig, CadenceConfig, CostModel, ElChe, Reading
+import minigrad
+from minigrad import FlowBuilder, nn, optim
+from minigrad.data import BatchSampler, DistributedSampler, SequentialSampler
+from minigrad.distributed import (
+    DDP,
+    Balance,
+    BalanceConfig,
+    Balancer,
+    CadenceConfig,
+    CostModel,
+    ElChe,
+    Reading,
+    SyncBatchNorm,
+    run,
+)
 from minigrad.distributed.balance import clamp_total, compute_shard_sizes, is_balanced, rebalance
 from minigrad.errors import ArgumentError
 from tests.balance.virtual import train
@@ -99,12 +114,14 @@ def test_a_lowered_anchor_stays_low():
     el_che, _, _ = ElChe.start(2, CadenceConfig(anchor=20)).report_timing([1000.0, 2000.0], [20, 20], 150.0)
     el_che, counts, _ = el_che.nudge_anchor_down(0.5)
     assert counts == (20, 10)
-    el_che, counts, _ = el_che.report_timing([1000.0, 1000.0], [20, 10], 101.0)
-    assert (el_che.anchor, counts) == (10, (20, 10))
+    for sync_ms in (101.0, 20.0):
+        after, counts, _ = el_che.report_timing([1000.0, 1000.0], [20, 10], sync_ms)
+        assert (after.anchor, counts) == (10, (20, 10))
 
 
-def test_the_first_report_sets_speeds_only():
-    el_che, counts, _ = ElChe.start(2).report_timing([500.0, 1000.0], [10, 10], 10_000.0)
+@pytest.mark.parametrize("sync_ms", [220.0, 10_000.0])
+def test_the_first_report_sets_speeds_only(sync_ms):
+    el_che, counts, _ = ElChe.start(2).report_timing([500.0, 1000.0], [10, 10], sync_ms)
     assert (el_che.anchor, counts) == (10, (20, 10))
 
 
@@ -120,3 +137,67 @@ def test_growth_is_held_before_it_happens():
     assert (held.anchor, counts) == (10, (10, 10))
     assert el_che.report_timing([1000.0, 1000.0], [10, 10], 200.0)[0].anchor == 20
     assert held.nudge_anchor_down(0.5)[0].anchor == 5
+
+
+def test_adam_on_the_mean_gradient():
+    """The mean of 1 and -0.01 is positive, so the first step goes down; steps of each rank's own would cancel."""
+
+    def body(comm):
+        layer = nn.Linear(1, 1, bias=False)
+        layer.weight.data[...] = 0.0
+        ddp = DDP(layer, comm)
+        ddp(minigrad.full((1, 1), -0.01 if comm.rank else 1.0)).mean().backward()
+        optim.Adam(ddp.parameters(), lr=0.1).step()
+        return float(layer.weight.data.item())
+
+    assert run(body, 2) == pytest.approx([-0.1, -0.1], abs=1e-6)
+
+
+def test_statistics_over_ranks_are_those_of_the_mixture():
+    def body(comm):
+        norm = SyncBatchNorm(1, comm, momentum=1.0)
+        norm(minigrad.Tensor(np.array([[-1.0], [1.0]], np.float32) + 10.0 * comm.rank))
+        return float(norm.running_mean.data.item()), float(norm.running_var.data.item()) * 3 / 4  # it is unbiased
+
+    assert run(body, 2) == [pytest.approx((5.0, 26.0))] * 2
+
+
+def test_the_rate_is_that_of_the_user():
+    def build(device):
+        return FlowBuilder.from_(nn.Linear(1, 1, bias=False)).build()
+
+    graph = build("cpu")
+    graph.distribute(build, ["cpu"] * 8)
+    graph.set_optimizer(lambda params: optim.Adam(params, lr=1e-3))
+    before = [param.data.item() for param in graph.parameters()]
+    graph(minigrad.ones(8, 1)).mean().backward()
+    graph.step()
+    assert [param.data.item() for param in graph.parameters()] == pytest.approx([before[0] - 1e-3], abs=1e-7)
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.25, 0.25], [1.0]])
+def test_shares_of_partitions_fit_the_ranks(shares):
+    with pytest.raises(ArgumentError, match=f"a share for each of 2 ranks, got {len(shares)}"):
+        DistributedSampler(10, rank=0, world_size=2, mode="exact", shares=shares)
+
+
+@pytest.mark.parametrize("samples, each", [(10, [5]), (128, [16] * 4)])
+def test_a_dataset_smaller_than_a_batch(samples, each):
+    def body(comm):
+        balancer, taken = Balancer(comm), []
+        for mine in balancer.deal(BatchSampler(SequentialSampler(samples), 32)):
+            balancer.comm.barrier()
+            taken.append(mine)
+        return taken
+
+    first, second = run(body, 2)
+    assert sum(map(len, first)) == sum(map(len, second)) == sum(each) and len(first) == len(second) == len(each)
+    assert sorted(np.concatenate(first + second).tolist()) == list(range(samples))
+
+
+def test_throughput_is_of_all_batches_over_all_their_time():
+    assert ElChe.start(1).report_timing([30.0], [3], 1.0)[0].ms_per_batch == (10.0,)
+    balance = Balance.start(1, BalanceConfig(calibration_steps=3))
+    for _ in range(3):
+        balance, _, _ = balance.observe(100, [Reading(100, 10.0)])
+    assert balance.throughput == pytest.approx((10.0,))

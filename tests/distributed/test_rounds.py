@@ -106,6 +106,32 @@ def test_a_round_cut_short_by_the_end_of_an_epoch_does_not_move_the_anchor():
     assert counts == (10, 10) and after.anchor == 10 and "overhead 0.08 is near 0.1" in reason
 
 
+def test_ranks_that_waited_differently_decide_alike():
+    """9 and 11 of 100 would be under and over the target: the reduction is what the last to come waits for."""
+
+    class Clock:
+        seconds = 0.0
+
+        def now_s(self):
+            return self.seconds
+
+        def progress(self, fraction):
+            pass
+
+    def body(comm):
+        comm.clock = clock = Clock()
+        rounds = Rounds(comm)
+        for _ in range(2):
+            with rounds.round():
+                clock.seconds += 0.100
+                rounds.comm.barrier()
+                with rounds.comm.waiting():
+                    clock.seconds += 0.009 + 0.002 * comm.rank
+        return rounds.el_che.anchor, rounds.reason
+
+    assert run(body, 2) == [(10, "overhead 0.09 is near 0.1: anchor 10 stays; counts (10, 10) stay")] * 2
+
+
 def test_one_seed_gives_one_trace_and_the_journal_its_decisions():
     streams = [io.StringIO(), io.StringIO()]
     cluster = Cluster.of_speeds([3, 1], link=SLOW_LINK, jitter_fraction=0.1)

@@ -41,7 +41,7 @@ def weights(graph):
     return [float(param.data.item()) for one in graph.replicas for param in one.parameters()]
 
 
-@pytest.mark.parametrize("numbers, mean", [((1, 3), 2.0), ((1, 1, 1, 9), 3.0), ((2, 2), 2.0)])
+@pytest.mark.parametrize("numbers, mean", [((1, 3), 2.0), ((1, 1, 1, 9), 3.0), ((2, 2, 2, 2), 2.0)])
 def test_a_mean_over_gathered_outputs_is_not_divided_again(numbers, mean):
     graph = on(2)
     graph(column(*numbers)).mean().backward()
@@ -158,6 +158,23 @@ def test_clipping_is_about_the_combined_gradient():
         graph(column(*numbers)).mean().backward()
         graph.step()
         assert weights(graph) == pytest.approx([1 - moved] * 2, abs=1e-7)
+
+
+def test_a_part_of_a_gradient_is_not_clipped():
+    """Between backward and step the first replica has a part: its norm is not that of the gradient."""
+    graph = on(2)
+    graph(column(200, 200)).mean().backward()
+    for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
+        with pytest.raises(AutogradError, match="expected a whole gradient, got a part, that of one of 2 replicas"):
+            clip(graph.parameters(), 1.0)
+    graph.distributed.all_reduce_gradients()
+    for one in graph.replicas:
+        assert float(optim.clip_grad_norm_(one.parameters(), 1.0).item()) == 200.0
+    graph.step()
+    assert weights(graph) == pytest.approx([0.0, 0.0], abs=1e-7)
+    alone = on(1)
+    alone(column(2.0)).mean().backward()
+    assert float(optim.clip_grad_norm_(alone.parameters(), 1.0).item()) == 2.0
 
 
 def test_a_norm_that_is_no_number_shows_on_all_replicas():

@@ -93,6 +93,18 @@ def test_using_is_for_each_branch_and_for_the_module_of_a_residual(x):
     assert_close(both(x), 3 * x, tolerance=1e-15)
 
 
+def test_the_output_may_be_read_on_the_way(x):
+    graph = FlowBuilder().through(nn.Tanh()).fork(nn.ReLU()).tag("aside").build()
+    assert_close(graph(x), nn.Tanh()(x), tolerance=0)
+
+
+def test_nodes_that_could_be_next_keep_the_order_in_which_they_were_written():
+    builder = FlowBuilder()
+    for name in "cab":
+        builder.fork(nn.Tanh()).tag(name)
+    assert [node.name for node in builder.through(nn.ReLU()).build().plan.nodes] == ["c", "a", "b", "relu_0"]
+
+
 def test_a_tag_may_be_used_before_it_is_written(x):
     a, late = linear(), linear()
     builder = FlowBuilder().fork(Plus()).using("late").tag("early").fork(late).tag("late").through(a)
@@ -100,6 +112,18 @@ def test_a_tag_may_be_used_before_it_is_written(x):
     assert [node.name for node in graph.plan.nodes] == ["late", "early", "linear_1"]
     assert_close(graph(x), a(x), tolerance=0)
     assert_close(graph.tagged("early"), x + late(x), tolerance=1e-15)
+
+
+def test_a_value_that_is_used_before_it_is_written_has_its_own_shape():
+    class Shapes(nn.Module):
+        def forward(self, x, state):
+            self.seen = x.shape, state.shape
+            return x
+
+    reader = Shapes()
+    builder = FlowBuilder().fork(reader).using("state").tag("read").fork(nn.Linear(4, 16)).tag("state")
+    builder.through(nn.Identity()).build()(Tensor(np.ones((8, 4), np.float32)))
+    assert reader.seen == ((8, 4), (8, 16))
 
 
 def test_a_module_in_two_places_is_one_module(x):
