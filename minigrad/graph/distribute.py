@@ -25,6 +25,7 @@ from minigrad.distributed.ddp.group import DeviceGroup
 from minigrad.distributed.ddp.replicas import Ddp
 from minigrad.errors import ArgumentError, AutogradError, ShapeError
 from minigrad.graph.batches import ShardedBatch, Window, count_samples, gather, scatter, tensors_in
+from minigrad.graph.pending import Pending
 from minigrad.graph.runner import PlanModule
 from minigrad.graph.stopwatch import PassTime, Stopwatch, SyncWatch, boundary
 from minigrad.optim.clip import clip_replicas_grad_norm_
@@ -53,7 +54,7 @@ class DistributedState:
         last_el_che_counts: Batches of each device in the last window.
         ema_throughput: Samples a second of each device, averaged over the latest passes; 0 before the first.
         step_count: Steps so far.
-        combined: Whether the gradients are combined already, and wait for the step.
+        pending: The gradients since the last step.
     """
 
     replicas: tuple[PlanModule, ...]
@@ -65,7 +66,7 @@ class DistributedState:
     last_shard_sizes: tuple[int, ...] = ()
     last_el_che_counts: tuple[int, ...] = ()
     step_count: int = 0
-    combined: bool = False
+    pending: Pending = field(default_factory=Pending)
 
     def __post_init__(self) -> None:
         options = self.config.balance_config()
@@ -80,9 +81,6 @@ class DistributedState:
         self._sync = SyncWatch([self.group.timer(rank) for rank in range(self.world_size)])
         self._working: int | None = None  # the replica whose backward is under way
         self._here = ExitStack()  # on whose device
-        self._first_samples = self._samples = 0  # of backward_batch since the last step
-        self._in_batch = False
-        self._kind = ""  # how gradients came since the last step
         self._tagging = [
             [part for part in replica.modules() if isinstance(part, PlanModule) and part.has_tags]
             for replica in self.replicas
@@ -105,6 +103,16 @@ class DistributedState:
     def reduces(self) -> bool:
         """Whether gradients need the other replicas'; no wrapper can combine them then."""
         return self.world_size > 1
+
+    @property
+    def unfinished(self) -> str:
+        """What a gradient is until it is combined, and what to do about it; empty where it is whole."""
+        if self.pending.combined or self.world_size == 1:
+            return ""
+        return (
+            f"that of one of {self.world_size} replicas of a Graph: set DdpConfig(max_grad_norm=...), or clip every "
+            "replica after graph.distributed.all_reduce_gradients()"
+        )
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -205,18 +213,9 @@ class DistributedState:
 
     def begin(self, leaves: list[Any]) -> None:
         """A backward begins; see `BackwardListener`."""
-        if not self._in_batch:
+        if not self.pending.in_batch:
             self._look_for_gradients()
-        if self.combined:
-            raise AutogradError(
-                "Graph: expected step() or zero_grad() once gradients are combined, got another backward"
-            )
-        kind = "backward_batch()" if self._in_batch else "backward()"
-        if self._kind not in ("", kind):
-            raise AutogradError(
-                f"Graph: expected {self._kind} alone between two steps, got {kind} too: the first weighs by samples"
-            )
-        self._kind = kind
+        self.pending.begin()
 
     def leaf(self, leaf: Any) -> None:
         """A gradient is complete; the reduction comes later."""
@@ -228,11 +227,11 @@ class DistributedState:
     def backward_batch(self, batch: Any, loss_fn: LossFn) -> Tensor:
         """Forward, loss and backward of a batch; see `Graph.backward_batch`."""
         self._look_for_gradients()
-        self._in_batch = True
+        self.pending.in_batch = True
         try:
             return self._run_window(batch, loss_fn) if isinstance(batch, Window) else self._run_batch(batch, loss_fn)
         finally:
-            self._in_batch = False
+            self.pending.in_batch = False
 
     def _run_batch(self, batch: Any, loss_fn: LossFn) -> Tensor:
         if isinstance(batch, ShardedBatch):
@@ -279,9 +278,7 @@ class DistributedState:
             raise ShapeError(f"Graph.backward_batch: expected loss_fn to return one mean loss, got {got}")
         if not samples:
             raise ArgumentError("Graph.backward_batch: expected a batch with samples, got one of 0")
-        self._first_samples = self._first_samples or total  # weights stay near 1, whatever comes
-        self._samples += samples
-        loss.backward(full_like(loss.detach(), samples / self._first_samples))
+        loss.backward(full_like(loss.detach(), self.pending.weigh(samples, total)))
         return loss.detach()
 
     # --------------------------------------------------------------------------------------------- reductions
@@ -301,7 +298,7 @@ class DistributedState:
         Raises:
             AutogradError: it was done already.
         """
-        factor = self._first_samples / self._samples if self._samples else 1.0
+        factor = self.pending.factor
         alone = self.world_size == 1 and factor == 1.0 and self.group.collectives is in_memory
         self._once(lambda: None if alone else self.ddp.sum_gradients(factor))
 
@@ -325,20 +322,15 @@ class DistributedState:
         self._once(lambda: self.ddp.weighted_all_reduce_gradients(self.last_shard_sizes))
 
     def _once(self, reduce: Callable[[], None]) -> None:
-        if self.combined:
+        if self.pending.combined:
             raise AutogradError("Graph: expected gradients to combine, got those that are: call step() or zero_grad()")
         reduce()
-        self.combined = True
+        self.pending.combined = True
 
     def _look_for_gradients(self) -> None:
         """Somebody else may have dropped them, such as an optimizer's zero_grad."""
-        if (self._kind or self.combined) and all(param.grad_array is None for param in self._params):
-            self.forget()
-
-    def forget(self) -> None:
-        """There are no gradients any more."""
-        self.combined, self._kind = False, ""
-        self._first_samples = self._samples = 0
+        if self.pending and all(param.grad_array is None for param in self._params):
+            self.pending.forget()
 
     # ------------------------------------------------------------------------------------------------- steps
 
@@ -347,7 +339,7 @@ class DistributedState:
         if not any(param.grad_array is not None for param in self._params):
             raise AutogradError("Graph.step: expected gradients, got none: call backward() first")
         with self._sync.measure():
-            if not self.combined:
+            if not self.pending.combined:
                 self.all_reduce_gradients()
             self.sync_buffers()
         if self.config.max_grad_norm is not None:
@@ -358,7 +350,7 @@ class DistributedState:
             scheduler.step()
         for param in self._params:
             param.grad_array = None
-        self.forget()
+        self.pending.forget()
         self.update_balance()
 
     def update_balance(self) -> bool:

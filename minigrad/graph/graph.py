@@ -33,7 +33,7 @@ class Graph(Trainable):
     of its sub-graph, else its tag, else its class and how many of that class were written before: "linear_2".
 
     Whatever changes the state of a graph (train, eval, freeze, thaw, requires_grad_, zero_grad, load_state_dict,
-    load_checkpoint) changes that of its replicas too; call it on the graph, not on a sub-graph, where there are any.
+    load_checkpoint) changes that of its replicas too; the same holds for a sub-graph.
 
     Args:
         plan: What reads what.
@@ -133,6 +133,8 @@ class Graph(Trainable):
                     f"{other.structure_hash()[:8]} as replica {rank}"
                 )
         self._others += others
+        for path, part in self.subgraphs().items():
+            part._others += tuple(other.subgraph(path) for other in others)
 
     def distribute(
         self,
@@ -168,13 +170,15 @@ class Graph(Trainable):
             )
         group = group_of(devices, self.first_device())
         state = make_state(self, builder, group, config if config is not None else DdpConfig(), el_che)
+        before = [(part, part._others) for part in (self, *self.subgraphs().values())]
         try:
             self._attach(state.replicas[1:])  # type: ignore[arg-type]
             state.sync_params()
             self._adopt(state)
         except BaseException:
             state.detach()
-            self._others = ()
+            for part, others in before:
+                part._others = others
             raise
 
     def set_up(

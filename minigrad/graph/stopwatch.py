@@ -48,8 +48,6 @@ class Stopwatch:
 
     def switch(self, rank: int | None) -> None:
         """From now on a device computes, or none; the one that did so far has stopped."""
-        if self._running == rank:
-            return
         if self._running is not None:
             self._timers[self._running].stop()
             self._passes[self._running][-1]._open += 1

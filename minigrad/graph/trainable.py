@@ -82,7 +82,7 @@ class Trainable(PlanModule):
         self._training.loss_fn = self._function("set_loss_fn", "from a model and a batch to a loss", loss_fn)
 
     def _function(self, who: str, what: str, value: Any) -> Any:
-        if not callable(value) or isinstance(value, (Optimizer, LRScheduler)):
+        if not callable(value):
             raise ArgumentError(f"{self._who()}.{who}: expected a function {what}, got {type(value).__name__}")
         return value
 
@@ -298,6 +298,7 @@ class Trainable(PlanModule):
         self._check_loaders(training.loaders, state)
         if training.state is not None:
             training.state.detach()
+            state.pending = training.state.pending
         training.state, training.is_distributed, training.made = state, True, []
 
     def _prepared(self, needs_optimizer: bool = False) -> DistributedState:
@@ -334,7 +335,7 @@ class Trainable(PlanModule):
         """Drop every gradient; with set_to_none=False fill those present with zeros instead."""
         super().zero_grad(set_to_none)
         if self._training.state is not None:
-            self._training.state.forget()
+            self._training.state.pending.forget()
 
     def tagged_values(self) -> dict[str, Any]:
         """What the last forward computed at every tag of this graph; empty where there was none."""

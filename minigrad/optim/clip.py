@@ -15,7 +15,7 @@ from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.backend.fused.norm import largest, sum_of_squares
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
-from minigrad.errors import DtypeError, NonFiniteError
+from minigrad.errors import AutogradError, DtypeError, NonFiniteError
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
 from minigrad.ops.arguments import check_switch
@@ -45,6 +45,7 @@ def clip_grad_norm_(
     Raises:
         ArgumentError: max_norm or norm_type out of range.
         DtypeError: something that is no tensor.
+        AutogradError: gradients that are not combined yet over the replicas of a graph.
         NonFiniteError: error_if_nonfinite, and it is; the gradients are as they were.
     """
     check_switch("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
@@ -110,6 +111,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     Raises:
         ArgumentError: clip_value out of range.
         DtypeError: something that is no tensor.
+        AutogradError: see `clip_grad_norm_`.
     """
     _check_limit("clip_grad_value_", "clip_value", clip_value)
     limit = float(clip_value)
@@ -136,6 +138,7 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Ar
             raise DtypeError(f"{who}: expected float tensors, got {got}")
         if param.grad_array is None:
             continue
+        _check_finished(who, param)
         if isinstance(param, Parameter) and param.flat is not None:
             flat.setdefault(id(param.flat), (param.flat, []))[1].append(param)
         else:
@@ -143,6 +146,14 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Ar
     for buffer, members in flat.values():
         found += [buffer.grad[start:stop] for start, stop in buffer.runs(members)]
     return found, [buffer for buffer, _ in flat.values()]
+
+
+def _check_finished(who: str, param: Tensor) -> None:
+    """Refuse a gradient that something will add to before the step: its norm says nothing yet."""
+    for listener in param.listeners:
+        why = getattr(listener, "unfinished", "")
+        if why:
+            raise AutogradError(f"{who}: expected a whole gradient, got a part, {why}")
 
 
 def _norm(gradients: list[Array], p: float) -> Array:

@@ -124,6 +124,10 @@ class Trainer:
         Raises:
             ArgumentError: no head, or one whose graph() is no Graph; and see `setup_with`.
         """
+        if not callable(head_factory):
+            raise ArgumentError(
+                f"Trainer.setup_head: expected a function from a device to a head, got {type(head_factory).__name__}"
+            )
 
         def builder(device: Device) -> Graph:
             return _graph_of(head_factory(device))

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from minigrad import Device, FlowBuilder, Trainer, no_grad, nn, optim
+from minigrad import Device, FlowBuilder, Trainer, cat, no_grad, nn, optim
 from minigrad.distributed import DdpConfig, DistributedDataParallel, SoloCommunicator
 from minigrad.errors import ArgumentError, AutogradError, ReplicaMismatchError
 from tests.train.graphs import (
@@ -186,6 +186,28 @@ def test_gradients_that_an_optimizer_dropped_do_not_count(world_size):
     loss_fn(graph, batch).backward()  # another kind of backward, after gradients that were combined
     graph.step()
     assert_trained(graph, trained_alone([batch] * 2, SGD))
+
+
+def test_gradients_that_were_zeroed_do_not_count():
+    graph, batch = graph_on(2), make_batch(2)
+    graph.backward_batch(make_batch(8))
+    graph.zero_grad(set_to_none=False)
+    graph.backward_batch(batch)
+    graph.step()
+    assert_trained(graph, trained_alone([batch], SGD))
+
+
+def test_gradients_may_come_before_the_devices():
+    graph, batches = make_graph(), [make_batch(8, 1), make_batch(2, 2)]
+    graph.set_loss_fn(loss_fn)
+    graph.set_optimizer(SGD)
+    for batch in batches:
+        graph.backward_batch(batch)
+    graph.distribute(replica, ["cpu", "cpu"])
+    graph.step()
+    whole = tuple(cat(fields, 0) for fields in zip(*batches))
+    assert_trained(graph, trained_alone([whole], SGD))
+    assert all(param.listeners == (graph.distributed,) for param in graph.parameters())
 
 
 def test_a_loop_with_an_optimizer_of_its_own():

@@ -1,5 +1,7 @@
 """A distributed graph: options in any order, state on every replica, decisions from what the devices needed."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from minigrad import FlowBuilder, nn
 from minigrad.backend.timer import HostTimer
 from minigrad.data import ArrayDataset, DataLoader
 from minigrad.distributed import DdpConfig, LocalDevices
-from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices
+from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices, Slowdown
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, ShapeError
 from minigrad.graph.stopwatch import boundary
 from tests.train.graphs import (
@@ -54,6 +56,11 @@ class Sum(nn.Module):
         return (self.w * x).sum()
 
 
+class Pair(NamedTuple):
+    left: minigrad.Tensor
+    right: minigrad.Tensor
+
+
 def test_outputs_may_be_nested():
     class Two(nn.Module):
         def __init__(self):
@@ -61,13 +68,13 @@ def test_outputs_may_be_nested():
             self.w = nn.Parameter(np.ones(1))
 
         def forward(self, x):
-            return {"pair": (x * self.w, -x), "names": ["a"] * len(x), "scale": 2}
+            return {"pair": Pair(x * self.w, -x), "names": ["a"] * len(x), "scale": 2}
 
     graph = FlowBuilder.from_(Two()).build()
     graph.distribute(lambda device: FlowBuilder.from_(Two()).build(), ["cpu"] * 3)
     x = minigrad.tensor(np.arange(4.0))
     output = graph(x)
-    assert output["pair"][0].tolist() == x.tolist() and output["pair"][1].tolist() == (-x).tolist()
+    assert output["pair"].left.tolist() == x.tolist() and output["pair"].right.tolist() == (-x).tolist()
     assert output["names"] == ["a"] * 4 and output["scale"] == 2
 
 
@@ -109,6 +116,20 @@ def test_the_number_of_loaders_fits_the_devices():
     hinted = graph_on(3, config=DdpConfig(speed_hint=(0, 2.0)))
     with pytest.raises(ArgumentError, match="expected one loader, whose batches are divided by speed_hint"):
         hinted.set_data_loader(*loaders)
+
+
+def test_loaders_may_end_before_others():
+    """Steps without a sample are none; those of the longest loader all count."""
+    batches = [make_batch(2, seed) for seed in range(4)]
+    graph = graph_on(2)
+    graph.set_data_loader(batches[:1] + [make_batch(0)], [make_batch(0), make_batch(0), *batches[1:]])
+    sizes = []
+    for batch in graph.epoch(0):
+        graph.backward_batch(batch)
+        graph.step()
+        sizes.append(batch.sizes)
+    assert sizes == [(2, 0), (0, 2), (0, 2), (0, 2)]
+    assert_trained(graph, trained_alone(batches, SGD))
 
 
 def test_a_loader_keeps_its_own_order_and_epoch():
@@ -248,6 +269,32 @@ def test_el_che_follows_the_devices():
     assert graph.throughput == pytest.approx((3000.0, 1000.0))
 
 
+def test_time_after_a_loss_that_failed_is_nobodys():
+    clock = [0.0]
+    devices = LocalDevices(["cpu"] * 2, make_timer=lambda device: HostTimer(lambda: clock[0]))
+    graph = make_graph()
+    graph.distribute(replica, devices, el_che=True)
+    graph.set_optimizer(SGD)
+    graph.set_data_loader([make_batch(1), make_batch(1)])
+
+    def slow(model, batch):
+        clock[0] += 1.0
+        return loss_fn(model, batch)
+
+    def failing(model, batch):
+        raise ZeroDivisionError
+
+    graph.set_loss_fn(failing)
+    (window,) = graph.epoch(0)
+    with pytest.raises(ZeroDivisionError):
+        graph.backward_batch(window)
+    clock[0] += 100.0
+    graph.set_loss_fn(slow)
+    graph.backward_batch(window)
+    graph.step()
+    assert graph.throughput == (1.0, 1.0)
+
+
 def test_an_anchor_can_be_fixed():
     graph = make_graph()
     link = Link(latency_s=5.0)
@@ -335,6 +382,14 @@ def test_the_whole_pass_is_timed_and_nothing_else():
     clock[0] += 100.0
     graph.step()
     assert graph.throughput == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+
+
+def test_throughput_is_an_average_that_a_new_reading_pulls_by_three_tenths():
+    """A thousand samples a second, then half of that."""
+    cost = RankCost(0.0, 0.001, slowdowns=(Slowdown(1, 2.0),))
+    graph, _ = on_cluster(Cluster((cost,)))
+    steps(graph, [make_batch(4)] * 2)
+    assert graph.throughput == pytest.approx((850.0,))
 
 
 def test_evaluation_is_not_timed_and_leaves_no_trace():

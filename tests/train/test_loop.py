@@ -106,6 +106,15 @@ def test_the_mean_loss_is_over_samples_and_not_over_ranks():
     assert run(body, 2) == [4.0, 4.0]
 
 
+def test_losses_of_half_precision_are_added_in_double():
+    """Two samples of loss 60000 are too much for a half, and their mean is not."""
+    layer = nn.Linear(1, 1, bias=False, dtype=minigrad.float16)
+    layer.weight.data[...] = 1.0
+    own = SingleDeviceTrainer(layer, optim.SGD(layer.parameters(), lr=0.0), lambda model, x: model(x).mean())
+    loss = DistributedTrainer(own, SoloCommunicator()).train_batch(minigrad.full((2, 1), 6e4, dtype=minigrad.float16))
+    assert loss == np.float16(6e4)
+
+
 def test_a_loss_over_something_else_says_what():
     """A mean over tokens: 2 of 2 rows that mean 1, and 6 of 1 row that mean 5, make 4."""
 

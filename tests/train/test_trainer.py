@@ -166,6 +166,8 @@ def test_wrong_arguments():
         Trainer.setup_with(make_graph(), replica, SGD, {})
     with pytest.raises(ArgumentError, match=r"expected a model with graph\(\), got Linear"):
         Trainer.setup_head(nn.Linear(2, 2), lambda device: nn.Linear(2, 2), SGD)
+    with pytest.raises(ArgumentError, match="expected a function from a device to a head, got Head"):
+        Trainer.setup_head(Head(), Head(), SGD)
 
 
 @pytest.mark.parametrize("old, new", [("setup", "setup"), ("auto", "setup")])
@@ -258,7 +260,7 @@ def test_with_nccl_calls_are_grouped_on_the_device_that_is_current(el_che, nccl)
 
 def test_each_replica_computes_with_its_device_current(nccl):
     """Forward and backward; what is common to all is done on the first device."""
-    seen = []
+    seen, made_on = [], []
 
     class Watching(nn.Module):
         def __init__(self, device):
@@ -271,14 +273,21 @@ def test_each_replica_computes_with_its_device_current(nccl):
             return boundary(self.layer(x), lambda: seen.append(("backward", index, current_id())))
 
     def make(device):
-        return FlowBuilder.from_(Watching(device)).build()
+        made_on.append(current_id())
+        return FlowBuilder.from_(Watching(device)).tag("watched").through(nn.Tanh()).build()
 
     devices = ["cuda:0", "cuda:1"]
     graph = make("cuda:0")
     graph.distribute(make, LocalDevices(devices, collectives=nccl(devices)))
+    assert made_on == [0, 1]
     graph(minigrad.ones(4, 3, device="cuda:0")).mean().backward()
     assert seen == [("forward", 0, 0), ("forward", 1, 1), ("backward", 1, 1), ("backward", 0, 0)]
     assert current_id() == 0
+    graph.zero_grad()
+    graph(minigrad.ones(4, 3, device="cuda:0"))
+    seen.clear()
+    graph.tagged("watched").mean().backward()  # a loss of a tag alone
+    assert seen == [("backward", 1, 1), ("backward", 0, 0)] and current_id() == 0
 
 
 @pytest.mark.parametrize("el_che", [False, True])

@@ -220,6 +220,21 @@ def test_replicas_follow(graph):
     assert all(param.grad is None for replica in graph.replicas for param in replica.parameters())
 
 
+def test_replicas_of_a_sub_graph_follow_it(graph):
+    graph.attach(*[graph.replicate("cpu") for _ in range(2)])
+    part = graph.subgraph("encoder")
+    part.freeze("hidden")
+    part.eval()
+    saved = {name: x.numpy() + 1 for name, x in part.state_dict().items()}
+    part.load_state_dict(saved)
+    for replica in graph.replicas:
+        assert replica.is_frozen("encoder.hidden") and not replica.encoder.hidden.training and replica.training
+        for name, x in replica.encoder.state_dict().items():
+            assert_close(x, saved[name], tolerance=0, what=name)
+    twin = copy.deepcopy(graph)
+    assert twin.subgraph("encoder").replicas == (twin.encoder,)
+
+
 def test_replicas_are_combined_by_ddp(graph):
     """Half a batch each, weighted, gives the gradient of the whole; frozen alike, they stay alike."""
     graph.eval()  # in training, the batch norm of each replica would see statistics of its own

@@ -34,6 +34,22 @@ def test_each_node_is_timed_also_below():
     assert graph.node_times() == {}
 
 
+def test_a_reading_that_comes_late_is_counted_when_it_is_there():
+    """As a GPU's does: nobody waits for it."""
+    late = []
+
+    class Late(HostTimer):
+        def read_s(self):
+            return super().read_s() if late else []
+
+    graph = FlowBuilder().through(nn.Tanh()).build()
+    graph.enable_profiling(lambda device: Late(lambda: 0.0))
+    graph(Tensor(np.ones(2)))
+    assert graph.node_times()["tanh_0"].count == 0
+    late.append(True)
+    assert graph.node_times()["tanh_0"].count == 1
+
+
 def test_replicas_are_timed_each_for_itself():
     graph = classifier()
     graph.attach(graph.replicate("cpu"))

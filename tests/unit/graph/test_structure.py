@@ -72,6 +72,14 @@ def test_the_order_of_side_branches_and_keywords_does_not_count():
     }
 
 
+def test_what_a_keyword_is_given_counts():
+    def build(tag):
+        builder = FlowBuilder("x").through(nn.Tanh()).tag("a").through(nn.ReLU()).tag("b").through(Plus())
+        return builder.using(other=tag).build().structure_hash()
+
+    assert build("a") != build("b")
+
+
 def test_the_order_of_the_inputs_counts():
     def build(*names):
         return FlowBuilder("x").input(*names).through(Plus()).using("a", "b").build().structure_hash()
