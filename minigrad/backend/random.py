@@ -112,15 +112,22 @@ def noise_generator() -> np.random.Generator:
 
 
 def get_rng_state() -> dict[str, Any]:
-    """All streams as plain data, for a checkpoint."""
+    """All streams as plain data, for a checkpoint: JSON takes it."""
     streams = _current()
     return {
         "seed": streams.seed,
         "noise_key": streams.noise_key,
-        "init": streams.init.bit_generator.state,
-        "noise": streams.noise.bit_generator.state,
-        "shards": {str(shard): stream.bit_generator.state for shard, stream in streams.shards.items()},
+        "init": _plain(streams.init),
+        "noise": _plain(streams.noise),
+        "shards": {str(shard): _plain(stream) for shard, stream in streams.shards.items()},
     }
+
+
+def _plain(generator: np.random.Generator) -> dict[str, Any]:
+    """The state of a generator, its arrays as lists."""
+    state: Any = generator.bit_generator.state
+    words = {name: values.tolist() for name, values in state["state"].items()}
+    return {**state, "state": words, "buffer": state["buffer"].tolist()}
 
 
 def set_rng_state(state: dict[str, Any]) -> None:

@@ -247,12 +247,16 @@ class DistributedTrainer:
     def train_epoch(self, batches: Iterable[Any]) -> float:
         """Train on this rank's batches, until no rank has any left or all stop; ranks may have different numbers.
 
+        After a stop a loader is in the epoch that was interrupted. To resume, give its state on rank 0 to the loaders
+        of all ranks, which may be used up already, and call this again: it trains on the rest.
+
         Returns:
             The mean loss over the samples of all ranks; NaN where there were none.
         """
         if not isinstance(batches, Iterable):
             raise ArgumentError(f"train_epoch: expected batches to iterate over, got {type(batches).__name__}")
-        own, ended, loss_sum, samples = iter(batches), object(), 0.0, 0.0
+        own = iter(() if self.should_stop else batches)  # a loader that is not asked stays where it is
+        ended, loss_sum, samples = object(), 0.0, 0.0
         while not self.should_stop:
             batch = next(own, ended)
             loss = self._train(None if batch is ended else batch, batch is ended)
