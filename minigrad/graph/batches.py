@@ -71,9 +71,10 @@ def gather(who: str, parts: Sequence[Any], sizes: Sequence[int], device: Device)
 
     Raises:
         ShapeError: a tensor that does not have a row for each sample, so nobody can say what all of them make.
-        ArgumentError: something else than tensors that is not the same in all parts.
+        ArgumentError: parts of different forms, or something else than tensors that is not the same in all of them.
     """
     first = parts[0]
+    _check_form(who, parts)
     if isinstance(first, Tensor):
         for part, size in zip(parts, sizes):
             if part.shape[:1] != (size,):
@@ -95,6 +96,24 @@ def gather(who: str, parts: Sequence[Any], sizes: Sequence[int], device: Device)
     return first
 
 
+def _check_form(who: str, parts: Sequence[Any]) -> None:
+    """Refuse parts that can't be put together field by field."""
+    forms = [_form(part) for part in parts]
+    for form in forms:
+        if form != forms[0]:
+            raise ArgumentError(f"{who}: expected the same form on all devices, got {forms[0]} and {form}")
+
+
+def _form(value: Any) -> str:
+    """The type of a value and the fields that it has, in words; texts and the like have as many as samples."""
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        return f"{kind} of {', '.join(sorted(map(str, value)))}"
+    if isinstance(value, tuple) or (isinstance(value, list) and any(True for _ in tensors_in(value))):
+        return f"{kind} of {len(value)}"
+    return kind
+
+
 class ShardedBatch:
     """A batch whose shards came from one loader a device; it is read like a batch, and scattered as it is.
 
@@ -105,11 +124,15 @@ class ShardedBatch:
         shards: A batch for each device, None where its loader has ended.
         sizes: The samples of each.
         device: Where fields are put together.
+
+    Raises:
+        ArgumentError: shards of different forms.
     """
 
     def __init__(self, shards: Sequence[Any], sizes: Sequence[int], device: Device) -> None:
         self.shards, self.sizes, self._device = tuple(shards), tuple(sizes), device
         self._present = [(shard, size) for shard, size in zip(self.shards, self.sizes) if size]
+        _check_form("ShardedBatch", [shard for shard, _ in self._present])
 
     def whole(self) -> Any:
         """The batch, put together."""

@@ -319,17 +319,26 @@ class Trainable(PlanModule):
         training = self._training
         if not training.made or training.made[0] is not make:
             state.optimizers = [make(list(replica.parameters())) for replica in state.replicas]
-        for optimizer in state.optimizers:
-            if not isinstance(optimizer, Optimizer):
-                raise ArgumentError(
-                    f"{self._who()}.set_optimizer: expected the function to make an Optimizer, got "
-                    f"{type(optimizer).__name__}"
-                )
+        for optimizer, replica in zip(state.optimizers, state.replicas):
+            self._check_optimizer(optimizer, replica)
         for scheduler in state.schedulers:  # the next one begins where this one did
             for group, rate in zip(scheduler.optimizer.param_groups, scheduler.base_lrs):
                 group["lr"] = rate
         schedule = training.schedule
         state.schedulers = [] if schedule is None else [LRScheduler(each, schedule) for each in state.optimizers]
+
+    def _check_optimizer(self, optimizer: Any, replica: PlanModule) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(
+                f"{self._who()}.set_optimizer: expected the function to make an Optimizer, got "
+                f"{type(optimizer).__name__}"
+            )
+        own = {id(param) for param in replica.parameters()}
+        if any(id(param) not in own for group in optimizer.param_groups for param in group["params"]):
+            raise ArgumentError(
+                f"{self._who()}.set_optimizer: expected an optimizer of the parameters that the function is given, "
+                "got one that steps others"
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop every gradient; with set_to_none=False fill those present with zeros instead."""

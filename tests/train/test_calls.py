@@ -101,6 +101,11 @@ def test_wrong_options():
     graph.set_optimizer(lambda params: "nothing")
     with pytest.raises(ArgumentError, match="to make an Optimizer, got str"):
         graph.step()
+    one = SGD(list(graph.parameters()))
+    graph = graph_on(2)
+    graph.set_optimizer(lambda params: one)
+    with pytest.raises(ArgumentError, match="of the parameters that the function is given, got one that steps others"):
+        graph.step()
 
 
 def test_a_graph_is_distributed_once_and_before_it_steps():

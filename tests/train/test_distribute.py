@@ -78,6 +78,21 @@ def test_outputs_may_be_nested():
     assert output["names"] == ["a"] * 4 and output["scale"] == 2
 
 
+def test_outputs_have_one_form():
+    class Short(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(np.ones(1))
+
+        def forward(self, x):
+            return (x * self.w,) * int(x.data[0])
+
+    graph = FlowBuilder.from_(Short()).build()
+    graph.distribute(graph.replicate, ["cpu"] * 2)
+    with pytest.raises(ArgumentError, match="Graph: expected the same form .* got tuple of 2 and tuple of 3"):
+        graph(minigrad.tensor(np.array([2.0, 3.0])))
+
+
 def test_the_loss_is_one_number_and_a_batch_has_samples():
     graph = graph_on(2)
     graph.set_loss_fn(lambda model, batch: model.forward_batch(batch))
@@ -130,6 +145,20 @@ def test_loaders_may_end_before_others():
         sizes.append(batch.sizes)
     assert sizes == [(2, 0), (0, 2), (0, 2), (0, 2)]
     assert_trained(graph, trained_alone(batches, SGD))
+
+
+@pytest.mark.parametrize("other, words", [
+    ({"x": 0, "mask": 1, "target": 2}, "tuple of 3 and dict of mask, target, x"),
+    ((0, 1), "tuple of 3 and tuple of 2"),
+], ids=["kind", "length"])
+def test_shards_have_one_form(other, words):
+    """Or some devices' samples would lose fields that the others' have."""
+    batch = make_batch(2)
+    second = {key: batch[i] for key, i in other.items()} if isinstance(other, dict) else tuple(batch[i] for i in other)
+    graph = graph_on(2)
+    graph.set_data_loader([batch], [second])
+    with pytest.raises(ArgumentError, match=f"ShardedBatch: expected the same form on all devices, got {words}"):
+        list(graph.epoch(0))
 
 
 def test_a_loader_keeps_its_own_order_and_epoch():

@@ -5,6 +5,7 @@ import pytest
 
 from minigrad import FlowBuilder, Tensor, nn
 from minigrad.errors import ArgumentError, PlanError
+from minigrad.graph.plan import Plan, PlanNode, checked
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import Masked, Plus, encoder
 
@@ -99,10 +100,9 @@ def test_the_output_may_be_read_on_the_way(x):
 
 
 def test_nodes_that_could_be_next_keep_the_order_in_which_they_were_written():
-    builder = FlowBuilder()
-    for name in "cab":
-        builder.fork(nn.Tanh()).tag(name)
-    assert [node.name for node in builder.through(nn.ReLU()).build().plan.nodes] == ["c", "a", "b", "relu_0"]
+    nodes = [PlanNode(name, "module", ("x",), tag=name) for name in "cab"]
+    plan = checked(Plan(("x",), (PlanNode("end", "add", ("c", "b")), *nodes), "end"), "test")
+    assert [node.name for node in plan.nodes] == ["c", "a", "b", "end"]
 
 
 def test_a_tag_may_be_used_before_it_is_written(x):
