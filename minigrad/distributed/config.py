@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.data.plan import check_integer
-from minigrad.distributed.balance.meter import Timeline
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
+from minigrad.distributed.balance.meter import Timeline
 from minigrad.distributed.balance.plan import BalanceConfig
 from minigrad.distributed.balance.shares import SpeedHint, check_number
 from minigrad.errors import ArgumentError
