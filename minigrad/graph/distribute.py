@@ -107,11 +107,11 @@ class DistributedState:
     @property
     def unfinished(self) -> str:
         """What a gradient is until it is combined, and what to do about it; empty where it is whole."""
-        if self.pending.combined or self.world_size == 1:
+        if self.pending.combined or not self.pending or self.world_size == 1:
             return ""
         return (
-            f"that of one of {self.world_size} replicas of a Graph: set DdpConfig(max_grad_norm=...), or clip every "
-            "replica after graph.distributed.all_reduce_gradients()"
+            f"that of one of {self.world_size} replicas of a Graph: call graph.step(), which clips to "
+            "DdpConfig(max_grad_norm=...); or graph.distributed.all_reduce_gradients(), then clip and step them all"
         )
 
     @property

@@ -15,11 +15,11 @@ from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.backend.fused.norm import largest, sum_of_squares
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
-from minigrad.errors import AutogradError, DtypeError, NonFiniteError
+from minigrad.errors import DtypeError, NonFiniteError
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
 from minigrad.ops.arguments import check_switch
-from minigrad.optim.options import check_within
+from minigrad.optim.options import check_finished, check_within
 from minigrad.tensor import Tensor
 
 
@@ -138,7 +138,7 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Ar
             raise DtypeError(f"{who}: expected float tensors, got {got}")
         if param.grad_array is None:
             continue
-        _check_finished(who, param)
+        check_finished(who, param)
         if isinstance(param, Parameter) and param.flat is not None:
             flat.setdefault(id(param.flat), (param.flat, []))[1].append(param)
         else:
@@ -146,14 +146,6 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Ar
     for buffer, members in flat.values():
         found += [buffer.grad[start:stop] for start, stop in buffer.runs(members)]
     return found, [buffer for buffer, _ in flat.values()]
-
-
-def _check_finished(who: str, param: Tensor) -> None:
-    """Refuse a gradient that something will add to before the step: its norm says nothing yet."""
-    for listener in param.listeners:
-        why = getattr(listener, "unfinished", "")
-        if why:
-            raise AutogradError(f"{who}: expected a whole gradient, got a part, {why}")
 
 
 def _norm(gradients: list[Array], p: float) -> Array:

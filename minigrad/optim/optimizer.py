@@ -24,6 +24,7 @@ from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter
 from minigrad.ops.arguments import check_switch
 from minigrad.optim.attempts import Attempts, Controls
+from minigrad.optim.options import check_finished
 from minigrad.optim.state import MASTER, load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
@@ -142,6 +143,7 @@ class Optimizer:
         Raises:
             ArgumentError: an option was changed to a value out of range.
             LayoutError: the data of a parameter was replaced.
+            AutogradError: gradients that are not combined yet over the replicas of a graph.
         """
         loss = None
         if closure is not None:
@@ -162,6 +164,8 @@ class Optimizer:
         """
         for group, parts in zip(self.param_groups, self.parts):
             self.check(group)
+            for param in group["params"][:1]:  # one tells for all
+                check_finished(f"{type(self).__name__}.step", param)
             for part in parts:
                 part.buffer.check()
         on_device = controls if self.takes_control else {}

@@ -1,4 +1,4 @@
-"""Checks of the numbers that optimizers, schedules and clipping are given."""
+"""Checks of what optimizers, schedules and clipping are given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from minigrad.backend.dtypes import is_number
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, AutogradError
+from minigrad.tensor import Tensor
 
 
 def check_within(
@@ -23,3 +24,11 @@ def check_within(
     if not fits or (value == low and not low_allowed):
         bracket = "[" if low_allowed else "("
         raise ArgumentError(f"{who}: expected {name} to be a number in {bracket}{low:g}, {high:g}), got {value!r}")
+
+
+def check_finished(who: str, param: Tensor) -> None:
+    """Refuse a gradient to which whoever listens to its parameter has yet to add; AutogradError."""
+    for listener in param.listeners:
+        why = getattr(listener, "unfinished", "")
+        if why:
+            raise AutogradError(f"{who}: expected a whole gradient, got a part, {why}")

@@ -78,6 +78,40 @@ def test_outputs_may_be_nested():
     assert output["names"] == ["a"] * 4 and output["scale"] == 2
 
 
+def test_inputs_may_be_nested_and_what_is_no_tensor_goes_to_all():
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(np.ones(1))
+
+        def forward(self, fields, scale):
+            return fields["x"] * self.w * scale + fields["more"][0]
+
+    graph = FlowBuilder("fields").input("scale").through(Nested()).using("scale").build()
+    graph.distribute(graph.replicate, ["cpu"] * 3)
+    x = minigrad.tensor(np.arange(5.0))
+    assert graph({"x": x, "more": [x]}, 3.0).tolist() == (x * 4.0).tolist()
+    assert graph.shard_sizes == (2, 2, 1)
+    with pytest.raises(ShapeError, match=r"as many in each, got fields \(5,\), fields \(4,\)"):
+        graph({"x": x, "more": [x[:4]]}, 3.0)
+
+
+def test_a_value_that_is_no_tensor_is_the_same_on_all_devices():
+    class Largest(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(np.ones(1))
+
+        def forward(self, x):
+            return x * self.w, float(x.data.max())
+
+    graph = FlowBuilder.from_(Largest()).build()
+    graph.distribute(graph.replicate, ["cpu"] * 2)
+    assert graph(minigrad.tensor(np.ones(4)))[1] == 1.0
+    with pytest.raises(ArgumentError, match=r"or a value that all replicas share, got \[1.0, 3.0\]"):
+        graph(minigrad.tensor(np.arange(4.0)))
+
+
 def test_outputs_have_one_form():
     class Short(nn.Module):
         def __init__(self):

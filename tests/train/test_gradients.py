@@ -160,10 +160,12 @@ def test_clipping_is_about_the_combined_gradient():
         assert weights(graph) == pytest.approx([1 - moved] * 2, abs=1e-7)
 
 
-def test_a_part_of_a_gradient_is_not_clipped():
-    """Between backward and step the first replica has a part: its norm is not that of the gradient."""
+def test_a_part_of_a_gradient_is_neither_clipped_nor_stepped_by():
+    """Between backward and step the first replica has a part: neither its norm nor a step by it is right."""
     graph = on(2)
     graph(column(200, 200)).mean().backward()
+    with pytest.raises(AutogradError, match=r"SGD.step: expected a whole gradient, got a part, .*: call graph.step"):
+        graph.optimizers[0].step()
     for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
         with pytest.raises(AutogradError, match="expected a whole gradient, got a part, that of one of 2 replicas"):
             clip(graph.parameters(), 1.0)
