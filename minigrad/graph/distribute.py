@@ -213,8 +213,7 @@ class DistributedState:
 
     def begin(self, leaves: list[Any]) -> None:
         """A backward begins; see `BackwardListener`."""
-        if not self.pending.in_batch:
-            self._look_for_gradients()
+        self._look_for_gradients()
         self.pending.begin()
 
     def leaf(self, leaf: Any) -> None:

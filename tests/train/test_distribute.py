@@ -112,6 +112,18 @@ def test_a_value_that_is_no_tensor_is_the_same_on_all_devices():
         graph(minigrad.tensor(np.arange(4.0)))
 
 
+def test_one_device_asks_nothing_of_the_shapes_of_inputs():
+    graph = make_graph()
+    graph.distribute(replica, ["cpu"])
+    graph.set_optimizer(SGD)
+    x, mask, _ = make_batch(3)
+    graph(x, mask[:1]).square().mean().backward()
+    graph.step()
+    assert graph.shard_sizes == (3,)
+    graph(x[0], mask[0]).square().mean().backward()  # no batch at all
+    graph.step()
+
+
 def test_outputs_have_one_form():
     class Short(nn.Module):
         def __init__(self):
@@ -491,6 +503,10 @@ def test_a_timeline_hears_of_every_step_and_decision():
     assert [kind for kind, _ in heard] == ["step"] * 10 + ["balance"]
     assert heard[-1][1]["reason"] and heard[9][1]["sync_s"] == pytest.approx(1.0)
     assert heard[9][1]["samples"] == graph.shard_sizes and heard[9][1]["step"] == 10
+    heard.clear()
+    graph, _ = on_cluster(Cluster.of_speeds([1]), config=DdpConfig(timeline=Notes(), calibration_steps=2))
+    steps(graph, [make_batch(6)] * 3)
+    assert [kind for kind, _ in heard] == ["step"] * 3  # one device has nothing to decide
 
 
 # --------------------------------------------------------------------------------------------------------- on devices
