@@ -166,8 +166,10 @@ def test_a_call_that_fails_leaves_nothing_behind():
 def test_a_schedule_may_be_replaced():
     """The new one begins at step 0 with the rate that the optimizer was made with."""
     graph = graph_on(2)
+    made = graph.optimizers
     for gamma in (0.5, 0.1):
         graph.set_scheduler(optim.StepDecay(1, gamma=gamma))
+        assert graph.optimizers == made  # with their state
         assert [each.param_groups[0]["lr"] for each in graph.optimizers] == [0.05, 0.05]
         graph.backward_batch(make_batch(4))
         graph.step()

@@ -44,10 +44,11 @@ def test_a_reading_that_comes_late_is_counted_when_it_is_there():
 
     graph = FlowBuilder().through(nn.Tanh()).build()
     graph.enable_profiling(lambda device: Late(lambda: 0.0))
-    graph(Tensor(np.ones(2)))
+    for _ in range(2):
+        graph(Tensor(np.ones(2)))
     assert graph.node_times()["tanh_0"].count == 0
     late.append(True)
-    assert graph.node_times()["tanh_0"].count == 1
+    assert graph.node_times()["tanh_0"].count == 2
 
 
 def test_replicas_are_timed_each_for_itself():

@@ -110,6 +110,16 @@ def test_a_graph_within_a_plain_module_counts_with_its_structure():
     assert build(0) != build(1)
 
 
+def test_the_order_of_side_branches_does_not_count_within_a_plain_module_either():
+    def build(*widths):
+        inner = FlowBuilder("x")
+        for width in widths:
+            inner.fork(nn.Linear(3, width)).tag(f"to_{width}")
+        return FlowBuilder().through(nn.Sequential(inner.through(nn.Tanh()).build())).build().structure_hash()
+
+    assert build(4, 5) == build(5, 4)
+
+
 def test_modules_that_are_repeated_within_a_module_count():
     relu = nn.ReLU()
     hashes = [FlowBuilder().through(nn.Sequential(*[relu] * n)).build().structure_hash() for n in (1, 2)]
