@@ -50,7 +50,7 @@ def test_a_fifth_of_outliers_changes_nothing(cost, rate, where):
     assert all(math.isclose(model.time_s(n), cost.time_s(n), rel_tol=1e-3) for n in sizes)
 
 
-@given(costs=costs(), each=st.integers(16, 200))
+@given(costs=costs(), each=st.integers(4, 200))
 def test_one_rebalance_after_calibration_is_within_one_sample_of_the_optimum(costs, each):
     batch = each * len(costs)
     balance, _ = train(costs, batch, 10, config=BalanceConfig(min_ratio=0.0))
@@ -58,6 +58,13 @@ def test_one_rebalance_after_calibration_is_within_one_sample_of_the_optimum(cos
     assert all(abs(size - other) <= 1 for size, other in zip(balance.plan.shards, best))
     assert math.isclose(step_s(balance.plan.shards, costs), step_s(best, costs), rel_tol=0.02)
     assert balance.shard_sizes(batch) == balance.plan.shards
+
+
+def test_a_few_samples_of_a_rank_with_a_fixed_part_are_no_outliers():
+    """One sample less of three takes a ninth less where a third was expected, and only every fifth step shows it."""
+    costs = [CostModel(3.35, 0.685), CostModel(0.0, 0.856), CostModel(0.0, 0.787)]
+    balance, _ = train(costs, 8, 10, config=BalanceConfig(min_ratio=0.0))
+    assert balance.plan.shards == allocate(8, costs) == (0, 4, 4)
 
 
 @given(costs=costs(), batch=st.integers(0, 400), steps=st.integers(0, 25), data=st.data())

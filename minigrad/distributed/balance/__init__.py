@@ -1,9 +1,10 @@
-"""Unequal ranks: what each gets of a batch, and how many batches. Pure, but for `balancer` and `rounds`."""
+"""Unequal ranks: what each gets of a batch, and how many batches. Pure, but for `balancer`, `rounds` and `meter`."""
 
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe, clamp_total
-from minigrad.distributed.balance.cost import CostModel, Reading, calibration_sizes, fit_cost, median_cost
+from minigrad.distributed.balance.calibration import calibration_sizes
+from minigrad.distributed.balance.cost import CostModel, Reading, fit_cost, median_cost
 from minigrad.distributed.balance.journal import Decision, Journal, replay
 from minigrad.distributed.balance.meter import Metered, Timeline
 from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan

@@ -16,11 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.data.plan import Shares, check_integer
-from minigrad.distributed.balance.shares import check_number, compute_shard_sizes
+from minigrad.distributed.balance.shares import check_number
 from minigrad.errors import ArgumentError
-
-CALIBRATION_FRACTION = 0.125  # by how much shards differ from equal in every second step of calibration
 
 _ROUNDS = 12  # of reweighting
 _TUKEY = 4.685  # biweight cut, in standard deviations: 95 % efficient for normal noise
@@ -164,13 +161,20 @@ def settle(history: History) -> tuple[History, CostModel | None]:
 # ------------------------------------------------------------------------------------------------------- regression
 
 
-def _fit(readings: Sequence[Reading], earlier: Sequence[Point]) -> tuple[CostModel, list[float], float]:
-    """The model, the weight in [0, 1] of each reading, and the relative noise of those that count."""
+_Fit = tuple[CostModel, list[float], float]  # the weight in [0, 1] of each reading, the relative noise of those
+
+
+def _fit(readings: Sequence[Reading], earlier: Sequence[Point]) -> _Fit:
+    """The model that most readings agree with, of those found from several guesses."""
     if not readings:
         if not earlier:
             raise ArgumentError("fit_cost: expected at least one reading, got none")
         return _regress(earlier), [], _LEAST_NOISE
-    model = _first_guess(readings, earlier)
+    guesses = [_first_guess(readings, earlier), _line_through_medians(readings)]
+    return max((_refined(guess, readings, earlier) for guess in guesses), key=lambda fit: math.fsum(fit[1]))
+
+
+def _refined(model: CostModel, readings: Sequence[Reading], earlier: Sequence[Point]) -> _Fit:
     weights, noise, least = [1.0] * len(readings), _LEAST_NOISE, _FIRST_SPREAD
     for _ in range(_ROUNDS):
         weights = _biweights(_residuals(model, readings), least)
@@ -186,6 +190,15 @@ def _first_guess(readings: Sequence[Reading], earlier: Sequence[Point]) -> CostM
     """The shape that earlier plans showed, else fixed_s = 0; at the level of the median reading."""
     shape = _regress(earlier) if earlier else CostModel(0.0, 1.0)
     return shape.scaled(_level(shape, readings))
+
+
+def _line_through_medians(readings: Sequence[Reading]) -> CostModel:
+    """From few samples one more is much more, so what costs a fixed part seems an outlier where none is assumed."""
+    by_size: dict[float, list[float]] = {}
+    for reading in readings:
+        by_size.setdefault(reading.samples, []).append(reading.seconds)
+    weight = 1.0 / _LEAST_SPREAD**2
+    return _regress([Point(n, statistics.median(times), weight * len(times)) for n, times in by_size.items()])
 
 
 def _level(model: CostModel, readings: Sequence[Reading]) -> float:
@@ -344,52 +357,3 @@ def _mean_point(size: float, rows: Sequence[tuple[float, float]], noise: float) 
 def _joined(one: Point, other: Point) -> Point:
     weight = one.weight + other.weight
     return Point(one.samples, (one.weight * one.seconds + other.weight * other.seconds) / weight, weight)
-
-
-# ------------------------------------------------------------------------------------------------------ calibration
-
-
-def calibration_sizes(
-    batch_size: int,
-    ratios: Shares,
-    step: int,
-    *,
-    caps: Sequence[int | None] | None = None,
-    granularity: int = 1,
-) -> tuple[int, ...]:
-    """The shards of a step of calibration: those of the shares in even steps, an eighth more or less in odd ones.
-
-    Fixed and per-sample cost can't be told apart at one size. Who gets more and who less goes round the ranks; with
-    an odd number of them one is left out at a time. The change is at least a granule, so that small shards change too.
-
-    Args:
-        step: From 0.
-
-    Example:
-        >>> [calibration_sizes(32, [0.5, 0.5], step) for step in range(4)]
-        [(16, 16), (18, 14), (16, 16), (14, 18)]
-    """
-    check_integer("calibration_sizes", "step", step, 0)
-    base = compute_shard_sizes(batch_size, ratios, caps=caps, granularity=granularity)
-    if step % 2 == 0:
-        return base
-    wanted = [
-        float(ratio) * (1.0 + _sign(rank + step // 2, len(base)) * _change(size, granularity))
-        for rank, (ratio, size) in enumerate(zip(ratios, base))
-    ]
-    total = math.fsum(wanted)
-    return compute_shard_sizes(
-        batch_size, [share / total for share in wanted], caps=caps, granularity=granularity
-    )
-
-
-def _sign(place: int, world_size: int) -> int:
-    """1 and -1 in turn; 0 for the last of an odd number."""
-    place %= world_size
-    if place == world_size - 1 and world_size % 2:
-        return 0
-    return -1 if place % 2 else 1
-
-
-def _change(size: int, granularity: int) -> float:
-    return max(CALIBRATION_FRACTION, granularity / size) if size >= 2 * granularity else CALIBRATION_FRACTION

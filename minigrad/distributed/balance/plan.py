@@ -9,7 +9,8 @@ from typing import Any
 
 from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.allocation import allocate, step_s
-from minigrad.distributed.balance.cost import CostModel, History, Reading, calibration_sizes, median_cost, settle
+from minigrad.distributed.balance.calibration import calibration_sizes
+from minigrad.distributed.balance.cost import CostModel, History, Reading, median_cost, settle
 from minigrad.distributed.balance.shares import (
     SpeedHint,
     check_caps,
