@@ -80,6 +80,16 @@ def test_a_batch_of_another_size_is_divided_by_the_shares():
     assert balance.shard_sizes(0) == (0, 0)
 
 
+def test_a_plan_is_for_the_largest_batch_since_the_last():
+    """The last batch of an epoch is a short one, and a decision may come with it."""
+    balance = Balance.start(2, BalanceConfig(calibration_steps=3, interval_steps=3))
+    for costs, batches, shards in ((TWO, (40, 40, 7), (30, 10)), (TWO[::-1], (20, 8, 8), (5, 15))):
+        for batch in batches:
+            sizes = balance.shard_sizes(batch)
+            balance, plan, _ = balance.observe(batch, [Reading(n, c.time_s(n)) for n, c in zip(sizes, costs)])
+        assert plan.batch_size == sum(shards) and plan.shards == shards
+
+
 def test_throughput_is_in_samples_per_second():
     balance, _ = train(TWO, 40, 10)
     assert balance.throughput == pytest.approx((10.0, 10 / 3))

@@ -42,14 +42,21 @@ def test_a_larger_share_never_gets_less_and_equal_ones_differ_by_one(batch, rati
         assert size <= other if low < high else abs(size - other) <= 1
 
 
-@given(batch=batches, ratios=ratios)
-def test_equal_remainders_go_to_the_larger_share_then_to_the_lower_rank(batch, ratios):
-    total = sum(map(Fraction, ratios))
-    exact = [batch * Fraction(ratio) / total for ratio in ratios]
+@given(batch=batches, weights=st.lists(st.integers(0, 6), min_size=1, max_size=9).filter(any))
+def test_equal_remainders_go_to_the_larger_share_then_to_the_lower_rank(batch, weights):
+    ratios = [Fraction(weight, sum(weights)) for weight in weights]
+    exact = [batch * ratio for ratio in ratios]
     sizes = compute_shard_sizes(batch, ratios)
     raised = [rank for rank, size in enumerate(sizes) if size > math.floor(exact[rank])]
     order = sorted(range(len(ratios)), key=lambda i: (math.floor(exact[i]) - exact[i], -ratios[i], i))
     assert sorted(raised) == sorted(order[: len(raised)])
+
+
+def test_who_gets_what_is_left_by_hand():
+    assert compute_shard_sizes(2, [0.25, 0.75]) == (0, 2)
+    assert compute_shard_sizes(3, [0.5, 0.5]) == (2, 1)
+    assert compute_shard_sizes(10, [0.5, 0.5], granularity=4) == (6, 4)
+    assert compute_shard_sizes(10, [0.5, 0.3, 0.2], caps=[2, 3, None]) == (2, 3, 5)
 
 
 @given(batch=batches, ratios=ratios, data=st.data())
@@ -91,6 +98,10 @@ def test_the_floor_holds_or_the_error_says_why_it_cannot(speeds, floor):
     above = [(share, speed) for share, speed in zip(shares, speeds) if share > least * (1 + 1e-12)]
     for (share, speed), (other, fast) in zip(above, above[1:]):  # the others keep their proportions
         assert math.isclose(share * fast, other * speed, rel_tol=1e-9)
+
+
+def test_the_floor_by_default():
+    assert [default_min_ratio(ranks) for ranks in (1, 10, 20, 100)] == [0.05, 0.05, 0.025, 0.005]
 
 
 @given(speeds=speeds, data=st.data())
@@ -169,6 +180,13 @@ def test_allocation_follows_permuted_ranks(batch, costs, data):
     sizes, moved = allocate(batch, costs), allocate(batch, [costs[i] for i in order])
     named = sorted((cost.fixed_s, cost.per_sample_s, size) for cost, size in zip(costs, sizes))
     assert named == sorted((costs[i].fixed_s, costs[i].per_sample_s, size) for i, size in zip(order, moved))
+
+
+def test_ends_that_coincide_go_to_fewer_samples_then_to_the_cheaper_one_then_to_the_lower_rank():
+    plain, late = CostModel(0.0, 1.0), CostModel(2.0, 1.0)
+    assert allocate(3, [plain, late]) == (2, 1) and allocate(3, [late, plain]) == (1, 2)
+    assert allocate(1, [CostModel(1.0, 2.0), late]) == (0, 1)
+    assert allocate(3, [plain, plain]) == (2, 1)
 
 
 @given(batch=st.integers(0, 10_000), costs=st.lists(strategies.cost_models(), min_size=1, max_size=9))
