@@ -88,8 +88,6 @@ class Trainer:
         """
         if not isinstance(model, Graph):
             raise ArgumentError(f"Trainer.setup: expected a Graph, got {type(model).__name__}: setup_head takes others")
-        if not isinstance(config, DdpConfig):
-            raise ArgumentError(f"Trainer.setup_with: expected a DdpConfig, got {type(config).__name__}")
         model.set_up(builder, optimizer, config, devices, el_che)
 
     @staticmethod
