@@ -15,7 +15,7 @@ from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.balance.shares import check_min_ratio
 from minigrad.distributed.simulate import Cluster, RankCost
-from minigrad.errors import MissingPackageError
+from minigrad.errors import ArgumentError, MissingPackageError
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
@@ -41,6 +41,12 @@ def _hypothesis() -> Any:
 # ------------------------------------------------------------------------------------------------------- strategies
 
 
+def _check_bounds(who: str, what: str, low: int, high: int, least: int) -> None:
+    """Refuse bounds between which there is nothing, or that are under the least; ArgumentError."""
+    least = check_integer(f"strategies.{who}", f"min_{what}", low, least)
+    check_integer(f"strategies.{who}", f"max_{what}", high, least)
+
+
 def throughputs(max_ranks: int = 8, min_ranks: int = 1) -> SearchStrategy[list[float]]:
     """Samples per second of the ranks of a world: equal, of two kinds, or anything; all > 0.
 
@@ -49,6 +55,7 @@ def throughputs(max_ranks: int = 8, min_ranks: int = 1) -> SearchStrategy[list[f
         >>> find(throughputs(), lambda speeds: len(speeds) == 2)
         [1.0, 1.0]
     """
+    _check_bounds("throughputs", "ranks", min_ranks, max_ranks, 1)
     st = _hypothesis().strategies
     sizes = range(min_ranks, max_ranks + 1)
     worlds = st.sampled_from([*sizes, *[max_ranks] * len(sizes)])
@@ -64,6 +71,7 @@ def throughputs(max_ranks: int = 8, min_ranks: int = 1) -> SearchStrategy[list[f
 
 def ratios(max_ranks: int = 8, min_ranks: int = 1) -> SearchStrategy[list[float]]:
     """Shares >= 0 of sum 1, to rounding; some are zero, some are equal."""
+    _check_bounds("ratios", "ranks", min_ranks, max_ranks, 1)
     st = _hypothesis().strategies
     weights = st.lists(
         st.sampled_from([0.0, 1.0, 1.0, 2.0]) | st.floats(0.0, 10.0), min_size=min_ranks, max_size=max_ranks
@@ -87,6 +95,7 @@ def cost_models(max_fixed_s: float = 10.0, max_per_sample_s: float = 2.0) -> Sea
 
 def clusters(max_ranks: int = 6, min_ranks: int = 1, max_jitter_fraction: float = 0.0) -> SearchStrategy[Cluster]:
     """Virtual clusters, whose link costs nothing, for `minigrad.distributed.simulate`."""
+    _check_bounds("clusters", "ranks", min_ranks, max_ranks, 1)
     st = _hypothesis().strategies
     jitter = st.floats(0.0, max_jitter_fraction)
     costs = st.tuples(cost_models(), jitter).map(
@@ -102,8 +111,9 @@ def clusters(max_ranks: int = 6, min_ranks: int = 1, max_jitter_fraction: float 
 
 def shard_plans(max_batch: int = 64, max_ranks: int = 4, min_batch: int = 0) -> SearchStrategy[tuple[int, ...]]:
     """Shards of a batch, in samples; ranks may get nothing."""
-    hypothesis = _hypothesis()
-    st = hypothesis.strategies
+    _check_bounds("shard_plans", "ranks", 1, max_ranks, 1)
+    _check_bounds("shard_plans", "batch", min_batch, max_batch, 0)
+    st = _hypothesis().strategies
 
     def draw_plan(draw: DrawFn) -> tuple[int, ...]:
         batch, ranks = draw(st.integers(min_batch, max_batch)), draw(st.integers(1, max_ranks))
@@ -140,6 +150,7 @@ def check_balancer(
 
     Raises:
         AssertionError: a rule is broken; the message names each of those with the smallest input that was found.
+        ArgumentError: an argument out of its range.
         MissingPackageError: hypothesis is not installed.
 
     Example:
@@ -147,6 +158,9 @@ def check_balancer(
         >>> check_balancer(lambda batch, speeds: compute_shard_sizes(batch, rebalance(speeds)))
     """
     hypothesis = _hypothesis()
+    if not callable(balancer):
+        raise ArgumentError(f"check_balancer: expected a function of a batch size and throughputs, got {balancer!r}")
+    check_integer("check_balancer", "max_batch", max_batch, 0)
     check_integer("check_balancer", "max_examples", max_examples, 1)
     largest = check_integer("check_balancer", "max_ranks", max_ranks, 1)
     if min_ratio:
@@ -185,6 +199,9 @@ def _complaint(balancer: BalanceFunction, rule: Rule, case: _Case) -> str:
     batch, speeds, _ = case
     try:
         sizes = list(balancer(batch, list(speeds)))
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}" if rule is _is_whole else ""  # told once
+    try:
         if rule not in (_is_whole, _is_complete) and not (_is_whole(case, sizes) and _is_complete(case, sizes)):
             return ""  # told on its own
         return "" if rule(case, sizes) else f"gave {sizes}"

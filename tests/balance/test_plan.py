@@ -101,6 +101,8 @@ def test_memory_caps_hold_in_and_after_calibration():
     balance, steps = train(TWO, 40, 12, config=config)
     assert all(step.shards[0] <= 24 for step in steps)
     assert balance.plan.shards == (24, 16)
+    tight, _ = train(TWO, 20, 10, config=BalanceConfig(caps=(None, 2), min_ratio=0.3))
+    assert tight.plan.shards == (18, 2)  # a cap goes before a floor
     with pytest.raises(ArgumentError, match="expected caps that hold 41 samples"):
         Balance.start(2, BalanceConfig(caps=(20, 20))).shard_sizes(41)
 

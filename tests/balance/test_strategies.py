@@ -76,8 +76,31 @@ def test_what_keeps_the_rules_passes(balancer, floor):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ArgumentError, match="check_balancer: expected max_examples as an integer >= 1, got 0"):
-        check_balancer(naive, max_examples=0)
+    for options, message in (
+        ({"max_examples": 0}, "max_examples as an integer >= 1, got 0"),
+        ({"max_batch": -1}, "max_batch as an integer >= 0, got -1"),
+        ({"max_ranks": 0}, "max_ranks as an integer >= 1, got 0"),
+        ({"min_ratio": 2}, "min_ratio <= 1/1 for 1 ranks, got 2"),
+    ):
+        with pytest.raises(ArgumentError, match=f"check_balancer: expected {message}"):
+            check_balancer(naive, **options)
+    with pytest.raises(ArgumentError, match="expected a function of a batch size and throughputs, got 3"):
+        check_balancer(3)
+
+
+@pytest.mark.parametrize("strategy", [strategies.throughputs, strategies.ratios, strategies.clusters])
+def test_there_is_something_between_the_bounds(strategy):
+    with pytest.raises(ArgumentError, match=f"{strategy.__name__}: expected max_ranks as an integer >= 3, got 2"):
+        strategy(2, 3)
+    with pytest.raises(ArgumentError, match="expected min_ranks as an integer >= 1, got 0"):
+        strategy(2, 0)
+    with pytest.raises(ArgumentError, match="strategies.shard_plans: expected max_batch as an integer >= 9, got 5"):
+        strategies.shard_plans(5, 2, 9)
+
+
+def test_a_balancer_that_raises_is_told_once():
+    message = broken_rules(lambda batch, speeds: None, max_examples=20)
+    assert "got 1 broken" in message and "balancer(0, [1.0]) raised TypeError" in message
 
 
 def test_a_missing_hypothesis_is_told(monkeypatch):
