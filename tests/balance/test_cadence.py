@@ -30,6 +30,11 @@ def test_counts_make_all_ranks_ready_at_one_time():
     assert [el_che.batches(rank) for rank in (0, 1)] == [20, 10]
 
 
+def test_no_rank_gets_more_than_a_thousand_times_the_batches_of_the_slowest():
+    assert measured([1e-6, 1000.0]).batch_counts == (10_000, 10)
+    assert ElChe.start(2, CadenceConfig(speed_hint={0: 1e9})).batch_counts == (10_000, 10)
+
+
 def test_the_anchor_grows_with_the_overhead():
     el_che, counts, reason = steady(measured([500.0, 1000.0]), [50.0, 100.0], 400.0)
     assert el_che.anchor == 40 and counts == (80, 40)

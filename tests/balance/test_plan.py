@@ -10,6 +10,7 @@ from minigrad.distributed.balance import (
     CostModel,
     ElChe,
     Reading,
+    allocate,
     calibration_sizes,
     compute_shard_sizes,
     hint_ratios,
@@ -116,6 +117,12 @@ def test_the_floor_binds_shares_and_not_whole_samples():
 def test_the_readings_kept_are_those_of_the_window():
     balance, _ = train(TWO, 40, 40, config=BalanceConfig(window_steps=7))
     assert [len(history.window) for history in balance.histories] == [7, 7]
+
+
+def test_all_steps_of_calibration_count_however_short_the_interval():
+    costs = [CostModel(5.0, 0.1), CostModel(0.0, 0.2)]
+    balance, _ = train(costs, 100, 10, config=BalanceConfig(interval_steps=1, min_ratio=0.0))
+    assert balance.plan.shards == allocate(100, costs)
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,10 @@ class History:
     earlier: tuple[Point, ...] = ()
     window: tuple[Reading, ...] = ()
 
-    def add(self, reading: Reading, window_steps: int) -> History:
+    def add(self, reading: Reading, window_steps: int | None = None) -> History:
         """The history with one more reading; only the last window_steps are kept."""
-        return replace(self, window=(*self.window, reading)[-window_steps:])
+        window = (*self.window, reading)
+        return replace(self, window=window if window_steps is None else window[-window_steps:])
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> History:

@@ -35,7 +35,8 @@ class BalanceConfig:
     Attributes:
         calibration_steps: The first decision comes after so many steps, >= 1.
         interval_steps: And then one after so many each, >= 1.
-        window_steps: Readings of a rank that are kept, at most the interval; None means the interval.
+        window_steps: The latest readings of a rank that count in a decision, at most the interval; None means all since
+            the decision before.
         min_ratio: The smallest share of a rank; None means min(0.05, 0.5/world_size). Binds shares: a batch may be too
             small for a whole sample.
         hysteresis: A new plan has to make the step faster by this fraction, in [0, 1); the first is taken anyhow.
@@ -72,11 +73,6 @@ class BalanceConfig:
             object.__setattr__(self, "caps", tuple(self.caps))
         if self.speed_hint is not None:
             check_hint(self.speed_hint)
-
-    @property
-    def window(self) -> int:
-        """Readings of a rank that are kept."""
-        return self.interval_steps if self.window_steps is None else self.window_steps
 
     def is_due(self, step: int) -> bool:
         """Whether a decision comes after so many steps.
@@ -223,9 +219,8 @@ class Balance:
             raise ArgumentError(f"observe: expected {self.world_size} readings, one a rank, got {len(readings)}")
         if not all(reading is None or isinstance(reading, Reading) for reading in readings):
             raise ArgumentError(f"observe: expected a Reading or None of each rank, got {readings!r}")
-        window = self.config.window
         histories = tuple(
-            history if reading is None else history.add(reading, window)
+            history if reading is None else history.add(reading, self.config.window_steps)
             for history, reading in zip(self.histories, readings)
         )
         largest = max(self.batch_size, batch_size)
