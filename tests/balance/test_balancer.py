@@ -19,7 +19,7 @@ from minigrad.distributed import (
     run,
     simulate,
 )
-from minigrad.distributed.balance import replay
+from minigrad.distributed.balance import Metered, replay
 from minigrad.distributed.comm.wrappers import Recording
 from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
 from tests.balance.virtual import noise
@@ -231,6 +231,13 @@ def test_waits_between_steps_do_not_count():
         return balancer.balance.plan.shards
 
     assert run(fn, 3) == [allocate(BATCH, COSTS)] * 3
+
+
+def test_a_wait_within_a_wait_is_one():
+    meter = Metered(SoloCommunicator())
+    with meter.waiting():
+        meter.barrier()
+    assert meter.calls == meter.stretches == 1
 
 
 def test_a_step_that_raises_is_no_reading():

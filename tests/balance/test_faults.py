@@ -88,6 +88,18 @@ def test_a_decision_shows_in_the_next_step():
     assert steps[10].shards == (70, 30)
 
 
+def test_a_rank_that_was_slow_once_comes_back_to_samples():
+    once = dict(speed=lambda step, rank: 40.0 if rank and step <= 12 else 1.0)
+    balance, steps = train([CostModel(0.0, 1.0)] * 2, 16, 62, **once)
+    assert steps[10].shards == (16, 0) and steps[59].shards == (15, 1) and steps[60].shards == (8, 8)
+    slow, steps = train([CostModel(0.0, 1.0), CostModel(0.0, 40.0)], 16, 115)
+    assert [step.number for step in steps[10:] if step.shards != (16, 0)] == [60, 110]
+    capped, steps = train([CostModel(0.0, 1.0)] * 2, 16, 60, config=BalanceConfig(caps=(None, 0)))
+    assert {step.shards for step in steps} == {(16, 0)}
+    never, _ = train([CostModel(0.0, 1.0)] * 2, 16, 62, config=BalanceConfig(min_ratio=0.0), **once)
+    assert never.plan.shards == (16, 0)
+
+
 def test_balanced_is_said_of_shards():
     assert not is_balanced(compute_shard_sizes(11, [0.5, 0.5])) and is_balanced(compute_shard_sizes(12, [0.5, 0.5]))
 

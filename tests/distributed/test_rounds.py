@@ -106,17 +106,20 @@ def test_a_round_cut_short_by_the_end_of_an_epoch_does_not_move_the_anchor():
     assert counts == (10, 10) and after.anchor == 10 and "overhead 0.08 is near 0.1" in reason
 
 
+class Clock:
+    """Moves where a test says so."""
+
+    seconds = 0.0
+
+    def now_s(self):
+        return self.seconds
+
+    def progress(self, fraction):
+        pass
+
+
 def test_ranks_that_waited_differently_decide_alike():
     """9 and 11 of 100 would be under and over the target: the reduction is what the last to come waits for."""
-
-    class Clock:
-        seconds = 0.0
-
-        def now_s(self):
-            return self.seconds
-
-        def progress(self, fraction):
-            pass
 
     def body(comm):
         comm.clock = clock = Clock()
@@ -130,6 +133,25 @@ def test_ranks_that_waited_differently_decide_alike():
         return rounds.el_che.anchor, rounds.reason
 
     assert run(body, 2) == [(10, "overhead 0.09 is near 0.1: anchor 10 stays; counts (10, 10) stay")] * 2
+
+
+def test_times_that_a_device_hands_in_late_meet_those_of_their_own_round():
+    stream = io.StringIO()
+
+    def body(comm):
+        comm.clock = clock = Clock()
+        rounds, held = Rounds(comm, journal=stream), []
+        if comm.rank == 1:
+            read = rounds._times.read
+            rounds._times.read = lambda: held.append(read()) or (held.pop(0) if len(held) > 1 else [])
+        for number in range(1, 5):
+            with rounds.round():
+                clock.seconds += number
+                rounds.comm.barrier()
+
+    run(body, 2)
+    entries = [json.loads(line) for line in stream.getvalue().splitlines()[1:]]
+    assert [entry["wall_ms"] for entry in entries] == [[1e3 * n] * 2 for n in (1, 2, 3)]
 
 
 def test_one_seed_gives_one_trace_and_the_journal_its_decisions():

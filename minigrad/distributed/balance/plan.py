@@ -191,15 +191,30 @@ class Balance:
     def shard_sizes(self, batch_size: int) -> tuple[int, ...]:
         """The samples of each rank in the coming step.
 
+        In the last step before a decision every rank is measured, also one whose floor is less than a sample: else a
+        rank that was slow once would have nothing for ever. (With min_ratio=0 it has.)
+
         Raises:
             ArgumentError: a negative batch, or one that the caps leave no room for.
         """
-        caps, granularity = self.config.caps, self.config.granularity
         if self.is_calibrating:
+            caps, granularity = self.config.caps, self.config.granularity
             return calibration_sizes(batch_size, self.plan.ratios, self.step, caps=caps, granularity=granularity)
-        if batch_size == self.plan.batch_size and self.plan.shards:
-            return self.plan.shards
-        return compute_shard_sizes(batch_size, self.plan.ratios, caps=caps, granularity=granularity)
+        sizes = self._planned_sizes(batch_size)
+        return self._with_probes(sizes) if self.config.is_due(self.step + 1) else sizes
+
+    def _with_probes(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """The same, but a granule from the largest shard for each rank without samples, where it may have one."""
+        if not check_min_ratio("Balance", self.config.min_ratio, self.world_size):
+            return sizes
+        granule, probed = self.config.granularity, list(sizes)
+        limits = check_caps("Balance", self.config.caps, self.world_size, granule)
+        for rank, size in enumerate(sizes):
+            giver = max(range(self.world_size), key=lambda i: (probed[i], -i))
+            if not size and limits[rank] == granule and probed[giver] > granule:
+                probed[giver] -= granule
+                probed[rank] = granule
+        return tuple(probed)
 
     def observe(self, batch_size: int, readings: Sequence[Reading | None]) -> tuple[Balance, Plan, str]:
         """Take in one step.
@@ -237,7 +252,7 @@ class Balance:
         if not known or not self.batch_size:
             return self.plan, "no rank was measured, so the shares stay"
         costs = tuple(model if model is not None else median_cost(known) for model in models)
-        present, best = self._present_sizes(), self._best_sizes(costs)
+        present, best = self._planned_sizes(self.batch_size), self._best_sizes(costs)
         present_s, best_s = step_s(present, costs), step_s(best, costs)
         unknown = [rank for rank, model in enumerate(models) if model is None]
         note = f"; ranks {unknown}, not measured, count as the median" if unknown else ""
@@ -251,11 +266,12 @@ class Balance:
         reason = f"{_listed(present)} would take {present_s:.4g} s, {_listed(best)} takes {best_s:.4g} s{note}"
         return Plan(ratios, self.batch_size, best, costs), reason
 
-    def _present_sizes(self) -> tuple[int, ...]:
-        if self.batch_size == self.plan.batch_size and self.plan.shards:
+    def _planned_sizes(self, batch_size: int) -> tuple[int, ...]:
+        """The shards of a batch under the plan in use."""
+        if batch_size == self.plan.batch_size and self.plan.shards:
             return self.plan.shards
         caps, granularity = self.config.caps, self.config.granularity
-        return compute_shard_sizes(self.batch_size, self.plan.ratios, caps=caps, granularity=granularity)
+        return compute_shard_sizes(batch_size, self.plan.ratios, caps=caps, granularity=granularity)
 
     def _best_sizes(self, costs: Sequence[CostModel]) -> tuple[int, ...]:
         config, total = self.config, self.batch_size
