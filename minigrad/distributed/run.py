@@ -49,8 +49,6 @@ def run(
         >>> run(lambda comm: comm.rank * 10, 2)
         [0, 10]
     """
-    if not callable(fn):
-        raise ArgumentError(f"run: expected a function of a communicator, got {fn!r:.100}")
     if blas_threads is not None:
         as_integer("run", "blas_threads", blas_threads, 1)
     world = ThreadWorld(world_size, timeout_s=timeout_s)
@@ -65,6 +63,8 @@ def run_world(
     blas_threads: int | None = None,
 ) -> list[T]:
     """`run` for a world that is there already, whose ranks use these communicators: wrapped ones, say."""
+    if not callable(fn):
+        raise ArgumentError(f"run: expected a function of a communicator, got {fn!r:.100}")
     results: list[Any] = [None] * world.world_size
     errors: list[tuple[int, BaseException]] = []  # in order of time
 

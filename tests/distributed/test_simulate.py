@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import nn, optim
+from minigrad import FlowBuilder, nn, optim
 from minigrad.data import digits
 from minigrad.distributed import DDP, Balancer, compute_shard_sizes, init, rebalance, run, simulate
-from minigrad.distributed.simulate import Cluster, Link, RankCost, Slowdown, forecast
+from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices, Slowdown, forecast
 from minigrad.errors import ArgumentError, ShapeError
 
 
@@ -96,6 +96,85 @@ def test_a_raising_rank_ends_the_simulation():
         simulate.run(body, Cluster.of_speeds([1, 1]))
 
 
+def wasted(trace):
+    """What each rank waited for in each step: the others, and the network."""
+    return [[(round(s.idle_s, 6), round(s.exposed_s, 6)) for s in rank.steps] for rank in trace.ranks]
+
+
+def test_nothing_is_hidden_behind_a_backward_that_is_over():
+    """Gradients that were accumulated travel after the last backward."""
+
+    def body(comm, sync):
+        ddp = DDP(nn.Linear(3, 1), comm, sync=sync)
+        with ddp.no_sync():
+            ddp(minigrad.randn(5, 3)).square().mean().backward()
+        if sync == "auto":
+            ddp.flush()
+        else:
+            ddp.sync_gradients()
+
+    cluster = Cluster.of_speeds([1, 1], per_sample_s=0.01, link=Link(0.02))
+    for sync in ("auto", "manual"):
+        assert wasted(simulate.run(body, cluster, sync)) == [[(0.0, 0.08)]] * 2  # the count, and one bucket
+
+
+def test_a_collective_that_is_called_before_computing_travels_meanwhile():
+    def body(comm):
+        work = comm.all_reduce(np.zeros(1))
+        comm.clock.compute(comm.rank + 2)
+        work.wait()
+        return comm.clock.now_s()
+
+    trace = simulate.run(body, Cluster.of_speeds([1, 1], per_sample_s=1.0, link=Link(1.25)))
+    assert trace.results == [2.5, 3.0] and wasted(trace) == [[(0.0, 0.5)], [(0.0, 0.0)]]
+
+
+def test_time_passes_for_a_rank_that_does_nothing_but_ask():
+    def body(comm):
+        comm.clock.compute(1)
+        work = comm.all_reduce(np.zeros(1))
+        while not work.done():
+            pass
+        return comm.clock.now_s()
+
+    cluster = Cluster.of_speeds([1, 2], per_sample_s=1.0, link=Link(1.5))
+    assert simulate.run(body, cluster, timeout_s=5).results == [4.0, 4.0]
+
+
+def test_a_rank_that_computes_nothing_in_a_step_has_it_in_its_trace():
+    """The second rank in the first step, the first in the second; what it waits for is of that step."""
+
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 1), comm)
+        for step in range(3):
+            ddp.zero_grad()
+            if (comm.rank, step) not in ((1, 0), (0, 1)):
+                with ddp.no_sync():
+                    ddp(minigrad.randn(5, 3)).square().mean().backward()
+            ddp.flush()
+
+    trace = simulate.run(body, Cluster.of_speeds([1, 1], per_sample_s=0.01, link=Link(0.02)))
+    assert [[step.samples for step in rank.steps] for rank in trace.ranks] == [[5, 0, 5], [0, 5, 5]]
+    assert wasted(trace) == [[(0.0, 0.08), (0.05, 0.08), (0.0, 0.08)], [(0.05, 0.08), (0.0, 0.08), (0.0, 0.08)]]
+    assert trace.step_times_s() == pytest.approx([0.13] * 3) and trace.steps() == 3
+    assert trace.idle_fraction() == pytest.approx(0.1 / 0.78) and trace.exposed_fraction() == pytest.approx(0.48 / 0.78)
+    assert trace.idle_fraction(2) == 0.0 and trace.throughput(0, 1) == pytest.approx(5 / 0.13)
+
+
+def test_a_device_without_samples_has_its_steps_too():
+    graph = FlowBuilder.from_(nn.Linear(3, 1)).build()
+    devices = SimulatedDevices(Cluster.of_speeds([1, 1], per_sample_s=0.01))
+    graph.distribute(graph.replicate, devices)
+    graph.set_optimizer(lambda params: optim.SGD(params, lr=0.1))
+    for samples in (2, 1, 4):
+        graph(minigrad.randn(samples, 3)).square().mean().backward()
+        graph.step()
+    trace = devices.trace
+    assert [[step.samples for step in rank.steps] for rank in trace.ranks] == [[1, 1, 2], [1, 0, 2]]
+    assert trace.step_times_s() == pytest.approx([0.01, 0.01, 0.02])
+    assert trace.ranks[1].steps[1].begin_s == pytest.approx(0.01) and wasted(trace)[1][1] == (0.01, 0.0)
+
+
 def test_costs_of_collectives():
     link = Link(2.0, 4.0)
     assert link.cost_s("all_reduce", 100, 1) == 0.0
@@ -104,10 +183,14 @@ def test_costs_of_collectives():
     assert link.cost_s("broadcast", 100, 5) == pytest.approx(3 * (2.0 + 100 / 4.0))
     tree = Link(2.0, 4.0, "tree")
     assert tree.cost_s("all_reduce", 100, 8) == pytest.approx(6 * (2.0 + 25.0))
+    assert tree.cost_s("broadcast", 100, 8) == link.cost_s("broadcast", 100, 8) == pytest.approx(3 * (2.0 + 25.0))
+    assert tree.cost_s("all_gather", 100, 8) == pytest.approx(3 * 2.0 + 7 / 8 * 25.0)
     inner = Link(0.1, 100.0)
     both = Link(2.0, 4.0, "hierarchical", 4, inner)
     expected = inner.cost_s("all_reduce", 100, 4) + link.cost_s("all_reduce", 100, 2) + 2 * (0.1 + 1.0)
     assert both.cost_s("all_reduce", 100, 8) == pytest.approx(expected)
+    assert both.cost_s("barrier", 0, 8) == pytest.approx(2 * 0.1 + 2.0 + 2 * 0.1)
+    assert both.cost_s("reduce_scatter", 100, 8) == pytest.approx(3 * (0.1 + 0.25) + 2.0 + 12.5)
     assert Link().cost_s("all_reduce", 10**9, 64) == 0.0
 
 
@@ -130,6 +213,11 @@ def test_forecast_follows_the_same_model():
     assert result.idle_fraction[0] == pytest.approx(1 - (0.02 + 0.03 + 0.04) / 3 / 0.04)
 
 
+def test_a_rank_without_samples_takes_no_time_in_a_forecast():
+    cluster = Cluster((RankCost(1.0, 0.5), RankCost(9.0, 9.0)))
+    assert forecast(cluster, [4, 0], 1).step_s.tolist() == [3.0] == [cluster.best_step_s(4)]
+
+
 def test_a_policy_moves_samples_between_the_steps_of_a_forecast():
     def to_the_first(step, samples, compute_s):
         assert compute_s.tolist() == pytest.approx([1e-3 * n for n in samples])
@@ -147,6 +235,14 @@ def test_the_best_step_is_that_of_the_best_integer_plan():
     assert cluster.best_step_s(60) == pytest.approx(0.06)
     assert cluster.best_step_s(9, step=5) == pytest.approx(0.012)  # 3, 4 and 2 samples
     assert cluster.best_step_s(0) == 0.0
+
+
+def test_the_last_slowdown_that_has_come_holds_in_whatever_order_they_were_given():
+    for cluster in (
+        Cluster((RankCost(),)).slow_down(0, 50, 2.0).slow_down(0, 20, 3.0),
+        Cluster((RankCost(),)).slow_down(0, 20, 3.0).slow_down(0, 50, 2.0),
+    ):
+        assert [cluster.ranks[0].factor(step) for step in (0, 19, 20, 49, 50, 99)] == [1.0, 1.0, 3.0, 3.0, 2.0, 2.0]
 
 
 def test_sizes_that_a_laptop_has_to_manage():
@@ -168,25 +264,54 @@ def test_sizes_that_a_laptop_has_to_manage():
     print(f"100,000 ranks without numbers, 30 steps and 2 decisions: {time.perf_counter() - started:.2f} s")
 
 
-def test_wrong_arguments():
-    for speeds in ([0.0], [-1.0], [math.nan]):
-        with pytest.raises(ArgumentError, match="speeds > 0"):
-            Cluster.of_speeds(speeds)
-    with pytest.raises(ArgumentError, match="at least one rank"):
-        Cluster(())
-    with pytest.raises(ArgumentError, match="fixed_s >= 0, got -1"):
-        RankCost(-1)
-    with pytest.raises(ArgumentError, match="factor > 0"):
-        Slowdown(0, 0.0)
-    with pytest.raises(ArgumentError, match="latency >= 0"):
-        Link(-1.0)
-    with pytest.raises(ArgumentError, match="bandwidth > 0"):
-        Link(0.0, 0.0)
-    with pytest.raises(ArgumentError, match="topology"):
-        Link(topology="star")
-    with pytest.raises(ArgumentError, match="inner link"):
-        Link(topology="hierarchical")
-    with pytest.raises(ArgumentError, match=r"backward_fraction in \[0, 1\]"):
-        Cluster((RankCost(),), backward_fraction=2.0)
-    with pytest.raises(ShapeError, match=r"shape \(2,\), got \(3,\)"):
-        forecast(Cluster.of_speeds([1, 1]), [1, 1, 1], 1)
+WRONG = {
+    "each speed": lambda: Cluster.of_speeds([math.nan]),
+    "each speed as": lambda: Cluster.of_speeds(["fast"]),
+    "speeds > 0, got 0.0": lambda: Cluster.of_speeds([0.0]),
+    "per_sample_s as": lambda: Cluster.of_speeds([1], per_sample_s=-1.0),
+    "at least one rank": lambda: Cluster(()),
+    "expected the RankCost of each rank, got 5": lambda: Cluster(5),
+    r"RankCost of each rank, got \(1.0,\)": lambda: Cluster((1.0,)),
+    "a Link, got None": lambda: Cluster((RankCost(),), None),
+    r"seed as an integer in \[0, 2\*\*64\), got -1": lambda: Cluster((RankCost(),), seed=-1),
+    r"backward_fraction in \[0, 1\]": lambda: Cluster((RankCost(),), backward_fraction=2.0),
+    r"rank as an integer in \[0, 1\), got -1": lambda: Cluster((RankCost(),)).slow_down(-1, 0, 2.0),
+    r"rank as an integer in \[0, 1\), got 1": lambda: Cluster((RankCost(),)).slow_down(1, 0, 2.0),
+    "fixed_s as a finite number >= 0, got -1": lambda: RankCost(-1),
+    "jitter_fraction as": lambda: RankCost(jitter_fraction=None),
+    "tuple of Slowdown": lambda: RankCost(slowdowns=(2.0,)),
+    "factor > 0": lambda: Slowdown(0, 0.0),
+    "step as an integer >= 0, got 1.5": lambda: Slowdown(1.5, 2.0),
+    "latency_s as": lambda: Link(-1.0),
+    "bandwidth > 0": lambda: Link(0.0, 0.0),
+    "bandwidth as": lambda: Link(0.0, math.nan),
+    "topology": lambda: Link(topology="star"),
+    "inner link": lambda: Link(topology="hierarchical"),
+    "ranks_per_node as an integer >= 1, got 0": lambda: Link(ranks_per_node=0),
+    "inner, ranks_per_node for 'hierarchical' only, got 'ring'": lambda: Link(ranks_per_node=4, inner=Link()),
+    "only, got 'tree'": lambda: Link(topology="tree", ranks_per_node=4),
+    "kind as one of all_reduce": lambda: Link().cost_s("send", 1, 2),
+    "nbytes as": lambda: Link().cost_s("all_reduce", -1, 2),
+    "world_size as an integer >= 1": lambda: Link().cost_s("all_reduce", 1, 0),
+    "expected a function of a communicator, got 3": lambda: simulate.run(3, TWO),
+    "simulate.run: expected a Cluster": lambda: simulate.run(train, 2),
+    "samples as a finite number >= 0, got -1": lambda: simulate.run(lambda comm: comm.clock.compute(-1), TWO),
+    r"fraction in \[0, 1\], got 2": lambda: simulate.run(lambda comm: comm.clock.progress(2), TWO),
+    "SimulatedDevices: expected a Cluster": lambda: SimulatedDevices(2),
+    "forecast: expected a Cluster": lambda: forecast(2, [1, 1], 1),
+    r"shape \(2,\), got \(3,\)": lambda: forecast(TWO, [1, 1, 1], 1),
+    "finite samples >= 0": lambda: forecast(TWO, [1, math.inf], 1),
+    "finite samples >= 0, got .-1, 1.": lambda: forecast(TWO, [-1, 1], 1),
+    "samples as numbers": lambda: forecast(TWO, [1, "x"], 1),
+    "steps as an integer >= 0": lambda: forecast(TWO, [1, 1], 1.5),
+    "first_step as an integer >= 0": lambda: forecast(TWO, [1, 1], 1, first_step=-1),
+    "policy as a function": lambda: forecast(TWO, [1, 1], 1, policy=[1, 1]),
+    "nbytes as a finite": lambda: forecast(TWO, [1, 1], 1, gradient_bytes=-1),
+}
+TWO = Cluster.of_speeds([1, 1])
+
+
+@pytest.mark.parametrize("told", WRONG)
+def test_wrong_arguments(told):
+    with pytest.raises((ArgumentError, ShapeError), match=told):
+        WRONG[told]()

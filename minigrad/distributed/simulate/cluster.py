@@ -10,32 +10,42 @@ from functools import cached_property
 import numpy as np
 
 from minigrad.backend.dtypes import Array
+from minigrad.data.plan import WORD, check_integer
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.cost import CostModel
+from minigrad.distributed.balance.shares import check_number
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """From a step on, computing takes factor times as long."""
+    """From a step on, computing takes factor times as long as at first.
+
+    Attributes:
+        step: The number of a forward of this rank, from 0.
+        factor: > 0.
+    """
 
     step: int
     factor: float
 
     def __post_init__(self) -> None:
-        if self.step < 0 or not (self.factor > 0.0 and math.isfinite(self.factor)):
-            raise ArgumentError(f"Slowdown: expected a step >= 0 and a factor > 0, got {self.step} and {self.factor!r}")
+        check_integer("Slowdown", "step", self.step, 0)
+        if not check_number("Slowdown", "factor", self.factor):
+            raise ArgumentError(f"Slowdown: expected a factor > 0, got {self.factor!r}")
 
 
 @dataclass(frozen=True)
 class RankCost:
-    """What one rank needs to compute: fixed_s + per_sample_s · samples, times jitter and slowdowns.
+    """What one rank needs for a forward and its backward: fixed_s + per_sample_s · samples, times jitter and slowdowns.
+
+    That holds for no samples too; a rank that does not call its model at all takes no time.
 
     Attributes:
         fixed_s, per_sample_s: Seconds, >= 0.
         jitter_fraction: Standard deviation of the log-normal jitter, whose median is 1.
-        slowdowns: In order of step; the last that has come holds.
+        slowdowns: Of those that have come, the last holds.
     """
 
     fixed_s: float = 0.0
@@ -45,9 +55,10 @@ class RankCost:
 
     def __post_init__(self) -> None:
         for name in ("fixed_s", "per_sample_s", "jitter_fraction"):
-            value = getattr(self, name)
-            if not (value >= 0.0 and math.isfinite(value)):
-                raise ArgumentError(f"RankCost: expected {name} >= 0, got {value!r}")
+            check_number("RankCost", name, getattr(self, name))
+        if not all(isinstance(slowdown, Slowdown) for slowdown in self.slowdowns):
+            raise ArgumentError(f"RankCost: expected slowdowns as a tuple of Slowdown, got {self.slowdowns!r}")
+        object.__setattr__(self, "slowdowns", tuple(sorted(self.slowdowns, key=lambda slowdown: slowdown.step)))
 
     def factor(self, step: int) -> float:
         """How much slower than at first a step is, jitter aside."""
@@ -65,7 +76,7 @@ class Cluster:
     Attributes:
         ranks: The cost of each.
         link: The network.
-        seed: Of all jitter.
+        seed: Of all jitter, in [0, 2**64).
         backward_fraction: The part of a step's computing that is backward, during which buckets may travel.
 
     Example:
@@ -79,9 +90,15 @@ class Cluster:
     backward_fraction: float = 2 / 3
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ranks, Sequence) or not all(isinstance(cost, RankCost) for cost in self.ranks):
+            raise ArgumentError(f"Cluster: expected the RankCost of each rank, got {self.ranks!r:.200}")
         if not self.ranks:
             raise ArgumentError("Cluster: expected at least one rank, got none")
-        if not 0.0 <= self.backward_fraction <= 1.0:
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+        if not isinstance(self.link, Link):
+            raise ArgumentError(f"Cluster: expected a Link, got {self.link!r}")
+        check_integer("Cluster", "seed", self.seed, 0, WORD)
+        if check_number("Cluster", "backward_fraction", self.backward_fraction) > 1.0:
             raise ArgumentError(f"Cluster: expected backward_fraction in [0, 1], got {self.backward_fraction!r}")
 
     @property
@@ -104,14 +121,17 @@ class Cluster:
         Raises:
             ArgumentError: a speed that is no finite number > 0.
         """
-        for speed in speeds:
-            if not (speed > 0.0 and math.isfinite(speed)):
-                raise ArgumentError(f"Cluster: expected speeds > 0, got {list(speeds)}")
-        costs = tuple(RankCost(fixed_s, per_sample_s / speed, jitter_fraction) for speed in speeds)
+        slope = check_number("Cluster", "per_sample_s", per_sample_s)
+        costs = tuple(RankCost(fixed_s, slope / _speed(speed), jitter_fraction) for speed in speeds)
         return Cluster(costs, link, seed)
 
     def slow_down(self, rank: int, step: int, factor: float) -> Cluster:
-        """The same cluster with one rank slower from a step on."""
+        """The same cluster where one rank takes factor times as long as at first, from a step of its on.
+
+        Raises:
+            ArgumentError: no such rank, a step < 0, or no factor > 0.
+        """
+        check_integer("Cluster.slow_down", "rank", rank, 0, self.world_size)
         slow = replace(self.ranks[rank], slowdowns=(*self.ranks[rank].slowdowns, Slowdown(step, factor)))
         return replace(self, ranks=(*self.ranks[:rank], slow, *self.ranks[rank + 1 :]))
 
@@ -142,7 +162,7 @@ class Cluster:
         """compute_s of all ranks at once, with a jitter stream of its own for each step: for very many ranks.
 
         Args:
-            samples: (world_size,) samples of each rank.
+            samples: (world_size,) samples of each rank; one without any takes no time.
 
         Returns:
             (world_size,) seconds.
@@ -151,7 +171,7 @@ class Cluster:
         factors = np.array([cost.factor(step) for cost in self.ranks]) if self._changing else 1.0
         key = np.array([self.seed, 2**63 + step], np.uint64)
         draws = np.random.Generator(np.random.Philox(key=key)).standard_normal(self.world_size)
-        return (fixed + slope * samples) * factors * np.exp(width * draws)
+        return np.where(samples > 0.0, (fixed + slope * samples) * factors * np.exp(width * draws), 0.0)
 
     @cached_property
     def _columns(self) -> tuple[Array, Array, Array]:
@@ -162,3 +182,15 @@ class Cluster:
     @cached_property
     def _changing(self) -> bool:
         return any(cost.slowdowns for cost in self.ranks)
+
+
+def _speed(value: float) -> float:
+    if not check_number("Cluster", "each speed", value):
+        raise ArgumentError(f"Cluster: expected speeds > 0, got {value!r}")
+    return float(value)
+
+
+def check_cluster(who: str, cluster: Cluster) -> None:
+    """Refuse what is no cluster; ArgumentError."""
+    if not isinstance(cluster, Cluster):
+        raise ArgumentError(f"{who}: expected a Cluster, got {cluster!r:.100}")

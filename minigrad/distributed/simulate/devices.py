@@ -11,8 +11,8 @@ from minigrad.backend.timer import HostTimer
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.simulate.clock import VirtualClock
-from minigrad.distributed.simulate.cluster import Cluster, RankCost
-from minigrad.distributed.simulate.trace import RankTrace, Trace
+from minigrad.distributed.simulate.cluster import Cluster, RankCost, check_cluster
+from minigrad.distributed.simulate.trace import Recorder, Trace
 
 
 class SimulatedDevices:
@@ -24,8 +24,8 @@ class SimulatedDevices:
     Args:
         cluster: What computing costs on each device, and the link between them.
 
-    Attributes:
-        trace: Computing, waiting and communication so far, and every decision with its reason.
+    Raises:
+        ArgumentError: it is no cluster.
 
     Example:
         >>> from minigrad import FlowBuilder, nn, optim, randn
@@ -41,11 +41,17 @@ class SimulatedDevices:
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        check_cluster("SimulatedDevices", cluster)
         self.cluster = cluster
         self.devices = (CPU,) * cluster.world_size
         self.models = tuple(_model(cost) for cost in cluster.ranks)
-        self.trace = Trace([RankTrace() for _ in cluster.ranks], [])
-        self.clocks = tuple(VirtualClock(cluster, rank, trace) for rank, trace in enumerate(self.trace.ranks))
+        self._recorders = tuple(Recorder() for _ in cluster.ranks)
+        self.clocks = tuple(VirtualClock(cluster, rank, notes) for rank, notes in enumerate(self._recorders))
+
+    @property
+    def trace(self) -> Trace:
+        """Computing, waiting and communication so far, and every decision with its reason."""
+        return Trace.of(self._recorders)
 
     @property
     def collectives(self) -> SimulatedDevices:
@@ -58,7 +64,7 @@ class SimulatedDevices:
 
     def event(self, kind: str, **fields: Any) -> None:
         """Note a decision and its reason, at the virtual time of device 0."""
-        self.trace.decisions.append({"kind": kind, "at_s": self.clocks[0].now_s(), **fields})
+        self._recorders[0].decisions.append({"kind": kind, "at_s": self.clocks[0].now_s(), **fields})
 
     def all_reduce(self, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
         """Overwrite every array by the reduction of all of them."""
@@ -73,13 +79,13 @@ class SimulatedDevices:
 
     def _pass(self, kind: str, nbytes: int) -> None:
         """Let a collective take its time on all clocks."""
-        for clock, trace in zip(self.clocks, self.trace.ranks):
+        for clock, recorder in zip(self.clocks, self._recorders):
             clock.settle()
-            trace.called()
+            recorder.called()
         started_s = max(clock.now_s() for clock in self.clocks)
         over_s = started_s + self.cluster.link.cost_s(kind, nbytes, self.cluster.world_size)
         for clock in self.clocks:
-            clock.wait_until(over_s, started_s, kind)
+            clock.wait_until(over_s, started_s)
 
 
 def _model(cost: RankCost) -> str:

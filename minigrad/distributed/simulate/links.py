@@ -1,8 +1,10 @@
 """What a collective costs on a network, by the alpha-beta model. Pure.
 
 A message of m bytes takes alpha + beta·m seconds (Hockney, 1994). The costs of the collectives are those of Thakur,
-Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005), for a ring and for a
-binary tree; the hierarchical all-reduce is a ring within each node, a ring over the nodes, and a broadcast back.
+Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005). A ring passes parts of
+the array on. A tree doubles the distance with each message: an all-reduce is a reduction and a broadcast of the whole,
+gathering and scattering double and halve what is sent. Broadcasts and barriers go along a tree in either case. A
+hierarchy does each within the nodes and between them; what comes from between goes back into the nodes.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from minigrad.data.plan import check_integer
+from minigrad.distributed.balance.shares import check_number
+from minigrad.distributed.comm.wrappers import KINDS
 from minigrad.errors import ArgumentError
 
 Topology = Literal["ring", "tree", "hierarchical"]
@@ -35,14 +40,17 @@ class Link:
     inner: Link | None = None
 
     def __post_init__(self) -> None:
-        if not (self.latency_s >= 0.0 and math.isfinite(self.latency_s)):
-            raise ArgumentError(f"Link: expected a latency >= 0 s, got {self.latency_s!r}")
-        if not self.bandwidth_bytes_s > 0.0:
+        check_number("Link", "latency_s", self.latency_s)
+        if self.bandwidth_bytes_s != math.inf and not check_number("Link", "bandwidth", self.bandwidth_bytes_s):
             raise ArgumentError(f"Link: expected a bandwidth > 0 bytes/s, got {self.bandwidth_bytes_s!r}")
+        check_integer("Link", "ranks_per_node", self.ranks_per_node, 1)
         if self.topology not in ("ring", "tree", "hierarchical"):
             raise ArgumentError(f"Link: expected topology 'ring', 'tree' or 'hierarchical', got {self.topology!r}")
-        if self.topology == "hierarchical" and (self.inner is None or self.ranks_per_node < 1):
-            raise ArgumentError("Link: expected an inner link and ranks_per_node >= 1 for 'hierarchical', got none")
+        if self.topology == "hierarchical":
+            if not isinstance(self.inner, Link):
+                raise ArgumentError(f"Link: expected an inner link for 'hierarchical', got {self.inner!r}")
+        elif self.inner is not None or self.ranks_per_node != 1:
+            raise ArgumentError(f"Link: expected inner, ranks_per_node for 'hierarchical' only, got {self.topology!r}")
 
     def cost_s(self, kind: str, nbytes: int, world_size: int) -> float:
         """Seconds that a collective takes once all ranks have called it.
@@ -50,16 +58,25 @@ class Link:
         Args:
             kind: "all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object" or "barrier".
             nbytes: Bytes of the whole array: of the gathered one, the one to scatter.
-            world_size: Ranks that take part.
+            world_size: Ranks that take part, >= 1.
+
+        Raises:
+            ArgumentError: another kind, or an argument out of its range.
         """
-        if world_size == 1:
+        if kind not in KINDS:
+            raise ArgumentError(f"Link.cost_s: expected kind as one of {', '.join(KINDS)}, got {kind!r}")
+        check_number("Link.cost_s", "nbytes", nbytes)
+        if check_integer("Link.cost_s", "world_size", world_size, 1) == 1:
             return 0.0
         if self.topology == "hierarchical":
             return self._hierarchical_s(kind, nbytes, world_size)
+        hops, others = math.ceil(math.log2(world_size)), world_size - 1
         passes = 2 if kind == "all_reduce" else 1
-        if self.topology == "tree" or kind in ("broadcast", "barrier"):
-            return passes * math.ceil(math.log2(world_size)) * self._message_s(nbytes)
-        return passes * (world_size - 1) * self._message_s(nbytes / world_size)
+        if kind in ("broadcast", "barrier") or (kind, self.topology) == ("all_reduce", "tree"):
+            return passes * hops * self._message_s(nbytes)
+        if self.topology == "tree":
+            return hops * self.latency_s + others / world_size * nbytes / self.bandwidth_bytes_s
+        return passes * others * self._message_s(nbytes / world_size)
 
     def _message_s(self, nbytes: float) -> float:
         return self.latency_s + nbytes / self.bandwidth_bytes_s
@@ -69,5 +86,5 @@ class Link:
         here = min(self.ranks_per_node, world_size)
         nodes = math.ceil(world_size / here)
         between = Link(self.latency_s, self.bandwidth_bytes_s).cost_s(kind, nbytes, nodes)
-        back = self.inner.cost_s("broadcast", nbytes, here) if kind == "all_reduce" else 0.0
+        back = self.inner.cost_s("broadcast", nbytes, here) if kind in ("all_reduce", "barrier") else 0.0
         return self.inner.cost_s(kind, nbytes, here) + between + back

@@ -13,10 +13,10 @@ from minigrad.data.plan import check_integer
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate.clock import VirtualClock
-from minigrad.distributed.simulate.cluster import Cluster
-from minigrad.distributed.simulate.trace import RankTrace, Trace
+from minigrad.distributed.simulate.cluster import Cluster, check_cluster
+from minigrad.distributed.simulate.trace import Recorder, Trace
 from minigrad.distributed.simulate.wire import VirtualCommunicator, Wire
-from minigrad.errors import ShapeError
+from minigrad.errors import ArgumentError, ShapeError
 
 
 def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float | None = None) -> Trace:
@@ -29,6 +29,7 @@ def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float |
         timeout_s: Real seconds that a collective waits for a rank, as in `distributed.run`.
 
     Raises:
+        ArgumentError: fn is no function, or cluster no cluster.
         Exception: what the first failing rank raised.
 
     Example:
@@ -36,14 +37,15 @@ def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float |
         >>> [round(rank.steps[0].idle_s, 6) for rank in trace.ranks]
         [0.016, 0.0]
     """
+    check_cluster("simulate.run", cluster)
     world = ThreadWorld(cluster.world_size, timeout_s=timeout_s)
     wire = Wire(cluster.link, cluster.world_size)
-    traces = [RankTrace() for _ in cluster.ranks]
+    recorders = [Recorder() for _ in cluster.ranks]
     communicators = [
-        VirtualCommunicator(comm, VirtualClock(cluster, comm.rank, traces[comm.rank]), wire, traces[comm.rank])
-        for comm in world.communicators()
+        VirtualCommunicator(comm, VirtualClock(cluster, comm.rank, recorder), wire, recorder)
+        for comm, recorder in zip(world.communicators(), recorders)
     ]
-    return Trace(traces, run_world(fn, world, communicators, *args))
+    return Trace.of(recorders, run_world(fn, world, communicators, *args))
 
 
 Policy = Callable[[int, Array, Array], Sequence[float] | Array]
@@ -76,15 +78,15 @@ def forecast(
     """What steps of a cluster take when each rank computes on so many samples; no thread, no number of a model.
 
     Args:
-        samples: (world_size,) samples of each rank in the first step.
-        steps: Number of steps.
+        samples: (world_size,) samples of each rank in the first step, >= 0; a rank without any takes no time.
+        steps: Number of steps, >= 0.
         policy: policy(step, samples, compute_s) -> the samples of each rank in the next step, called after each step
             with what it took; by default they stay.
-        gradient_bytes: What is all-reduced at the end of a step; nothing of it is hidden.
-        first_step: The number of the first step, for jitter and slowdowns.
+        gradient_bytes: What is all-reduced at the end of a step, >= 0; nothing of it is hidden.
+        first_step: The number of the first step, >= 0, for jitter and slowdowns.
 
     Raises:
-        ArgumentError: steps is no number of steps.
+        ArgumentError: an argument out of its range.
         ShapeError: not one number a rank.
 
     Example:
@@ -95,7 +97,11 @@ def forecast(
         >>> result.samples.tolist(), [round(float(s), 6) for s in result.step_s]
         ([60.0, 40.0, 20.0], [0.04, 0.02])
     """
+    check_cluster("forecast", cluster)
     check_integer("forecast", "steps", steps, 0)
+    check_integer("forecast", "first_step", first_step, 0)
+    if policy is not None and not callable(policy):
+        raise ArgumentError(f"forecast: expected policy as a function of step, samples and seconds, got {policy!r}")
     shard = _each_rank(samples, cluster)
     reduce_s = cluster.link.cost_s("all_reduce", gradient_bytes, cluster.world_size)
     step_s, idle = np.empty(steps), np.empty(steps)
@@ -110,7 +116,12 @@ def forecast(
 
 
 def _each_rank(samples: Sequence[float] | Array, cluster: Cluster) -> Array:
-    shard = np.asarray(samples, np.float64)
+    try:
+        shard = np.asarray(samples, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"forecast: expected samples as numbers, got {samples!r:.100}") from error
     if shard.shape != (cluster.world_size,):
         raise ShapeError(f"forecast: expected samples of shape ({cluster.world_size},), got {shard.shape}")
+    if not (np.isfinite(shard) & (shard >= 0.0)).all():
+        raise ArgumentError(f"forecast: expected finite samples >= 0, got {samples!r:.100}")
     return shard

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
 class Step:
-    """One step of one rank: some computing, then the collectives after it, up to the next computing.
+    """One step of one rank: some computing, then the collectives after it, up to the next computing of any rank.
 
     Attributes:
         begin_s, end_s: In virtual time.
-        compute_s: Forward and backward.
+        compute_s: Forward and backward; 0 for a rank that only took part in the collectives.
         idle_s: Waiting for a slower rank to come.
         exposed_s: Waiting for communication itself, that nothing hid.
         samples: Computed on.
@@ -25,38 +27,73 @@ class Step:
     exposed_s: float = 0.0
     samples: float = 0.0
 
+    def add(self, begin_s: float, compute_s: float = 0.0, idle_s: float = 0.0, exposed_s: float = 0.0) -> None:
+        """One more stretch of it."""
+        self.compute_s += compute_s
+        self.idle_s += idle_s
+        self.exposed_s += exposed_s
+        self.end_s = max(self.end_s, begin_s + compute_s + idle_s + exposed_s)
 
-@dataclass
+
+@dataclass(frozen=True)
 class RankTrace:
     """The steps and decisions of one rank."""
 
-    steps: list[Step] = field(default_factory=list)
-    decisions: list[dict[str, Any]] = field(default_factory=list)
-    _waited: bool = True
+    steps: list[Step]
+    decisions: list[dict[str, Any]]
+
+
+class Recorder:
+    """Takes the notes of one rank.
+
+    The ranks call the same collectives in the same order, so their numbers say which stretches are of one step, also
+    where a rank has nothing to compute.
+
+    Attributes:
+        decisions: So far.
+        starts: How many collectives had been called whenever the rank began to compute.
+    """
+
+    def __init__(self) -> None:
+        self.decisions: list[dict[str, Any]] = []
+        self.starts: set[int] = set()
+        self._calls = 0
+        self._stretches: dict[int, Step] = {}  # by the number of the collective before which they began
 
     def compute(self, now_s: float, seconds: float, samples: float) -> None:
-        """The rank computes; a new step where it has waited for a collective since it last did."""
-        if self._waited:
-            self.steps.append(Step(now_s, now_s))
-            self._waited = False
-        step = self.steps[-1]
-        step.compute_s += seconds
+        """The rank computes."""
+        self.starts.add(self._calls)
+        step = self._stretches.setdefault(self._calls, Step(now_s, now_s))
         step.samples += samples
-        step.end_s = now_s + seconds
-
-    def wait(self, now_s: float, idle_s: float, until_s: float, kind: str) -> None:
-        """The rank waits for a collective: first for the others, then for the network."""
-        if not self.steps:
-            return  # setting up
-        step = self.steps[-1]
-        step.idle_s += idle_s
-        step.exposed_s += until_s - now_s - idle_s
-        step.end_s = until_s
-        self._waited = True
+        step.add(now_s, compute_s=seconds)
 
     def called(self) -> None:
-        """The rank has called a collective, whether it has to wait or not: the next computing is a new step."""
-        self._waited = True
+        """The rank has called a collective: the next computing is a new step."""
+        self._calls += 1
+
+    def wait(self, now_s: float, idle_s: float, exposed_s: float) -> None:
+        """The rank waits: first for the others, then for the network."""
+        number = self._calls if self._calls in self.starts else self._calls - 1
+        self._stretches.setdefault(number, Step(now_s, now_s)).add(now_s, idle_s=idle_s, exposed_s=exposed_s)
+
+    def trace(self, starts: Sequence[int]) -> RankTrace:
+        """What was seen, in the steps that begin at these numbers; what came before the first is setting up."""
+        steps: list[Step] = []
+        for number, stretch in sorted(self._stretches.items()):
+            which = bisect_right(starts, number) - 1
+            if which == len(steps) - 1 and steps:
+                steps[-1].add(stretch.begin_s, stretch.compute_s, stretch.idle_s, stretch.exposed_s)
+            elif which >= 0:
+                _pass_over(steps, which)
+                steps.append(Step(**vars(stretch)))
+        _pass_over(steps, len(starts))
+        return RankTrace(steps, self.decisions)
+
+
+def _pass_over(steps: list[Step], count: int) -> None:
+    """Let the rank do nothing, up to so many steps."""
+    end_s = steps[-1].end_s if steps else 0.0
+    steps += [Step(end_s, end_s) for _ in range(count - len(steps))]
 
 
 @dataclass
@@ -64,12 +101,18 @@ class Trace:
     """The outcome of `simulate.run`.
 
     Attributes:
-        ranks: What each rank saw.
+        ranks: What each rank saw; all have the same number of steps.
         results: What fn returned on each rank.
     """
 
     ranks: list[RankTrace]
-    results: list[Any]
+    results: list[Any] = field(default_factory=list)
+
+    @staticmethod
+    def of(recorders: Sequence[Recorder], results: Sequence[Any] = ()) -> Trace:
+        """The notes of all ranks put side by side."""
+        starts = sorted(set[int]().union(*(recorder.starts for recorder in recorders)))
+        return Trace([recorder.trace(starts) for recorder in recorders], list(results))
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
@@ -77,8 +120,8 @@ class Trace:
         return self.ranks[0].decisions
 
     def steps(self) -> int:
-        """Steps that every rank made."""
-        return min(len(rank.steps) for rank in self.ranks)
+        """Steps that the ranks made."""
+        return len(self.ranks[0].steps)
 
     def step_times_s(self) -> list[float]:
         """Seconds of each step, from the first rank that began to the last that ended."""
@@ -91,14 +134,24 @@ class Trace:
 
     def idle_fraction(self, first: int = 0, last: int | None = None) -> float:
         """The part of all ranks' time, over steps [first, last), that went into waiting for slower ranks."""
-        chosen = [step for rank in self.ranks for step in rank.steps[first:last]]
-        whole = sum(step.end_s - step.begin_s for step in chosen)
-        return sum(step.idle_s for step in chosen) / whole if whole else 0.0
+        return self._fraction(lambda step: step.idle_s, first, last)
+
+    def exposed_fraction(self, first: int = 0, last: int | None = None) -> float:
+        """The part of all ranks' time, over steps [first, last), that went into waiting for communication itself."""
+        return self._fraction(lambda step: step.exposed_s, first, last)
 
     def throughput(self, first: int = 0, last: int | None = None) -> float:
         """Samples in a second of virtual time, over steps [first, last)."""
-        chosen = [step for rank in self.ranks for step in rank.steps[first:last]]
+        chosen = self._chosen(first, last)
         if not chosen:
             return 0.0
         seconds = max(step.end_s for step in chosen) - min(step.begin_s for step in chosen)
         return sum(step.samples for step in chosen) / seconds if seconds else float("inf")
+
+    def _fraction(self, part: Callable[[Step], float], first: int, last: int | None) -> float:
+        chosen = self._chosen(first, last)
+        whole = sum(step.end_s - step.begin_s for step in chosen)
+        return sum(map(part, chosen)) / whole if whole else 0.0
+
+    def _chosen(self, first: int, last: int | None) -> list[Step]:
+        return [step for rank in self.ranks for step in rank.steps[first:last]]

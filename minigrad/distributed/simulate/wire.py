@@ -16,7 +16,7 @@ from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.links import Link
-from minigrad.distributed.simulate.trace import RankTrace
+from minigrad.distributed.simulate.trace import Recorder
 
 
 class _Times:
@@ -59,43 +59,51 @@ class VirtualCommunicator(Wrapper):
         comm: The thread rank that carries the numbers.
         clock: This rank's clock, which it takes on.
         wire: The network.
-        trace: Where events and decisions of this rank go.
+        recorder: Where events and decisions of this rank go.
     """
 
-    def __init__(self, comm: Communicator, clock: VirtualClock, wire: Wire, trace: RankTrace) -> None:
+    def __init__(self, comm: Communicator, clock: VirtualClock, wire: Wire, recorder: Recorder) -> None:
         super().__init__(comm)
         self.clock = clock
-        self._virtual, self._wire, self.trace = clock, wire, trace
+        self._virtual, self._wire, self._recorder = clock, wire, recorder
         self._seq = 0
 
     def event(self, kind: str, **fields: Any) -> None:
         """Note a decision and its reason, at this rank's virtual time."""
-        self.trace.decisions.append({"kind": kind, "at_s": self._virtual.now_s(), **fields})
+        self._recorder.decisions.append({"kind": kind, "at_s": self._virtual.now_s(), **fields})
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Let a call take its time; one that returns host data, or nothing, blocks."""
-        self.trace.called()
+        self._recorder.called()
         times = self._wire.call(self._seq, call.kind, call.nbytes, self._virtual.arrive_s())
         self._seq += 1
         result = make()
         if arrays:
-            return _VirtualWork(result, times, self._virtual, call.kind)
-        self._virtual.wait_until(times.done_s, times.started_s, call.kind)
+            return _VirtualWork(result, times, self._virtual)
+        self._virtual.wait_until(times.done_s, times.started_s)
         return result
 
 
 class _VirtualWork:
     """A collective whose result is there when virtual time says so."""
 
-    def __init__(self, work: Work, times: _Times, clock: VirtualClock, kind: str) -> None:
-        self._work, self._times, self._clock, self._kind = work, times, clock, kind
+    def __init__(self, work: Work, times: _Times, clock: VirtualClock) -> None:
+        self._work, self._times, self._clock = work, times, clock
+        self._asked_s = -1.0
 
     def done(self) -> bool:
-        """Whether it is over at this rank's virtual time; blocks until that is known."""
+        """Whether it is over at this rank's virtual time; blocks until that is known.
+
+        A rank that asks again at one moment, no backward being under way, has nothing else to do: time passes.
+        """
         self._work.wait(host=True)
+        now_s = self._clock.arrive_s()
+        if now_s == self._asked_s and not self._clock.in_backward:
+            self.wait()
+        self._asked_s = now_s
         return self._times.done_s <= self._clock.now_s()
 
     def wait(self, host: bool = False) -> None:
         """Let virtual time pass until it is over."""
         self._work.wait(host=True)
-        self._clock.wait_until(self._times.done_s, self._times.started_s, self._kind)
+        self._clock.wait_until(self._times.done_s, self._times.started_s)
