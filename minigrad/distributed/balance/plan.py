@@ -242,7 +242,7 @@ class Balance:
         seen = replace(self, histories=histories, step=self.step + 1, batch_size=largest)
         if not self.config.is_due(seen.step):
             return seen, self.plan, f"step {seen.step}: no decision is due"
-        settled = [settle(history) for history in histories]
+        settled = settle(histories)
         plan, reason = seen._decide([model for _, model in settled])
         kept = tuple(history for history, _ in settled)
         return replace(seen, plan=plan, histories=kept, batch_size=0), plan, f"step {seen.step}: {reason}"
