@@ -91,6 +91,8 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="six epochs, a lower target: takes seconds")
     options = parser.parse_args()
     epochs, target = (6, 0.7) if options.smoke else (options.epochs, 0.9)
+    if epochs < 1:
+        parser.error(f"expected at least one epoch, got {epochs}")
     link = Link(latency_s=5e-4, bandwidth_bytes_s=options.bandwidth)
     cluster = Cluster.of_speeds(SPEEDS, per_sample_s=2e-3, jitter_fraction=0.02, link=link)
     data = digits("train")

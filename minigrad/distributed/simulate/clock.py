@@ -80,6 +80,6 @@ class VirtualClock:
         """
         now_s = self.arrive_s()
         if moment_s > now_s:
-            idle_s = max(0.0, min(started_s, moment_s) - now_s)
+            idle_s = max(0.0, started_s - now_s)
             self._recorder.wait(now_s, idle_s, moment_s - now_s - idle_s)
             self._now_s = moment_s
