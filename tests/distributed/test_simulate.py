@@ -148,6 +148,40 @@ def test_time_passes_for_a_rank_that_does_nothing_but_ask():
     assert simulate.run(body, cluster, timeout_s=5).results == [4.0, 4.0]
 
 
+def test_asking_in_the_midst_of_a_backward_takes_no_time():
+    def body(comm):
+        comm.clock.compute(3)
+        comm.clock.progress(0.0)
+        work = comm.all_reduce(np.zeros(1))
+        asked = [work.done() for _ in range(3)]
+        comm.clock.progress(0.5)
+        return asked, work.done(), comm.clock.now_s()
+
+    cluster = Cluster.of_speeds([1, 1], per_sample_s=1.0, link=Link(0.25))
+    assert simulate.run(body, cluster).results == [([False] * 3, True, 2.0)] * 2
+
+
+def test_a_decision_says_when_it_was_taken():
+    def body(comm):
+        comm.clock.compute(2)
+        comm.barrier()
+        comm.event("mine", step=1)
+
+    trace = simulate.run(body, Cluster.of_speeds([1, 2], per_sample_s=1.0, link=Link(0.5)))
+    assert trace.decisions == [{"kind": "mine", "at_s": 2.5, "step": 1}]
+
+
+def test_jitter_is_log_normal_and_of_its_own_for_each_seed_rank_and_step():
+    cluster, size = Cluster.of_speeds([1] * 100, jitter_fraction=0.2), np.ones(100)
+    single = np.array([[cluster.jitter(rank, step) for rank in range(100)] for step in range(20)])
+    at_once = np.array([cluster.compute_all_s(size, step) for step in range(20)]) / 1e-3
+    for factors in (single, at_once):
+        assert len(np.unique(factors)) == factors.size
+        assert abs(np.log(factors).mean()) < 0.02 and np.log(factors).std() == pytest.approx(0.2, abs=0.02)
+    other = replace(cluster, seed=1)
+    assert other.jitter(0, 0) != single[0, 0] and (other.compute_all_s(size, 0) != at_once[0] * 1e-3).all()
+
+
 def test_a_rank_that_computes_nothing_in_a_step_has_it_in_its_trace():
     """The second rank in the first step, the first in the second; what it waits for is of that step."""
 
@@ -182,6 +216,31 @@ def test_a_device_without_samples_has_its_steps_too():
     assert trace.ranks[1].steps[1].begin_s == pytest.approx(0.01) and wasted(trace)[1][1] == (0.01, 0.0)
 
 
+def test_a_broadcast_between_devices_takes_its_time():
+    devices = SimulatedDevices(Cluster.of_speeds([1, 1], link=Link(0.5, 8.0)))
+    devices.clocks[0].compute(1)
+    devices.collectives.broadcast([np.zeros(2), np.ones(2)], 1)
+    assert [clock.now_s() for clock in devices.clocks] == pytest.approx([1e-3 + 0.5 + 2.0] * 2)
+
+
+def test_all_that_a_rank_computes_before_a_collective_is_one_step():
+    def body(comm):
+        comm.barrier()  # setting up
+        for _ in range(2):
+            for samples in (2, 3):
+                comm.clock.compute(samples)
+            comm.barrier()
+            comm.barrier()
+        return comm.timeout_s
+
+    trace = simulate.run(body, Cluster.of_speeds([1, 5], per_sample_s=1.0, link=Link(0.5)), timeout_s=7.0)
+    assert trace.results == [7.0, 7.0]
+    first, second = trace.ranks[1].steps
+    assert (first.begin_s, first.end_s, first.samples, first.compute_s) == pytest.approx((0.5, 6.5, 5, 1.0))
+    assert (second.begin_s, second.idle_s, second.exposed_s) == pytest.approx((6.5, 4.0, 1.0))
+    assert trace.step_times_s() == pytest.approx([6.0, 6.0])
+
+
 def test_costs_of_collectives():
     link = Link(2.0, 4.0)
     assert link.cost_s("all_reduce", 100, 1) == 0.0
@@ -196,6 +255,8 @@ def test_costs_of_collectives():
     both = Link(2.0, 4.0, "hierarchical", 4, inner)
     expected = inner.cost_s("all_reduce", 100, 4) + link.cost_s("all_reduce", 100, 2) + 2 * (0.1 + 1.0)
     assert both.cost_s("all_reduce", 100, 8) == pytest.approx(expected)
+    assert both.cost_s("all_reduce", 100, 6) == both.cost_s("all_reduce", 100, 8)  # a node that is not full
+    assert both.cost_s("broadcast", 100, 3) == pytest.approx(inner.cost_s("broadcast", 100, 3))
     assert both.cost_s("barrier", 0, 8) == pytest.approx(2 * 0.1 + 2.0 + 2 * 0.1)
     assert both.cost_s("reduce_scatter", 100, 8) == pytest.approx(3 * (0.1 + 0.25) + 2.0 + 12.5)
     assert Link().cost_s("all_reduce", 10**9, 64) == 0.0
@@ -231,6 +292,10 @@ def test_a_policy_moves_samples_between_the_steps_of_a_forecast():
         return [samples[0] + 1, samples[1] - 1]
 
     cluster = Cluster.of_speeds([1, 1])
+    seen = []
+    slow = cluster.slow_down(0, 8, 4.0)
+    later = forecast(slow, [5, 5], 3, policy=lambda step, samples, _: seen.append(step) or samples, first_step=7)
+    assert seen == [7, 8] and later.step_s.tolist() == pytest.approx([5e-3, 2e-2, 2e-2])
     result = forecast(cluster, [5, 5], 3, policy=to_the_first)
     assert result.samples.tolist() == [7, 3] and result.step_s.tolist() == pytest.approx([5e-3, 6e-3, 7e-3])
     with pytest.raises(ShapeError, match=r"shape \(2,\), got \(1,\)"):

@@ -141,7 +141,8 @@ class Cluster:
         if not width:
             return 1.0
         key = np.array([self.seed, rank], np.uint64)
-        draw = np.random.Generator(np.random.Philox(key=key, counter=step)).standard_normal()
+        counter = np.array([0, 0, 0, step], np.uint64)  # far from that of the next step: a draw may take several words
+        draw = np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal()
         return math.exp(width * float(draw))
 
     def compute_s(self, rank: int, samples: float, step: int) -> float:

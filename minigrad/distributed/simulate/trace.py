@@ -28,11 +28,11 @@ class Step:
     samples: float = 0.0
 
     def add(self, begin_s: float, compute_s: float = 0.0, idle_s: float = 0.0, exposed_s: float = 0.0) -> None:
-        """One more stretch of it."""
+        """One more stretch of it, after the others."""
         self.compute_s += compute_s
         self.idle_s += idle_s
         self.exposed_s += exposed_s
-        self.end_s = max(self.end_s, begin_s + compute_s + idle_s + exposed_s)
+        self.end_s = begin_s + compute_s + idle_s + exposed_s
 
 
 @dataclass(frozen=True)
