@@ -14,6 +14,7 @@ counts, and why. It exits with 1 where the overhead misses its target, or where 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
@@ -57,10 +58,14 @@ def accumulate(ddp: DDP, data: ArrayDataset, batches: Sequence[Sequence[int]]) -
 
 
 def overhead(trace: Trace, first: int, last: int) -> float:
-    """What the rank that came last waited for the reduction, over its computing, in rounds [first, last)."""
-    spans = list(zip(*(rank.steps[first:last] for rank in trace.ranks)))
-    waited_s: list[float] = [min(step.idle_s + step.exposed_s for step in span) for span in spans]
-    return sum(waited_s) / sum(trace.slowest_s()[first:last])
+    """What the rank that came last waited for the reduction, over its computing, in rounds [first, last).
+
+    The round that ends an epoch has the batches that are left; those where not all ranks got one do not count.
+    """
+    rounds = zip(*(rank.steps[first:last] for rank in trace.ranks))
+    full = [steps for steps in rounds if all(step.samples for step in steps)]
+    waited_s: list[float] = [min(step.idle_s + step.exposed_s for step in steps) for steps in full]
+    return sum(waited_s) / sum(max(step.compute_s for step in steps) for steps in full) if full else math.inf
 
 
 def accuracy(model: nn.Module) -> float:
