@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -160,13 +160,24 @@ def whole_weights(values: Sequence[float | Fraction]) -> list[int]:
     return [numerator * (common // denominator) for numerator, denominator in ratios]
 
 
+def as_list(who: str, what: str, values: Any) -> list[Any]:
+    """Values for each rank as a list.
+
+    Raises:
+        ArgumentError: they are no values one after the other.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
+        raise ArgumentError(f"{who}: expected {what} as a sequence with a value for each rank, got {values!r:.100}")
+    return list(values)
+
+
 def check_shares(who: str, shares: Shares) -> None:
     """Refuse shares that are not finite fractions >= 0 of sum 1.
 
     Raises:
         ArgumentError: they are not; the message holds them.
     """
-    given = list(shares)
+    given: list[float] = as_list(who, "shares", shares)
     good = all(isinstance(share, numbers.Real) and math.isfinite(share) and share >= 0 for share in given)
     if not good or not abs(math.fsum(given) - 1.0) <= _SHARES_TOLERANCE:
         total = f" of sum {math.fsum(given):.9g}" if good else ""

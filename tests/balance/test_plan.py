@@ -12,8 +12,10 @@ from minigrad.distributed.balance import (
     Reading,
     allocate,
     calibration_sizes,
+    clamp_total,
     compute_shard_sizes,
     hint_ratios,
+    is_balanced,
     median_cost,
     rebalance,
     relative_speeds,
@@ -206,3 +208,14 @@ def test_the_order_of_ranks_has_no_say_in_the_shares():
 def test_calibration_leaves_one_of_an_odd_number_out_at_a_time():
     steps = [calibration_sizes(48, [1 / 3] * 3, step) for step in (1, 3, 5)]
     assert steps == [(18, 14, 16), (14, 16, 18), (16, 18, 14)]
+
+
+@pytest.mark.parametrize("values", [None, 0.5, "ab"])
+def test_what_is_no_sequence_of_values_is_refused(values):
+    clamp, shard = (lambda given: clamp_total(given, 3)), (lambda given: compute_shard_sizes(10, given))
+    for function in (rebalance, is_balanced, clamp, shard):
+        with pytest.raises(ArgumentError, match=f"as a sequence with a value for each rank, got {values!r}"):
+            function(values)
+    for costs in ([], [0.5]):
+        with pytest.raises(ArgumentError, match="median_cost: expected the cost model of at least one rank, got"):
+            median_cost(costs)

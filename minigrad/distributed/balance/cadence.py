@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.data.plan import check_integer, largest_remainder
+from minigrad.data.plan import as_list, check_integer, largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, check_hint, check_number, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
@@ -293,7 +293,8 @@ def clamp_total(batch_counts: Sequence[int], limit: int) -> tuple[int, ...]:
         >>> clamp_total([10, 20, 30], 5), clamp_total([10, 10, 10], 2)
         ((1, 2, 2), (1, 1, 0))
     """
-    counts = [check_integer("clamp_total", "each count", count, 0) for count in batch_counts]
+    given = as_list("clamp_total", "batch_counts", batch_counts)
+    counts = [check_integer("clamp_total", "each count", count, 0) for count in given]
     check_integer("clamp_total", "limit", limit, 0)
     total = sum(counts)
     if total <= limit:

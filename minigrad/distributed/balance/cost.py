@@ -131,7 +131,13 @@ def fit_cost(readings: Sequence[Reading], earlier: Sequence[Point] = ()) -> Cost
 
 
 def median_cost(costs: Sequence[CostModel]) -> CostModel:
-    """What a rank without readings is taken for: the median of each part over the others."""
+    """What a rank without readings is taken for: the median of each part over the others.
+
+    Raises:
+        ArgumentError: no cost model at all, or something else.
+    """
+    if not costs or not all(isinstance(cost, CostModel) for cost in costs):
+        raise ArgumentError(f"median_cost: expected the cost model of at least one rank, got {costs!r:.100}")
     return CostModel(
         statistics.median(cost.fixed_s for cost in costs), statistics.median(cost.per_sample_s for cost in costs)
     )

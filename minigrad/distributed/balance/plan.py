@@ -251,7 +251,8 @@ class Balance:
         known = [model for model in models if model is not None]
         if not known or not self.batch_size:
             return self.plan, "no rank was measured, so the shares stay"
-        costs = tuple(model if model is not None else median_cost(known) for model in models)
+        middle = median_cost(known)
+        costs = tuple(middle if model is None else model for model in models)
         present, best = self._planned_sizes(self.batch_size), self._best_sizes(costs)
         present_s, best_s = step_s(present, costs), step_s(best, costs)
         unknown = [rank for rank, model in enumerate(models) if model is None]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from minigrad.data.plan import Shares, check_integer, check_shares, largest_remainder, whole_weights
+from minigrad.data.plan import Shares, as_list, check_integer, check_shares, largest_remainder, whole_weights
 from minigrad.errors import ArgumentError
 
 SpeedHint = tuple[int, float] | Mapping[int, float]
@@ -93,11 +93,12 @@ def rebalance(throughputs: Sequence[float | None], min_ratio: float | None = Non
 
 
 def _measured_or_median(who: str, throughputs: Sequence[float | None]) -> list[float]:
-    if throughputs is None or not len(throughputs):
+    given = as_list(who, "throughputs", throughputs)
+    if not given:
         raise ArgumentError(f"{who}: expected a throughput for each rank, got none")
-    known = [check_number(who, "each throughput", value) for value in throughputs if value is not None]
+    known = [check_number(who, "each throughput", value) for value in given if value is not None]
     middle = statistics.median(known) if known else 1.0
-    return [middle if value is None else float(value) for value in throughputs]
+    return [middle if value is None else float(value) for value in given]
 
 
 def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
@@ -243,4 +244,4 @@ def is_balanced(shard_sizes: Sequence[int]) -> bool:
         >>> is_balanced([8, 8]), is_balanced([6, 5])
         (True, False)
     """
-    return len(set(shard_sizes)) <= 1
+    return len(set(as_list("is_balanced", "shard_sizes", shard_sizes))) <= 1
