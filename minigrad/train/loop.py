@@ -15,6 +15,7 @@ from minigrad.backend.flags import raise_found
 from minigrad.data.plan import check_integer, largest_remainder
 from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.config import check_max_norm
+from minigrad.distributed.ddp.agreement import first_unlike
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.weights import check_samples
 from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
@@ -308,12 +309,11 @@ class DistributedTrainer:
 
 def _check_alike(comm: Communicator, config: DistributedTrainConfig) -> None:
     """Refuse options by which ranks would stop or step unlike each other; ReplicaMismatchError on all of them."""
-    names = ("max_steps", "max_grad_norm")
-    found = comm.all_gather_object([getattr(config, name) for name in names])
-    for rank, theirs in enumerate(found):
-        for name, mine, other in zip(names, found[0], theirs):
-            if mine != other:
-                raise ReplicaMismatchError(
-                    f"DistributedTrainer: expected {name} alike on all ranks, got {mine} on rank 0 and {other} on "
-                    f"rank {rank}"
-                )
+    mine = {"max_steps": config.max_steps, "max_grad_norm": config.max_grad_norm}
+    unlike = first_unlike(comm.all_gather_object(mine))
+    if unlike:
+        name, first, other, rank = unlike
+        raise ReplicaMismatchError(
+            f"rank {comm.rank}: DistributedTrainer: expected {name} alike on all ranks, got {first} on rank 0 and "
+            f"{other} on rank {rank}"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from minigrad.distributed.comm.base import Communicator
@@ -46,6 +46,19 @@ def _words(entry: list[Any]) -> str:
     return f"{kind} {name!r} {dtype} {tuple(shape)}{frozen}"
 
 
+def first_unlike(options: Sequence[Mapping[str, Any]]) -> tuple[str, Any, Any, int] | None:
+    """The first option, of the same names on all ranks, that a rank has otherwise than rank 0.
+
+    Returns:
+        Its name, its value on rank 0 and on the other rank, and that rank; None where all are alike.
+    """
+    for rank, theirs in enumerate(options):
+        for name, value in options[0].items():
+            if value != theirs[name]:
+                return name, value, theirs[name], rank
+    return None
+
+
 def check_replicas(module: Module, comm: Communicator, options: Mapping[str, object]) -> None:
     """Refuse replicas that differ in the names, shapes, dtypes, order or requires_grad of parameters and buffers.
 
@@ -57,10 +70,10 @@ def check_replicas(module: Module, comm: Communicator, options: Mapping[str, obj
     """
     found = comm.all_gather_object([describe(module), {name: repr(value) for name, value in options.items()}])
     difference = first_difference([description for description, _ in found])
-    for rank, (_, theirs) in enumerate(found):
-        for name, value in found[0][1].items():
-            if value != theirs[name]:
-                difference = difference or f"{name} is {value} on rank 0 and {theirs[name]} on rank {rank}"
+    unlike = first_unlike([theirs for _, theirs in found])
+    if unlike and not difference:
+        name, mine, theirs, rank = unlike
+        difference = f"{name} is {mine} on rank 0 and {theirs} on rank {rank}"
     if difference:
         raise ReplicaMismatchError(
             f"rank {comm.rank}: DistributedDataParallel: expected equal replicas, got a difference: {difference}"
