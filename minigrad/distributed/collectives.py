@@ -55,6 +55,11 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
         ShapeError, DtypeError: arrays of different shapes or dtypes, or AVG of integers.
     """
     check_alike("all_reduce", arrays)
+    combine(arrays, op)
+
+
+def combine(arrays: Sequence[Array], op: ReduceOp) -> None:
+    """`all_reduce` of arrays that are known to fit together, block after block of larger ones say."""
     if op is ReduceOp.SUM and _has_kernel(arrays):
         reduce_replicas_(arrays)
         return

@@ -18,7 +18,9 @@ import pytest
 
 import minigrad
 from minigrad import optim
+from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed import DDP, ReduceOp, SoloCommunicator, collectives, run
+from minigrad.distributed.comm.base import weighted_all_reduce
 from minigrad.errors import (
     ArgumentError,
     CollectiveMismatchError,
@@ -100,6 +102,40 @@ def sums_are_added_up_in_the_one_order(comm, dtype):
         comm.all_reduce(array, op).wait()
         collectives.all_reduce(arrays, op)
         assert array.tobytes() == arrays[0].tobytes()
+
+
+@contract(dtype=["float16", "bfloat16", "float32", "float64"])
+def weighted_sums_have_the_bits_of_weighting_first(comm, dtype):
+    """In any memory, with several under way, and where one rank has weighted its elements by itself."""
+    kind, rank, size = dtype_of(dtype), comm.rank, comm.world_size
+    weights = [[0.0, 1.0, 0.3, 1 / 3][(r + 1) % 4] for r in range(size)]  # the last of four ranks has no samples
+    arrays, works, expected = [], [], []
+    for count, make in itertools.product((0, 5, 3000, 300_001), (comm.empty, np.zeros)):
+        own = [np.random.default_rng([r, count]).standard_normal(count).astype(kind) for r in range(size)]
+        if size == 4:
+            own[3][: count // 2] = np.nan
+        arrays.append(make(count, kind))
+        arrays[-1][...] = own[rank]
+        for array, weight in zip(own, weights):
+            scale_(array, np.array([weight]))
+        if rank == size - 1 and count == 5:
+            arrays[-1][...] = own[rank]
+            works.append(comm.all_reduce(arrays[-1], layout="a bucket"))
+        else:
+            weight = None if weights[rank] == 1.0 else np.array(weights[rank : rank + 1])
+            works.append(weighted_all_reduce(comm, arrays[-1], weight, "a bucket"))
+        weights = weights[1:] + weights[:1] if size < 4 else weights
+        collectives.all_reduce(own)
+        expected.append(own[0])
+    for work, array, right in zip(works, arrays, expected):
+        work.wait()
+        assert array.tobytes() == right.tobytes()
+
+
+@contract()
+def a_weighted_sum_of_integers_is_refused(comm):
+    with pytest.raises(DtypeError, match=f"rank {comm.rank}: weighted_all_reduce: expected a float dtype, got int32"):
+        weighted_all_reduce(comm, np.ones(3, np.int32), np.array([0.5]))
 
 
 @contract()

@@ -161,15 +161,23 @@ def scale_(x: Array, weight: Array, nonfinite: Array | None = None, squares: Arr
 # ---------------------------------------------------------------------------------------------------------- inside
 
 
-def _scale_to(out: Array, x: Array, weight: Array, nonfinite: Array | None, squares: Array | None) -> None:
-    """The reference: out = x · weight, multiplied in float32, or in float64 where one of the two is."""
-    wide = np.dtype(np.float64 if np.float64 in (x.dtype, out.dtype) else np.float32)
-    factor = weight.astype(wide)
+def as_factor(weight: float | Array, *dtypes: np.dtype[Any]) -> Array:
+    """A weight as (1,) in the dtype in which elements of these dtypes are multiplied: float64 if one of them is."""
+    return np.array(weight, np.float64 if np.float64 in dtypes else np.float32, ndmin=1)
+
+
+def multiply(x: Array, factor: Array, out: Array) -> None:
+    """out = x · factor in host memory, multiplied in the factor's dtype; 0 where that is 0, whatever x is."""
     if factor[0]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.multiply(x, factor, out=out, dtype=wide, casting="unsafe")
+        np.multiply(x, factor, out=out, dtype=factor.dtype, casting="unsafe")
     else:
         out[...] = 0
+
+
+def _scale_to(out: Array, x: Array, weight: Array, nonfinite: Array | None, squares: Array | None) -> None:
+    """The reference: out = x · weight, multiplied in float32, or in float64 where one of the two is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        multiply(x, as_factor(weight, x.dtype, out.dtype), out)
     if nonfinite is not None and not np.isfinite(out).all():
         nonfinite[...] = 1
     if squares is not None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import CudaTimer, HostTimer, Timer
-from minigrad.distributed.comm.base import Communicator, HostClock, Work
+from minigrad.distributed.comm.base import Communicator, HostClock, Work, weighted_all_reduce
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 
@@ -86,6 +86,11 @@ class Metered(Wrapper):
             return _MeteredWork(make(), self)
         with self.waiting():
             return make()
+
+    def weighted_all_reduce(self, array: Array, weight: Array | None, layout: str) -> Work:
+        """Weight and sum as the inner communicator does; its wait is timed."""
+        self.calls += 1
+        return _MeteredWork(weighted_all_reduce(self.inner, array, weight, layout), self)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -6,13 +6,13 @@ Every rank writes to its own part only, and reads all of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import LAST_CALLS, Header, doing
+from minigrad.distributed.comm.base import LAST_CALLS, Header, doing, incomplete
 from minigrad.distributed.comm.segment import Segment
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -29,7 +29,9 @@ _HEADER_BYTES, _FAILURE_BYTES = 256, 4096
 _POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT = 0, 8, 16, 24, 25, 26  # in int64, a cache line for each that moves
 _FAILURE_AT = 512
 _SLOTS_AT = _FAILURE_AT + _FAILURE_BYTES
-_SLOT_BYTES = _HEADER_BYTES + INLINE_BYTES
+_WEIGHT_BYTES = 64  # a cache line
+_INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
+_SLOT_BYTES = _INLINE_AT + INLINE_BYTES
 _STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
 _KINDS: list[type[DistributedError]] = [
     DistributedError,
@@ -48,15 +50,17 @@ class Board:
         # a memoryview of int64 reads faster than an ndarray, and stores 8 bytes at once
         self._numbers = [memoryview(part[:_FAILURE_AT]).cast("q") for part in self._segment.parts]
         self._bytes = [memoryview(part) for part in self._segment.parts]
+        self._floats = [memoryview(part[:_STAGING_AT]).cast("d") for part in self._segment.parts]
         mine = self._numbers[rank]
         mine[_PID], mine[_STARTED] = os.getpid(), _start_time(os.getpid())
         exchange(b"")  # nobody looks for a process that has not written its number yet
 
     # -------------------------------------------------------------------------------------------------- counters
 
-    def post(self, seq: int, what: bytes) -> None:
-        """Publish what a call is, see `encode_header`, and then that it is posted."""
+    def post(self, seq: int, what: bytes, weight: float) -> None:
+        """Publish what a call is, see `encode_header`, and this rank's weight in it, and then that it is posted."""
         start = _slot_at(seq)
+        self._floats[self.rank][_weight_at(seq)] = weight
         self._bytes[self.rank][start : start + len(what)] = what
         self._numbers[self.rank][_POSTED] = seq + 1
 
@@ -68,6 +72,11 @@ class Board:
             if part[start:stop] != what:
                 return False
         return True
+
+    def weights(self, seq: int) -> list[float]:
+        """Each rank's weight in a call that all have posted."""
+        index = _weight_at(seq)
+        return [floats[index] for floats in self._floats]
 
     def executed(self, seq: int) -> None:
         """Publish that this rank has done its share of a call."""
@@ -87,16 +96,16 @@ class Board:
                 return False
         return True
 
-    def is_absent(self, rank: int, seq: int) -> bool:
-        """Whether a call still waits for a rank: to post it where not all have, else to execute it."""
+    def absent(self, seq: int) -> list[int]:
+        """The ranks that a call still waits for: to post it where not all have, else to execute it."""
         kind = _EXECUTED if self.all_posted(seq) else _POSTED
-        return self._numbers[rank][kind] <= seq
+        return [rank for rank, numbers in enumerate(self._numbers) if numbers[kind] <= seq]
 
     # ---------------------------------------------------------------------------------------------------- memory
 
     def slot_views(self, seq: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """Each rank's array in the slot of a call."""
-        start = _slot_at(seq) + _HEADER_BYTES
+        start = _slot_at(seq) + _INLINE_AT
         return [self._segment.view(r, start, count, dtype) for r in range(self.world_size)]
 
     def staging_views(self, count: int, dtype: np.dtype[Any]) -> list[Array]:
@@ -135,6 +144,23 @@ class Board:
 
     # --------------------------------------------------------------------------------------------------- failure
 
+    def mismatch(self, seq: int) -> CollectiveMismatchError:
+        """The error of a call that is not the same on all ranks."""
+        texts = self.headers(seq)
+        rank = next(r for r, text in enumerate(texts) if text != texts[0])
+        return CollectiveMismatchError(
+            f"expected all ranks to make one call, got {texts[0]} on rank 0 and {texts[rank]} on rank {rank}"
+        )
+
+    def timeout(self, seq: int, timeout_s: float) -> CollectiveTimeoutError:
+        """The error of a call for which this rank has waited too long."""
+        known = {rank: self.doing(rank) for rank in self.absent(seq)}
+        return CollectiveTimeoutError(self.incomplete(seq, known, f" within {timeout_s:g} s"))
+
+    def incomplete(self, seq: int, absent: Mapping[int, str], limit: str = "") -> str:
+        """The message of a call to which not all ranks came; see `incomplete` of comm.base."""
+        return incomplete(self._header(self.rank, seq), self.world_size, absent, limit)
+
     def tell_failure(self, error: DistributedError) -> None:
         """Let the other ranks know why this one fails."""
         text = str(error).encode()[: _FAILURE_BYTES - 1]
@@ -165,6 +191,11 @@ def encode_header(header: Header) -> bytes:
 
 def _slot_at(seq: int) -> int:
     return _SLOTS_AT + seq % SLOTS * _SLOT_BYTES
+
+
+def _weight_at(seq: int) -> int:
+    """Where the weight of a call is, counted in float64."""
+    return (_slot_at(seq) + _HEADER_BYTES) // 8
 
 
 def _text(area: memoryview) -> str:

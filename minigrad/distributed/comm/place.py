@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.grad_scale import as_factor, multiply
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Header
@@ -48,16 +51,22 @@ class Place:
             self._headers[kind, detail] = header
         return header
 
-    def reduce(self, op: ReduceOp, mine: Array | None = None) -> None:
+    def reduce(self, op: ReduceOp, weights: Sequence[float], mine: Array | None = None) -> None:
         """Reduce this rank's share of the elements, in the arrays of all ranks.
 
         Args:
+            weights: What the elements of each rank are multiplied by first.
             mine: An array that stands for this rank's view; see `give`.
         """
-        for part, block in self.blocks:
-            if mine is not None:
-                block = [*block[: self._rank], mine[part], *block[self._rank + 1 :]]
-            collectives.all_reduce(block, op)
+        dtype = self.views[0].dtype
+        factors = [(r, as_factor(weight, dtype)) for r, weight in enumerate(weights) if weight != 1.0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part, block in self.blocks:
+                if mine is not None:
+                    block = [*block[: self._rank], mine[part], *block[self._rank + 1 :]]
+                for r, factor in factors:
+                    multiply(block[r], factor, block[r])
+                collectives.combine(block, op)
 
     def give(self, mine: Array) -> None:
         """Copy into this rank's view what the other ranks reduce: all but its own share."""

@@ -39,15 +39,14 @@ from minigrad.distributed.comm.base import (
     decode_object,
     default_timeout_s,
     encode_object,
-    incomplete,
 )
 from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
 from minigrad.distributed.comm.place import Place, chunks
 from minigrad.distributed.comm.segment import Segment
-from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
+from minigrad.errors import DistributedError, RankFailedError
 
 Views = list[Array]
-Execute = Callable[[Place], None]
+Execute = Callable[[Place], None]  # this rank's share of a call
 _SPINS, _YIELD_S, _LIVENESS_S = 3, 1e-3, 0.02
 _SLEEP_RATIO, _LONGEST_SLEEP_S = 0.05, 1e-3  # a sleep is that share of the time waited so far
 _MOST_PLACES = 4096  # remembered at once
@@ -131,6 +130,15 @@ class ShmCommunicator:
         check_reduction("all_reduce", self.rank, array, op)
         return self._reduce("all_reduce", f"{op.name} {layout}" if layout else op.name, array, op)
 
+    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
+        """Overwrite array by the sum over the ranks of array · weight; each block is weighted when it is summed.
+
+        Other ranks may call `all_reduce` instead, where their elements are weighted already.
+        """
+        check_array("weighted_all_reduce", self.rank, array)
+        detail = f"{ReduceOp.SUM.name} {layout}" if layout else ReduceOp.SUM.name
+        return self._reduce("all_reduce", detail, array, ReduceOp.SUM, 1.0 if weight is None else float(weight[0]))
+
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
         check_array("broadcast", self.rank, array)
@@ -209,27 +217,32 @@ class ShmCommunicator:
 
     # ------------------------------------------------------------------------------------------------------ places
 
-    def _reduce(self, kind: str, detail: str, array: Array, op: ReduceOp) -> Work:
+    def _reduce(self, kind: str, detail: str, array: Array, op: ReduceOp, weight: float = 1.0) -> Work:
         """Post the reduction of arrays, or carry it out where they need the staging area."""
-        near = self._near(kind, detail, array, lambda place: place.reduce(op))
+        seq = self.seq  # the weights in it are those of every chunk
+
+        def execute(place: Place, mine: Array | None = None) -> None:
+            place.reduce(op, self.board.weights(seq), mine)
+
+        near = self._near(kind, detail, array, execute, weight)
         if near is not None:
             return near
         flat = array.reshape(-1)
         for start, part in chunks(flat):
             place = self._chunk_place(start, part, flat.size)
             place.give(part)
-            self._post(place.header(kind, detail), functools.partial(place.reduce, op, part)).wait()
+            self._post(place.header(kind, detail), functools.partial(execute, place, part), weight).wait()
             place.take(part)
         return DoneWork()
 
-    def _near(self, kind: str, detail: str, array: Array, execute: Execute) -> Work | None:
+    def _near(self, kind: str, detail: str, array: Array, execute: Execute, weight: float = 1.0) -> Work | None:
         """Post an operation on arrays that lie in a segment or fit into the slot; None for others."""
         place = self._segment_place(array)
         if place is not None:
-            return self._post(place.header(kind, detail), lambda: execute(place))
-        return self._inline(kind, detail, array, execute) if array.nbytes <= INLINE_BYTES else None
+            return self._post(place.header(kind, detail), lambda: execute(place), weight)
+        return self._inline(kind, detail, array, execute, weight) if array.nbytes <= INLINE_BYTES else None
 
-    def _inline(self, kind: str, detail: str, array: Array, execute: Execute) -> Work:
+    def _inline(self, kind: str, detail: str, array: Array, execute: Execute, weight: float) -> Work:
         self._make_room()
         size, dtype = array.size, array.dtype
         views = self.board.slot_views
@@ -240,7 +253,7 @@ class ShmCommunicator:
         def deliver() -> None:
             array.reshape(-1)[...] = mine
 
-        return self._post(place.header(kind, detail), lambda: execute(place), deliver)
+        return self._post(place.header(kind, detail), lambda: execute(place), weight, deliver)
 
     def _staged(self, kind: str, detail: str, start: int, part: Array, whole: int, execute: Execute) -> None:
         """Carry out an operation on a chunk, through the staging area."""
@@ -282,13 +295,19 @@ class ShmCommunicator:
         while calls and (calls[0].over or calls[0].seq <= self.seq - SLOTS + 1):
             calls.popleft().wait()
 
-    def _post(self, header: bytes, execute: Callable[[], None], deliver: Callable[[], None] | None = None) -> _Call:
+    def _post(
+        self,
+        header: bytes,
+        execute: Callable[[], None],
+        weight: float = 1.0,
+        deliver: Callable[[], None] | None = None,
+    ) -> _Call:
         self._make_room()
         call = _Call(self, header, execute, deliver)
         self._calls.append(call)
         self._queue.append(call)
         self.seq += 1
-        self.board.post(call.seq, header)
+        self.board.post(call.seq, header, weight)
         self.advance()
         return call
 
@@ -298,7 +317,7 @@ class ShmCommunicator:
             try:
                 call = self._queue.popleft()
                 if not self.board.all_agree(call.seq, call.header):
-                    self._fail(self._mismatch(call.seq))
+                    self._fail(self.board.mismatch(call.seq))
                 call.execute()
                 self.board.executed(call.seq)
             except BaseException as error:  # an interrupt, say: half of this rank's share may be done
@@ -329,7 +348,7 @@ class ShmCommunicator:
                 looked = now
                 self._look_for_failure(seq)
             if now - started > self.timeout_s:
-                self._fail(self._timeout(seq))
+                self._fail(self.board.timeout(seq, self.timeout_s))
             if now - started < _YIELD_S:
                 os.sched_yield()
             else:
@@ -337,30 +356,14 @@ class ShmCommunicator:
 
     # ---------------------------------------------------------------------------------------------------- failure
 
-    def _mismatch(self, seq: int) -> CollectiveMismatchError:
-        texts = self.board.headers(seq)
-        rank = next(r for r, text in enumerate(texts) if text != texts[0])
-        return CollectiveMismatchError(
-            f"expected all ranks to make one call, got {texts[0]} on rank 0 and {texts[rank]} on rank {rank}"
-        )
-
     def _look_for_failure(self, seq: int) -> None:
         gone = self.board.gone()  # first: a rank leaves after its last call, and after it told why it failed
-        told, absent = self.board.told_failure(), self._absent(seq)
+        told, absent = self.board.told_failure(), self.board.absent(seq)
         if told is not None:
             self._fail(told, tell=False)
         if any(r in gone for r in absent):
             known = {r: f"{gone.get(r, 'did not come yet')} and {self.board.doing(r)}" for r in absent}
-            self._fail(RankFailedError(incomplete(self.board.headers(seq)[self.rank], self.world_size, known)))
-
-    def _timeout(self, seq: int) -> CollectiveTimeoutError:
-        absent = {r: self.board.doing(r) for r in self._absent(seq)}
-        limit = f" within {self.timeout_s:g} s"
-        return CollectiveTimeoutError(incomplete(self.board.headers(seq)[self.rank], self.world_size, absent, limit))
-
-    def _absent(self, seq: int) -> list[int]:
-        """The ranks that a call still waits for."""
-        return [r for r in range(self.world_size) if self.board.is_absent(r, seq)]
+            self._fail(RankFailedError(self.board.incomplete(seq, known)))
 
     def _fail(self, error: DistributedError, tell: bool = True) -> None:
         """Fail for good, and let the other ranks know."""

@@ -20,7 +20,7 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype
 from minigrad.backend.fused.grad_scale import WIRES, Placement, pack, scale_, unpack
-from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.base import Communicator, Work, weighted_all_reduce
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
@@ -39,8 +39,8 @@ CommHook = Callable[[Any, "GradBucket", Communicator], Waitable]
 class GradBucket:
     """What a hook sees of a bucket; the same object in every pass.
 
-    Gradients are weighted when they are first asked for: in their place by `buffer`, on their way to a wire by `pack`.
-    Each takes one read and one write of an element.
+    Gradients are weighted when they are first asked for: in their place by `buffer`, on their way to a wire by `pack`,
+    each of which takes one read and one write of an element, or while they are summed by `all_reduce`.
 
     Attributes:
         layout: An id of this bucket in the plan, for `comm.all_reduce(..., layout=)`: ranks that send different
@@ -87,6 +87,13 @@ class GradBucket:
             scale_(self._buffer, self._weight, self._nonfinite)
             self._weight = None
         return self._buffer
+
+    def all_reduce(self, comm: Communicator) -> Work:
+        """Overwrite its weighted gradients by their sum over the ranks."""
+        if self._nonfinite is not None:  # only here is each rank's own weighted gradient seen
+            return comm.all_reduce(self.buffer(), layout=self.layout)
+        weight, self._weight = self._weight, None
+        return weighted_all_reduce(comm, self._buffer, weight, self.layout)
 
     def pack(self, wire: Array, factor: float = 1.0) -> None:
         """Write the weighted gradients · factor to an array of another dtype; the gradients stay as they are."""
@@ -219,7 +226,7 @@ class _CompressedWork:
 
 def allreduce_hook(state: Any, bucket: GradBucket, comm: Communicator) -> Work:
     """The sum as it is taken without a hook; for comparison, and to be called by hooks that only look."""
-    return comm.all_reduce(bucket.buffer(), layout=bucket.layout)
+    return bucket.all_reduce(comm)
 
 
 def fp16_compress_hook(state: CompressionState, bucket: GradBucket, comm: Communicator) -> Work:
