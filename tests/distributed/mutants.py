@@ -39,7 +39,7 @@ MUTANTS = {
         "self._start(reached, strict=True)",
     ),
     "a bucket waits for its unused parameters": ("ddp.reducer", "for i in missing:", "for i in missing[1:]:"),
-    "nobody looks which parameters are used": ("ddp.reducer", "used if self.find_unused else []", "[]"),
+    "nobody looks which parameters are used": ("ddp.reducer", "self._used(reached) if self.find_unused else []", "[]"),
     "old gradients of missing parameters are sent": (
         "ddp.reducer",
         "            fill_missing(self.layout.params_of(bucket))\n",

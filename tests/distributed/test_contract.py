@@ -76,10 +76,23 @@ def test_fifty_worlds_one_after_the_other(kind):
         assert run_ranks(kind, lambda comm: comm.all_gather_object(comm.rank), 2) == [[0, 1], [0, 1]]
 
 
+def test_views_of_shared_memory_are_not_kept_for_ever():
+    """Each call may be made on a new view of one array."""
+
+    def body(comm):
+        array = comm.empty(5000, np.float32)
+        array[...] = comm.rank
+        for i in range(5000):
+            comm.all_reduce(array[i : i + 1]).wait()
+        return array.tolist() == [1.0] * 5000 and len(comm._seen) < 5000
+
+    assert run_processes(body, 2) == [True, True]
+
+
 def test_an_interrupt_in_the_middle_of_a_reduction_ends_the_world(monkeypatch):
     """Half of a rank's share is done: its later calls must not pass for a complete one."""
 
-    def interrupted(*args):
+    def interrupted(*args, **options):
         raise KeyboardInterrupt
 
     def body(comm):

@@ -51,7 +51,7 @@ class Place:
             self._headers[kind, detail] = header
         return header
 
-    def reduce(self, op: ReduceOp, weights: Sequence[float], mine: Array | None = None) -> None:
+    def reduce(self, weights: Sequence[float], op: ReduceOp, mine: Array | None = None) -> None:
         """Reduce this rank's share of the elements, in the arrays of all ranks.
 
         Args:

@@ -23,6 +23,7 @@ import numpy as np
 
 from minigrad.backend.device import CPU
 from minigrad.backend.dtypes import Array, DtypeLike
+from minigrad.backend.memory import address_of
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -46,7 +47,7 @@ from minigrad.distributed.comm.segment import Segment
 from minigrad.errors import DistributedError, RankFailedError
 
 Views = list[Array]
-Execute = Callable[[Place], None]  # this rank's share of a call
+Execute = Callable[[Place, list[float]], None]  # this rank's share of a call, given the weights of all ranks
 _SPINS, _YIELD_S, _LIVENESS_S = 3, 1e-3, 0.02
 _SLEEP_RATIO, _LONGEST_SLEEP_S = 0.05, 1e-3  # a sleep is that share of the time waited so far
 _MOST_PLACES = 4096  # remembered at once
@@ -56,13 +57,17 @@ _BARRIER = encode_header(Header(0, "barrier"))
 class _Call:
     """A posted collective: this rank's share of it, and how its result gets to where the caller wants it."""
 
-    __slots__ = ("seq", "header", "execute", "over", "_comm", "_deliver")
+    __slots__ = ("seq", "header", "over", "_comm", "_place", "_execute", "_deliver")
 
     def __init__(
-        self, comm: ShmCommunicator, header: bytes, execute: Callable[[], None], deliver: Callable[[], None] | None
+        self, comm: ShmCommunicator, header: bytes, place: Place, execute: Execute, deliver: Callable[[], None] | None
     ) -> None:
-        self.seq, self.header, self.execute, self.over = comm.seq, header, execute, False
-        self._comm, self._deliver = comm, deliver
+        self.seq, self.header, self.over = comm.seq, header, False
+        self._comm, self._place, self._execute, self._deliver = comm, place, execute, deliver
+
+    def execute(self) -> None:
+        """Do this rank's share, once all have posted the call."""
+        self._execute(self._place, self._comm.board.weights(self.seq))
 
     def done(self) -> bool:
         """Whether all ranks have executed their share; helps along without waiting."""
@@ -113,6 +118,8 @@ class ShmCommunicator:
         self._queue: deque[_Call] = deque()  # not executed by this rank yet
         self._calls: deque[_Call] = deque()  # not known to be over
         self._places: dict[tuple[Any, ...], Place] = {}
+        self._seen: dict[int, tuple[Array, Place]] = {}  # by id, since to ask for an address takes long
+        self._nowhere = Place("", 0, [np.empty(0)], 0)
         self._failure: DistributedError | None = None
 
     # ------------------------------------------------------------------------------------------------ collectives
@@ -144,7 +151,7 @@ class ShmCommunicator:
         check_array("broadcast", self.rank, array)
         check_root("broadcast", self.rank, root, self.world_size)
 
-        def copy(place: Place) -> None:
+        def copy(place: Place, weights: list[float]) -> None:
             if self.rank != root:
                 place.views[self.rank][...] = place.views[root]
 
@@ -177,7 +184,7 @@ class ShmCommunicator:
         flat = source.reshape(-1)
         for start, part in chunks(flat):
 
-            def copy(place: Place, start: int = start, size: int = part.size) -> None:
+            def copy(place: Place, weights: list[float], start: int = start, size: int = part.size) -> None:
                 for row, view in zip(rows, place.views):
                     row[start : start + size] = view
 
@@ -199,7 +206,7 @@ class ShmCommunicator:
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        self._post(_BARRIER, _nothing).wait()
+        self._post(_BARRIER, self._nowhere, _nothing).wait()
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
@@ -212,26 +219,22 @@ class ShmCommunicator:
         if self._failure is None:
             self._failure = RankFailedError("the communicator was closed")
         self.board.leave()
-        for held in (self._queue, self._calls, self._places):
+        for held in (self._queue, self._calls, self._places, self._seen):
             held.clear()
 
     # ------------------------------------------------------------------------------------------------------ places
 
     def _reduce(self, kind: str, detail: str, array: Array, op: ReduceOp, weight: float = 1.0) -> Work:
         """Post the reduction of arrays, or carry it out where they need the staging area."""
-        seq = self.seq  # the weights in it are those of every chunk
-
-        def execute(place: Place, mine: Array | None = None) -> None:
-            place.reduce(op, self.board.weights(seq), mine)
-
-        near = self._near(kind, detail, array, execute, weight)
+        near = self._near(kind, detail, array, functools.partial(Place.reduce, op=op), weight)
         if near is not None:
             return near
         flat = array.reshape(-1)
         for start, part in chunks(flat):
             place = self._chunk_place(start, part, flat.size)
             place.give(part)
-            self._post(place.header(kind, detail), functools.partial(execute, place, part), weight).wait()
+            execute = functools.partial(Place.reduce, op=op, mine=part)
+            self._post(place.header(kind, detail), place, execute, weight).wait()
             place.take(part)
         return DoneWork()
 
@@ -239,7 +242,7 @@ class ShmCommunicator:
         """Post an operation on arrays that lie in a segment or fit into the slot; None for others."""
         place = self._segment_place(array)
         if place is not None:
-            return self._post(place.header(kind, detail), lambda: execute(place), weight)
+            return self._post(place.header(kind, detail), place, execute, weight)
         return self._inline(kind, detail, array, execute, weight) if array.nbytes <= INLINE_BYTES else None
 
     def _inline(self, kind: str, detail: str, array: Array, execute: Execute, weight: float) -> Work:
@@ -253,24 +256,30 @@ class ShmCommunicator:
         def deliver() -> None:
             array.reshape(-1)[...] = mine
 
-        return self._post(place.header(kind, detail), lambda: execute(place), weight, deliver)
+        return self._post(place.header(kind, detail), place, execute, weight, deliver)
 
     def _staged(self, kind: str, detail: str, start: int, part: Array, whole: int, execute: Execute) -> None:
         """Carry out an operation on a chunk, through the staging area."""
         place = self._chunk_place(start, part, whole)
         place.views[self.rank][...] = part
-        self._post(place.header(kind, detail), lambda: execute(place)).wait()
+        self._post(place.header(kind, detail), place, execute).wait()
 
     def _segment_place(self, array: Array) -> Place | None:
-        address, size, dtype = array.ctypes.data, array.size, array.dtype
-        known = self._places.get((address, size, dtype))
-        if known is not None:
-            return known
+        if array.base is None:  # it owns its memory
+            return None
+        seen = self._seen.get(id(array))
+        if seen is not None and seen[0].dtype is seen[1].views[0].dtype:
+            return seen[1]
+        address, size, dtype = address_of(array), array.size, array.dtype
         for number, segment in enumerate(self._segments):
             offset = segment.offset_of(address, array.nbytes)
             if offset is not None:
                 views = [segment.view(r, offset, size, dtype) for r in range(self.world_size)]
-                return self._place((address, size, dtype), f"segment {number} at {offset}", size, lambda: views)
+                place = self._place((address, size, dtype), f"segment {number} at {offset}", size, lambda: views)
+                if len(self._seen) >= _MOST_PLACES:
+                    self._seen.clear()
+                self._seen[id(array)] = array, place
+                return place
         return None
 
     def _chunk_place(self, start: int, part: Array, whole: int) -> Place:
@@ -298,12 +307,13 @@ class ShmCommunicator:
     def _post(
         self,
         header: bytes,
-        execute: Callable[[], None],
+        place: Place,
+        execute: Execute,
         weight: float = 1.0,
         deliver: Callable[[], None] | None = None,
     ) -> _Call:
         self._make_room()
-        call = _Call(self, header, execute, deliver)
+        call = _Call(self, header, place, execute, deliver)
         self._calls.append(call)
         self._queue.append(call)
         self.seq += 1
@@ -385,5 +395,5 @@ class ShmCommunicator:
         return [text.encode() for text in self.all_gather_object(data.decode())]
 
 
-def _nothing() -> None:
+def _nothing(place: Place, weights: list[float]) -> None:
     """A rank's share of a barrier."""

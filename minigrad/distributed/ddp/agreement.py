@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import is_
 from typing import Any
 
 from minigrad.distributed.comm.base import Communicator
 from minigrad.errors import ArgumentError, LayoutError, ReplicaMismatchError
 from minigrad.nn.module import Module
-from minigrad.nn.parameter import Parameter
+from minigrad.nn.parameter import Buffer, Parameter
 
 Description = list[list[Any]]
-Identities = list[tuple[str, int]]
 
 
 def describe(module: Module) -> Description:
@@ -89,21 +90,55 @@ def check_free(who: str, params: Iterable[Parameter]) -> None:
         )
 
 
-def identities(module: Module) -> Identities:
-    """Which parameters a module has, and under which names."""
-    return [(name, id(param)) for name, param in module.named_parameters()]
+class Inventory:
+    """What a module and all below it hold: compared in every step, and listed anew only where something has changed.
 
-
-def check_unchanged(who: str, module: Module, known: Identities) -> None:
-    """Refuse a module whose parameters are not those that it had.
-
-    Raises:
-        LayoutError: one was replaced, added or removed; it is named.
+    Args:
+        module: Whose parameters have to stay those that it has now; its buffers may change.
     """
-    now = identities(module)
-    if now != known:
-        changed = sorted({name for name, _ in set(now) ^ set(known)})
-        raise LayoutError(
-            f"{who}: expected the parameters that were wrapped, got others at {', '.join(changed)}: "
-            "wrap the module after its last change"
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known = self._identities()
+        self._take()
+
+    def _identities(self) -> list[tuple[str, int]]:
+        return [(name, id(param)) for name, param in self._module.named_parameters()]
+
+    def _take(self) -> None:
+        self._registries: list[dict[str, Any]] = [
+            registry for m in self._module.modules() for registry in (m._parameters, m._buffers, m._modules)
+        ]
+        self._sizes = [*map(len, self._registries)]
+        self._names = [*chain.from_iterable(self._registries)]
+        self._values = [*chain.from_iterable(map(dict.values, self._registries))]
+        self._buffers = list(self._module.buffers())
+
+    def _is_current(self) -> bool:
+        """Whether every module holds what it held, in no more than a few calls."""
+        return (
+            [*map(len, self._registries)] == self._sizes
+            and [*chain.from_iterable(self._registries)] == self._names
+            and all(map(is_, chain.from_iterable(map(dict.values, self._registries)), self._values))
         )
+
+    def check(self, who: str) -> None:
+        """Refuse a module whose parameters are not those that it had.
+
+        Raises:
+            LayoutError: one was replaced, added or removed; it is named.
+        """
+        if self._is_current():
+            return
+        now = self._identities()
+        if now != self._known:
+            changed = sorted({name for name, _ in set(now) ^ set(self._known)})
+            raise LayoutError(
+                f"{who}: expected the parameters that were wrapped, got others at {', '.join(changed)}: "
+                "wrap the module after its last change"
+            )
+        self._take()
+
+    def buffers(self) -> list[Buffer]:
+        """The buffers that there are now, in order of registration, each once."""
+        return self._buffers if self._is_current() else list(self._module.buffers())

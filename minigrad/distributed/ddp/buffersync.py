@@ -12,9 +12,9 @@ from minigrad.autograd import mark_changed
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.ddp.agreement import Inventory
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.errors import ArgumentError
-from minigrad.nn.module import Module
 from minigrad.ops.arguments import check_choice
 
 BufferPolicy = Literal["broadcast", "mean", "none"]
@@ -36,12 +36,12 @@ class BufferSync:
         ArgumentError: another policy, or a cadence below 1.
     """
 
-    def __init__(self, module: Module, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
+    def __init__(self, inventory: Inventory, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
         self.policy = {True: "broadcast", False: "none"}.get(policy, policy) if isinstance(policy, bool) else policy
         check_choice("DistributedDataParallel", ("broadcast", "mean", "none"), broadcast_buffers=self.policy)
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ArgumentError(f"buffer_cadence: expected an integer >= 1, got {every!r}")
-        self.module, self.comm, self.every = module, comm, every
+        self.comm, self.every, self._inventory = comm, every, inventory
         self._passes = 0
         self.alike = False
 
@@ -54,7 +54,7 @@ class BufferSync:
 
     def synchronize(self, root: int) -> None:
         """Make the buffers alike, whatever the cadence."""
-        buffers = [buffer for _, buffer in self.module.named_buffers()]
+        buffers = self._inventory.buffers()
         works: list[Work] = []
         for buffer in buffers:
             if self.policy == "mean" and is_float(buffer.dtype):

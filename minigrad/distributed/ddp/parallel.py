@@ -11,7 +11,7 @@ from typing import Any, Literal
 from minigrad.autograd import is_grad_enabled, mark_changed, next_number
 from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
-from minigrad.distributed.ddp.agreement import check_free, check_replicas, check_unchanged, identities
+from minigrad.distributed.ddp.agreement import Inventory, check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync
@@ -127,12 +127,12 @@ class DistributedDataParallel(Module):
         self.module = module
         self.comm = comm
         named = list(module.named_parameters())
-        self._identities = identities(module)
+        self._inventory = Inventory(module)
         self.reducer = Reducer(comm, named, **self._options)
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
-        self._buffer_sync = BufferSync(module, comm, *self._buffer_options)
+        self._buffer_sync = BufferSync(self._inventory, comm, *self._buffer_options)
         self._replica_check = ReplicaCheck(module, comm, self._check_every)
         self.reducer.after_pass = self._after_pass
 
@@ -319,7 +319,7 @@ class DistributedDataParallel(Module):
         """
         check_root("broadcast_parameters", self.comm.rank, root, self.comm.world_size)
         works = [self.comm.broadcast(values, root) for values in self.reducer.layout.values()]
-        buffers = [buffer for _, buffer in self.module.named_buffers()]
+        buffers = self._inventory.buffers()
         works += [self.comm.broadcast(buffer.data, root) for buffer in buffers]
         for work in works:
             work.wait()
@@ -361,7 +361,7 @@ class DistributedDataParallel(Module):
         return twin
 
     def _check_parameters(self) -> None:
-        check_unchanged(f"rank {self.comm.rank}: DistributedDataParallel", self.module, self._identities)
+        self._inventory.check(f"rank {self.comm.rank}: DistributedDataParallel")
 
 
 def _check_module(module: Module, comm: Communicator) -> None:

@@ -40,8 +40,10 @@ class Pass:
     def __init__(
         self, comm: Communicator, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool]
     ) -> None:
-        self.samples, self.works, self.reached = samples, list[Waitable](), set[int]()
-        self.total, self.active_ranks, self.shrink, self.weighted = -1.0, list[int](), 1.0, False
+        self.samples, self.total, self.shrink, self.weighted = samples, -1.0, 1.0, False
+        self.works: list[Waitable] = []
+        self.reached: set[int] = set()
+        self.active_ranks: list[int] = []
         self._pending = [len(bucket.entries) for bucket in plan.buckets]
         self._world_size, self._clock = comm.world_size, comm.clock
         self._clock.progress(0.0)
@@ -66,13 +68,14 @@ class Pass:
         self._counting.wait(host=True)
         return self._vector
 
-    def complete(self, bucket: int) -> None:
-        """One more gradient of a bucket is complete."""
+    def complete(self, bucket: int) -> bool:
+        """One more gradient of a bucket is complete; whether the next bucket to launch is."""
         self._pending[bucket] -= 1
         if self._pending[bucket] == 0:
             self._ready_order.append(bucket)
             self._ready_bytes += self._plan.buckets[bucket].nbytes
             self._clock.progress(self._ready_bytes / max(1, self._all_bytes))
+        return self.next_is_ready()
 
     def next_is_ready(self) -> bool:
         """Whether there is a next bucket to launch, and all of its gradients are complete."""
@@ -84,9 +87,8 @@ class Pass:
             with Naming(self._plan, None):
                 if not wait and not self._counting.done():
                     return False
-                vector = self._read()
-            self.total = float(vector[0])
-            self.active_ranks = np.flatnonzero(vector[1 : 1 + self._world_size]).tolist()
+                total, *counts = self._read().tolist()
+            self.total, self.active_ranks = total, [rank for rank in range(self._world_size) if counts[rank]]
         return True
 
     @property

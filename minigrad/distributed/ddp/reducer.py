@@ -188,10 +188,8 @@ class Reducer:
         """A gradient is complete: launch what is ready now."""
         if self._pass is not None:
             bucket = self._bucket_of.get(self._index[id(leaf)])
-            if bucket is not None:
-                self._pass.complete(bucket)
-                if not self._deferred:
-                    self._launch_ready(wait=self.in_order)
+            if bucket is not None and self._pass.complete(bucket) and not self._deferred:
+                self._launch_ready(wait=self.in_order)
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over: launch the rest and wait for all; or, after an error, let the other ranks know."""
@@ -272,18 +270,16 @@ class Reducer:
             error = self._unreduced(missing)
             self.comm.abort(str(error))
             raise error
-        used = [self.active and (i in reached or p.grad_array is not None) for i, p in enumerate(self._params)]
-        self._pass = one = self.engine.begin(
-            self.plan,
-            self._layout_id,
-            self._samples,
-            self.active,
-            used if self.find_unused else [],
-            exact=self.before_launch is not _nothing,
-        )
+        exact = self.before_launch is not _nothing
+        used = self._used(reached) if self.find_unused else []
+        self._pass = one = self.engine.begin(self.plan, self._layout_id, self._samples, self.active, used, exact)
         one.reached = reached
         for i in missing:
             one.complete(self._bucket_of[i])
+
+    def _used(self, reached: set[int]) -> list[bool]:
+        """For each parameter whether this rank has a gradient to give for it, or will have."""
+        return [self.active and (i in reached or p.grad_array is not None) for i, p in enumerate(self._params)]
 
     def _has_company(self, leaves: Reached) -> bool:
         """Whether another wrapper synchronises in the same backward: buckets then go out wrapper by wrapper."""
@@ -300,8 +296,7 @@ class Reducer:
             raise error
 
     def _check_not_combined_twice(self) -> None:
-        present = any(p.grad_array is not None for p in self._params)
-        if not self.mean and present and self._combined:
+        if not self.mean and self._combined and any(p.grad_array is not None for p in self._params):
             raise AutogradError(
                 "DistributedDataParallel: expected no combined gradients before a backward with reduce='sum', "
                 "got some, which would be added up again: call zero_grad() first"

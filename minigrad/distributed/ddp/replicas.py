@@ -12,7 +12,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_root
-from minigrad.distributed.ddp.agreement import check_free, check_unchanged, describe, first_difference, identities
+from minigrad.distributed.ddp.agreement import Inventory, check_free, describe, first_difference
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
@@ -98,7 +98,7 @@ class Ddp(DeprecatedSetup):
         self._check_agreement()
         self._collectives: ListCollectives = collectives if collectives is not None else in_memory
         self._caps = (bucket_cap_bytes, first_bucket_bytes)
-        self._identities = [identities(model) for model in self.models]
+        self._inventories = [Inventory(model) for model in self.models]
         self._layouts = [Layout(list(model.named_parameters())) for model in self.models]
         for model in self.models:
             give_names(model.named_parameters())
@@ -229,8 +229,8 @@ class Ddp(DeprecatedSetup):
 
     def _check(self) -> None:
         """Refuse replicas that have changed since they were wrapped; follow requires_grad where all have."""
-        for rank, (model, layout, known) in enumerate(zip(self.models, self._layouts, self._identities)):
-            check_unchanged(f"rank {rank}: Ddp", model, known)
+        for rank, (inventory, layout) in enumerate(zip(self._inventories, self._layouts)):
+            inventory.check(f"rank {rank}: Ddp")
             layout.check()
         if any(layout.trainable() != self._trainable for layout in self._layouts):
             self._set_plan()
