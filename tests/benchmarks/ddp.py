@@ -1,6 +1,6 @@
 """What data parallelism costs: a step on two ranks against the same step of one rank. Run by hand, with PyTorch:
 
-    python -m tests.benchmarks.ddp [--rounds 7] [--pin] [--batch 128]
+    python -m tests.benchmarks.ddp [--rounds 15] [--pin] [--batch 128]
 
 The MLP 784-512-512-10 with Adam, at 128 samples a rank. Everything runs in the same two processes, which take turns,
 round by round; the ratios are those of one round. `alone`: rank 0 steps, rank 1 sleeps. `apart`: both step, each for
@@ -95,7 +95,7 @@ def compare(comm, rank, rounds, batch):
 def main():
     """Start the ranks, or be one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batch", type=int, default=128, help="samples a rank")
     parser.add_argument("--pin", action="store_true", help="give each rank a core of its own")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
