@@ -9,8 +9,9 @@ import numpy as np
 
 from minigrad.backend.dtypes import DtypeLike, as_dtype, is_float
 from minigrad.data.dataset import ArrayDataset
-from minigrad.data.plan import WORD, Indices, check_integer, largest_remainder, permutation
+from minigrad.data.plan import WORD, Indices, largest_remainder, permutation
 from minigrad.errors import ArgumentError, DtypeError, MissingPackageError
+from minigrad.ops.arguments import as_integer
 
 TEST_SAMPLES = 360  # of 1,797
 _SPLITS = ("train", "test", "all")
@@ -46,7 +47,7 @@ def digits(
     if not is_float(kind):
         raise DtypeError(f"digits: expected a float dtype, got {kind.name}")
     pixels, labels = _load_digits()
-    train, test = stratified_split(labels, TEST_SAMPLES, check_integer("digits", "seed", seed, 0, WORD))
+    train, test = stratified_split(labels, TEST_SAMPLES, as_integer("digits", "seed", seed, 0, WORD))
     images = pixels.reshape(-1, 1, 8, 8) / 16.0
     if standardize:
         images = (images - images[train].mean()) / images[train].std()

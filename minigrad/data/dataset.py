@@ -9,9 +9,9 @@ import numpy as np
 
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array
-from minigrad.data.plan import WORD, Indices, check_integer, check_shares, largest_remainder, permutation
+from minigrad.data.plan import WORD, Indices, check_shares, largest_remainder, permutation
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
-from minigrad.ops.arguments import as_sequence
+from minigrad.ops.arguments import as_integer, as_sequence
 from minigrad.tensor import Tensor
 
 _SPLIT_EPOCH = WORD - 1  # an epoch that no sampler reaches: a split never equals a shuffle of the same seed
@@ -172,7 +172,7 @@ def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -
     """
     n = len(check_dataset("random_split", dataset))
     sizes = _split_sizes(n, list(as_sequence("random_split", "lengths", lengths)))
-    order = permutation(n, check_integer("random_split", "seed", seed, 0, WORD), _SPLIT_EPOCH)
+    order = permutation(n, as_integer("random_split", "seed", seed, 0, WORD), _SPLIT_EPOCH)
     ends = np.cumsum(sizes)
     return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
 
@@ -181,7 +181,7 @@ def _split_sizes(n: int, lengths: list[Any]) -> list[int]:
     if any(isinstance(length, (float, np.floating)) for length in lengths):
         check_shares("random_split", lengths)
         return largest_remainder(n, lengths)
-    sizes = [check_integer("random_split", "a length", length, 0) for length in lengths]
+    sizes = [as_integer("random_split", "a length", length, 0) for length in lengths]
     if not sizes or sum(sizes) != n:
         raise ArgumentError(f"random_split: expected lengths of sum {n}, the dataset's, got {lengths}")
     return sizes

@@ -11,7 +11,7 @@ from minigrad.backend.device import Device, to_device
 from minigrad.backend.random import manual_seed, set_noise_key
 from minigrad.data.collate import default_collate, map_tensors
 from minigrad.data.dataset import Dataset, batch_reader, check_dataset, read_samples
-from minigrad.data.plan import WORD, check_integer
+from minigrad.data.plan import WORD
 from minigrad.data.prefetch import ahead, in_own_context
 from minigrad.data.sampler import (
     BatchSampler,
@@ -26,7 +26,7 @@ from minigrad.data.sampler import (
     sampler_state,
 )
 from minigrad.errors import ArgumentError, StateDictError
-from minigrad.ops.arguments import check_switch
+from minigrad.ops.arguments import as_integer, check_switch
 from minigrad.tensor import Tensor
 
 PREFETCH = 2  # batches
@@ -81,14 +81,14 @@ class DataLoader:
         _check_exclusive(batch_size, shuffle, sampler, batch_sampler, drop_last, seed)
         self.dataset = dataset
         if batch_sampler is None:
-            check_integer("DataLoader", "batch_size", batch_size, 1)
+            as_integer("DataLoader", "batch_size", batch_size, 1)
             order = RandomSampler(dataset, seed=seed) if shuffle else SequentialSampler(dataset)
             batch_sampler = BatchSampler(order if sampler is None else sampler, batch_size, drop_last)
         self.batch_sampler = batch_sampler
         self.collate_fn = collate_fn
         self._read_batch = batch_reader(dataset) if collate_fn is None else None
         default = PREFETCH if self._read_batch is None else 0
-        self.prefetch = default if prefetch is None else check_integer("DataLoader", "prefetch", prefetch, 0)
+        self.prefetch = default if prefetch is None else as_integer("DataLoader", "prefetch", prefetch, 0)
         self.device = None if device is None else Device(device)
         self._progress: _Progress | None = None
         self._loaded: _Progress | None = None
@@ -178,10 +178,10 @@ class DataLoader:
         check_keys("DataLoader", state, {"sampler": None, "delivered": 0, "noise": None})
         delivered, noise = state["delivered"], state["noise"]
         try:
-            check_integer("DataLoader", "delivered", delivered, 0)
+            as_integer("DataLoader", "delivered", delivered, 0)
             if noise is not None:
                 check_keys("DataLoader", noise, {"key": 0, "seed": 0})
-                check_integer("DataLoader", "a noise seed", noise["seed"], 0, WORD)
+                as_integer("DataLoader", "a noise seed", noise["seed"], 0, WORD)
         except ArgumentError as error:
             raise StateDictError(f"DataLoader: expected a usable state, got {state!r}: {error}") from error
         load_sampler_state(self.batch_sampler, state["sampler"])

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Shares = Sequence[float | Fraction]  # one for each rank, >= 0, of sum 1
@@ -25,19 +26,6 @@ WORD = 2**64  # seeds and epochs are words of Philox's key
 
 _SHUFFLE_STREAM = 0x73687566666C65  # keeps shuffles apart from weights and noise drawn with the same seed
 _SHARES_TOLERANCE = 1e-6
-
-
-def check_integer(who: str, what: str, value: Any, low: int, end: int | None = None) -> int:
-    """An argument as a Python integer in [low, end), or in [low, ∞) without end.
-
-    Raises:
-        ArgumentError: no integer, or out of range.
-    """
-    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_integer or value < low or (end is not None and value >= end):
-        bounds = f">= {low}" if end is None else f"in [{low}, {end if end < WORD else '2**64'})"
-        raise ArgumentError(f"{who}: expected {what} as an integer {bounds}, got {value!r}")
-    return int(value)
 
 
 def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
@@ -54,9 +42,9 @@ def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
         >>> sorted(permutation(5, seed=0).tolist())
         [0, 1, 2, 3, 4]
     """
-    check_integer("permutation", "length", length, 0)
-    check_integer("permutation", "seed", seed, 0, WORD)
-    check_integer("permutation", "epoch", epoch, 0, WORD)
+    as_integer("permutation", "length", length, 0)
+    as_integer("permutation", "seed", seed, 0, WORD)
+    as_integer("permutation", "epoch", epoch, 0, WORD)
     key = np.array([seed, epoch], np.uint64)
     counter = np.array([0, 0, 0, _SHUFFLE_STREAM], np.uint64)
     draws = np.random.Philox(counter=counter, key=key).random_raw(length)
@@ -81,7 +69,7 @@ def shard(length: int, rank: int, world_size: int, mode: str = "pad", shares: Sh
         ArgumentError: an argument out of its range, or shares with a mode that makes lengths equal.
     """
     check_sharding("shard", rank, world_size, mode, shares)
-    check_integer("shard", "length", length, 0)
+    as_integer("shard", "length", length, 0)
     if shares is not None:
         return _interleave(largest_remainder(length, shares), rank)
     if mode == "exact":
@@ -97,8 +85,8 @@ def check_sharding(who: str, rank: int, world_size: int, mode: str, shares: Shar
     Raises:
         ArgumentError: they do not; the message holds the values.
     """
-    check_integer(who, "world_size", world_size, 1)
-    check_integer(who, "rank", rank, 0, world_size)
+    as_integer(who, "world_size", world_size, 1)
+    as_integer(who, "rank", rank, 0, world_size)
     if mode not in MODES:
         raise ArgumentError(f"{who}: expected mode as one of {', '.join(map(repr, MODES))}, got {mode!r}")
     if shares is None:
@@ -141,7 +129,7 @@ def largest_remainder(total: int, shares: Shares) -> list[int]:
         >>> largest_remainder(10, [0.55, 0.45])
         [6, 4]
     """
-    check_integer("largest_remainder", "total", total, 0)
+    as_integer("largest_remainder", "total", total, 0)
     check_shares("largest_remainder", shares)
     weights = whole_weights(shares)
     whole = sum(weights)

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from minigrad.backend.random import get_rng_state, noise_generator
-from minigrad.data.plan import WORD, Indices, Shares, check_integer, check_sharding, permutation, shard
+from minigrad.data.plan import WORD, Indices, Shares, check_sharding, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
+from minigrad.ops.arguments import as_integer
 
 
 class Sampler(Protocol):
@@ -42,7 +43,7 @@ class EpochSampler:
 
     def __init__(self, source: int | Sized) -> None:
         who = type(self).__name__
-        self.length = check_integer(who, "a length", len(source) if isinstance(source, Sized) else source, 0)
+        self.length = as_integer(who, "a length", len(source) if isinstance(source, Sized) else source, 0)
         self.epoch = 0
 
     def order(self, epoch: int) -> Indices:
@@ -71,7 +72,7 @@ class EpochSampler:
         Raises:
             ArgumentError: no integer in [0, 2**64).
         """
-        self.epoch = check_integer(f"{type(self).__name__}.set_epoch", "epoch", epoch, 0, WORD)
+        self.epoch = as_integer(f"{type(self).__name__}.set_epoch", "epoch", epoch, 0, WORD)
 
     def state_dict(self) -> dict[str, Any]:
         """What decides the order of the next iteration, as plain data. It is the same on all ranks."""
@@ -91,7 +92,7 @@ class EpochSampler:
         try:
             self.set_epoch(state["epoch"])
             if "seed" in own:
-                self.seed = check_integer(who, "seed", state["seed"], 0, WORD)
+                self.seed = as_integer(who, "seed", state["seed"], 0, WORD)
         except ArgumentError as error:
             raise StateDictError(f"{who}: expected a usable state, got {state!r}: {error}") from error
 
@@ -126,7 +127,7 @@ class RandomSampler(EpochSampler):
 
     def __init__(self, source: int | Sized, *, seed: int | None = None) -> None:
         super().__init__(source)
-        self.seed = draw_seed() if seed is None else check_integer("RandomSampler", "seed", seed, 0, WORD)
+        self.seed = draw_seed() if seed is None else as_integer("RandomSampler", "seed", seed, 0, WORD)
 
     def order(self, epoch: int) -> Indices:
         """The shuffle of one epoch."""
@@ -181,7 +182,7 @@ class DistributedSampler(EpochSampler):
         check_sharding("DistributedSampler", rank, world_size, mode, shares)
         self.rank, self.world_size, self.shuffle, self.mode = int(rank), int(world_size), bool(shuffle), mode
         self.shares = None if shares is None else [float(share) for share in shares]
-        self.seed = check_integer("DistributedSampler", "seed", seed, 0, WORD)
+        self.seed = as_integer("DistributedSampler", "seed", seed, 0, WORD)
         self._places = shard(self.length, self.rank, self.world_size, mode, self.shares)
 
     def order(self, epoch: int) -> Indices:
@@ -217,7 +218,7 @@ class BatchSampler:
         if not hasattr(sampler, "__iter__"):
             raise ArgumentError(f"BatchSampler: expected a sampler to iterate over, got {sampler!r}")
         self.sampler = sampler
-        self.batch_size = check_integer("BatchSampler", "batch_size", batch_size, 1)
+        self.batch_size = as_integer("BatchSampler", "batch_size", batch_size, 1)
         self.drop_last = bool(drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:

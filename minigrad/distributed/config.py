@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.meter import Timeline
 from minigrad.distributed.balance.plan import BalanceConfig
 from minigrad.distributed.balance.shares import SpeedHint, check_number
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class DdpConfig:
 
     def __post_init__(self) -> None:
         if self.max_anchor is not None:
-            check_integer("DdpConfig", "max_anchor", self.max_anchor, 0)
+            as_integer("DdpConfig", "max_anchor", self.max_anchor, 0)
         check_max_norm("DdpConfig", self.max_grad_norm)
         if self.timeline is not None and not callable(getattr(self.timeline, "event", None)):
             raise ArgumentError(f"DdpConfig: expected a timeline with event(kind, **fields), got {self.timeline!r}")

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.flags import raise_all_found
-from minigrad.data.plan import check_integer
 from minigrad.errors import ArgumentError
 from minigrad.graph.batches import ShardedBatch, Window, deal
 from minigrad.graph.distribute import DistributedState, LossFn
@@ -19,6 +18,7 @@ from minigrad.graph.runner import PlanModule
 from minigrad.graph.setup import local_state
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
+from minigrad.ops.arguments import as_integer
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.schedule import LRScheduler, ScheduleLike
 from minigrad.tensor import Tensor
@@ -220,7 +220,7 @@ class Trainable(PlanModule):
             IndexRangeError: after the last batch, where a GPU found a label or an index out of range and nothing was
                 read from it since.
         """
-        check_integer(f"{self._who()}.epoch", "number", number, 0)
+        as_integer(f"{self._who()}.epoch", "number", number, 0)
         loaders, state = self._training.loaders, self._training.state
         if not loaders:
             raise ArgumentError(f"{self._who()}.epoch: expected a loader, got none: call set_data_loader")

@@ -32,16 +32,20 @@ def _range(least: float, most: float) -> str:
     return f" >= {least:g}" if least > -math.inf else ""
 
 
-def as_integer(who: str, name: str, value: Any, least: int | None = None) -> int:
-    """An integer of at least `least`.
+def as_integer(who: str, name: str, value: Any, least: int | None = None, end: int | None = None) -> int:
+    """An integer of at least `least`, and below `end`.
 
     Raises:
-        ArgumentError: another type, or too small.
+        ArgumentError: another type, or out of range.
     """
-    if not is_integer(value) or (least is not None and value < least):
-        wanted = "an integer" if least is None else f"an integer >= {least}"
-        raise ArgumentError(f"{who}: expected {name} to be {wanted}, got {value!r:.100}")
+    if not is_integer(value) or (least is not None and value < least) or (end is not None and value >= end):
+        bounds = "" if least is None else f" >= {least}" if end is None else f" in [{least}, {_limit(end)})"
+        raise ArgumentError(f"{who}: expected {name} to be an integer{bounds}, got {value!r:.100}")
     return int(value)
+
+
+def _limit(end: int) -> str:
+    return "2**64" if end == 2**64 else str(end)
 
 
 def as_sequence(who: str, name: str, value: Any) -> Sequence[Any]:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.balance.shares import check_min_ratio
 from minigrad.distributed.simulate import Cluster, RankCost
 from minigrad.errors import ArgumentError, MissingPackageError
+from minigrad.ops.arguments import as_integer
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
@@ -43,8 +43,8 @@ def _hypothesis() -> Any:
 
 def _check_bounds(who: str, what: str, low: int, high: int, least: int) -> None:
     """Refuse bounds between which there is nothing, or that are under the least; ArgumentError."""
-    least = check_integer(f"strategies.{who}", f"min_{what}", low, least)
-    check_integer(f"strategies.{who}", f"max_{what}", high, least)
+    least = as_integer(f"strategies.{who}", f"min_{what}", low, least)
+    as_integer(f"strategies.{who}", f"max_{what}", high, least)
 
 
 def throughputs(max_ranks: int = 8, min_ranks: int = 1) -> SearchStrategy[list[float]]:
@@ -160,9 +160,9 @@ def check_balancer(
     hypothesis = _hypothesis()
     if not callable(balancer):
         raise ArgumentError(f"check_balancer: expected a function of a batch size and throughputs, got {balancer!r}")
-    check_integer("check_balancer", "max_batch", max_batch, 0)
-    check_integer("check_balancer", "max_examples", max_examples, 1)
-    largest = check_integer("check_balancer", "max_ranks", max_ranks, 1)
+    as_integer("check_balancer", "max_batch", max_batch, 0)
+    as_integer("check_balancer", "max_examples", max_examples, 1)
+    largest = as_integer("check_balancer", "max_ranks", max_ranks, 1)
     if min_ratio:
         largest = min(largest, math.floor(1.0 / check_min_ratio("check_balancer", min_ratio, 1) + 1e-9))
     settings = hypothesis.settings(

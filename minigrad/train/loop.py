@@ -12,7 +12,7 @@ import numpy as np
 
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
-from minigrad.data.plan import check_integer, largest_remainder
+from minigrad.data.plan import largest_remainder
 from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.config import check_max_norm
 from minigrad.distributed.ddp.agreement import first_unlike
@@ -21,7 +21,7 @@ from minigrad.distributed.ddp.weights import check_samples
 from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
 from minigrad.graph.batches import count_samples, scatter, tensors_in
 from minigrad.nn.module import Module
-from minigrad.ops.arguments import check_switch
+from minigrad.ops.arguments import as_integer, check_switch
 from minigrad.ops.creation import full_like
 from minigrad.optim.clip import clip_grad_norm_
 from minigrad.optim.optimizer import Optimizer
@@ -113,11 +113,11 @@ class DistributedTrainConfig:
 
     def __post_init__(self) -> None:
         who = "DistributedTrainConfig"
-        check_integer(who, "world_size", self.world_size, 1)
-        check_integer(who, "rank", self.rank, 0, self.world_size)
-        check_integer(who, "accumulation_steps", self.accumulation_steps, 1)
+        as_integer(who, "world_size", self.world_size, 1)
+        as_integer(who, "rank", self.rank, 0, self.world_size)
+        as_integer(who, "accumulation_steps", self.accumulation_steps, 1)
         if self.max_steps is not None:
-            check_integer(who, "max_steps", self.max_steps, 1)
+            as_integer(who, "max_steps", self.max_steps, 1)
         check_max_norm(who, self.max_grad_norm)
         check_switch(who, find_unused_parameters=self.find_unused_parameters)
         fitting: Role = "worker" if self.rank else "coordinator"

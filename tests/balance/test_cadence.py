@@ -163,14 +163,14 @@ def test_permuted_ranks_get_permuted_counts(walls, data):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"anchor": 0}, "CadenceConfig: expected anchor as an integer >= 1, got 0"),
+        ({"anchor": 0}, "CadenceConfig: expected anchor to be an integer >= 1, got 0"),
         ({"anchor": 10, "max_anchor": 3}, "expected min_anchor <= anchor <= max_anchor, got 10, 10 and 3"),
         ({"anchor": 10, "min_anchor": 11}, "expected min_anchor <= anchor <= max_anchor, got 11, 10 and 200"),
-        ({"max_batch_diff": 0}, "expected max_batch_diff as an integer >= 1, got 0"),
+        ({"max_batch_diff": 0}, "expected max_batch_diff to be an integer >= 1, got 0"),
         ({"overhead_target": 0.6}, r"expected overhead_target in \[0.01, 0.5\], got 0.6"),
         ({"overhead_target": float("nan")}, "expected overhead_target as a finite number"),
         ({"speed_hint": (0, 0.4)}, "expected ratio >= 1"),
-        ({"speed_hint": (2, 2.0)}, r"expected slow_rank as an integer in \[0, 2\), got 2"),
+        ({"speed_hint": (2, 2.0)}, r"expected slow_rank to be an integer in \[0, 2\), got 2"),
         ({"speed_hint": 3}, r"expected \(slow_rank, ratio\) or a mapping of rank to speed, got 3"),
     ],
 )
@@ -185,7 +185,7 @@ def test_options_are_checked(options, message):
         ([1.0], [1, 1], 0.0, "expected wall_ms of 2 ranks, got 1"),
         ([1.0, 1.0], [1], 0.0, "expected batch_counts of 2 ranks, got 1"),
         ([1.0, -1.0], [1, 1], 0.0, "expected each wall_ms as a finite number >= 0, got -1.0"),
-        ([1.0, 1.0], [1, -1], 0.0, "expected each batch count as an integer >= 0, got -1"),
+        ([1.0, 1.0], [1, -1], 0.0, "expected each batch count to be an integer >= 0, got -1"),
         ([1.0, 1.0], [1, 1], None, "expected sync_ms as a finite number >= 0, got None"),
     ],
 )

@@ -130,13 +130,13 @@ def test_all_steps_of_calibration_count_however_short_the_interval():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"calibration_steps": 0}, "expected calibration_steps as an integer >= 1, got 0"),
-        ({"interval_steps": 2.5}, "expected interval_steps as an integer >= 1, got 2.5"),
+        ({"calibration_steps": 0}, "expected calibration_steps to be an integer >= 1, got 0"),
+        ({"interval_steps": 2.5}, "expected interval_steps to be an integer >= 1, got 2.5"),
         ({"window_steps": 51}, "expected window_steps <= interval_steps, got 51 > 50"),
         ({"min_ratio": -0.1}, "expected min_ratio as a finite number >= 0, got -0.1"),
         ({"hysteresis": 1.0}, r"expected hysteresis in \[0, 1\), got 1.0"),
-        ({"granularity": 0}, "expected granularity as an integer >= 1, got 0"),
-        ({"caps": (8, 1.5)}, "expected each cap as an integer >= 0, got 1.5"),
+        ({"granularity": 0}, "expected granularity to be an integer >= 1, got 0"),
+        ({"caps": (8, 1.5)}, "expected each cap to be an integer >= 0, got 1.5"),
         ({"caps": 8}, "expected a cap for each of 1 ranks, got 8"),
     ],
 )
@@ -150,10 +150,10 @@ def test_a_configuration_is_checked(options, message):
     [
         ({"min_ratio": 0.5}, "Balance: expected min_ratio <= 1/3 for 3 ranks, got 0.5"),
         ({"caps": (1, 2)}, r"Balance: expected a cap for each of 3 ranks, got \(1, 2\)"),
-        ({"speed_hint": (3, 2.0)}, r"expected slow_rank as an integer in \[0, 3\), got 3"),
+        ({"speed_hint": (3, 2.0)}, r"expected slow_rank to be an integer in \[0, 3\), got 3"),
         ({"speed_hint": (0, 0.4)}, "expected ratio >= 1"),
         ({"speed_hint": {1: 0.0}}, "expected a speed > 0 for rank 1, got 0.0"),
-        ({"speed_hint": {7: 1.0}}, r"expected a rank as an integer in \[0, 3\), got 7"),
+        ({"speed_hint": {7: 1.0}}, r"expected a rank to be an integer in \[0, 3\), got 7"),
     ],
 )
 def test_a_configuration_must_fit_the_ranks(options, message):
@@ -164,7 +164,7 @@ def test_a_configuration_must_fit_the_ranks(options, message):
 def test_readings_are_checked():
     with pytest.raises(ArgumentError, match="observe: expected 2 readings, one a rank, got 1"):
         Balance.start(2).observe(4, [None])
-    with pytest.raises(ArgumentError, match="observe: expected batch_size as an integer >= 0, got -1"):
+    with pytest.raises(ArgumentError, match="observe: expected batch_size to be an integer >= 0, got -1"):
         Balance.start(2).observe(-1, [None, None])
     with pytest.raises(ArgumentError, match="observe: expected a Reading or None of each rank, got"):
         Balance.start(2).observe(8, [None, (4, 1.0)])

@@ -88,9 +88,9 @@ def test_what_keeps_the_rules_passes(balancer, floor):
 
 def test_arguments_are_checked():
     for options, message in (
-        ({"max_examples": 0}, "max_examples as an integer >= 1, got 0"),
-        ({"max_batch": -1}, "max_batch as an integer >= 0, got -1"),
-        ({"max_ranks": 0}, "max_ranks as an integer >= 1, got 0"),
+        ({"max_examples": 0}, "max_examples to be an integer >= 1, got 0"),
+        ({"max_batch": -1}, "max_batch to be an integer >= 0, got -1"),
+        ({"max_ranks": 0}, "max_ranks to be an integer >= 1, got 0"),
         ({"min_ratio": 2}, "min_ratio <= 1/1 for 1 ranks, got 2"),
     ):
         with pytest.raises(ArgumentError, match=f"check_balancer: expected {message}"):
@@ -101,11 +101,11 @@ def test_arguments_are_checked():
 
 @pytest.mark.parametrize("strategy", [strategies.throughputs, strategies.ratios, strategies.clusters])
 def test_there_is_something_between_the_bounds(strategy):
-    with pytest.raises(ArgumentError, match=f"{strategy.__name__}: expected max_ranks as an integer >= 3, got 2"):
+    with pytest.raises(ArgumentError, match=f"{strategy.__name__}: expected max_ranks to be an integer >= 3, got 2"):
         strategy(2, 3)
-    with pytest.raises(ArgumentError, match="expected min_ranks as an integer >= 1, got 0"):
+    with pytest.raises(ArgumentError, match="expected min_ranks to be an integer >= 1, got 0"):
         strategy(2, 0)
-    with pytest.raises(ArgumentError, match="strategies.shard_plans: expected max_batch as an integer >= 9, got 5"):
+    with pytest.raises(ArgumentError, match="strategies.shard_plans: expected max_batch to be an integer >= 9, got 5"):
         strategies.shard_plans(5, 2, 9)
 
 

@@ -232,7 +232,7 @@ def test_wrong_use_is_an_error():
 
     with pytest.raises(ArgumentError, match="Rounds: expected the step's collectives to go through its comm"):
         run(passes_by, 2)
-    with pytest.raises(ArgumentError, match="batches_left as an integer >= 1, got 0"):
+    with pytest.raises(ArgumentError, match="batches_left to be an integer >= 1, got 0"):
         with Rounds(SoloCommunicator()).round(0):
             pass
     with pytest.raises(ArgumentError, match="Rounds.deal: expected a list of batches, got list_iterator"):

@@ -240,7 +240,7 @@ def test_a_schedule_moves_once_a_step():
 
 @pytest.mark.parametrize("options, message", [
     ({"world_size": 0}, "world_size"),
-    ({"world_size": 2, "rank": 2}, r"rank as an integer in \[0, 2\), got 2"),
+    ({"world_size": 2, "rank": 2}, r"rank to be an integer in \[0, 2\), got 2"),
     ({"world_size": 2, "rank": 1, "role": "coordinator"}, "expected role 'worker' on rank 1, got 'coordinator'"),
     ({"world_size": 2, "role": "boss"}, "expected role 'coordinator' on rank 0, got 'boss'"),
     ({"world_size": 1, "accumulation_steps": 0}, "accumulation_steps"),

@@ -189,14 +189,14 @@ def test_the_old_names_warn(old, new):
 
 @pytest.mark.parametrize("options, message", [
     ({"speed_hint": (0, 0.4)}, "ratio >= 1"),
-    ({"speed_hint": (-1, 2.0)}, "a rank as an integer >= 0, got -1"),
+    ({"speed_hint": (-1, 2.0)}, "a rank to be an integer >= 0, got -1"),
     ({"speed_hint": 3}, "speed_hint: expected"),
     ({"speed_hint": {0: 0.0}}, "speed > 0"),
-    ({"speed_hint": {"a": 1.0}}, "a rank as an integer"),
+    ({"speed_hint": {"a": 1.0}}, "a rank to be an integer"),
     ({"overhead_target": 0.0}, "overhead_target"),
     ({"overhead_target": 0.6}, "overhead_target"),
-    ({"max_anchor": -1}, "max_anchor as an integer >= 0"),
-    ({"max_anchor": 2.0}, "max_anchor as an integer"),
+    ({"max_anchor": -1}, "max_anchor to be an integer >= 0"),
+    ({"max_anchor": 2.0}, "max_anchor to be an integer"),
     ({"max_grad_norm": 0.0}, "max_grad_norm > 0"),
     ({"max_grad_norm": float("nan")}, "max_grad_norm as a finite number"),
     ({"max_grad_norm": "1"}, "max_grad_norm as a finite number"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.balance.shares import check_caps, no_room
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 _HALVINGS = 200
 
@@ -52,8 +52,8 @@ def allocate(
         >>> allocate(100, [CostModel(10.0, 0.1), CostModel(10.0, 0.1)])
         (50, 50)
     """
-    total = check_integer("allocate", "batch_size", batch_size, 0)
-    granule = check_integer("allocate", "granularity", granularity, 1)
+    total = as_integer("allocate", "batch_size", batch_size, 0)
+    granule = as_integer("allocate", "granularity", granularity, 1)
     if not costs or not all(isinstance(cost, CostModel) for cost in costs):
         raise ArgumentError(f"allocate: expected the cost model of each rank, got {costs!r}")
     limits = check_caps("allocate", caps, len(costs), total)
@@ -84,7 +84,7 @@ class _Rank:
 
     def __init__(self, index: int, cost: CostModel, granule: int, floor: int, limit: int) -> None:
         self.index, self.cost, self.granule = index, cost, granule
-        self.fewest = check_integer("allocate", "each minimum", floor, 0) // granule
+        self.fewest = as_integer("allocate", "each minimum", floor, 0) // granule
         self.most = limit // granule
 
     def time_s(self, units: int) -> float:

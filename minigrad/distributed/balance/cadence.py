@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.data.plan import as_list, check_integer, largest_remainder
+from minigrad.data.plan import as_list, largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, check_hint, check_number, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 DEFAULT_ANCHOR, DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET = 10, 200, 0.10
 OVERHEAD_TARGETS = (0.01, 0.5)  # least and most
@@ -54,11 +55,11 @@ class CadenceConfig:
 
     def __post_init__(self) -> None:
         who = "CadenceConfig"
-        check_integer(who, "anchor", self.anchor, 1)
-        check_integer(who, "max_anchor", self.max_anchor, 1)
+        as_integer(who, "anchor", self.anchor, 1)
+        as_integer(who, "max_anchor", self.max_anchor, 1)
         for name in ("min_anchor", "max_batch_diff"):
             if getattr(self, name) is not None:
-                check_integer(who, name, getattr(self, name), 1)
+                as_integer(who, name, getattr(self, name), 1)
         if not self.floor <= self.anchor <= self.max_anchor:
             raise ArgumentError(
                 f"{who}: expected min_anchor <= anchor <= max_anchor, got {self.floor}, {self.anchor} and "
@@ -120,7 +121,7 @@ class ElChe:
             ArgumentError: a hint that does not fit the number of ranks.
         """
         config = config_of("ElChe", config, CadenceConfig)
-        check_integer("ElChe", "world_size", world_size, 1)
+        as_integer("ElChe", "world_size", world_size, 1)
         counts = (config.anchor,) * world_size
         if config.speed_hint is not None:
             speeds = relative_speeds(world_size, config.speed_hint)
@@ -172,7 +173,7 @@ class ElChe:
 
     def batches(self, rank: int) -> int:
         """Batches of one rank until the next reduction."""
-        return self.batch_counts[check_integer("batches", "rank", rank, 0, self.world_size)]
+        return self.batch_counts[as_integer("batches", "rank", rank, 0, self.world_size)]
 
     def clamp_total(self, limit: int) -> tuple[int, ...]:
         """Counts whose sum is at most limit, for the end of an epoch; see the function `clamp_total`."""
@@ -199,7 +200,7 @@ class ElChe:
         """
         walls = [check_number("report_timing", "each wall_ms", ms) for ms in self._each("wall_ms", wall_ms)]
         counts = [
-            check_integer("report_timing", "each batch count", count, 0)
+            as_integer("report_timing", "each batch count", count, 0)
             for count in self._each("batch_counts", batch_counts)
         ]
         sync = check_number("report_timing", "sync_ms", sync_ms)
@@ -294,8 +295,8 @@ def clamp_total(batch_counts: Sequence[int], limit: int) -> tuple[int, ...]:
         ((1, 2, 2), (1, 1, 0))
     """
     given = as_list("clamp_total", "batch_counts", batch_counts)
-    counts = [check_integer("clamp_total", "each count", count, 0) for count in given]
-    check_integer("clamp_total", "limit", limit, 0)
+    counts = [as_integer("clamp_total", "each count", count, 0) for count in given]
+    as_integer("clamp_total", "limit", limit, 0)
     total = sum(counts)
     if total <= limit:
         return tuple(counts)

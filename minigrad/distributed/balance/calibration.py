@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from minigrad.data.plan import Shares, check_integer
+from minigrad.data.plan import Shares
 from minigrad.distributed.balance.shares import compute_shard_sizes
+from minigrad.ops.arguments import as_integer
 
 _FRACTION = 0.125  # by how much shards differ from those of the shares in every second step
 
@@ -31,7 +32,7 @@ def calibration_sizes(
         >>> [calibration_sizes(32, [0.5, 0.5], step) for step in range(4)]
         [(16, 16), (18, 14), (16, 16), (14, 18)]
     """
-    check_integer("calibration_sizes", "step", step, 0)
+    as_integer("calibration_sizes", "step", step, 0)
     base = compute_shard_sizes(batch_size, ratios, caps=caps, granularity=granularity)
     if step % 2 == 0:
         return base

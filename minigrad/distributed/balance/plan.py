@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.calibration import calibration_sizes
 from minigrad.distributed.balance.cost import CostModel, History, Reading, median_cost, settle
@@ -23,6 +22,7 @@ from minigrad.distributed.balance.shares import (
 )
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 _ROUNDING = 1e-9  # samples: 0.07 · 100 is meant to be 7
 _LEAST_SLOPE = 0.01  # of fixed_s, for the whole batch: what samples cost at least, in planning
@@ -56,9 +56,9 @@ class BalanceConfig:
 
     def __post_init__(self) -> None:
         for name in ("calibration_steps", "interval_steps", "granularity"):
-            check_integer("BalanceConfig", name, getattr(self, name), 1)
+            as_integer("BalanceConfig", name, getattr(self, name), 1)
         if self.window_steps is not None:
-            check_integer("BalanceConfig", "window_steps", self.window_steps, 1)
+            as_integer("BalanceConfig", "window_steps", self.window_steps, 1)
             if self.window_steps > self.interval_steps:
                 raise ArgumentError(
                     f"BalanceConfig: expected window_steps <= interval_steps, got {self.window_steps} > "
@@ -146,7 +146,7 @@ class Balance:
             ArgumentError: a configuration that does not fit the number of ranks.
         """
         config = config_of("Balance", config, BalanceConfig)
-        check_integer("Balance", "world_size", world_size, 1)
+        as_integer("Balance", "world_size", world_size, 1)
         floor = check_min_ratio("Balance", config.min_ratio, world_size)
         check_caps("Balance", config.caps, world_size, 0)
         hint = config.speed_hint
@@ -229,7 +229,7 @@ class Balance:
         Raises:
             ArgumentError: not one reading a rank, or a negative batch.
         """
-        batch_size = check_integer("observe", "batch_size", batch_size, 0)
+        batch_size = as_integer("observe", "batch_size", batch_size, 0)
         if len(readings) != self.world_size:
             raise ArgumentError(f"observe: expected {self.world_size} readings, one a rank, got {len(readings)}")
         if not all(reading is None or isinstance(reading, Reading) for reading in readings):

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
-from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, check_alike, listener
 from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.base import Communicator
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 T = TypeVar("T")
 _Row = tuple[int, float, float]  # batches of a rank in a round, milliseconds of computing, of waiting
@@ -97,7 +97,7 @@ class Rounds:
             ArgumentError: with several ranks, where no collective of the round went through `rounds.comm`.
         """
         if batches_left is not None:
-            batches_left = check_integer("Rounds", "batches_left", batches_left, 1)
+            batches_left = as_integer("Rounds", "batches_left", batches_left, 1)
         counts, rank = self.counts(batches_left), self.comm.rank
         start = sum(counts[:rank])
         with self._times.measure(counts[rank]):

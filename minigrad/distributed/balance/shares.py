@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from minigrad.data.plan import Shares, as_list, check_integer, check_shares, largest_remainder, whole_weights
+from minigrad.data.plan import Shares, as_list, check_shares, largest_remainder, whole_weights
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 SpeedHint = tuple[int, float] | Mapping[int, float]
 
@@ -23,7 +24,7 @@ _LARGEST_FLOOR = 0.5  # of a batch, for all floors together
 
 def default_min_ratio(world_size: int) -> float:
     """The smallest share of a rank where the user names none: 0.05, or half of an equal share if that is less."""
-    return min(MIN_RATIO, _LARGEST_FLOOR / check_integer("default_min_ratio", "world_size", world_size, 1))
+    return min(MIN_RATIO, _LARGEST_FLOOR / as_integer("default_min_ratio", "world_size", world_size, 1))
 
 
 def check_min_ratio(who: str, min_ratio: float | None, world_size: int) -> float:
@@ -117,18 +118,18 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
         >>> relative_speeds(4, {0: 2.0, 3: 0.5})
         (2.0, 1.0, 1.0, 0.5)
     """
-    check_integer("speed_hint", "world_size", world_size, 1)
+    as_integer("speed_hint", "world_size", world_size, 1)
     if isinstance(hint, Mapping):
         speeds = [1.0] * world_size
         for rank, speed in hint.items():
             value = check_number("speed_hint", f"the speed of rank {rank}", speed)
             if not value:
                 raise ArgumentError(f"speed_hint: expected a speed > 0 for rank {rank}, got {speed!r}")
-            speeds[check_integer("speed_hint", "a rank", rank, 0, world_size)] = value
+            speeds[as_integer("speed_hint", "a rank", rank, 0, world_size)] = value
         return tuple(speeds)
     if not isinstance(hint, Sequence) or len(hint) != 2:
         raise ArgumentError(f"speed_hint: expected (slow_rank, ratio) or a mapping of rank to speed, got {hint!r}")
-    slow = check_integer("speed_hint", "slow_rank", hint[0], 0, world_size)
+    slow = as_integer("speed_hint", "slow_rank", hint[0], 0, world_size)
     ratio = check_number("speed_hint", "ratio", hint[1])
     if ratio < 1.0:
         raise ArgumentError(f"speed_hint: expected ratio >= 1, the others' speed over that of rank {slow}, got {ratio}")
@@ -138,7 +139,7 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
 def check_hint(hint: Any) -> None:
     """Refuse a speed hint that fits no number of ranks; ArgumentError."""
     ranks = list(hint) if isinstance(hint, Mapping) else list(hint[:1]) if isinstance(hint, (tuple, list)) else []
-    last = max((check_integer("speed_hint", "a rank", rank, 0) for rank in ranks), default=0)
+    last = max((as_integer("speed_hint", "a rank", rank, 0) for rank in ranks), default=0)
     relative_speeds(last + 1, hint)
 
 
@@ -172,8 +173,8 @@ def compute_shard_sizes(
         (40, 36, 24)
     """
     who = "compute_shard_sizes"
-    total = check_integer(who, "batch_size", batch_size, 0)
-    granule = check_integer(who, "granularity", granularity, 1)
+    total = as_integer(who, "batch_size", batch_size, 0)
+    granule = as_integer(who, "granularity", granularity, 1)
     check_shares(who, ratios)
     limits = check_caps(who, caps, len(ratios), total)
     units, rest = divmod(total, granule)
@@ -226,7 +227,7 @@ def check_caps(who: str, caps: Sequence[int | None] | None, world_size: int, tot
         return [total] * world_size
     if not isinstance(caps, Sequence) or len(caps) != world_size:
         raise ArgumentError(f"{who}: expected a cap for each of {world_size} ranks, got {caps!r}")
-    return [total if cap is None else min(total, check_integer(who, "each cap", cap, 0)) for cap in caps]
+    return [total if cap is None else min(total, as_integer(who, "each cap", cap, 0)) for cap in caps]
 
 
 def no_room(who: str, total: int, limits: Sequence[int], granule: int) -> ArgumentError:

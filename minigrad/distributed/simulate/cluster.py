@@ -10,12 +10,13 @@ from functools import cached_property
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.data.plan import WORD, check_integer
+from minigrad.data.plan import WORD
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.balance.shares import check_number
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Slowdown:
     factor: float
 
     def __post_init__(self) -> None:
-        check_integer("Slowdown", "step", self.step, 0)
+        as_integer("Slowdown", "step", self.step, 0)
         if not check_number("Slowdown", "factor", self.factor):
             raise ArgumentError(f"Slowdown: expected a factor > 0, got {self.factor!r}")
 
@@ -97,7 +98,7 @@ class Cluster:
         object.__setattr__(self, "ranks", tuple(self.ranks))
         if not isinstance(self.link, Link):
             raise ArgumentError(f"Cluster: expected a Link, got {self.link!r}")
-        check_integer("Cluster", "seed", self.seed, 0, WORD)
+        as_integer("Cluster", "seed", self.seed, 0, WORD)
         if check_number("Cluster", "backward_fraction", self.backward_fraction) > 1.0:
             raise ArgumentError(f"Cluster: expected backward_fraction in [0, 1], got {self.backward_fraction!r}")
 
@@ -131,7 +132,7 @@ class Cluster:
         Raises:
             ArgumentError: no such rank, a step < 0, or no factor > 0.
         """
-        check_integer("Cluster.slow_down", "rank", rank, 0, self.world_size)
+        as_integer("Cluster.slow_down", "rank", rank, 0, self.world_size)
         slow = replace(self.ranks[rank], slowdowns=(*self.ranks[rank].slowdowns, Slowdown(step, factor)))
         return replace(self, ranks=(*self.ranks[:rank], slow, *self.ranks[rank + 1 :]))
 

@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from minigrad.data.plan import check_integer
 from minigrad.distributed.balance.shares import check_number
 from minigrad.distributed.comm.wrappers import KINDS
 from minigrad.errors import ArgumentError
+from minigrad.ops.arguments import as_integer
 
 Topology = Literal["ring", "tree", "hierarchical"]
 
@@ -43,7 +43,7 @@ class Link:
         check_number("Link", "latency_s", self.latency_s)
         if self.bandwidth_bytes_s != math.inf and not check_number("Link", "bandwidth", self.bandwidth_bytes_s):
             raise ArgumentError(f"Link: expected a bandwidth > 0 bytes/s, got {self.bandwidth_bytes_s!r}")
-        check_integer("Link", "ranks_per_node", self.ranks_per_node, 1)
+        as_integer("Link", "ranks_per_node", self.ranks_per_node, 1)
         if self.topology not in ("ring", "tree", "hierarchical"):
             raise ArgumentError(f"Link: expected topology 'ring', 'tree' or 'hierarchical', got {self.topology!r}")
         if self.topology == "hierarchical":
@@ -66,7 +66,7 @@ class Link:
         if kind not in KINDS:
             raise ArgumentError(f"Link.cost_s: expected kind as one of {', '.join(KINDS)}, got {kind!r}")
         check_number("Link.cost_s", "nbytes", nbytes)
-        if check_integer("Link.cost_s", "world_size", world_size, 1) == 1:
+        if as_integer("Link.cost_s", "world_size", world_size, 1) == 1:
             return 0.0
         if self.topology == "hierarchical":
             return self._hierarchical_s(kind, nbytes, world_size)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.data.plan import check_integer
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate.clock import VirtualClock
@@ -17,6 +16,7 @@ from minigrad.distributed.simulate.cluster import Cluster, check_cluster
 from minigrad.distributed.simulate.trace import Recorder, Trace
 from minigrad.distributed.simulate.wire import VirtualCommunicator, Wire
 from minigrad.errors import ArgumentError, ShapeError
+from minigrad.ops.arguments import as_integer
 
 
 def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float | None = None) -> Trace:
@@ -98,8 +98,8 @@ def forecast(
         ([60.0, 40.0, 20.0], [0.04, 0.02])
     """
     check_cluster("forecast", cluster)
-    check_integer("forecast", "steps", steps, 0)
-    check_integer("forecast", "first_step", first_step, 0)
+    as_integer("forecast", "steps", steps, 0)
+    as_integer("forecast", "first_step", first_step, 0)
     if policy is not None and not callable(policy):
         raise ArgumentError(f"forecast: expected policy as a function of step, samples and seconds, got {policy!r}")
     shard = _each_rank(samples, cluster)

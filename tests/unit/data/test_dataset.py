@@ -160,10 +160,10 @@ def test_random_split_takes_whole_numbers():
     [
         ([3, 3], r"lengths of sum 5, the dataset's, got \[3, 3\]"),
         ([], r"lengths of sum 5, the dataset's, got \[\]"),
-        ([6, -1], "a length as an integer >= 0, got -1"),
+        ([6, -1], "a length to be an integer >= 0, got -1"),
         ([0.5, 0.6], "of sum 1, got .* of sum 1.1"),
         ([0.5, float("nan")], "finite numbers >= 0 of sum 1"),
-        ([5, "a"], "a length as an integer >= 0, got 'a'"),
+        ([5, "a"], "a length to be an integer >= 0, got 'a'"),
     ],
     ids=repr,
 )

@@ -393,9 +393,9 @@ def test_set_epoch_after_a_state_between_epochs():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"delivered": -1}, "delivered as an integer >= 0, got -1"),
-        ({"delivered": "1"}, "delivered as an integer >= 0, got '1'"),
-        ({"noise": {"key": 0, "seed": -1}}, "a noise seed as an integer"),
+        ({"delivered": -1}, "delivered to be an integer >= 0, got -1"),
+        ({"delivered": "1"}, "delivered to be an integer >= 0, got '1'"),
+        ({"noise": {"key": 0, "seed": -1}}, "a noise seed to be an integer"),
         ({"noise": {"seed": 1}}, r"keys \['key', 'seed'\], got \['seed'\]"),
         ({"sampler": None}, "BatchSampler: expected a state with the keys .*, got NoneType"),
         ({"more": 1}, r"DataLoader: expected a state with the keys \['delivered', 'noise', 'sampler'\]"),
@@ -426,12 +426,12 @@ def test_a_sampler_without_state_iterates_but_has_no_state():
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"batch_size": 0}, ArgumentError, "DataLoader: expected batch_size as an integer >= 1, got 0"),
-        ({"batch_size": 2.0}, ArgumentError, "batch_size as an integer >= 1, got 2.0"),
-        ({"batch_size": None}, ArgumentError, "batch_size as an integer >= 1, got None"),
-        ({"prefetch": -1}, ArgumentError, "prefetch as an integer >= 0, got -1"),
+        ({"batch_size": 0}, ArgumentError, "DataLoader: expected batch_size to be an integer >= 1, got 0"),
+        ({"batch_size": 2.0}, ArgumentError, "batch_size to be an integer >= 1, got 2.0"),
+        ({"batch_size": None}, ArgumentError, "batch_size to be an integer >= 1, got None"),
+        ({"prefetch": -1}, ArgumentError, "prefetch to be an integer >= 0, got -1"),
         ({"shuffle": True, "sampler": RandomSampler(3)}, ArgumentError, "a sampler or shuffle=True, got both"),
-        ({"shuffle": True, "seed": -1}, ArgumentError, r"seed as an integer in \[0, 2\*\*64\), got -1"),
+        ({"shuffle": True, "seed": -1}, ArgumentError, r"seed to be an integer in \[0, 2\*\*64\), got -1"),
         ({"seed": 1}, ArgumentError, "shuffle=True with a seed, got seed=1 without it"),
         ({"batch_sampler": [[0]], "batch_size": 2}, ArgumentError, "batch_sampler alone, got it with batch_size=2"),
         ({"batch_sampler": [[0]], "shuffle": True}, ArgumentError, "batch_sampler alone, .* shuffle=True"),
