@@ -50,10 +50,10 @@ def test_what_is_refused_is_what_changes_the_named_parameters(changes):
         CHANGES[change](holder, name)
         assert [*map(id, inventory.buffers())] == [*map(id, module.buffers())]
         if parameters(module) == wrapped:
-            inventory.check("DDP")
+            inventory.check("DDP", module)
         else:
             with pytest.raises(LayoutError, match="DDP: expected the parameters that were wrapped, got others at "):
-                inventory.check("DDP")
+                inventory.check("DDP", module)
 
 
 @pytest.mark.parametrize("holder, name", [("left", "b"), ("right", "c")])
@@ -67,7 +67,7 @@ def test_a_parameter_that_gets_another_name_is_noticed(holder, name):
     del module.right.b
     setattr(module.get_submodule(holder), name, param)
     with pytest.raises(LayoutError, match=f"got others at {', '.join(sorted([f'{holder}.{name}', 'right.b']))}:"):
-        inventory.check("DDP")
+        inventory.check("DDP", module)
 
 
 def test_a_parameter_that_is_replaced_between_forward_and_backward_is_noticed_later():
@@ -79,3 +79,27 @@ def test_a_parameter_that_is_replaced_between_forward_and_backward_is_noticed_la
     for _ in range(2):
         with pytest.raises(LayoutError, match="got others at w2"):
             ddp(x)
+
+
+def test_a_module_that_takes_the_place_of_the_wrapped_one_is_noticed():
+    ddp = DDP(Mlp(0), SoloCommunicator())
+    ddp.module = Mlp(0)
+    with pytest.raises(LayoutError, match="got others at b1, w1, w2:"):
+        ddp(minigrad.Tensor(data(2, 0)[0]))
+
+
+def test_a_module_of_the_same_parameters_may_take_its_place():
+    """Its buffers are then those that are kept alike."""
+    module, other = tree(1), tree(1)
+    inventory = Inventory(module)
+    other.a, other.c = module.a, module.c
+    inventory.check("DDP", other)
+    assert inventory.buffers() == [other.b]
+
+
+def test_parameters_are_noticed_in_a_registry_that_is_new_itself():
+    module = tree(2)
+    inventory = Inventory(module)
+    module.left._parameters = {"a": Parameter(np.zeros(1)), "c": module.left.c}
+    with pytest.raises(LayoutError, match="got others at left.a:"):
+        inventory.check("DDP", module)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from minigrad.distributed.comm.base import Communicator
@@ -13,6 +13,7 @@ from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter
 
 Description = list[list[Any]]
+_registries = attrgetter("_parameters", "_buffers", "_modules")
 
 
 def describe(module: Module) -> Description:
@@ -98,47 +99,53 @@ class Inventory:
     """
 
     def __init__(self, module: Module) -> None:
-        self._module = module
-        self._known = self._identities()
-        self._take()
+        self._known = _identities(module)
+        self._take(module)
 
-    def _identities(self) -> list[tuple[str, int]]:
-        return [(name, id(param)) for name, param in self._module.named_parameters()]
+    def _take(self, module: Module) -> None:
+        self._module, self._modules = module, [*module.modules()]
+        registries = self._held()
+        self._sizes = [*map(len, registries)]
+        self._names = [*chain.from_iterable(registries)]
+        self._values = [*chain.from_iterable(map(dict.values, registries))]
+        self._buffers = list(module.buffers())
 
-    def _take(self) -> None:
-        self._registries: list[dict[str, Any]] = [
-            registry for m in self._module.modules() for registry in (m._parameters, m._buffers, m._modules)
-        ]
-        self._sizes = [*map(len, self._registries)]
-        self._names = [*chain.from_iterable(self._registries)]
-        self._values = [*chain.from_iterable(map(dict.values, self._registries))]
-        self._buffers = list(self._module.buffers())
+    def _held(self) -> list[dict[str, Any]]:
+        return [*chain.from_iterable(map(_registries, self._modules))]
 
     def _is_current(self) -> bool:
         """Whether every module holds what it held, in no more than a few calls."""
+        registries = self._held()
         return (
-            [*map(len, self._registries)] == self._sizes
-            and [*chain.from_iterable(self._registries)] == self._names
-            and all(map(is_, chain.from_iterable(map(dict.values, self._registries)), self._values))
+            [*map(len, registries)] == self._sizes
+            and [*chain.from_iterable(registries)] == self._names
+            and all(map(is_, chain.from_iterable(map(dict.values, registries)), self._values))
         )
 
-    def check(self, who: str) -> None:
+    def check(self, who: str, module: Module) -> None:
         """Refuse a module whose parameters are not those that it had.
 
+        Args:
+            module: The one that was given, or what has taken its place.
+
         Raises:
-            LayoutError: one was replaced, added or removed; it is named.
+            LayoutError: a parameter was replaced, added or removed; it is named.
         """
-        if self._is_current():
+        if module is self._module and self._is_current():
             return
-        now = self._identities()
+        now = _identities(module)
         if now != self._known:
             changed = sorted({name for name, _ in set(now) ^ set(self._known)})
             raise LayoutError(
                 f"{who}: expected the parameters that were wrapped, got others at {', '.join(changed)}: "
                 "wrap the module after its last change"
             )
-        self._take()
+        self._take(module)
 
     def buffers(self) -> list[Buffer]:
         """The buffers that there are now, in order of registration, each once."""
         return self._buffers if self._is_current() else list(self._module.buffers())
+
+
+def _identities(module: Module) -> list[tuple[str, int]]:
+    return [(name, id(param)) for name, param in module.named_parameters()]

@@ -361,7 +361,7 @@ class DistributedDataParallel(Module):
         return twin
 
     def _check_parameters(self) -> None:
-        self._inventory.check(f"rank {self.comm.rank}: DistributedDataParallel")
+        self._inventory.check(f"rank {self.comm.rank}: DistributedDataParallel", self.module)
 
 
 def _check_module(module: Module, comm: Communicator) -> None:

@@ -229,8 +229,8 @@ class Ddp(DeprecatedSetup):
 
     def _check(self) -> None:
         """Refuse replicas that have changed since they were wrapped; follow requires_grad where all have."""
-        for rank, (inventory, layout) in enumerate(zip(self._inventories, self._layouts)):
-            inventory.check(f"rank {rank}: Ddp")
+        for rank, (model, layout, inventory) in enumerate(zip(self.models, self._layouts, self._inventories)):
+            inventory.check(f"rank {rank}: Ddp", model)
             layout.check()
         if any(layout.trainable() != self._trainable for layout in self._layouts):
             self._set_plan()
