@@ -290,6 +290,25 @@ def test_reduce_sum_adds_up_and_refuses_to_add_twice():
         assert_gradients_close(actual, expected)
 
 
+@pytest.mark.parametrize("sync", ["auto", "manual"])
+def test_reduce_sum_accumulates_anew_where_gradients_are_dropped(sync):
+    x, found = minigrad.Tensor(data(2, 0)[0]), []
+    ddp = DDP(Mlp(0), SoloCommunicator(), reduce="sum", sync=sync)
+    for _ in range(2):
+        ddp.zero_grad()
+        with ddp.no_sync():
+            ddp(x).sum().backward()
+        ddp(x).sum().backward()
+        if sync == "manual":
+            ddp.sync_gradients()
+        found.append(gradients(ddp.module))
+    assert_gradients_close(found[1], found[0])
+    with ddp.no_sync():
+        ddp(x).sum().backward()  # joins combined gradients
+    with pytest.raises(AutogradError, match="zero_grad"):
+        ddp.flush()
+
+
 # -------------------------------------------------------------------------------------- empty and unused
 
 

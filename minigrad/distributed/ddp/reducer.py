@@ -158,8 +158,8 @@ class Reducer:
 
     def _take_samples(self) -> None:
         """The samples of what comes now join those since the last synchronisation, unless their gradients are gone."""
-        if self._samples and all(param.grad_array is None for param in self._params):
-            self._samples = 0.0
+        if (self._samples or not self.mean) and all(param.grad_array is None for param in self._params):
+            self._samples, self._combined = 0.0, False
         self._samples_before = self._samples
         self._samples += self._forward_samples if self.override is None else self.override
         self._forward_samples = 0.0
