@@ -1,10 +1,12 @@
 """The contract of `contract.py` on every kind of world, and what concerns the start and the end of a world."""
 
 import time
+import warnings
 
 import numpy as np
 import pytest
 
+from minigrad.distributed.comm.base import weighted_all_reduce
 from minigrad.distributed.comm.place import Place
 from minigrad.errors import ArgumentError, RankFailedError
 from tests.distributed.contract import CASES
@@ -87,6 +89,22 @@ def test_views_of_shared_memory_are_not_kept_for_ever():
         return array.tolist() == [1.0] * 5000 and len(comm._seen) < 5000
 
     assert run_processes(body, 2) == [True, True]
+
+
+def test_a_sum_that_overflows_warns_and_a_weighted_element_does_not():
+    """As where each rank weights its elements first."""
+
+    def body(comm):
+        array, said = comm.empty(40, np.float32), []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for weight in (np.array([2.0]), None):
+                array[...] = 3e38
+                weighted_all_reduce(comm, array, weight).wait()
+                said.append([str(warning.message) for warning in caught])
+        return said
+
+    assert run_processes(body, 2) == [[[], ["overflow encountered in add"]]] * 2
 
 
 def test_an_interrupt_in_the_middle_of_a_reduction_ends_the_world(monkeypatch):

@@ -60,13 +60,12 @@ class Place:
         """
         dtype = self.views[0].dtype
         factors = [(r, as_factor(weight, dtype)) for r, weight in enumerate(weights) if weight != 1.0]
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part, block in self.blocks:
-                if mine is not None:
-                    block = [*block[: self._rank], mine[part], *block[self._rank + 1 :]]
-                for r, factor in factors:
-                    multiply(block[r], factor, block[r])
-                collectives.combine(block, op)
+        for part, block in self.blocks:
+            if mine is not None:
+                block = [*block[: self._rank], mine[part], *block[self._rank + 1 :]]
+            if factors:
+                _weigh(block, factors)
+            collectives.combine(block, op)
 
     def give(self, mine: Array) -> None:
         """Copy into this rank's view what the other ranks reduce: all but its own share."""
@@ -75,6 +74,13 @@ class Place:
     def take(self, mine: Array) -> None:
         """Copy from this rank's view what the other ranks have reduced."""
         _copy_around(self._share, self.views[self._rank], mine)
+
+
+def _weigh(block: list[Array], factors: list[tuple[int, Array]]) -> None:
+    """Multiply, in place and without a word of overflows, the elements of some ranks by a factor of each."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        for r, factor in factors:
+            multiply(block[r], factor, block[r])
 
 
 def _copy_around(share: slice, source: Array, target: Array) -> None:
