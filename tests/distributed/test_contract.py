@@ -91,6 +91,20 @@ def test_views_of_shared_memory_are_not_kept_for_ever():
     assert run_processes(body, 2) == [True, True]
 
 
+def test_an_array_of_shared_memory_may_change_its_dtype_in_place():
+    """It is the same object, at the same address."""
+
+    def body(comm):
+        array = comm.empty(1, np.float32)
+        comm.all_reduce(array).wait()
+        array.dtype = np.int32
+        array[...] = 1 << 24
+        comm.all_reduce(array).wait()
+        return array.tolist()
+
+    assert run_processes(body, 2) == [[1 << 25]] * 2
+
+
 def test_a_sum_that_overflows_warns_and_a_weighted_element_does_not():
     """As where each rank weights its elements first."""
 
