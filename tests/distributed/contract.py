@@ -18,7 +18,6 @@ import pytest
 
 import minigrad
 from minigrad import optim
-from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed import DDP, ReduceOp, SoloCommunicator, collectives, run
 from minigrad.distributed.comm.base import weighted_all_reduce
 from minigrad.errors import (
@@ -30,6 +29,7 @@ from minigrad.errors import (
     ShapeError,
 )
 from tests.distributed.models import Mlp, assert_gradients_close, data, mean_loss, values
+from tests.kernel_suite.grad_scale import weighted
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,7 @@ def weighted_sums_have_the_bits_of_weighting_first(comm, dtype):
             own[3][: count // 2] = np.nan
         arrays.append(make(count, kind))
         arrays[-1][...] = own[rank]
-        for array, weight in zip(own, weights):
-            scale_(array, np.array([weight]))
+        own = [weighted(array, weight, kind) for array, weight in zip(own, weights)]
         if rank == size - 1 and count == 5:
             arrays[-1][...] = own[rank]
             works.append(comm.all_reduce(arrays[-1], layout="a bucket"))

@@ -168,7 +168,7 @@ MUTANTS = {
     ),
     "samples of gradients that were dropped count on": (
         "ddp.reducer",
-        "if self._samples and all(param.grad_array is None for param in self._params):",
+        "if (self._samples or not self.mean) and all(param.grad_array is None for param in self._params):",
         "if False:",
     ),
     "a hook's sum is not written back": (
