@@ -70,6 +70,15 @@ def test_a_parameter_that_gets_another_name_is_noticed(holder, name):
         inventory.check("DDP", module)
 
 
+def test_another_order_is_noticed():
+    module = tree(1)
+    inventory, first = Inventory(module), module.a
+    del module.a
+    module.a = first
+    with pytest.raises(LayoutError, match="got them in another order:"):
+        inventory.check("DDP", module)
+
+
 def test_a_parameter_that_is_replaced_between_forward_and_backward_is_noticed_later():
     ddp = DDP(Mlp(0), SoloCommunicator())
     x = minigrad.Tensor(data(2, 0)[0])

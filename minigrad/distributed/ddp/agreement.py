@@ -129,15 +129,16 @@ class Inventory:
             module: The one that was given, or what has taken its place.
 
         Raises:
-            LayoutError: a parameter was replaced, added or removed; it is named.
+            LayoutError: a parameter was replaced, added or removed, and is named; or their order is another.
         """
         if module is self._module and self._is_current():
             return
         now = _identities(module)
         if now != self._known:
-            changed = sorted({name for name, _ in set(now) ^ set(self._known)})
+            changed = ", ".join(sorted({name for name, _ in set(now) ^ set(self._known)}))
             raise LayoutError(
-                f"{who}: expected the parameters that were wrapped, got others at {', '.join(changed)}: "
+                f"{who}: expected the parameters that were wrapped, got "
+                f"{f'others at {changed}' if changed else 'them in another order'}: "
                 "wrap the module after its last change"
             )
         self._take(module)
