@@ -9,7 +9,7 @@ from minigrad.backend.device import Device
 from minigrad.distributed.bootstrap import Place, _connect
 from minigrad.distributed.comm.mpi_control import load_mpi
 from minigrad.errors import ArgumentError, MissingPackageError
-from tests.distributed.processes import all_gone
+from tests.distributed.processes import all_gone, mpich_segments, remove_unused
 from tests.distributed.worlds import mpirun
 
 SCRIPT = """
@@ -59,10 +59,12 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setenv("MINIGRAD_TIMEOUT_S", "1.5")
 
     def start(mode, *options):
+        before = mpich_segments()
         done = mpirun(2, *options, str(path), mode, timeout_s=20.0)
         pids = [int(text) for text in re.findall(r"pid (\d+)", done.stdout)]
         assert len(pids) == 2
         assert all_gone(pids)
+        remove_unused(mpich_segments() - before)
         return done.returncode, done.stdout + done.stderr
 
     return start
