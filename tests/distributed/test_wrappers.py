@@ -77,6 +77,32 @@ def test_failures_pass_through_a_wrapper():
     assert run(body, 2, timeout_s=TIMEOUT_S) == [["all_reduce"] * 3 + ["barrier"]] * 2
 
 
+@pytest.mark.parametrize("kind", ["threads", "shm"])
+def test_a_proxy_of_its_own_kind_sees_every_sum(kind):
+    """One that passes on all but what it looks at: no other way around it may be taken."""
+
+    class Proxy:
+        def __init__(self, comm):
+            self.inner, self.sums = comm, []
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def all_reduce(self, array, *args, **kwargs):
+            self.sums.append(array.copy())
+            return self.inner.all_reduce(array, *args, **kwargs)
+
+    def body(comm):
+        proxy = Proxy(comm)
+        ddp = DDP(Mlp(0), proxy)
+        inputs, targets = data(2, comm.rank)
+        mean_loss(ddp(minigrad.Tensor(inputs)), targets).backward()
+        return proxy.sums[-1], ddp.reducer.buffers[0].grad.copy()
+
+    (first, total), (second, same) = run_ranks(kind, body, 2)
+    assert (first + second).tobytes() == total.tobytes() == same.tobytes()
+
+
 def test_a_clock_reaches_the_inner_communicator():
     inner = SoloCommunicator()
     clock = HostClock()

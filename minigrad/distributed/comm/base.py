@@ -221,9 +221,9 @@ def weighted_all_reduce(comm: Communicator, array: Array, weight: Array | None =
     """
     if not is_float(array.dtype):
         raise DtypeError(f"rank {comm.rank}: weighted_all_reduce: expected a float dtype, got {array.dtype.name}")
-    at_once = getattr(comm, "weighted_all_reduce", None)
+    at_once = getattr(type(comm), "weighted_all_reduce", None)  # not what a proxy of another class passes on
     if at_once is not None:
-        work: Work = at_once(array, weight, layout)
+        work: Work = at_once(comm, array, weight, layout)
         return work
     if weight is not None:
         scale_(array, weight)
