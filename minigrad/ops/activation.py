@@ -14,7 +14,7 @@ from minigrad.errors import ArgumentError
 from minigrad.ops.arguments import as_real, check_choice
 from minigrad.ops.axes import max_axes, sum_axes
 from minigrad.ops.elementwise import logistic
-from minigrad.ops.operands import TensorLike, as_tensor, check_float, normalize_axis
+from minigrad.ops.operands import TensorLike, as_tensor, check_float, masked, normalize_axis
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -32,7 +32,7 @@ def _rectify(out: Array, x: Array) -> None:
 
 def _relu_backward(node: Node, grad: Array) -> None:
     (y,) = node.saved
-    accumulate(node.inputs[0], grad * (y > 0))
+    accumulate(node.inputs[0], masked(grad, y > 0))
 
 
 def leaky_relu(x: TensorLike, negative_slope: float = 0.01) -> Tensor:
@@ -60,9 +60,10 @@ def _leaky_relu_backward(node: Node, grad: Array) -> None:
 
 
 def _leak_gradient(out: Array, grad: Array, x: Array, slope: float) -> None:
-    array_module(x).multiply(grad, x > 0, out=out)
-    leaked = grad - out
+    positive = x > 0
+    leaked = masked(grad, ~positive)
     leaked *= slope
+    masked(grad, positive, out)
     out += leaked
 
 
@@ -92,11 +93,10 @@ def _elu_backward(node: Node, grad: Array) -> None:
 
 
 def _elu_gradient(out: Array, grad: Array, x: Array, y: Array, alpha: float) -> None:
-    xp = array_module(x)
-    xp.subtract(y, xp.maximum(x, filled(0, x)), out=out)
-    out += alpha  # alpha·e^min(x, 0)
+    xp, positive = array_module(x), x > 0
+    xp.add(masked(y, ~positive), alpha, out=out)  # alpha·e^min(x, 0)
     if alpha != 1:
-        out += (x > 0).astype(out.dtype) * (1 - alpha)
+        out += positive.astype(out.dtype) * (1 - alpha)
     out *= grad
 
 

@@ -9,7 +9,7 @@ from minigrad.autograd import Edge, Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, ShapeError
-from minigrad.ops.operands import TensorLike, as_tensor, operands, promote_to_float, unbroadcast
+from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, promote_to_float, unbroadcast
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -216,11 +216,11 @@ def _split_gradient(node: Node, grad: Array, x_wins: Array, y_wins: Array) -> No
     x, y = node.saved
     dx, dy = node.inputs
     half = grad.dtype.type(0.5)
-    tied = grad * (half * ~(x_wins | y_wins)).astype(grad.dtype)
+    share = grad * (1 - half * ~(x_wins | y_wins)).astype(grad.dtype)
     if dx is not None:
-        accumulate(dx, unbroadcast(grad * x_wins + tied, x.data.shape))
+        accumulate(dx, unbroadcast(masked(share, ~y_wins), x.data.shape))
     if dy is not None:
-        accumulate(dy, unbroadcast(grad * y_wins + tied, y.data.shape))
+        accumulate(dy, unbroadcast(masked(share, ~x_wins), y.data.shape))
 
 
 def _reflected(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:

@@ -14,7 +14,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, is_number, python_scalar
 from minigrad.backend.special import erf as erf_array
 from minigrad.errors import ArgumentError, DtypeError
-from minigrad.ops.operands import TensorLike, as_tensor, operands, promote_to_float
+from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -298,4 +298,4 @@ def _clamp_backward(node: Node, grad: Array) -> None:
     x, low, high = node.saved
     inside = True if low is None else x.data >= low
     inside = inside if high is None else inside & (x.data <= high)
-    accumulate(node.inputs[0], grad * inside)
+    accumulate(node.inputs[0], masked(grad, inside))

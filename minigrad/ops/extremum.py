@@ -12,7 +12,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.errors import ShapeError
 from minigrad.ops.arguments import check_switch
 from minigrad.ops.axes import Dim, axis_argument, count_of, kept_shape, max_axes, reduced_axes
-from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis
+from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis
 from minigrad.tensor import Tensor, record
 
 
@@ -96,7 +96,7 @@ def _split_backward(node: Node, grad: Array) -> None:
     chosen = x.data == found.reshape(kept)
     count = chosen.sum(axis=axes, keepdims=True).astype(grad.dtype)
     share = grad.reshape(kept) / array_module(grad).maximum(count, 1)  # NaN equals nothing
-    accumulate(node.inputs[0], chosen * share)
+    accumulate(node.inputs[0], masked(share, chosen))
 
 
 def _select(who: str, x: TensorLike, dim: int, keepdim: bool) -> Extremum:

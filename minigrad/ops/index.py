@@ -12,7 +12,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.arguments import as_integer
-from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis, same_device
+from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis, same_device
 from minigrad.ops.join import part_backward
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
@@ -293,7 +293,7 @@ def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> 
 def _embedding_backward(node: Node, grad: Array) -> None:
     index, shape, padding_idx = node.saved
     if padding_idx is not None:
-        grad = grad * (index.data != padding_idx % shape[0])[..., None]
+        grad = masked(grad, (index.data != padding_idx % shape[0])[..., None])
     scatter_rows(node.inputs[0], shape, 0, index.data, grad)
 
 

@@ -11,7 +11,7 @@ from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array, is_integer, is_number
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
-from minigrad.ops.operands import TensorLike, as_tensor, operands, same_device, unbroadcast
+from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, same_device, unbroadcast
 from minigrad.tensor import Tensor, record
 
 
@@ -51,9 +51,9 @@ def _where_backward(node: Node, grad: Array) -> None:
     condition, x_shape, y_shape = node.saved
     dx, dy = node.inputs
     if dx is not None:
-        accumulate(dx, unbroadcast(grad * condition.data, x_shape))
+        accumulate(dx, unbroadcast(masked(grad, condition.data), x_shape))
     if dy is not None:
-        accumulate(dy, unbroadcast(grad * ~condition.data, y_shape))
+        accumulate(dy, unbroadcast(masked(grad, ~condition.data), y_shape))
 
 
 def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
@@ -87,9 +87,9 @@ def _masked_fill_backward(node: Node, grad: Array) -> None:
     mask, shape = node.saved
     dx, dvalue = node.inputs
     if dx is not None:
-        accumulate(dx, unbroadcast(grad * ~mask.data, shape))
+        accumulate(dx, unbroadcast(masked(grad, ~mask.data), shape))
     if dvalue is not None:
-        accumulate(dvalue, (grad * mask.data).sum(dtype=grad.dtype))
+        accumulate(dvalue, masked(grad, mask.data).sum(dtype=grad.dtype))
 
 
 def tril(x: TensorLike, diagonal: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.autograd import Node, accumulate
-from minigrad.backend.device import Device, device_of, to_device
+from minigrad.backend.device import Device, array_module, device_of, to_device
 from minigrad.backend.dtypes import (
     Array,
     common_dtype,
@@ -128,6 +128,17 @@ def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
     summed = grad.sum(axis=tuple(range(extra))) if extra else grad
     stretched = tuple(i for i, n in enumerate(shape) if n == 1 and summed.shape[i] != 1)
     return summed.sum(axis=stretched, keepdims=True) if stretched else summed
+
+
+def masked(grad: Array, mask: Array, out: Array | None = None) -> Array:
+    """A gradient where a mask of bools holds, else 0, broadcasting; the same array in `out` where that is given.
+
+    The bits are multiplied, as integers: infinity and NaN times 0 would be NaN, and `where` takes NumPy ten times as
+    long.
+    """
+    bits = f"i{grad.dtype.itemsize}"
+    kept = array_module(grad).multiply(grad.view(bits), mask, out=None if out is None else out.view(bits))
+    return kept.view(grad.dtype)
 
 
 def column_sum(x: Array, out: Array | None = None) -> Array:

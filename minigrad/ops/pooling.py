@@ -16,7 +16,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.image_order import channels_first, channels_last
-from minigrad.ops.operands import check_float
+from minigrad.ops.operands import check_float, masked
 from minigrad.ops.window import Pair, Window, as_pair, count_windows
 from minigrad.tensor import Tensor, record
 
@@ -140,9 +140,9 @@ def _max_pool2d_backward(node: Node, grad: Array) -> None:
         wins = pixels[seen] == out[windows]
         wins &= ~found[windows]
         if pool.is_partition:
-            xp.multiply(grad[windows], wins, out=dx[seen])
+            masked(grad[windows], wins, dx[seen])
         else:
-            dx[seen] += grad[windows] * wins
+            dx[seen] += masked(grad[windows], wins)
         found[windows] |= wins
     accumulate(node.inputs[0], _image(dx, x.data.ndim))
 

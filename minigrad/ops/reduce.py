@@ -249,7 +249,7 @@ def _norm_backward(node: Node, grad: Array) -> None:
         dx = xp.zeros_like(wide)
     else:
         share = xp.abs(wide) / positive + (wide == 0)  # where x is 0 any share will do: its sign is 0
-        dx = xp.sign(wide) * share ** (power - 1) * grad
+        dx = xp.sign(wide) * share ** (power - 1) * (grad * (size != 0))  # a zero makes the norm of negative power 0
     accumulate(node.inputs[0], _narrowed(dx, x))
 
 

@@ -86,6 +86,19 @@ def test_relu_of_integers_nan_and_zero():
     assert x.grad.tolist() == [0.0, 0.0]
 
 
+def test_leaky_relu_of_an_infinite_gradient():
+    x = Tensor(np.array([-1.0, 4.0]), requires_grad=True)
+    ops.leaky_relu(x, 0.5).backward(Tensor(np.array([1.0, math.inf])))
+    assert x.grad.tolist() == [0.5, math.inf]
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, -1.0])
+def test_gradient_of_elu_at_infinity_is_one(alpha):
+    x = Tensor(np.array([math.inf]), requires_grad=True)
+    ops.elu(x, alpha).backward(Tensor(np.array([1.0])))
+    assert x.grad.tolist() == [1.0]
+
+
 @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "relu"])
 def test_integers_are_refused(name):
     with pytest.raises(DtypeError, match=rf"{name.removesuffix('_tanh')}: expected a float tensor, got int64 \(2,\)"):

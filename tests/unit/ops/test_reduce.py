@@ -135,6 +135,14 @@ def test_gradient_of_a_norm_is_zero_at_zero(p):
     assert_close(x.grad, np.zeros((2, 3)))
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_gradient_of_a_norm_of_negative_power_is_zero_beside_a_zero():
+    x = Tensor(np.array([0.0, 1.0]), requires_grad=True)
+    y = x.norm(-1)
+    y.backward()
+    assert y.item() == 0.0 and x.grad.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("p", ["nuc", None, math.nan])
 def test_unknown_norm(p):
     with pytest.raises(ArgumentError, match=f"norm: expected p other than 'fro' to be a number, got {p!r}"):
