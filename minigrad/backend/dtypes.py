@@ -46,7 +46,7 @@ def _find_dtype(dtype: DtypeLike) -> np.dtype[Any]:
         return bfloat16
     try:
         found: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise DtypeError(f"dtype: expected one of {', '.join(_NAMES)}, got {dtype!r}") from error
     if found.name not in _NAMES:
         raise DtypeError(f"dtype: expected one of {', '.join(_NAMES)}, got {found.name}")

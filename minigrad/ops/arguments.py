@@ -45,7 +45,7 @@ def as_integer(who: str, name: str, value: Any, least: int | None = None, end: i
 
 
 def _limit(end: int) -> str:
-    return "2**64" if end == 2**64 else str(end)
+    return f"2**{end.bit_length() - 1}" if end >= 2**31 and not end & (end - 1) else str(end)
 
 
 def as_sequence(who: str, name: str, value: Any) -> Sequence[Any]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.device import Device, load_cupy, to_device
-from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_integer, is_number, python_scalar
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_number, python_scalar
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.arguments import as_place
+from minigrad.ops.arguments import as_integer, as_place
 from minigrad.ops.convert import to
 from minigrad.ops.shape import MOST_ELEMENTS, sizes_of
 from minigrad.tensor import Tensor
@@ -212,6 +212,7 @@ def arange(
 
     Raises:
         ArgumentError: a step of zero, or one that leads away from end.
+        ShapeError: more elements than a tensor can have.
     """
     start, end = (0, start) if end is None else (start, end)
     numbers = _numbers("arange", start, end, step)
@@ -221,6 +222,7 @@ def arange(
     whole = all(isinstance(number, int) for number in numbers)
     found = as_dtype((int if whole else float) if dtype is None else dtype)
     count = max(-((start - end) // step), 0) if whole else math.ceil((end - start) / step)
+    lengths_of("arange", (count,))
     values = np.arange(start, end, step) if whole else start + step * np.arange(count)
     return upload(values[: int(count)], found, device, requires_grad)
 
@@ -237,12 +239,11 @@ def linspace(
     """This many numbers at equal distances, from start to end, both included.
 
     Raises:
-        ArgumentError: a negative number of steps.
+        ArgumentError: a negative number of steps, or too many.
     """
-    if not is_integer(steps) or steps < 0:
-        raise ArgumentError(f"linspace: expected an integer steps >= 0, got {steps!r}")
+    steps = as_integer("linspace", "steps", steps, 0, MOST_ELEMENTS)
     start, end = _numbers("linspace", start, end)
-    return upload(np.linspace(start, end, int(steps)), as_dtype(dtype), device, requires_grad)
+    return upload(np.linspace(float(start), float(end), steps), as_dtype(dtype), device, requires_grad)
 
 
 def _numbers(who: str, *values: Any) -> list[Any]:

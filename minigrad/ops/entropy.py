@@ -165,6 +165,7 @@ def nll_loss(
     Shapes, Args, Raises: as `cross_entropy` with labels.
     """
     _check_classes("nll_loss", input, weight, reduction)
+    ignore_index = as_integer("nll_loss", "ignore_index", ignore_index)
     labels = _read_labels("nll_loss", input, target, weight, ignore_index)
     losses = labels.count(-widened(_class_rows(input.data)).reshape(-1)[labels.places])
     data = _reduce_labelled(losses, labels, reduction, target.data.shape, input.dtype)

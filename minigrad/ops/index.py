@@ -65,8 +65,9 @@ def _plain_part(who: str, x: Tensor, part: Any) -> Any:
         return int(part)
     else:
         array = part
-    if getattr(getattr(array, "dtype", None), "kind", "") not in ("i", "u", "b") or isinstance(array, np.generic):
-        got = f"{array.dtype.name} {array.shape}" if hasattr(array, "dtype") else type(part).__name__
+    kind = getattr(getattr(array, "dtype", None), "kind", "")
+    if kind not in ("i", "u", "b") or isinstance(array, np.generic):
+        got = f"{array.dtype.name} {array.shape}" if kind else type(part).__name__
         raise DtypeError(
             f"{who}: expected integers, slices, None, Ellipsis or arrays of integers or bools as index, got {got}"
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.autograd import Node, accumulate_at, lend
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, common_dtype, is_integer
+from minigrad.backend.dtypes import Array, common_dtype, is_integer, is_number
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arguments import as_sequence, check_choice
 from minigrad.ops.operands import TensorLike, as_tensor, cast, normalize_axis, operands, same_device
@@ -169,7 +169,7 @@ def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float 
     Raises:
         ShapeError: an odd number of widths, more than two for each axis, or a cut of more than there is.
         ArgumentError: another mode.
-        DtypeError: a value that does not fit into an integer x.
+        DtypeError: a value that is no number, or does not fit into an integer x.
     """
     x = as_tensor("pad", x)
     check_choice("pad", ("constant",), mode=mode)
@@ -177,6 +177,8 @@ def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float 
     shape = tuple(n + before + after for n, (before, after) in zip(x.data.shape, pairs))
     source = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.data.shape, pairs))
     target = tuple(slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(shape, pairs))
+    if not is_number(value):
+        raise DtypeError(f"pad: expected a number as value, got {type(value).__name__}")
     fill = operands("pad", x, value)[1]
     if fill.data.dtype != x.data.dtype:
         raise DtypeError(f"pad: expected a value that fits into {x.dtype.name}, got {value!r}")

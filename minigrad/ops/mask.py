@@ -12,6 +12,7 @@ from minigrad.backend.dtypes import Array, is_integer, is_number
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, same_device, unbroadcast
+from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor, record
 
 
@@ -136,6 +137,6 @@ def _check_matrix(who: str, x: TensorLike, diagonal: Any) -> Tensor:
     matrix = as_tensor(who, x)
     if matrix.ndim < 2:
         raise ShapeError(f"{who}: expected a tensor (..., N, M), got {matrix.shape}")
-    if not is_integer(diagonal):
-        raise DtypeError(f"{who}: expected an integer diagonal, got {diagonal!r}")
+    if not is_integer(diagonal) or not -MOST_ELEMENTS < diagonal < MOST_ELEMENTS:
+        raise DtypeError(f"{who}: expected an integer diagonal of less than 2**48, got {diagonal!r}")
     return matrix

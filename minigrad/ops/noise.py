@@ -19,7 +19,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.backend.random import noise_generator
 from minigrad.errors import DtypeError, ShapeError
-from minigrad.ops.arguments import as_real, check_generator
+from minigrad.ops.arguments import as_real, check_generator, check_switch
 from minigrad.ops.operands import check_float
 from minigrad.tensor import Tensor, record
 
@@ -37,7 +37,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.Gen
         rng: Source of the noise; the noise stream of this context by default.
 
     Raises:
-        ArgumentError: p out of range, or rng is no generator.
+        ArgumentError: p out of range, training is no bool, or rng is no generator.
         DtypeError: no float tensor.
     """
     return _drop("dropout", x, p, training, rng)
@@ -51,7 +51,7 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.G
 
     Raises:
         ShapeError: not a batch of images.
-        ArgumentError: p out of range.
+        ArgumentError: as `dropout`.
         DtypeError: no float tensor.
     """
     if isinstance(x, Tensor) and x.ndim != 4:
@@ -65,6 +65,7 @@ def _drop(who: str, x: Tensor, p: float, training: bool, rng: np.random.Generato
     check_float(who, x)
     p = as_real(who, "p", p, 0.0, 1.0)
     check_generator(who, rng)
+    check_switch(who, training=training)
     if not training or p == 0.0:
         return x
     generator = noise_generator() if rng is None else rng

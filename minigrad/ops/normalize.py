@@ -17,7 +17,7 @@ from minigrad.backend.fused.layer_norm import column_gradients, normalize_rows, 
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.arguments import as_integer, as_real
+from minigrad.ops.arguments import as_integer, as_real, check_switch
 from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
 from minigrad.ops.precision import at_precision, autocasts
@@ -73,6 +73,7 @@ def batch_norm(
     x, weight, bias = at_precision("batch_norm", x, weight, bias)  # the running statistics are written to
     _check_input("batch_norm", x, weight, bias, eps)
     momentum = as_real("batch_norm", "momentum", momentum, 0.0, 1.0)
+    check_switch("batch_norm", training=training)
     channels = x.data.shape[1]
     _check_vectors("batch_norm", channels, weight=weight, bias=bias)
     _check_running(x, running_mean, running_var, training)

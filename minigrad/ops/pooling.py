@@ -15,6 +15,7 @@ from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.arguments import check_switch
 from minigrad.ops.image_order import channels_first, channels_last
 from minigrad.ops.operands import check_float, masked
 from minigrad.ops.window import Pair, Window, as_pair, count_windows
@@ -63,6 +64,7 @@ def _make_pool(
     who: str, x: Tensor, kernel_size: Pair, stride: Pair | None, padding: Pair, dilation: Pair, ceil_mode: bool
 ) -> _Pool:
     _check_image(who, x)
+    check_switch(who, ceil_mode=ceil_mode)
     kernels = as_pair(who, "kernel_size", kernel_size, 1)
     strides = kernels if stride is None else as_pair(who, "stride", stride, 1)
     pads, dilations = as_pair(who, "padding", padding, 0), as_pair(who, "dilation", dilation, 1)
@@ -173,6 +175,7 @@ def avg_pool2d(
         ArgumentError: an argument out of range.
         DtypeError: no float tensor.
     """
+    check_switch("avg_pool2d", count_include_pad=count_include_pad)
     pool = _make_pool("avg_pool2d", x, kernel_size, stride, padding, 1, ceil_mode)
     pixels = _pixels(x.data)
     total = array_module(pixels).zeros(pool.out_shape(pixels), _wide(pixels))

@@ -10,8 +10,9 @@ import numpy as np
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_integer
 from minigrad.backend.random import noise_generator
 from minigrad.errors import ArgumentError, DtypeError
-from minigrad.ops.arguments import check_generator
+from minigrad.ops.arguments import as_integer, check_generator
 from minigrad.ops.creation import DeviceLike, lengths_of, like_options, upload
+from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor
 
 
@@ -93,7 +94,7 @@ def randint(
         rng: Where they come from; this context's noise stream by default.
 
     Raises:
-        ArgumentError: an empty range, no size, or rng is no generator.
+        ArgumentError: an empty range, one that does not fit into dtype, no size, or rng is no generator.
     """
     if isinstance(high, (tuple, list)) and size is None:
         high, size = None, high
@@ -102,8 +103,12 @@ def randint(
         raise ArgumentError(f"randint: expected a size, got low {low}, high {high} and none")
     if not (is_integer(low) and is_integer(high)) or low >= high:
         raise ArgumentError(f"randint: expected integers low < high, got {low!r} and {high!r}")
+    found = as_dtype(dtype)
+    limits = np.iinfo(found if found.kind in "iu" else np.int64)
+    if low < limits.min or high - 1 > limits.max:
+        raise ArgumentError(f"randint: expected a range that fits into {limits.dtype.name}, got [{low}, {high})")
     drawn = _source("randint", rng).integers(low, high, lengths_of("randint", (size,)))
-    return upload(np.asarray(drawn), as_dtype(dtype), device, False)
+    return upload(np.asarray(drawn), found, device, False)
 
 
 def randint_like(
@@ -127,11 +132,10 @@ def randperm(n: int, *, rng: np.random.Generator | None = None, device: DeviceLi
         rng: Where the order comes from; this context's noise stream by default.
 
     Raises:
-        ArgumentError: n is negative or no integer, or rng is no generator.
+        ArgumentError: n is negative, too large or no integer, or rng is no generator.
     """
-    if not is_integer(n) or n < 0:
-        raise ArgumentError(f"randperm: expected an integer n >= 0, got {n!r}")
-    return upload(_source("randperm", rng).permutation(int(n)), as_dtype(int), device, False)
+    n = as_integer("randperm", "n", n, 0, MOST_ELEMENTS)
+    return upload(_source("randperm", rng).permutation(n), as_dtype(int), device, False)
 
 
 def randn_like(

@@ -10,6 +10,8 @@ from minigrad.errors import ArgumentError, ShapeError
 
 Pair = Any  # an int, or a pair of ints for height and width
 
+MOST = 2**31  # pixels along an axis, and more than any image has
+
 
 class Reach(NamedTuple):
     """Which windows see real input through one of their taps, and which input elements these are, pairwise."""
@@ -56,11 +58,13 @@ def as_pair(who: str, name: str, value: Pair, least: int) -> tuple[int, int]:
     """An argument for height and width: one integer for both, or two.
 
     Raises:
-        ArgumentError: something else, or a value below `least`.
+        ArgumentError: something else, a value below `least`, or one beyond any image.
     """
     values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2 or not all(is_integer(v) and v >= least for v in values):
-        raise ArgumentError(f"{who}: expected {name} to be an integer >= {least} or two of them, got {value!r}")
+    if len(values) != 2 or not all(is_integer(v) and least <= v < MOST for v in values):
+        raise ArgumentError(
+            f"{who}: expected {name} to be an integer >= {least} and < 2**31, or two of them, got {value!r:.100}"
+        )
     return int(values[0]), int(values[1])
 
 

@@ -1,5 +1,7 @@
 """Plain values of another kind than an operation, a layer or a loader expects are refused by name."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,11 @@ def test_what_is_no_number_is_refused(call, value):
         call(value)
 
 
+def torch_like():
+    """What has a dtype that is not NumPy's."""
+    return SimpleNamespace(dtype=SimpleNamespace())
+
+
 REFUSED = [
     (lambda: X.sum(0, 1), ArgumentError, "sum: expected keepdim to be True or False, got 1"),
     (lambda: X.amax(0, 1), ArgumentError, "amax: expected keepdim"),
@@ -61,6 +68,17 @@ REFUSED = [
     (lambda: ops.embedding(X, minigrad.tensor([0]), (1,)), ArgumentError, "expected padding_idx to be an integer"),
     (lambda: ops.embedding(X, minigrad.tensor([0]), 2), IndexRangeError, r"padding_idx in \[0, 2\), got 2"),
     (lambda: ops.cross_entropy(X, minigrad.tensor([0, 1]), ignore_index=None), ArgumentError, "expected ignore_index"),
+    (lambda: ops.nll_loss(X, minigrad.tensor([0, 1]), ignore_index=[1, 2, 3]), ArgumentError, "expected ignore_index"),
+    (lambda: ops.pad(X, [1, 1], value=minigrad.ones(3)), DtypeError, "pad: expected a number as value, got Tensor"),
+    (lambda: ops.tril(X, 2**70), DtypeError, r"tril: expected an integer diagonal of less than 2\*\*48, got 118"),
+    (lambda: ops.dropout(X, 0.5, np.ones(2)), ArgumentError, "dropout: expected training to be True or False"),
+    (lambda: ops.batch_norm(X, X, X, training=np.ones(2)), ArgumentError, "batch_norm: expected training to be True"),
+    (lambda: ops.max_pool2d(IMAGES, 2, ceil_mode=X), ArgumentError, "max_pool2d: expected ceil_mode to be True or"),
+    (lambda: ops.avg_pool2d(IMAGES, 2, count_include_pad=1), ArgumentError, "avg_pool2d: expected count_include_pad"),
+    (lambda: ops.avg_pool2d(IMAGES, 2, 2**70), ArgumentError, r"stride to be an integer >= 1 and < 2\*\*31"),
+    (lambda: ops.adaptive_avg_pool2d(IMAGES, 2**70), ArgumentError, "expected output_size to be an integer"),
+    (lambda: ops.getitem(X, torch_like()), DtypeError, "getitem: expected integers, slices, .* got SimpleNamespace"),
+    (lambda: X.sum(dtype=torch_like()), DtypeError, "dtype: expected one of bool, .*got namespace"),
     (lambda: ops.mse_loss(X, X, np.ones(2)), ArgumentError, "mse_loss: expected reduction to be one of 'mean'"),
     (lambda: ops.layer_norm(X, "3"), DtypeError, "layer_norm: expected integers, got '3'"),
     (lambda: ops.layer_norm(None, 3), DtypeError, "layer_norm: expected tensors, got NoneType"),
@@ -71,6 +89,11 @@ REFUSED = [
     (lambda: minigrad.rand(2, rng="a"), ArgumentError, "rand: expected rng"),
     (lambda: minigrad.randint(2, size=2, rng=1), ArgumentError, "randint: expected rng"),
     (lambda: minigrad.randperm(2, rng=1), ArgumentError, "randperm: expected rng"),
+    (lambda: minigrad.randperm(2**70), ArgumentError, r"randperm: expected n to be an integer in \[0, 2\*\*48\)"),
+    (lambda: minigrad.randint(2**70, size=2), ArgumentError, "randint: expected a range that fits into int64"),
+    (lambda: minigrad.randint(257, size=2, dtype="uint8"), ArgumentError, r"fits into uint8, got \[0, 257\)"),
+    (lambda: minigrad.arange(2**70), ShapeError, r"arange: expected integers of less than 2\*\*48"),
+    (lambda: minigrad.linspace(0, 1, 2**70), ArgumentError, r"linspace: expected steps .* \[0, 2\*\*48\)"),
     (lambda: minigrad.randn_like([1.0]), DtypeError, "randn_like: expected a Tensor, got list"),
     (lambda: minigrad.empty_like(3), DtypeError, "empty_like: expected a Tensor, got int"),
     (lambda: minigrad.zeros(2, device=np.ones(2)), DeviceError, "expected 'cpu' or 'cuda:<index>'"),
