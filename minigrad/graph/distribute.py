@@ -77,6 +77,7 @@ class DistributedState:
         self.ddp = Ddp.wrap(self.replicas, self.devices, collectives=self.group.collectives)
         self.active: dict[int, int] = {}  # samples of each replica that took part in the last forward
         self.alone = False  # whether a forward of the first replica is its own, and not that of all
+        self.apart: set[str] = set()  # paths of sub-graphs that ran by themselves since the last forward of all
         self._watch = Stopwatch([self.group.timer(rank) for rank in range(self.world_size)])
         self._sync = SyncWatch([self.group.timer(rank) for rank in range(self.world_size)])
         self._working: int | None = None  # the replica whose backward is under way
@@ -154,7 +155,10 @@ class DistributedState:
         if recording:
             self._begin_pass(sizes)
         self.active = {rank: sizes[rank] for rank, part in enumerate(parts) if part}
-        outputs = [self._run(rank, parts[rank], size, recording) for rank, size in self.active.items()]
+        try:
+            outputs = [self._run(rank, parts[rank], size, recording) for rank, size in self.active.items()]
+        finally:
+            self.apart.clear()
         if self.world_size == 1:
             return outputs[0]
         return gather("Graph", outputs, list(self.active.values()), self.devices[0])
@@ -261,6 +265,7 @@ class DistributedState:
         """One batch of one device, forward and backward; its part of the mean loss."""
         self._work_on(rank)
         self.alone, self.active = True, {rank: samples}
+        self.apart.clear()
         try:
             self.group.clocks[rank].compute(samples)
             here = map_tensors(lambda x: x.to(self.devices[rank]), batch)

@@ -96,8 +96,24 @@ class Graph(Trainable):
         tags = [node.tag for node in graph.plan.nodes if node.tag is not None]
         if tag not in tags:
             raise ArgumentError(f"{self._who()}.tagged: expected one of the tags {tags}, got {path!r}")
-        state = self.distributed
-        return self.tagged_at(path) if state is None else state.tagged(path)
+        state, at = graph._shared()
+        return self.tagged_at(path) if state is None else state.tagged(at + tag)
+
+    def tagged_values(self) -> dict[str, Any]:
+        """What the last forward computed at every tag of this graph; empty where there was none."""
+        state, at = self._shared()
+        if state is None:
+            return super().tagged_values()
+        parts = [state.replicas[rank].get_submodule(at[:-1]) for rank in state.active or {0: 0}]
+        tags = [part._tagged for part in parts if isinstance(part, Graph)]
+        return {tag: state.tagged(at + tag) for tag in tags[0]} if all(tags) else {}
+
+    def _shared(self) -> tuple[DistributedState | None, str]:
+        """What shared out this graph's last forward among replicas, and what its tags begin with there."""
+        part_of = self._training.part_of
+        if part_of is None or part_of[1] in part_of[0].apart:
+            return self.distributed, ""
+        return part_of[0], f"{part_of[1]}."
 
     # ------------------------------------------------------------------------------------------------------- state
 
@@ -119,7 +135,7 @@ class Graph(Trainable):
             ArgumentError: one that is no Graph, is this one, or has another structure; or the graph trains itself
                 already, on the devices that it has.
         """
-        if self.distributed is not None:
+        if self.distributed is not None or self._training.part_of is not None:
             raise ArgumentError(f"{self._who()}.attach: expected a graph that does not train yet, got one that does")
         self._attach(others)
 
@@ -175,6 +191,8 @@ class Graph(Trainable):
             self._attach(state.replicas[1:])  # type: ignore[arg-type]
             state.sync_params()
             self._adopt(state)
+            for path, part in self.subgraphs().items():
+                part._training.part_of = state, path
         except BaseException:
             state.detach()
             for part, others in before:
@@ -197,6 +215,8 @@ class Graph(Trainable):
         print(f"{self._who()}: {summary(group, config, el_che)}", file=sys.stderr)
 
     def _prepared(self, needs_optimizer: bool = False) -> DistributedState:
+        if self._training.part_of is not None:
+            raise ArgumentError(f"{self._who()}: expected the whole graph to train, got a call of a part of it")
         if self._others and self.distributed is None:
             raise ArgumentError(
                 f"{self._who()}: expected distribute() for training with replicas, got some that were attached: "

@@ -38,6 +38,7 @@ class Training:
     state: DistributedState | None = None
     is_distributed: bool = False
     made: list[Any] = field(default_factory=list)  # what the optimizers in `state` were made from
+    part_of: tuple[DistributedState, str] | None = None  # for a sub-graph: what trains the whole, and its path there
 
 
 class Trainable(PlanModule):
@@ -136,7 +137,9 @@ class Trainable(PlanModule):
             MinigradError: what a node raises, of its own class; the message begins with the node's name.
         """
         values = bind(self._who(), self.input_names, inputs, named)
-        state = self._training.state
+        state, part_of = self._training.state, self._training.part_of
+        if part_of is not None:
+            part_of[0].apart.add(part_of[1])
         if state is None or state.alone:
             if state is not None and 0 not in state.active:
                 raise ArgumentError(
@@ -345,13 +348,6 @@ class Trainable(PlanModule):
         super().zero_grad(set_to_none)
         if self._training.state is not None:
             self._training.state.pending.forget()
-
-    def tagged_values(self) -> dict[str, Any]:
-        """What the last forward computed at every tag of this graph; empty where there was none."""
-        state = self._training.state
-        if state is None or not self._tagged:
-            return super().tagged_values()
-        return {tag: state.tagged(tag) for tag in self._tagged}
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         """A graph that was told nothing about training."""

@@ -29,6 +29,13 @@ def make_graph(seed=0, device=None, dtype=minigrad.float64):
     )
 
 
+def make_nested():
+    """x (N, 3) -> (N, 2), in float32, with the tag "hidden" in the sub-graph "encoder"."""
+    minigrad.manual_seed(0)
+    encoder = FlowBuilder.from_(nn.Linear(3, 4)).tag("hidden").through(nn.Tanh()).label("encoder").build()
+    return FlowBuilder.from_(encoder).through(nn.Linear(4, 2)).build()
+
+
 class Times(nn.Module):
     """x times a mask."""
 

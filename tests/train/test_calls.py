@@ -14,6 +14,7 @@ from tests.train.graphs import (
     loss_fn,
     make_batch,
     make_graph,
+    make_nested,
     replica,
     trained_alone,
     values,
@@ -250,3 +251,20 @@ def test_replicas_are_combined_in_one_place():
     with pytest.raises(ArgumentError, match="expected parameters that nothing reduces yet, got some .* of a graph on"):
         DistributedDataParallel(graph, SoloCommunicator())
     assert len(graph.replicas) == 2
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_part_of_a_graph_does_not_train_by_itself(world_size):
+    graph = make_nested()
+    graph.distribute(graph.replicate, ["cpu"] * world_size)
+    part = graph.subgraph("encoder")
+    part.set_optimizer(SGD)
+    part.set_loss_fn(loss_fn)
+    for call in (part.step, lambda: part.backward_batch(make_batch(3)), lambda: part.optimizers):
+        with pytest.raises(ArgumentError, match="expected the whole graph to train, got a call of a part of it"):
+            call()
+    with pytest.raises(ArgumentError, match="attach: expected a graph that does not train yet"):
+        part.attach(part.replicate("cpu"))
+    twin = copy.deepcopy(part)
+    twin.set_optimizer(SGD)
+    assert len(twin.optimizers) == 1

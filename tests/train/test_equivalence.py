@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import minigrad
 from minigrad.distributed import DdpConfig
+from minigrad.graph.batches import ShardedBatch
 from tests.train.graphs import (
     OPTIMIZERS,
     TOLERANCE,
@@ -14,6 +15,7 @@ from tests.train.graphs import (
     loss_fn,
     make_batch,
     make_graph,
+    make_nested,
     replica,
     trained_alone,
 )
@@ -141,6 +143,39 @@ def test_outputs_and_tags_are_in_the_order_of_the_samples(world_size):
     with minigrad.no_grad():
         named = graph.forward_batch({"mask": batch[1], "x": batch[0], "y": None})
     np.testing.assert_allclose(named.data, alone.forward_batch(batch).data, rtol=1e-14)
+
+
+def test_tags_are_those_of_all_replicas_from_a_sub_graph_too():
+    graph, alone, x = make_nested(), make_nested(), minigrad.randn(3, 3)
+    graph.distribute(graph.replicate, ["cpu", "cpu"])
+    for model in (graph, alone):
+        model(x)
+    encoder, expected = graph.subgraph("encoder"), alone.tagged("encoder.hidden").data
+    for found in (encoder.tagged("hidden"), encoder.tagged_values()["hidden"], graph.tagged("encoder.hidden")):
+        np.testing.assert_allclose(found.data, expected, rtol=1e-6)
+    sum(model.subgraph("encoder").tagged("hidden").sum() for model in (graph, alone)).backward()
+    graph.distributed.all_reduce_gradients()
+    for one in graph.replicas:
+        np.testing.assert_allclose(one.encoder.hidden.weight.grad_array, alone.encoder.hidden.weight.grad_array, 1e-5)
+
+
+def test_tags_of_a_sub_graph_that_ran_by_itself_are_its_own():
+    graph, x = make_nested(), minigrad.randn(4, 3)
+    graph.distribute(graph.replicate, ["cpu", "cpu"])
+    encoder = graph.subgraph("encoder")
+    assert encoder.tagged_values() == {}
+    graph(x)
+    encoder(x[:2])
+    assert len(encoder.tagged("hidden")) == len(graph.tagged("encoder.hidden")) == 2
+    assert len(encoder.tagged_values()["hidden"]) == 2
+    graph(x)
+    assert len(encoder.tagged("hidden")) == len(graph.tagged("encoder.hidden")) == 4
+
+
+def test_tags_where_the_first_device_had_no_samples():
+    graph, (x, mask, _) = distributed(2, "sgd"), make_batch(3)
+    graph.forward_batch(ShardedBatch([None, (x, mask)], [0, 3], graph.devices[0]))
+    assert len(graph.tagged("hidden")) == len(graph.tagged_values()["hidden"]) == 3
 
 
 def test_a_loss_may_use_tags_and_the_gradient_of_an_input_comes_back():
