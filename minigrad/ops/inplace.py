@@ -33,6 +33,8 @@ def _write(who: str, x: Tensor, index: tuple[Any, ...], value: TensorLike) -> Te
         raise DtypeError(f"{who}: expected a value that fits into {x.dtype.name}, got {value.dtype.name}")
     if not getattr(x.data.flags, "writeable", True):
         raise AutogradError(f"{who}: expected memory that may be written, got a read-only view of shape {x.shape}")
+    if who != "setitem" and value.ndim > x.ndim:  # NumPy would drop leading axes of length 1
+        raise ShapeError(f"{who}: expected a value that fits into {x.shape} there, got {value.shape}")
     try:
         x.data[index] = value.data
     except ValueError as error:

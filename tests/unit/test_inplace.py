@@ -68,6 +68,8 @@ def test_augmented_assignment_rebinds_and_is_recorded(symbol):
     "call, kind, message",
     [
         (lambda x: x.copy_(minigrad.ones(3)), ShapeError, r"copy_: .* fits into \(2,\) there, got \(3,\)"),
+        (lambda x: x.copy_(minigrad.ones(1, 2)), ShapeError, r"copy_: .* fits into \(2,\) there, got \(1, 2\)"),
+        (lambda x: x.add_(minigrad.ones(1, 1)), ShapeError, r"add_: .* fits into \(2,\) there, got \(1, 2\)"),
         (lambda x: x.add_(minigrad.ones(2, 2)), ShapeError, r"add_: expected a value that fits into \(2,\) there, got"),
         (lambda x: x.copy_(x.double()), DtypeError, "copy_: .*got float32 and float64"),
         (lambda x: x.int().copy_(x), DtypeError, "copy_: expected a value that fits into int32, got float32"),
