@@ -1,5 +1,7 @@
 """Bitwise mode: fixed shards give the same bits on 1, 2 and 4 ranks; without them they do not."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -258,6 +260,22 @@ def test_wrong_arguments_are_refused():
         ddp.backward_shards(ddp, [minigrad.tensor(1.0)])
     with pytest.raises(ArgumentError, match="loss_fn to return a tensor, got float"):
         ddp.backward_shards(lambda x: 1.0, [minigrad.ones(2, 3)])
+
+
+def test_what_it_would_not_heed_is_refused():
+    """It combines at once, and counts rows or what it is told."""
+
+    def refuses(words, ddp, around):
+        with pytest.raises(ArgumentError, match=words), around:
+            ddp.backward_shards(lambda x: ddp(x).sum(), [minigrad.ones(2, 3, dtype="float64")])
+
+    def body(comm):
+        ddp = DDP(Mlp(1), comm)
+        refuses("expected no no_sync.. around it", ddp, ddp.no_sync())
+        refuses("counts=..... for other counts than rows, got samples.. around it", ddp, ddp.samples(3))
+        refuses("sync='auto'", DDP(Mlp(1), comm, sync="manual"), nullcontext())
+
+    run(body, 2, timeout_s=5.0)
 
 
 def test_other_ranks_hear_of_a_loss_that_raises():

@@ -77,6 +77,10 @@ class ShardedBackward:
             raise ArgumentError(f"{who}: expected no comm hook, which adds up in an order of its own, got one")
         if reducer.in_order:
             raise ArgumentError(f"{who}: expected no SyncBatchNorm, which makes shards depend on each other, got one")
+        if not reducer.syncing:
+            raise ArgumentError(f"{who}: expected no no_sync() around it, and sync='auto', since it combines at once")
+        if reducer.override is not None:
+            raise ArgumentError(f"{who}: expected counts=[...] for other counts than rows, got samples() around it")
         if any(param.grad_array is not None for param in reducer.layout.params):
             raise AutogradError(f"{who}: expected no gradients yet, got some: call zero_grad(set_to_none=True) first")
 

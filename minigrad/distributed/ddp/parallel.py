@@ -268,7 +268,8 @@ class DistributedDataParallel(Module):
         Raises:
             ReplicaMismatchError: on all ranks, where the numbers of shards differ, or are no power of two in all.
             AutogradError: there are gradients already. DtypeError: 16-bit parameters.
-            ArgumentError: a comm hook or SyncBatchNorm, wrong counts, or a shard without tensor.
+            ArgumentError: a comm hook or SyncBatchNorm, sync="manual", `no_sync` or `samples` around it, wrong counts,
+                or a shard without tensor.
 
         Example:
             >>> from minigrad import nn, distributed, randn
