@@ -260,13 +260,14 @@ def default_timeout_s(timeout_s: float | None = None) -> float:
         ArgumentError: it is no positive number.
     """
     text = os.environ.get("MINIGRAD_TIMEOUT_S")
+    name = "MINIGRAD_TIMEOUT_S" if timeout_s is None else "timeout_s"
     given: Any = timeout_s if timeout_s is not None else (text if text is not None else DEFAULT_TIMEOUT_S)
     try:
         seconds = float(given)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"timeout: expected seconds > 0, got {given!r}") from error
+        raise ArgumentError(f"{name}: expected seconds > 0, got {given!r}") from error
     if not (seconds > 0 and math.isfinite(seconds)):
-        raise ArgumentError(f"timeout: expected seconds > 0, got {given!r}")
+        raise ArgumentError(f"{name}: expected seconds > 0, got {given!r}")
     return seconds
 
 
