@@ -33,7 +33,8 @@ class Graph(Trainable):
     of its sub-graph, else its tag, else its class and how many of that class were written before: "linear_2".
 
     Whatever changes the state of a graph (train, eval, freeze, thaw, requires_grad_, zero_grad, load_state_dict,
-    load_checkpoint) changes that of its replicas too; the same holds for a sub-graph.
+    load_checkpoint) changes that of its replicas too; the same holds for a sub-graph. What is done to another module in
+    it, or to a tensor, is done to this replica alone: name such a module by its path, as in `freeze("hidden")`.
 
     Args:
         plan: What reads what.

@@ -223,7 +223,27 @@ def test_frozen_parameters_are_left_alone_and_thawing_is_noticed():
         ddp.all_reduce_gradients()
 
 
+def test_gradients_from_before_parameters_were_frozen_are_combined_too():
+    """An optimizer steps them: left alone, they would pull the replicas apart."""
+    models, ddp = replicas(2)
+    backward(models, data(4, 0), [2, 2])
+    expected = sum(gradients(model)["w1"] for model in models) / 2
+    for model in models:
+        model.w1.requires_grad_(False)
+    ddp.all_reduce_gradients()
+    for model in models:
+        np.testing.assert_allclose(gradients(model)["w1"], expected)
+
+
 # ----------------------------------------------------------------------------------------------------- wrong use
+
+
+def test_replicas_in_different_modes_are_refused():
+    models, ddp = replicas(2, lambda seed: nn.Sequential(Mlp(seed), nn.Dropout(0.5)))
+    backward(models, data(4, 0), [2, 2])
+    models[0][1].eval()
+    with pytest.raises(ReplicaMismatchError, match="got 1 with training=False on rank 0 and True on rank 1"):
+        ddp.all_reduce_gradients()
 
 
 @pytest.mark.parametrize(

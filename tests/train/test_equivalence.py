@@ -18,6 +18,7 @@ from tests.train.graphs import (
     make_nested,
     replica,
     trained_alone,
+    values,
 )
 
 STEPS = 10
@@ -176,6 +177,21 @@ def test_tags_where_the_first_device_had_no_samples():
     graph, (x, mask, _) = distributed(2, "sgd"), make_batch(3)
     graph.forward_batch(ShardedBatch([None, (x, mask)], [0, 3], graph.devices[0]))
     assert len(graph.tagged("hidden")) == len(graph.tagged_values()["hidden"]) == 3
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_freezing_between_two_backwards_is_that_of_one_device(world_size):
+    graph, alone, batch = distributed(world_size, "sgd"), make_graph(), make_batch(2)
+    graph.set_loss_fn(loss_fn)
+    graph.backward_batch(batch)
+    graph.freeze("linear_0")
+    graph.backward_batch(batch)
+    graph.step()
+    (loss_fn(alone, batch) / 2).backward()
+    alone.freeze("linear_0")
+    (loss_fn(alone, batch) / 2).backward()
+    OPTIMIZERS["sgd"](list(alone.parameters())).step()
+    assert_trained(graph, values(alone))
 
 
 def test_a_loss_may_use_tags_and_the_gradient_of_an_input_comes_back():

@@ -147,6 +147,10 @@ class Inventory:
         """The buffers that there are now, in order of registration, each once."""
         return self._buffers if self._is_current() else list(self._module.buffers())
 
+    def modes(self) -> list[bool]:
+        """Whether each module is in training, in the order of `modules()`."""
+        return [module.training for module in self._modules]
+
 
 def _identities(module: Module) -> list[tuple[str, int]]:
     return [(name, id(param)) for name, param in module.named_parameters()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from minigrad.autograd import mark_changed
@@ -210,7 +211,7 @@ class Ddp(DeprecatedSetup):
                 adopt(layout.params[i])
 
     def _used(self, who: str, counts: list[float]) -> set[int]:
-        """The numbers of the trainable parameters that have a gradient."""
+        """The numbers of the parameters that have a gradient."""
         used = set()
         for i in (i for bucket in self.plan.buckets for i in bucket.entries):
             missing = [rank for rank, layout in enumerate(self._layouts) if layout.params[i].grad_array is None]
@@ -228,12 +229,29 @@ class Ddp(DeprecatedSetup):
     # ---------------------------------------------------------------------------------------------- checks
 
     def _check(self) -> None:
-        """Refuse replicas that have changed since they were wrapped; follow requires_grad where all have."""
+        """Refuse replicas that have changed since they were wrapped, or differ; follow requires_grad where all have."""
         for rank, (model, layout, inventory) in enumerate(zip(self.models, self._layouts, self._inventories)):
             inventory.check(f"rank {rank}: Ddp", model)
             layout.check()
-        if any(layout.trainable() != self._trainable for layout in self._layouts):
+        self._check_modes()
+        if any(layout.trainable() != self._trainable for layout in self._layouts) or self._wanted() != self._combined:
             self._set_plan()
+
+    def _check_modes(self) -> None:
+        modes = [inventory.modes() for inventory in self._inventories]
+        for rank, other in enumerate(modes):
+            if other != modes[0] and len(other) == len(modes[0]):
+                at = [mine != theirs for mine, theirs in zip(modes[0], other)].index(True)
+                name = [name for name, _ in self.models[0].named_modules()][at]
+                raise ReplicaMismatchError(
+                    f"Ddp: expected replicas in one mode, got {name or 'the whole'} with training={modes[0][at]} on "
+                    f"rank 0 and {other[at]} on rank {rank}: call train() or eval() on both"
+                )
+
+    def _wanted(self) -> list[bool]:
+        """Which parameters are combined: those trained, and those frozen after a replica had got a gradient."""
+        same = zip(*(layout.params for layout in self._layouts))
+        return [any(param.requires_grad or param.grad_array is not None for param in each) for each in same]
 
     def _set_plan(self) -> None:
         entries = [layout.entries() for layout in self._layouts]
@@ -244,8 +262,9 @@ class Ddp(DeprecatedSetup):
                         f"Ddp: expected replicas that are laid out and trained alike, got {mine} on rank 0 and "
                         f"{theirs} on rank {rank}: give each replica an optimizer of its own, freeze them alike"
                     )
-        self.plan: BucketPlan = plan_buckets(entries[0], *self._caps)
-        self._trainable = self._layouts[0].trainable()
+        self._trainable, self._combined = self._layouts[0].trainable(), self._wanted()
+        combined = [replace(entry, trainable=wanted) for entry, wanted in zip(entries[0], self._combined)]
+        self.plan: BucketPlan = plan_buckets(combined, *self._caps)
 
     def _check_agreement(self) -> None:
         difference = first_difference([describe(model) for model in self.models])
