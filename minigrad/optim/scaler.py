@@ -22,7 +22,7 @@ from minigrad.ops.arguments import as_integer, check_switch
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.options import check_within
+from minigrad.optim.options import check_finished, check_within
 from minigrad.tensor import Tensor
 
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
@@ -123,7 +123,7 @@ class GradScaler:
         """Divide the gradients of an optimizer by the scale, for example to clip them; `step` does it otherwise.
 
         Raises:
-            AutogradError: called a second time since the last update, or after step.
+            AutogradError: called a second time since the last update, or after step; or a gradient is a part of one.
             DtypeError: a gradient of float16, which the scale might not fit into.
         """
         if not self._enabled:
@@ -276,6 +276,8 @@ def _gradients(optimizer: Optimizer) -> dict[Device, list[Array]]:
         due = [param for param in part.params if param.grad_array is not None]
         if not due:
             continue
+        for param in due:
+            check_finished("GradScaler.unscale_", param)
         part.buffer.check()
         if part.buffer.dtype == np.float16:
             raise DtypeError(

@@ -169,6 +169,8 @@ def test_a_part_of_a_gradient_is_neither_clipped_nor_stepped_by():
     for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
         with pytest.raises(AutogradError, match="expected a whole gradient, got a part, that of one of 2 replicas"):
             clip(graph.parameters(), 1.0)
+    with pytest.raises(AutogradError, match=r"GradScaler.unscale_: expected a whole gradient, got a part, that of"):
+        optim.GradScaler(2.0).unscale_(graph.optimizers[0])
     graph.distributed.all_reduce_gradients()
     for one in graph.replicas:
         assert float(optim.clip_grad_norm_(one.parameters(), 1.0).item()) == 200.0
