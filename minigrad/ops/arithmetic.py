@@ -73,18 +73,20 @@ def mul(x: TensorLike, y: TensorLike) -> Tensor:
     """x * y, broadcasting. dx = g·y, dy = g·x."""
     x, y = operands("mul", x, y)
     try:
-        return record(x.data * y.data, _mul_backward, (x, y), (x, y))
+        data = x.data * y.data
     except ValueError as error:
         raise broadcast_error("mul", x, y) from error
+    kept = (x if y.requires_grad else None, y if x.requires_grad else None)  # each for the gradient of the other
+    return record(data, _mul_backward, (x, y), (*kept, x.data.shape, y.data.shape))
 
 
 def _mul_backward(node: Node, grad: Array) -> None:
-    x, y = node.saved
+    x, y, x_shape, y_shape = node.saved
     dx, dy = node.inputs
     if dx is not None:
-        accumulate(dx, unbroadcast(grad * y.data, x.data.shape))
+        accumulate(dx, unbroadcast(grad * y.data, x_shape))
     if dy is not None:
-        accumulate(dy, unbroadcast(grad * x.data, y.data.shape))
+        accumulate(dy, unbroadcast(grad * x.data, y_shape))
 
 
 def div(x: TensorLike, y: TensorLike) -> Tensor:
@@ -93,17 +95,18 @@ def div(x: TensorLike, y: TensorLike) -> Tensor:
     if not is_float(x.data.dtype):
         x, y = promote_to_float("div", x), promote_to_float("div", y)
     try:
-        return record(x.data / y.data, _div_backward, (x, y), (x, y))
+        data = x.data / y.data
     except ValueError as error:
         raise broadcast_error("div", x, y) from error
+    return record(data, _div_backward, (x, y), (x if y.requires_grad else None, y, x.data.shape))
 
 
 def _div_backward(node: Node, grad: Array) -> None:
-    x, y = node.saved
+    x, y, x_shape = node.saved
     dx, dy = node.inputs
     scaled = grad / y.data
     if dx is not None:
-        pass_on(dx, scaled, x.data.shape)
+        pass_on(dx, scaled, x_shape)
     if dy is not None:
         accumulate(dy, unbroadcast(-(scaled * (x.data / y.data)), y.data.shape))
 
@@ -167,6 +170,8 @@ def pow(x: TensorLike, y: TensorLike) -> Tensor:
         if "Integers to negative" in str(error):
             raise DtypeError("pow: expected a float base for a negative power, got integers: use .float()") from error
         raise broadcast_error("pow", x, y) from error
+    if not y.requires_grad:
+        return record(data, _pow_backward, (x, y), (x, y, None))
     return record(data, _pow_backward, (x, y), (x, y, data), saves_output=True)
 
 
