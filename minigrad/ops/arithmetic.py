@@ -170,9 +170,8 @@ def pow(x: TensorLike, y: TensorLike) -> Tensor:
         if "Integers to negative" in str(error):
             raise DtypeError("pow: expected a float base for a negative power, got integers: use .float()") from error
         raise broadcast_error("pow", x, y) from error
-    if not y.requires_grad:
-        return record(data, _pow_backward, (x, y), (x, y, None))
-    return record(data, _pow_backward, (x, y), (x, y, data), saves_output=True)
+    keeps = y.requires_grad  # the power, which only the gradient of the exponent needs
+    return record(data, _pow_backward, (x, y), (x, y, data if keeps else None), saves_output=keeps)
 
 
 def _pow_backward(node: Node, grad: Array) -> None:

@@ -105,12 +105,11 @@ class Board:
 
     def slot_views(self, seq: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """Each rank's array in the slot of a call."""
-        start = _slot_at(seq) + _INLINE_AT
-        return [self._segment.view(r, start, count, dtype) for r in range(self.world_size)]
+        return self._segment.views(_slot_at(seq) + _INLINE_AT, count, dtype)
 
     def staging_views(self, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """Each rank's array in the staging area."""
-        return [self._segment.view(r, _STAGING_AT, count, dtype) for r in range(self.world_size)]
+        return self._segment.views(_STAGING_AT, count, dtype)
 
     # ----------------------------------------------------------------------------------------------- who does what
 

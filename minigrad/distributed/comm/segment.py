@@ -81,6 +81,10 @@ class Segment:
         offset = address - self._start
         return offset if 0 <= offset and offset + nbytes <= self.part_bytes else None
 
+    def views(self, offset: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
+        """Count elements of every rank's part, from an offset in bytes."""
+        return [self.view(rank, offset, count, dtype) for rank in range(self.world_size)]
+
     def view(self, rank: int, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
         """Count elements of a rank's part, from an offset in bytes."""
         return self.parts[rank][offset : offset + count * dtype.itemsize].view(dtype)

@@ -1,10 +1,10 @@
 """Ranks that are processes of one x86-64 host, over memory that they share.
 
-A collective has two steps. Each rank *posts* its part: a header and where its array lies. Once all have posted,
-each rank *executes* its share of the work, for an all-reduce one slice of the elements in the arrays of all ranks,
-in place. It is over when all have executed. Counters in shared memory say how far every rank has come, so posting
-never waits; waiting spins briefly, then sleeps. Arrays from `empty` lie in shared memory already and are never
-copied; small ones travel in the slot of their call; others go in chunks through a staging area.
+A collective has two steps. Each rank *posts* its part: a header, where its array lies, and its weight in a sum. Once
+all have posted, each rank *executes* its share of the work, for an all-reduce one slice of the elements in the arrays
+of all ranks, in place. It is over when all have executed. Counters in shared memory say how far every rank has come,
+so posting never waits; waiting spins briefly, then sleeps. Arrays from `empty` lie in shared memory already and are
+never copied; small ones travel in the slot of their call; others go in chunks through a staging area.
 
 Only the order of stores matters between ranks: data first, then the counter. x86-64 keeps that order.
 """
@@ -135,7 +135,7 @@ class ShmCommunicator:
         """Overwrite array by its reduction over the ranks."""
         check_array("all_reduce", self.rank, array)
         check_reduction("all_reduce", self.rank, array, op)
-        return self._reduce("all_reduce", f"{op.name} {layout}" if layout else op.name, array, op)
+        return self._reduce("all_reduce", f"{op.name} {layout}".strip(), array, op)
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight; each block is weighted when it is summed.
@@ -143,8 +143,8 @@ class ShmCommunicator:
         Other ranks may call `all_reduce` instead, where their elements are weighted already.
         """
         check_array("weighted_all_reduce", self.rank, array)
-        detail = f"{ReduceOp.SUM.name} {layout}" if layout else ReduceOp.SUM.name
-        return self._reduce("all_reduce", detail, array, ReduceOp.SUM, 1.0 if weight is None else float(weight[0]))
+        op, factor = ReduceOp.SUM, 1.0 if weight is None else float(weight[0])
+        return self._reduce("all_reduce", f"{op.name} {layout}".strip(), array, op, factor)
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
@@ -274,8 +274,8 @@ class ShmCommunicator:
         for number, segment in enumerate(self._segments):
             offset = segment.offset_of(address, array.nbytes)
             if offset is not None:
-                views = [segment.view(r, offset, size, dtype) for r in range(self.world_size)]
-                place = self._place((address, size, dtype), f"segment {number} at {offset}", size, lambda: views)
+                views = functools.partial(segment.views, offset, size, dtype)
+                place = self._place((address, size, dtype), f"segment {number} at {offset}", size, views)
                 if len(self._seen) >= _MOST_PLACES:
                     self._seen.clear()
                 self._seen[id(array)] = array, place

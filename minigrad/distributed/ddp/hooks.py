@@ -89,7 +89,11 @@ class GradBucket:
         return self._buffer
 
     def all_reduce(self, comm: Communicator) -> Work:
-        """Overwrite its weighted gradients by their sum over the ranks; before its wait they may hold anything."""
+        """Overwrite its weighted gradients by their sum over the ranks; before its wait they may hold anything.
+
+        Raises:
+            CollectiveMismatchError, CollectiveTimeoutError, RankFailedError: here or in its wait, as `Work.wait`.
+        """
         if self._nonfinite is not None:  # only here is each rank's own weighted gradient seen
             return comm.all_reduce(self.buffer(), layout=self.layout)
         weight, self._weight = self._weight, None
