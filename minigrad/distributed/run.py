@@ -41,6 +41,7 @@ def run(
 
     Raises:
         ArgumentError: fn is no function, or another argument is out of range.
+        RankFailedError: a rank called sys.exit() with a status other than 0; with 0, or none, it has returned None.
         Exception: what the first failing rank raised, with a note that names the rank. The other ranks are stopped
             at their next collective; a rank that does not come to one within the timeout is left running, and
             a second note says so.
@@ -72,12 +73,14 @@ def run_world(
         set_noise_key(comm.rank)
         thread_rank.set(comm)
         try:
-            results[comm.rank] = fn(comm, *args)
+            results[comm.rank] = _call(fn, comm, *args)
         except BaseException as error:
             errors.append((comm.rank, error))
-            world.fail(_failed(comm.rank, error))
+            if not world.inherited:
+                world.fail(_failed(comm.rank, error))
         finally:
-            world.leave(comm.rank, "has returned")
+            if not world.inherited:  # else this is a child of a fork, at the end of its own
+                world.leave(comm.rank, "has returned")
 
     limit = blas_threads if blas_threads is not None else max(1, (os.cpu_count() or 1) // world.world_size)
     with threadpool_limits(limits=limit, user_api="blas"):
@@ -86,6 +89,21 @@ def run_world(
     if errors:
         _raise_first(errors, running)
     return results
+
+
+def _call(fn: Callable[..., T], comm: Communicator, *args: Any) -> T | None:
+    """What a rank returns: None where it ends itself by sys.exit() without a status, or with 0.
+
+    Raises:
+        RankFailedError: it ended itself with another status.
+    """
+    try:
+        return fn(comm, *args)
+    except SystemExit as end:
+        if end.code in (None, 0):
+            return None
+        failure = f"rank {comm.rank}: run: expected the function to return or to raise, got sys.exit({end.code!r})"
+        raise RankFailedError(failure) from end
 
 
 def _failed(rank: int, error: BaseException) -> DistributedError:

@@ -212,6 +212,10 @@ def refused_before_any_rank_is_asked(comm):
         comm.empty(3, "float33")
     with pytest.raises(DtypeError, match="JSON data, got set"):
         comm.all_gather_object({1})
+    with pytest.raises(DtypeError, match=r"JSON keeps as it is, got the key 1 of a dict: make it a string"):
+        comm.all_gather_object({1: [2, 3]})
+    with pytest.raises(DtypeError, match=r"JSON keeps as it is, got the tuple \(2, 3\): make it a list"):
+        comm.all_gather_object([{"1": (2, 3)}])
     comm.barrier()
 
 

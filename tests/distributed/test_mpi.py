@@ -44,6 +44,15 @@ if mode == "killed in the middle":
     large = np.ones(4_000_000)
     while True:
         comm.all_reduce(large).wait()
+if mode == "fork" and last:
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.barrier()
+        except distributed.DistributedError as error:
+            say(str(error))
+        sys.exit(0)  # which must not end MPI
+    os.waitpid(child, 0)
 if mode == "forget":
     comm.all_reduce(np.ones(1_000_000))
     sys.exit(0)
@@ -82,6 +91,12 @@ def test_a_rank_that_raises_ends_the_job_with_its_traceback(job, options):
     code, said = job("raise", *options)
     assert code != 0
     assert "ValueError: boom" in said and "script.py" in said
+
+
+def test_the_end_of_a_child_of_a_fork_does_not_end_mpi(job):
+    code, said = job("fork")
+    assert code == 0, said
+    assert "rank 1: expected the process that made the communicator, got process" in said
 
 
 @pytest.mark.parametrize("mode", ["kill", "killed in the middle"])

@@ -10,13 +10,13 @@ from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
 
 
-def _meet(world_size, keys, timeout_s=5.0, before=None):
+def _meet(world_size, keys, timeout_s=5.0, before=None, address="127.0.0.1"):
     """What each rank got: the gathered bytes, or its error."""
     port, found = free_port(), [None] * world_size
 
     def body(rank):
         try:
-            meeting = Rendezvous(rank, world_size, "127.0.0.1", port, keys[rank], timeout_s)
+            meeting = Rendezvous(rank, world_size, address, port, keys[rank], timeout_s)
             found[rank] = [meeting.all_gather(f"{rank} {i}".encode()) for i in range(2)]
             meeting.close()
         except Exception as error:
@@ -37,6 +37,20 @@ def _meet(world_size, keys, timeout_s=5.0, before=None):
 def test_exchange(world_size):
     expected = [[f"{rank} {i}".encode() for rank in range(world_size)] for i in range(2)]
     assert _meet(world_size, [b"key"] * world_size) == [expected] * world_size
+
+
+@pytest.mark.parametrize("address", ["::1", "[::1]", "localhost"])
+def test_an_address_may_be_a_name_or_of_ipv6(address):
+    assert _meet(2, [b"key"] * 2, address=address) == [[[b"0 0", b"1 0"], [b"0 1", b"1 1"]]] * 2
+
+
+def test_errors_name_a_port_of_ipv6_as_it_is_written():
+    port = free_port("::1")
+    with socket.create_server(("::1", port), family=socket.AF_INET6):
+        with pytest.raises(RankFailedError, match=rf"expected to listen at \[::1\]:{port}, got .* choose another"):
+            Rendezvous(0, 2, "::1", port, b"key", 1.0)
+    with pytest.raises(RankFailedError, match="expected to listen at no such host.invalid:1, got"):
+        Rendezvous(0, 2, "no such host.invalid", 1, b"key", 1.0)
 
 
 def test_another_key_is_turned_away():

@@ -364,12 +364,27 @@ def encode_object(who: str, rank: int, value: Any) -> bytes:
     """Host data as bytes, by JSON.
 
     Raises:
-        DtypeError: it is no JSON data.
+        DtypeError: it is no JSON data, or such that would come back as something else.
     """
+    changed = _changed_by_json(value)
+    if changed:
+        raise DtypeError(f"rank {rank}: {who}: expected data that JSON keeps as it is, got {changed}")
     try:
         return json.dumps(value).encode()
     except (TypeError, ValueError) as error:
         raise DtypeError(f"rank {rank}: {who}: expected JSON data, got {type(value).__name__}: {error}") from error
+
+
+def _changed_by_json(value: Any) -> str:
+    """The first part of a value that would come back as another, and what to write instead; empty where none would."""
+    if isinstance(value, tuple):
+        return f"the tuple {value!r:.60}: make it a list"
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return f"the key {key!r:.60} of a dict: make it a string"
+        return next(filter(None, map(_changed_by_json, value.values())), "")
+    return next(filter(None, map(_changed_by_json, value)), "") if isinstance(value, list) else ""
 
 
 def decode_object(data: bytes) -> Any:

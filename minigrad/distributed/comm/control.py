@@ -19,6 +19,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from minigrad.distributed.comm.base import LAST_CALLS, Header, Peer, doing, incomplete
+from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -72,6 +73,15 @@ class Control:
         self._woken, self._waker = Pipe(duplex=False)
         self._thread = threading.Thread(target=self._serve, name=f"control-{self.rank}", daemon=True)
         self._thread.start()
+        tell_children(self)
+
+    def forked(self) -> None:
+        """See `Inherited`: without the copies of the links here, the others see at once when the parent ends."""
+        self.changed, self._sending, self.failure = threading.Condition(), threading.Lock(), in_a_child()
+        for link in (*self._links.values(), self._woken, self._waker):
+            link.close()
+        self._links.clear()
+        atexit.unregister(self._linger)
 
     # ------------------------------------------------------------------------------------------ for the caller
 

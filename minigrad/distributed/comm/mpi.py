@@ -38,6 +38,7 @@ from minigrad.distributed.comm.base import (
     default_timeout_s,
     encode_object,
 )
+from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.mpi_control import DATA, Control, load_mpi, meet
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -112,6 +113,8 @@ class MpiCommunicator:
         self._queue: queue.SimpleQueue[_MpiWork | None] = queue.SimpleQueue()
         self._scratch = np.empty(0, np.uint8)
         self._thread = threading.Thread(target=self._serve, name=f"mpi-rank-{self.rank}", daemon=True)
+        self._inherited = False
+        tell_children(self)
         self._thread.start()
         atexit.register(self._leave_at_exit)
 
@@ -167,6 +170,7 @@ class MpiCommunicator:
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason; they go on running, see `end_job`."""
+        self._check_process()
         self._fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
         with self._changed:
             self._changed.wait_for(lambda: not self._to_tell, _GRACE_S)
@@ -183,6 +187,7 @@ class MpiCommunicator:
 
         Where all ranks leave at about the same time, MPI's communicator is freed too; else MPI frees it at its end.
         """
+        self._check_process()
         if self._closed:
             return
         self._whole = self._failure is None
@@ -191,6 +196,16 @@ class MpiCommunicator:
         self._thread.join(_GRACE_S)
         if not self._thread.is_alive():
             atexit.unregister(self._leave_at_exit)
+
+    def forked(self) -> None:
+        """See `Inherited`: this process has neither the thread nor, as MPI sees it, a place among the ranks."""
+        self._changed, self._queue = threading.Condition(), queue.SimpleQueue()
+        self._failure, self._inherited = in_a_child(), True
+        atexit.unregister(self._leave_at_exit)
+
+    def _check_process(self) -> None:
+        if self._inherited:
+            self.raise_failure()
 
     def _leave_at_exit(self) -> None:
         """MPI ends only where all ranks end it: a thread that is held inside of it would hold all processes."""

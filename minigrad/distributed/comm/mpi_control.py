@@ -6,8 +6,10 @@ asking the caller, again and again, whether to go on.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
+import os
 import secrets
 import sys
 import time
@@ -45,6 +47,7 @@ def load_mpi(timeout_s: float) -> Any:
     """
     starts = "mpi4py.MPI" not in sys.modules
     if starts:
+        _end_mpi_ourselves()
         faulthandler.dump_traceback_later(timeout_s, exit=True, file=_STDERR)
     try:
         from mpi4py import MPI
@@ -61,6 +64,23 @@ def load_mpi(timeout_s: float) -> Any:
             "leave mpi4py.rc.thread_level as it is"
         )
     return MPI
+
+
+def _end_mpi_ourselves() -> None:
+    """Let MPI be ended by the process that starts it: mpi4py would do so in a child of a fork too, for all ranks."""
+    try:
+        import mpi4py
+    except ImportError:
+        return  # the caller says what is missing
+    mpi4py.rc.finalize = False
+    process = os.getpid()
+
+    def end() -> None:
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and os.getpid() == process and mpi.Is_initialized() and not mpi.Is_finalized():
+            mpi.Finalize()
+
+    atexit.register(end)
 
 
 def meet(mpi: Any, base: Any, timeout_s: float) -> bytes:

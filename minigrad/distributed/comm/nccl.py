@@ -35,6 +35,7 @@ from minigrad.distributed.comm.base import (
     encode_object,
 )
 from minigrad.distributed.comm.control import Control
+from minigrad.distributed.comm.forks import never_end, tell_children
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -123,7 +124,7 @@ class NcclCommunicator:
         self._trouble_s = 0.0  # when NCCL first told of an error
         self._comm: Any = None
         self._ending = threading.Lock()
-        self._closed = False
+        self._closed = self._inherited = False
         self._control = Control(meeting, self.timeout_s, self._watch, self._abort_nccl)
         try:
             self._start(share_devices)
@@ -135,6 +136,7 @@ class NcclCommunicator:
             self._end_nccl(abort=True)
             raise
         atexit.register(self.close)
+        tell_children(self)
 
     # -------------------------------------------------------------------------------------------------- the start
 
@@ -258,13 +260,25 @@ class NcclCommunicator:
         calls = f"{self._seq} calls of hash {self._hash.hexdigest()}, the last {self._last or 'none'}"
         self._agree(f"{calls}, and layout {layout or 'none'}", advice=": debug=True names the first that differs")
 
+    def forked(self) -> None:
+        """See `Inherited`: CUDA does not work here, so NCCL's object is left as it is, for ever."""
+        never_end(self._comm)
+        self._comm, self._inherited = None, True
+        atexit.unregister(self.close)
+
+    def _check_process(self) -> None:
+        if self._inherited:
+            self._control.raise_failure()
+
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
+        self._check_process()
         self._control.fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
         self._control.flush()
 
     def close(self) -> None:
         """Leave the world and destroy what NCCL holds; other ranks are not waited for."""
+        self._check_process()
         if self._closed:
             return
         self._closed = True

@@ -13,6 +13,7 @@ from minigrad.backend.nccl import BYTE, dtype_code, load_nccl, problem_of
 from minigrad.backend.stream import streams_of
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_array, check_reduction, check_root
+from minigrad.distributed.comm.forks import in_a_child, never_end, tell_children
 from minigrad.distributed.comm.nccl import OPERATIONS
 from minigrad.errors import ArgumentError, DeviceError, DistributedError, ShapeError
 
@@ -48,6 +49,7 @@ class NcclDevices:
         self._comms: list[Any] = []
         self._call("initAll", self._init_all)
         atexit.register(self.close)
+        tell_children(self)
 
     def _init_all(self) -> None:
         self._comms = self._nccl.NcclCommunicator.initAll([device.index for device in self.devices])
@@ -79,6 +81,13 @@ class NcclDevices:
         self._grouped(
             "broadcast", arrays, lambda comm, here, stream: comm.broadcast(here, here, nbytes, BYTE, int(root), stream)
         )
+
+    def forked(self) -> None:
+        """See `Inherited`: CUDA does not work here, so what NCCL holds is left as it is, for ever."""
+        self._over = str(in_a_child())
+        never_end(self._comms)
+        self._comms = []
+        atexit.unregister(self.close)
 
     def close(self) -> None:
         """Destroy what NCCL holds; idempotent."""

@@ -27,7 +27,7 @@ class Rendezvous:
 
     Args:
         rank, world_size: This process.
-        address, port: Where rank 0 listens.
+        address, port: Where rank 0 listens: a name, an IPv4 or an IPv6 address, with brackets or without.
         key: The shared secret; not empty.
         timeout_s: How long to wait for the others, in the constructor and in each exchange.
 
@@ -53,13 +53,7 @@ class Rendezvous:
     # ------------------------------------------------------------------------------------------- getting together
 
     def _accept_all(self, address: str, port: int, deadline: float) -> None:
-        try:
-            server = socket.create_server((address, port), backlog=self.world_size)
-        except OSError as error:
-            raise RankFailedError(
-                f"rank 0: rendezvous: expected to listen at {address}:{port}, got {error}: choose another MASTER_PORT"
-            ) from error
-        with server:
+        with _listen(address, port, self.world_size) as server:
             while len(self._peers) < self.world_size - 1:
                 self._accept(server, deadline)
 
@@ -104,17 +98,17 @@ class Rendezvous:
     def _connect(self, address: str, port: int, deadline: float) -> socket.socket:
         while True:
             try:
-                raw = socket.create_connection((address, port), timeout=max(0.01, deadline - time.monotonic()))
+                raw = socket.create_connection((_bare(address), port), timeout=max(0.01, deadline - time.monotonic()))
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise CollectiveTimeoutError(
-                        f"rank {self.rank}: rendezvous: expected rank 0 at {address}:{port} within "
+                        f"rank {self.rank}: rendezvous: expected rank 0 at {_place(address, port)} within "
                         f"{self.timeout_s:g} s, got {error!r}"
                     ) from error
                 time.sleep(_RETRY_S)
         try:
-            self._greet(raw, f"rank 0 at {address}:{port}", deadline)
+            self._greet(raw, f"rank 0 at {_place(address, port)}", deadline)
         except BaseException:
             raw.close()
             raise
@@ -194,6 +188,36 @@ class Rendezvous:
         self._peers.clear()
 
 
+def _listen(address: str, port: int, backlog: int) -> socket.socket:
+    """A server at the first of the addresses of a name, IPv4 or IPv6, that this machine has.
+
+    Raises:
+        RankFailedError: it has none of them, or the port is taken.
+    """
+    problem: OSError | None = None
+    try:
+        for family, _, _, _, place in socket.getaddrinfo(_bare(address), port, type=socket.SOCK_STREAM):
+            try:
+                return socket.create_server(place, family=family, backlog=backlog)
+            except OSError as error:
+                problem = problem or error
+    except OSError as error:  # nobody knows the name
+        problem = error
+    raise RankFailedError(
+        f"rank 0: rendezvous: expected to listen at {_place(address, port)}, got {problem}: choose another MASTER_PORT"
+    ) from problem
+
+
+def _bare(address: str) -> str:
+    """An address without the brackets that IPv6 has where a port follows."""
+    return address.removeprefix("[").removesuffix("]")
+
+
+def _place(address: str, port: int) -> str:
+    bare = _bare(address)
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
 def _read(raw: socket.socket, count: int, deadline: float) -> bytes:
     """So many bytes, however few come at a time.
 
@@ -219,6 +243,6 @@ def _send_small_messages_at_once(raw: socket.socket) -> None:
 
 def free_port(address: str = "127.0.0.1") -> int:
     """A port that was free a moment ago."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import secrets
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.comm.forks import tell_children
 from minigrad.errors import DistributedError
 
 _FOLDER = "/dev/shm"
+_MAP_FIXED = 0x10  # of Linux; the module mmap has no name for it
 
 
 class Segment:
@@ -56,6 +59,13 @@ class Segment:
         whole: Array = np.frombuffer(self._map, np.uint8)
         self.parts: list[Array] = [whole[r * self.part_bytes : (r + 1) * self.part_bytes] for r in range(world_size)]
         self._start = self.parts[rank].ctypes.data
+        tell_children(self)
+
+    def forked(self) -> None:
+        """See `Inherited`: a copy of this rank's part, and zeros for the others', take the place of what is shared."""
+        own, start = self.parts[self.rank].copy(), self.parts[0].ctypes.data
+        _map_private(start, self.world_size * self.part_bytes)
+        self.parts[self.rank][...] = own
 
     def _create(self) -> tuple[str, mmap.mmap]:
         path = f"{_FOLDER}/minigrad-{os.getpid()}-{secrets.token_hex(8)}"
@@ -88,3 +98,13 @@ class Segment:
     def view(self, rank: int, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
         """Count elements of a rank's part, from an offset in bytes."""
         return self.parts[rank][offset : offset + count * dtype.itemsize].view(dtype)
+
+
+def _map_private(address: int, nbytes: int) -> None:
+    """Put zeros that no other process sees in the place of mapped memory."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    if libc.mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
+        raise OSError(ctypes.get_errno(), "a child of a fork could not leave shared memory")

@@ -42,6 +42,7 @@ from minigrad.distributed.comm.base import (
     encode_object,
 )
 from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
+from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.place import Place, chunks
 from minigrad.distributed.comm.segment import Segment
 from minigrad.errors import DistributedError, RankFailedError
@@ -121,6 +122,8 @@ class ShmCommunicator:
         self._seen: dict[int, tuple[Array, Place]] = {}  # by id, since to ask for an address takes long
         self._nowhere = Place("", 0, [np.empty(0)], 0)
         self._failure: DistributedError | None = None
+        self._inherited = False
+        tell_children(self)
 
     # ------------------------------------------------------------------------------------------------ collectives
 
@@ -210,17 +213,27 @@ class ShmCommunicator:
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
+        self._check_process()
         if self._failure is None:
             self._failure = RankFailedError(f"rank {self.rank} aborted: {reason}")
             self.board.tell_failure(self._failure)
 
     def close(self) -> None:
         """Leave the world: ranks that still wait for this one raise. Memory lasts as long as arrays on it do."""
+        self._check_process()
         if self._failure is None:
             self._failure = RankFailedError("the communicator was closed")
         self.board.leave()
         for held in (self._queue, self._calls, self._places, self._seen):
             held.clear()
+
+    def forked(self) -> None:
+        """See `Inherited`."""
+        self._failure, self._inherited = in_a_child(), True
+
+    def _check_process(self) -> None:
+        if self._inherited:
+            self._raise_failure()
 
     # ------------------------------------------------------------------------------------------------------ places
 

@@ -34,6 +34,7 @@ from minigrad.distributed.comm.base import (
     encode_object,
     incomplete,
 )
+from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -62,6 +63,9 @@ class ThreadWorld:
         world_size: Number of ranks, >= 1.
         timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
+    Attributes:
+        inherited: Whether this process is a child of the one that made it, by a fork.
+
     Example:
         >>> world = ThreadWorld(2)
         >>> [comm.rank for comm in world.communicators()]
@@ -77,12 +81,29 @@ class ThreadWorld:
         self._failure: DistributedError | None = None
         self._last = [deque[Header](maxlen=LAST_CALLS) for _ in range(self.world_size)]  # the latest first
         self._left: dict[int, str] = {}
+        self.inherited = False
+        tell_children(self)
 
     def communicators(self, devices: list[Device] | None = None) -> list[ThreadCommunicator]:
         """One communicator a rank; devices are CPUs by default."""
         return [
             ThreadCommunicator(self, rank, devices[rank] if devices else CPU) for rank in range(self.world_size)
         ]
+
+    def forked(self) -> None:
+        """See `Inherited`: the threads of the other ranks are not in this process."""
+        self._changed = threading.Condition()  # one of them may have held the old one
+        self._failure = in_a_child()
+        self.inherited = True
+
+    def check_process(self, rank: int) -> None:
+        """Refuse a child of a fork, also where no call is made.
+
+        Raises:
+            DistributedError: this process is one.
+        """
+        if self.inherited:
+            self._raise_failure(rank)
 
     # ------------------------------------------------------------------------------------------------- calls
 
@@ -260,10 +281,12 @@ class ThreadCommunicator:
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
+        self.world.check_process(self.rank)
         self.world.fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
 
     def close(self) -> None:
         """Leave the world: ranks that still wait for this one raise."""
+        self.world.check_process(self.rank)
         self.world.leave(self.rank, "closed its communicator")
 
     def _array_call(self, kind: str, detail: str, array: Array, payload: Any, combine: Combine) -> _ThreadWork:

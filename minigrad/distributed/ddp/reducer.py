@@ -18,6 +18,7 @@ from typing import Any
 from minigrad.autograd import Reached, next_number
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, check_headers
+from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.engine import Engine, engine_of
 from minigrad.distributed.ddp.finite import NonFiniteFlags
@@ -26,7 +27,7 @@ from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, 
 from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
+from minigrad.errors import ArgumentError, AutogradError, DistributedError, UnreducedGradientError
 
 
 _MOST_FORWARDS = 65536  # remembered at once: those that no backward has reached, evaluations say, never go else
@@ -97,11 +98,17 @@ class Reducer:
         self._samples = self._samples_before = 0.0
         self._combined = self._deferred = False
         self._pass: Pass | None = None
+        self._inherited: DistributedError | None = None
+        tell_children(self)
 
     @property
     def reduces(self) -> bool:
         """Gradients are combined here, and nowhere else."""
         return True
+
+    def forked(self) -> None:
+        """See `Inherited`: what is added up here would be no rank's gradients."""
+        self._inherited = in_a_child() if self.comm.world_size > 1 else None
 
     def detach(self) -> None:
         """Stop listening: backward is local again."""
@@ -173,6 +180,8 @@ class Reducer:
 
     def begin(self, leaves: Reached) -> None:
         """Backward starts: check what it will reach, and launch the sum of the samples."""
+        if self._inherited is not None:
+            raise type(self._inherited)(f"rank {self.comm.rank}: backward: {self._inherited}")
         samples = self._samples_behind(leaves.numbers)
         if not samples:
             self._check_counted()

@@ -1,0 +1,90 @@
+"""A child of a fork refuses every use of the communicator that it inherited, and disturbs nobody by its end."""
+
+import os
+import traceback
+import warnings
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import nn
+from minigrad.distributed import DDP
+from minigrad.errors import DistributedError
+from tests.distributed.worlds import run_ranks
+
+
+def in_a_fork(child):
+    """Call a function in a child of this process; whether it returned."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which hold nothing that the child needs
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            child()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def without_sync(ddp, x):
+    with ddp.no_sync():
+        ddp(x).sum().backward()
+
+
+def uses(comm, ddp, x, work):
+    return [
+        lambda: comm.all_reduce(np.ones(1)).wait(),
+        lambda: comm.broadcast(np.ones(10_000)).wait(),
+        lambda: comm.all_gather_object(1),
+        comm.barrier,
+        work.wait,
+        lambda: ddp(x).sum().backward(),
+        lambda: without_sync(ddp, x),
+        lambda: ddp.module(x).sum().backward(),
+        ddp.flush,
+        lambda: comm.abort("for no reason"),
+        comm.close,
+    ]
+
+
+def child(comm, ddp, x, work):
+    for use in uses(comm, ddp, x, work):
+        with pytest.raises(DistributedError, match=f"rank {comm.rank}.*expected the process that made the comm"):
+            use()
+    with minigrad.no_grad():
+        assert ddp(x).shape == (2, 1)
+    assert set(ddp.state_dict()) == {"weight", "bias"}
+    ddp.module.weight.grad.fill_(7.0)  # in shared memory, the other ranks would add it up
+    ddp.unwrap()
+    ddp.module(x).sum().backward()
+
+
+@pytest.mark.parametrize("kind", ["threads", "shm", "nccl"])
+def test_a_child_is_refused_and_the_parents_go_on(kind):
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 1), comm)
+        x = minigrad.ones(2, 3) * (comm.rank + 1)
+        ddp(x).sum().backward()
+        ddp.zero_grad(set_to_none=False)
+        late = comm.all_reduce(np.ones(3)) if comm.rank == 1 else None
+        good = in_a_fork(lambda: child(comm, ddp, x * 100.0, late)) if comm.rank == 1 else True
+        late = late or comm.all_reduce(np.ones(3))
+        late.wait()
+        comm.barrier()
+        ddp(x).sum().backward()
+        return good, ddp.module.weight.grad.tolist()
+
+    assert run_ranks(kind, body, 2) == [(True, [[3.0, 3.0, 3.0]])] * 2
+
+
+def test_a_child_of_a_world_of_one_may_train():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 1), comm)
+        assert in_a_fork(lambda: ddp(minigrad.ones(2, 3)).sum().backward())
+
+    run_ranks("solo", body, 1)
