@@ -140,7 +140,7 @@ def test_the_first_report_sets_speeds_only(sync_ms):
 def test_the_limit_on_changes_is_in_the_arithmetic():
     el_che, counts, _ = ElChe.start(2, CadenceConfig(max_batch_diff=3)).report_timing([5000.0, 1000.0], [10, 10], 300.0)
     assert counts == (10, 50)
-    assert el_che.report_timing([5000.0, 25_000.0], [10, 50], 2000.0)[1] == (10, 47)
+    assert el_che.report_timing([5000.0, 25_000.0], [10, 50], 500.0)[1] == (10, 47)
 
 
 def test_growth_is_held_before_it_happens():

@@ -4,10 +4,13 @@ Over a slow link a reduction a step costs more than the step. So every rank runs
 `anchor` of them and each other so many that all are done at one time; then the gradients are combined once, weighted by
 samples. (The march goes at the pace of the slowest: hence the name, and the word anchor.)
 
-The anchor follows the overhead, reduction over computing: too much, and it grows in proportion, which brings the
-overhead to the target where a reduction costs the same each time; less than half, and it shrinks by one. It and the
-speeds move the counts only when they are a tenth away from those in use, so counts are steady, and agree with the
-anchor whenever they change.
+The anchor is what brings the overhead, reduction over computing, to its target: reduction / (target · batch), rounded
+up, from the medians of the last five reductions and of each rank's last five times of a batch. So one that hiccups is
+outvoted, and forgotten; a median of overheads would remember anchors that are gone. At most it doubles in a report.
+
+What is in use moves to what is wanted when a count is a tenth off, or has been off to one side in five reports
+running. So counts are steady under jitter, arrive where readings are steady, and agree with the anchor whenever they
+change.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from minigrad.ops.arguments import as_integer
 DEFAULT_ANCHOR, DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET = 10, 200, 0.10
 OVERHEAD_TARGETS = (0.01, 0.5)  # least and most
 
-_LEAST_PULL, _MOST_PULL = 0.1, 0.8  # of a new reading on the average; as much as it is off, between these
+_WINDOW = 5  # readings to take the median of; reports in which a count is off to one side before it moves
 _DEAD_ZONE = 0.1
-_LOW_OVERHEAD = 0.5  # of the target
+_MOST_GROWTH = 2  # times the anchor, in one report
 _FASTEST = 1000.0  # times as fast as the slowest rank: faster ranks get no more batches than that
 
 
@@ -91,10 +94,11 @@ class ElChe:
     Attributes:
         anchor: Batches of the slowest rank.
         batch_counts: Batches of each rank until the next reduction.
-        ms_per_batch: Average of each rank; None where it was never measured.
+        recent_ms: The last milliseconds a batch of each rank, at most five, the newest last.
+        recent_sync_ms: The last milliseconds of a reduction, at most five; that of the first report is none of them.
         min_anchor: The anchor never shrinks below it.
-        wanted_anchor: Where the overhead asks the anchor to be; the anchor follows out of the dead zone.
-        wanted_counts: Where the speeds ask the counts to be; the counts follow by max_batch_diff a report.
+        wanted_counts: Counts that agree with the anchor; those in use follow them by max_batch_diff a report.
+        leaning: For each rank, in how many reports running more (> 0) or fewer (< 0) batches than these were asked for.
 
     Example:
         >>> el_che = ElChe.start(2)
@@ -108,10 +112,11 @@ class ElChe:
     config: CadenceConfig
     anchor: int
     batch_counts: tuple[int, ...]
-    ms_per_batch: tuple[float | None, ...]
+    recent_ms: tuple[tuple[float, ...], ...]
+    recent_sync_ms: tuple[float, ...]
     min_anchor: int
-    wanted_anchor: int
     wanted_counts: tuple[int, ...]
+    leaning: tuple[int, ...]
 
     @staticmethod
     def start(world_size: int, config: CadenceConfig | None = None) -> ElChe:
@@ -126,8 +131,7 @@ class ElChe:
         if config.speed_hint is not None:
             speeds = relative_speeds(world_size, config.speed_hint)
             counts = tuple(_count(config.anchor, speed / min(speeds)) for speed in speeds)
-        unknown = (None,) * world_size
-        return ElChe(config, config.anchor, counts, unknown, config.floor, config.anchor, counts)
+        return ElChe(config, config.anchor, counts, ((),) * world_size, (), config.floor, counts, (0,) * world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as plain data, for JSON; `from_state_dict` takes it."""
@@ -142,8 +146,9 @@ class ElChe:
         """
         with reading_state("ElChe"):
             config = config_from(CadenceConfig, state["config"])
-            lists = {name: tuple(state[name]) for name in ("batch_counts", "ms_per_batch", "wanted_counts")}
-            return ElChe(**{**state, **lists, "config": config})
+            names = ("batch_counts", "recent_sync_ms", "wanted_counts", "leaning")
+            lists = {name: tuple(state[name]) for name in names}
+            return ElChe(**{**state, **lists, "recent_ms": tuple(map(tuple, state["recent_ms"])), "config": config})
 
     @property
     def world_size(self) -> int:
@@ -156,9 +161,14 @@ class ElChe:
         return sum(self.batch_counts)
 
     @property
+    def ms_per_batch(self) -> tuple[float | None, ...]:
+        """Milliseconds a batch of each rank, the median of its last five; None where it was never measured."""
+        return tuple(statistics.median(recent) if recent else None for recent in self.recent_ms)
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether any rank was measured."""
-        return any(ms is not None for ms in self.ms_per_batch)
+        return any(self.recent_ms)
 
     @property
     def has_speed_hint(self) -> bool:
@@ -168,8 +178,7 @@ class ElChe:
     @property
     def anchor_wall_ms(self) -> float:
         """Milliseconds of computing between two reductions, as expected; 0 before the first report."""
-        known = [ms for ms in self.ms_per_batch if ms is not None]
-        return self.anchor * max(known) if known else 0.0
+        return self.anchor * self._slowest_ms
 
     def batches(self, rank: int) -> int:
         """Batches of one rank until the next reduction."""
@@ -204,20 +213,15 @@ class ElChe:
             for count in self._each("batch_counts", batch_counts)
         ]
         sync = check_number("report_timing", "sync_ms", sync_ms)
-        speeds = tuple(
-            _average(old, wall / count) if count and wall / count else old
-            for old, wall, count in zip(self.ms_per_batch, walls, counts)
-        )
-        seen = replace(self, ms_per_batch=speeds)
-        rounds = zip(walls, self.batch_counts, counts)  # as if all had run what was planned: an epoch may end before
-        whole_ms = max((wall * (planned / count) for wall, planned, count in rounds if count), default=0.0)
-        if not whole_ms:
-            return seen, seen.batch_counts, "no rank was measured, so the counts stay"
+        readings = [wall / count if count else 0.0 for wall, count in zip(walls, counts)]
+        if not any(readings):
+            return self, self.batch_counts, "no rank was measured, so the counts stay"
+        recent = tuple(_recent(old, new) if new else old for old, new in zip(self.recent_ms, readings))
+        seen = replace(self, recent_ms=recent)
         if not self.is_calibrated:
-            wanted, anchor, reason = self.anchor, self.anchor, f"first report, the anchor stays {self.anchor}"
-        else:
-            wanted, anchor, reason = self._next_anchor(sync / whole_ms, allow_growth)
-        return replace(seen, wanted_anchor=wanted)._with_anchor(anchor, reason, not self.is_calibrated)
+            return seen._calibrate()
+        seen = replace(seen, recent_sync_ms=_recent(self.recent_sync_ms, sync))
+        return seen._move(*seen._wanted_anchor(allow_growth))
 
     def nudge_anchor_down(self, factor: float) -> tuple[ElChe, tuple[int, ...], str]:
         """Reduce more often, now: the anchor times factor, rounded up, and the floor with it.
@@ -231,8 +235,8 @@ class ElChe:
         if not 0.0 < check_number("nudge_anchor_down", "factor", factor) <= 1.0:
             raise ArgumentError(f"nudge_anchor_down: expected a factor in (0, 1], got {factor!r}")
         anchor = max(1, math.ceil(self.anchor * factor))
-        lowered = replace(self, min_anchor=min(self.min_anchor, anchor), wanted_anchor=anchor)
-        return lowered._with_anchor(anchor, f"nudged by {factor:g}: anchor {self.anchor} -> {anchor}", False)
+        lowered = replace(self, min_anchor=min(self.min_anchor, anchor))
+        return lowered._move(anchor, f"nudged by {factor:g}", at_once=True)
 
     def _each(self, what: str, values: Sequence[float]) -> Sequence[float]:
         if len(values) != self.world_size:
@@ -241,46 +245,52 @@ class ElChe:
             )
         return values
 
-    def _next_anchor(self, overhead: float, allow_growth: bool) -> tuple[int, int, str]:
-        """Where the anchor should be, where it will be, and why."""
-        target, said = self.config.overhead_target, f"overhead {overhead:.3g}"
-        wanted = self.wanted_anchor
-        if overhead > target:
-            grown = math.ceil(min(self.anchor * overhead / target, self.config.max_anchor))
-            if not allow_growth and grown > self.anchor:
-                return self.anchor, self.anchor, f"{said} is over {target:g}, but growth is held: anchor {self.anchor}"
-            wanted, said = grown, f"{said} is over {target:g}"
-        elif overhead < _LOW_OVERHEAD * target:
-            wanted, said = max(self.min_anchor, wanted - 1), f"{said} is under half of {target:g}"
-        else:
-            said = f"{said} is near {target:g}"
-        if not _is_far(wanted, self.anchor):
-            return wanted, self.anchor, f"{said}: anchor {self.anchor} stays"
-        return wanted, wanted, f"{said}: anchor {self.anchor} -> {wanted}"
+    def _wanted_anchor(self, allow_growth: bool) -> tuple[int, str]:
+        """The anchor that brings the overhead to its target, as near as it may come in one report; and why."""
+        target, now = self.config.overhead_target, self.anchor
+        sync_ms, batch_ms = statistics.median(self.recent_sync_ms), self._slowest_ms
+        exact = math.ceil(min(sync_ms / (target * batch_ms or math.ulp(0.0)), self.config.max_anchor))
+        side = "near" if not _is_far(exact, now) else "over" if exact > now else "under"
+        said = f"overhead {sync_ms / (now * batch_ms):.3g} is {side} {target:g}"
+        wanted = min(max(self.min_anchor, exact), _MOST_GROWTH * now)
+        return (now, f"{said}, but growth is held") if wanted > now and not allow_growth else (wanted, said)
 
-    def _with_anchor(self, anchor: int, reason: str, is_first: bool) -> tuple[ElChe, tuple[int, ...], str]:
-        """The counts for an anchor; they stay where neither it nor a speed has moved far."""
-        targets = self._targets(anchor)
-        moved = is_first or anchor != self.anchor
-        if moved or any(_is_far(new, old) for new, old in zip(targets, self.wanted_counts)):
-            why = "speeds are known" if is_first else "the anchor moved" if moved else "a speed moved"
-            wanted = targets
-        else:
-            why, wanted = "under way", self.wanted_counts
-        limit = None if is_first else self.config.max_batch_diff
-        counts = tuple(_towards(now, new, limit) for now, new in zip(self.batch_counts, wanted))
+    def _calibrate(self) -> tuple[ElChe, tuple[int, ...], str]:
+        """The first counts that know speeds: there at once, whatever max_batch_diff is."""
+        targets = self._targets(self.anchor)
+        known = replace(self, batch_counts=targets, wanted_counts=targets)
+        return known, targets, self._say(f"first report, the anchor stays {self.anchor}", targets, "speeds are known")
+
+    def _move(self, wanted: int, said: str, *, at_once: bool = False) -> tuple[ElChe, tuple[int, ...], str]:
+        """Anchor and counts for the wanted anchor; they stay where no count is far off, or has been off for long."""
+        targets, now = self._targets(wanted), self.wanted_counts
+        leaning = tuple(_lean(reports, new - old) for reports, new, old in zip(self.leaning, targets, now))
+        lasts = any(abs(reports) >= _WINDOW for reports in leaning)
+        anchor, why = wanted, "the anchor moved" if wanted != self.anchor else "a speed moved"
+        if not (at_once or lasts or any(map(_is_far, targets, now))):
+            anchor, targets, why = self.anchor, now, "under way"
+        counts = tuple(_towards(n, new, self.config.max_batch_diff) for n, new in zip(self.batch_counts, targets))
+        said += f": anchor {self.anchor} -> {anchor}" if anchor != self.anchor else f": anchor {anchor} stays"
+        moved = replace(self, anchor=anchor, batch_counts=counts, wanted_counts=targets, leaning=leaning)
+        return moved, counts, self._say(said, counts, why)
+
+    def _say(self, said: str, counts: tuple[int, ...], why: str) -> str:
         changed = counts != self.batch_counts
-        reason += f"; counts {self.batch_counts} -> {counts}: {why}" if changed else f"; counts {counts} stay"
-        return replace(self, anchor=anchor, batch_counts=counts, wanted_counts=wanted), counts, reason
+        return f"{said}; counts {self.batch_counts} -> {counts}: {why}" if changed else f"{said}; counts {counts} stay"
+
+    @property
+    def _slowest_ms(self) -> float:
+        return max((ms for ms in self.ms_per_batch if ms is not None), default=0.0)
 
     def _targets(self, anchor: int) -> tuple[int, ...]:
         """Counts with which all ranks are done when the slowest is; a rank not measured takes the median."""
-        known = [ms for ms in self.ms_per_batch if ms is not None]
+        speeds = self.ms_per_batch
+        known = [ms for ms in speeds if ms is not None]
         if not known:
             base = self.wanted_counts
             return tuple(_count(anchor, count / min(base)) for count in base)
         slowest, middle = max(known), statistics.median(known)
-        return tuple(_count(anchor, slowest / (middle if ms is None else ms)) for ms in self.ms_per_batch)
+        return tuple(_count(anchor, slowest / (middle if ms is None else ms)) for ms in speeds)
 
 
 def clamp_total(batch_counts: Sequence[int], limit: int) -> tuple[int, ...]:
@@ -303,12 +313,15 @@ def clamp_total(batch_counts: Sequence[int], limit: int) -> tuple[int, ...]:
     return tuple(largest_remainder(limit, [count / total for count in counts]))
 
 
-def _average(old: float | None, new: float) -> float:
-    """The average after a reading: the further off it is, the more it counts."""
-    if old is None:
-        return new
-    pull = min(_MOST_PULL, max(_LEAST_PULL, abs(new - old) / old))
-    return pull * new + (1.0 - pull) * old
+def _recent(old: tuple[float, ...], new: float) -> tuple[float, ...]:
+    return (*old, new)[-_WINDOW:]
+
+
+def _lean(reports: int, change: int) -> int:
+    """Reports running in which a count was to change in this direction, as a signed number; 0 where it was not."""
+    if not change:
+        return 0
+    return max(reports, 0) + 1 if change > 0 else min(reports, 0) - 1
 
 
 def _count(anchor: int, speed: float) -> int:
