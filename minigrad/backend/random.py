@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -130,18 +130,35 @@ def _plain(generator: np.random.Generator) -> dict[str, Any]:
     return {**state, "state": words, "buffer": state["buffer"].tolist()}
 
 
-def set_rng_state(state: dict[str, Any]) -> None:
+def set_rng_state(state: dict[str, Any], noise_key: Literal["own", "theirs"] = "own") -> None:
     """Put all streams back to what `get_rng_state` returned.
 
+    A rank's own state restores exactly. The state of another rank brings the seed, the init stream, the shards' streams
+    and how far the noise stream had come; the numbers of the noise stream stay this rank's own.
+
+    Args:
+        noise_key: "theirs" takes the other rank's noise along, to replay what it drew.
+
     Raises:
-        ArgumentError: it is something else.
+        ArgumentError: the state is something else, or another noise_key.
     """
+    if noise_key not in ("own", "theirs"):
+        raise ArgumentError(f"set_rng_state: expected noise_key 'own' or 'theirs', got {noise_key!r}")
+    own = _current().noise_key
     try:
-        streams = Streams(state["seed"], state["noise_key"])
+        moves = state["noise_key"] != own and noise_key == "own"
+        streams = Streams(state["seed"], own if moves else state["noise_key"])
         streams.init.bit_generator.state = state["init"]
-        streams.noise.bit_generator.state = state["noise"]
+        streams.noise.bit_generator.state = _moved(streams.noise, state["noise"]) if moves else state["noise"]
         for shard, held in state["shards"].items():
             streams.of_shard(int(shard)).bit_generator.state = held
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ArgumentError(f"set_rng_state: expected what get_rng_state returned, got {state!r:.200}") from error
     _streams.set(streams)
+
+
+def _moved(generator: np.random.Generator, theirs: dict[str, Any]) -> dict[str, Any]:
+    """The state of a generator that is as far as another; the few numbers which that one drew ahead are left out."""
+    mine: Any = generator.bit_generator.state
+    words = {**mine["state"], "counter": theirs["state"]["counter"]}
+    return {**mine, "state": words}

@@ -112,6 +112,40 @@ def test_state_round_trip():
 
 
 @isolated
+def test_the_state_of_another_rank_leaves_each_rank_its_noise():
+    """As far as that rank had come, but with numbers that no rank has drawn; its replay has to be asked for."""
+    manual_seed(11)
+    early = {tuple(draws()[1])}
+    noise_generator().integers(0, 9, dtype=np.uint32)
+    state = json.loads(json.dumps(get_rng_state()))
+    init, noise = draws()
+    found = set()
+    for rank in range(3):
+        manual_seed(5)
+        set_noise_key(rank)
+        early.add(tuple(draws()[1]))
+        set_rng_state(state)
+        assert get_rng_state()["noise_key"] == rank
+        assert init_generator().random(len(init)).tolist() == init
+        found.add(tuple(noise_generator().random(len(noise)).tolist()))
+    assert len(found) == 3 and tuple(noise) in found and not found & early
+    set_rng_state(state, noise_key="theirs")
+    assert draws() == (init, noise) and get_rng_state()["noise_key"] == 0
+    with pytest.raises(ArgumentError, match="set_rng_state: expected noise_key 'own' or 'theirs', got 3"):
+        set_rng_state(state, noise_key=3)
+
+
+@isolated
+def test_a_state_taken_within_a_shard_restores_exactly_there():
+    manual_seed(11)
+    with shard_noise(2):
+        state = get_rng_state()
+        first = draws()
+        set_rng_state(state)
+        assert draws() == first
+
+
+@isolated
 def test_unseeded_contexts_differ():
     empty = contextvars.Context()
     assert empty.run(draws) != contextvars.Context().run(draws)
