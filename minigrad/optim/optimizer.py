@@ -24,8 +24,8 @@ from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter
 from minigrad.ops.arguments import check_switch
 from minigrad.optim.attempts import Attempts, Controls
-from minigrad.optim.options import check_finished
-from minigrad.optim.state import MASTER, load_optimizer_state, optimizer_state
+from minigrad.optim.options import check_finished, check_within
+from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
@@ -246,7 +246,8 @@ class Optimizer:
         """A group with all its options, checked; its parameters are added to those seen."""
         if not isinstance(group, dict) or "params" not in group:
             raise ArgumentError(f'{self.name}: expected a group to be a dict with "params", got {group!r}')
-        unknown = sorted(str(key) for key in group if key != "params" and key not in self.defaults)
+        known = {"params", INITIAL_LR, *self.defaults}
+        unknown = sorted(str(key) for key in group if key not in known)
         if unknown:
             raise ArgumentError(f"{self.name}: expected options {', '.join(self.defaults)}, got {', '.join(unknown)}")
         params = _as_list(self.name, group["params"])
@@ -259,6 +260,8 @@ class Optimizer:
             seen.add(id(param))
         complete = {**self.defaults, **group, "params": params}
         self.check(complete)
+        if INITIAL_LR in complete:
+            check_within(self.name, INITIAL_LR, complete[INITIAL_LR])
         return complete
 
     def _make_parts(self, group: dict[str, Any]) -> list[Part]:

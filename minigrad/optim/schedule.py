@@ -15,6 +15,7 @@ from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.ops.arguments import as_integer
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.options import check_within
+from minigrad.optim.state import INITIAL_LR
 
 ScheduleLike = Callable[[int], float]
 
@@ -203,7 +204,9 @@ def warmup(schedule: ScheduleLike, steps: int, start_factor: float = 1 / 3) -> P
 class LRScheduler:
     """Sets the learning rate of each group to its base rate times schedule(step).
 
-    The base rates are those at construction. A rate set by hand lasts until the next `step`.
+    The base rate of a group is its "initial_lr", which the first schedule sets to the rate that it finds and which is
+    saved with the optimizer, as in PyTorch: a schedule that is made anew and stepped forward, after the optimizer was
+    loaded, does not take a rate that is scheduled already as its base. A rate set by hand lasts until the next `step`.
 
     Args:
         optimizer: The optimizer; its rates are set at once, for step 0.
@@ -218,7 +221,7 @@ class LRScheduler:
         if not isinstance(optimizer, Optimizer):
             raise DtypeError(f"LRScheduler: expected an Optimizer, got {type(optimizer).__name__}")
         self.optimizer, self.schedule = optimizer, _check_schedule("LRScheduler", schedule)
-        self.base_lrs: list[float] = [group["lr"] for group in optimizer.param_groups]
+        self.base_lrs: list[float] = [group.get(INITIAL_LR, group["lr"]) for group in optimizer.param_groups]
         self.last_step = 0
         self._apply(0, self.base_lrs)
 
@@ -265,8 +268,8 @@ class LRScheduler:
         rates = [base * factor for base in base_lrs]
         for rate in rates:
             check_within("LRScheduler", f"the learning rate at step {step}", rate)
-        for group, rate in zip(groups, rates):
-            group["lr"] = rate
+        for group, rate, base in zip(groups, rates, base_lrs):
+            group["lr"], group[INITIAL_LR] = rate, base
         self.last_step, self.base_lrs, self._last_lrs = step, base_lrs, rates
 
 

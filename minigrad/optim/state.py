@@ -10,14 +10,16 @@ from minigrad.backend.device import to_device
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.parameter import Parameter
+from minigrad.optim.options import check_within
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
     from minigrad.optim.optimizer import Optimizer
 
-# Keys of PyTorch's groups that choose between equal implementations, or belong to its schedulers.
-_WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable", "initial_lr"}
+# Keys of PyTorch's groups that choose between equal implementations.
+_WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable"}
 
+INITIAL_LR = "initial_lr"  # of a group: the base of a schedule, see `LRScheduler`
 MASTER = "master_weights"  # float32 copies of parameters; an optimizer makes them anew where they are missing
 
 Place = tuple[Parameter, Any, int]  # a parameter, its part, and its position in there
@@ -59,6 +61,7 @@ def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
     places = _places(optimizer)
     entries = [_saved_entry(who, optimizer, place, key, state.get(key, {})) for key, place in zip(keys, places)]
     for group, values in zip(optimizer.param_groups, options):
+        group.pop(INITIAL_LR, None)
         group.update(values)
     for place, (step, arrays) in zip(places, entries):
         _restore(place, step, arrays)
@@ -109,7 +112,7 @@ def _saved_options(who: str, optimizer: Optimizer, saved: Mapping[str, Any]) -> 
     unknown = [
         name
         for name, value in saved.items()
-        if name not in known and name != "params" and name not in _WITHOUT_MEANING and value not in (None, False)
+        if name not in {*known, "params", INITIAL_LR, *_WITHOUT_MEANING} and value not in (None, False)
     ]
     if missing or unknown:
         raise StateDictError(
@@ -118,6 +121,9 @@ def _saved_options(who: str, optimizer: Optimizer, saved: Mapping[str, Any]) -> 
     options = {name: tuple(saved[name]) if isinstance(saved[name], list) else saved[name] for name in known}
     try:
         optimizer.check(options)
+        if INITIAL_LR in saved:
+            check_within(who, INITIAL_LR, saved[INITIAL_LR])
+            options[INITIAL_LR] = saved[INITIAL_LR]
     except ArgumentError as error:
         raise StateDictError(f"{who}: expected options in range, got others: {error}") from error
     return options

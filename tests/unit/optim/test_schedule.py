@@ -126,6 +126,39 @@ def test_a_scheduler_resumes(optimizer):
     assert resumed.get_last_lr() == scheduler.get_last_lr() == [0.125, 0.25]
 
 
+def test_a_schedule_made_anew_after_loading_starts_from_the_first_rate(optimizer):
+    """PyTorch gives 0.65450849... too; to start from the rate that was loaded would give its square, 0.428."""
+    scheduler = LRScheduler(optimizer, CosineAnnealing(10))
+    for _ in range(4):
+        scheduler.step()
+    other = SGD([{"params": [Parameter(np.ones(2))]}, {"params": [Parameter(np.ones(3))]}], lr=7.0)
+    other.load_state_dict(optimizer.state_dict())
+    resumed = LRScheduler(other, CosineAnnealing(10))
+    for _ in range(4):
+        resumed.step()
+    factor = (1 + math.cos(0.4 * math.pi)) / 2
+    assert resumed.base_lrs == [0.5, 1.0]
+    assert resumed.get_last_lr() == scheduler.get_last_lr() == [0.5 * factor, factor]
+
+
+def test_the_first_rate_is_part_of_an_optimizers_state(optimizer):
+    plain = optimizer.state_dict()
+    assert "initial_lr" not in plain["param_groups"][0]
+    with pytest.raises(ArgumentError):
+        LRScheduler(optimizer, lambda step: -1.0)
+    assert "initial_lr" not in optimizer.param_groups[0]  # a schedule that could not be made leaves nothing behind
+    LRScheduler(optimizer, Constant(0.5))
+    saved = optimizer.state_dict()
+    assert [group["initial_lr"] for group in saved["param_groups"]] == [0.5, 1.0]
+    given = SGD([{"params": [Parameter(np.ones(2))], "initial_lr": 2.0, "lr": 1.0}])
+    assert LRScheduler(given, Constant()).get_last_lr() == [2.0]
+    saved["param_groups"][1]["initial_lr"] = -1.0
+    with pytest.raises(StateDictError, match="initial_lr to be a number"):
+        optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(plain)  # saved where there was no schedule: the next one starts from its rate
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
 @pytest.mark.parametrize(
     "saved, message",
     [

@@ -103,7 +103,7 @@ def test_groups_of_pytorch_are_taken(rng):
     """Choices of its implementation have no meaning here; its indexes may be any; its step is a float array."""
     _, optimizer = trained(rng, AdamW, {})
     saved = copy.deepcopy(optimizer.state_dict())
-    only_theirs = {"foreach": None, "fused": True, "capturable": False, "amsgrad": False, "initial_lr": 0.1}
+    only_theirs = {"foreach": None, "fused": True, "capturable": False, "amsgrad": False}
     saved["param_groups"][0].update(only_theirs, params=[7, 5, 3, 1])
     saved["state"] = {7 - 2 * i: entry for i, entry in saved["state"].items()}
     saved["state"][7]["step"] = np.array(12.0, np.float32)
