@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, TextIO
 
 import numpy as np
@@ -168,7 +168,7 @@ class Balancer:
     def _decide(self) -> None:
         """Hand in the readings, and take over rank 0's plan."""
         gathered = check_alike("Balancer", self.comm.inner, "batch sizes", self._sizes, self._read)
-        made = self._plan_of(gathered) if self.comm.rank == 0 else None
+        made = list(self._plan_of(gathered)) if self.comm.rank == 0 else None
         plan, reason = self.comm.inner.all_gather_object(made)[0]
         self._read, self._sizes = [], []
         if self.comm.rank != 0:
@@ -190,4 +190,4 @@ class Balancer:
             self.balance, plan, reason = self.balance.observe(batch_size, readings)
             if self._journal is not None:
                 self._journal.observed(batch_size, readings, plan, reason)
-        return asdict(self.balance.plan), reason
+        return self.balance.plan.to_data(), reason

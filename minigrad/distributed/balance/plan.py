@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from minigrad.distributed.balance.allocation import allocate, step_s
@@ -104,6 +104,11 @@ class Plan:
     def expected_step_s(self) -> float:
         """Seconds that the slowest rank should take; 0 before the first decision."""
         return step_s(self.shards, self.costs)
+
+    def to_data(self) -> dict[str, Any]:
+        """Its fields as plain data, without tuples, so that JSON gives them back alike."""
+        costs = [asdict(cost) for cost in self.costs]
+        return {**asdict(self), "ratios": list(self.ratios), "shards": list(self.shards), "costs": costs}
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Plan:
