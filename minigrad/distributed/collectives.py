@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.device import array_module, device_of
-from minigrad.backend.dtypes import Array, is_float, is_integer
+from minigrad.backend.dtypes import Array, is_float, is_half, is_integer
+from minigrad.backend.fused.grad_scale import Widened, scale_
 from minigrad.backend.fused.replicas import MOST_REPLICAS, reduce_replicas_
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
@@ -58,10 +59,44 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
     combine(arrays, op)
 
 
+def weighted_all_reduce(
+    arrays: Sequence[Array],
+    weights: Sequence[Array | None],
+    add_up: Callable[[Sequence[Array]], None] = all_reduce,
+) -> None:
+    """Overwrite every array by the sum of array · weight over all of them.
+
+    float16 and bfloat16 are weighted and added up in float32, and rounded once.
+
+    Args:
+        arrays: One a rank, as for `all_reduce`; contiguous and float.
+        weights: Of each, float64 (1,) where the array lives; None for 1. A weight of 0 takes nothing over, not NaN.
+        add_up: Overwrites every array of a list by their sum.
+    """
+    check_alike("weighted_all_reduce", arrays)
+    if not is_half(arrays[0].dtype):
+        for array, weight in zip(arrays, weights):
+            if weight is not None:
+                with device_of(array).current():
+                    scale_(array.reshape(-1), weight)
+        add_up(arrays)
+        return
+    widened = []
+    for array, weight in zip(arrays, weights):
+        with device_of(array).current() as xp:
+            widened.append(Widened(array.reshape(-1), xp.empty(array.size, np.float32)))
+            widened[-1].fill(weight)
+    add_up([each.wide for each in widened])
+    for array, each in zip(arrays, widened):
+        with device_of(array).current():
+            each.round()
+
+
 def combine(arrays: Sequence[Array], op: ReduceOp) -> None:
     """`all_reduce` of arrays that are known to fit together, block after block of larger ones say."""
     if op is ReduceOp.SUM and _has_kernel(arrays):
-        reduce_replicas_(arrays)
+        with device_of(arrays[0]).current():
+            reduce_replicas_(arrays)
         return
     total = reduced(arrays, op)
     for array in arrays:
@@ -117,7 +152,7 @@ def reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
     dtype = arrays[0].dtype
     if op is ReduceOp.AVG and not is_float(dtype):
         raise DtypeError(f"all_reduce: expected a float dtype for AVG, got {dtype.name}")
-    wide = [a.astype(np.float32) for a in arrays] if is_float(dtype) and dtype.itemsize == 2 else list(arrays)
+    wide = [a.astype(np.float32) for a in arrays] if is_half(dtype) else list(arrays)
     total = pairwise(wide, _combine(op, array_module(arrays[0])))
     if op is ReduceOp.AVG:
         total /= len(arrays)

@@ -114,7 +114,7 @@ MUTANTS = {
     ),
     "a parameter is used only where two ranks use it": ("ddp.passes", "parameter] > 0)", "parameter] > 1)"),
     "all parameters are used": ("ddp.passes", "return not self._looks or", "return True or"),
-    "a weight of 0 is left out": ("ddp.weights", "if weight != 1.0:", "if weight not in (0.0, 1.0):"),
+    "a weight of 0 is left out": ("ddp.weights", "if weight == 1.0:", "if weight in (0.0, 1.0):"),
     "NaN times nothing is NaN": ("backend.fused.grad_scale", "    if factor[0]:\n", "    if True:\n"),
     "gradients are scaled in a copy": (
         "backend.fused.grad_scale",

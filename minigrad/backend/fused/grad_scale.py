@@ -158,6 +158,27 @@ def scale_(x: Array, weight: Array, nonfinite: Array | None = None, squares: Arr
         _finish(loader, of_blocks, squares)
 
 
+class Widened:
+    """A 16-bit array and the float32 one in which it is weighted and added up, so that it is rounded once.
+
+    Args:
+        array: 1-D, contiguous.
+        wide: float32, as long, on the same device.
+    """
+
+    def __init__(self, array: Array, wide: Array) -> None:
+        self.wide, self._place = wide, Placement([array], [0])
+        self._one = array_module(wide).ones(1, np.float64)
+
+    def fill(self, weight: Array | None, nonfinite: Array | None = None) -> None:
+        """wide = array · weight; None is 1. See `pack`."""
+        pack(self._place, self.wide, self._one if weight is None else weight, nonfinite)
+
+    def round(self) -> None:
+        """array = wide."""
+        unpack(self.wide, self._one, self._place)
+
+
 # ---------------------------------------------------------------------------------------------------------- inside
 
 

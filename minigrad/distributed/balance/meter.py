@@ -87,7 +87,7 @@ class Metered(Wrapper):
         with self.waiting():
             return make()
 
-    def weighted_all_reduce(self, array: Array, weight: Array | None, layout: str) -> Work:
+    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Weight and sum as the inner communicator does; its wait is timed."""
         self.calls += 1
         return _MeteredWork(weighted_all_reduce(self.inner, array, weight, layout), self)

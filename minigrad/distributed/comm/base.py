@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.backend.device import Device, array_module
-from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float
-from minigrad.backend.fused.grad_scale import scale_
+from minigrad.backend.device import Device, array_module, device_of
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_half
+from minigrad.backend.fused.grad_scale import Widened, scale_
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arguments import check_counts
@@ -209,7 +209,9 @@ class Communicator(Protocol):
 def weighted_all_reduce(comm: Communicator, array: Array, weight: Array | None = None, layout: str = "") -> Work:
     """Overwrite array by the sum over the ranks of array · weight, each with its own weight.
 
-    The bits are those of weighting in place first. A communicator that can do both at once spares a pass over memory.
+    The bits are those of weighting in place first, but for float16 and bfloat16, which are weighted and added up in
+    float32 and rounded once: inside the sum of ranks in one memory, and else they travel as float32. A communicator
+    that weights inside the sum spares a pass over memory.
 
     Args:
         array: 1-D, contiguous and float.
@@ -221,13 +223,55 @@ def weighted_all_reduce(comm: Communicator, array: Array, weight: Array | None =
     """
     if not is_float(array.dtype):
         raise DtypeError(f"rank {comm.rank}: weighted_all_reduce: expected a float dtype, got {array.dtype.name}")
-    at_once = getattr(type(comm), "weighted_all_reduce", None)  # not what a proxy of another class passes on
-    if at_once is not None:
-        work: Work = at_once(comm, array, weight, layout)
+    if adds_weighted(comm):
+        work: Work = comm.weighted_all_reduce(array, weight, layout)  # type: ignore[attr-defined]
         return work
+    if is_half(array.dtype):
+        with device_of(array).current() as xp:
+            return WideWork(comm, Widened(array, xp.empty(array.size, np.float32)), weight, layout)
     if weight is not None:
         scale_(array, weight)
     return comm.all_reduce(array, layout=layout)
+
+
+def adds_weighted(comm: Communicator) -> bool:
+    """Whether a communicator weights arrays inside the sum, by a `weighted_all_reduce` of its own.
+
+    A class that overrides `all_reduce` alone is to see every sum, and a proxy passes on what is not its own.
+    """
+    for kind in type(comm).__mro__:
+        if "weighted_all_reduce" in vars(kind):
+            return bool(getattr(comm, "adds_weighted", True))
+        if "all_reduce" in vars(kind):
+            break
+    return False
+
+
+class WideWork:
+    """The weighted sum of a 16-bit array, which travels as float32; waiting rounds it."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        widened: Widened,
+        weight: Array | None,
+        layout: str,
+        nonfinite: Array | None = None,
+    ) -> None:
+        widened.fill(weight, nonfinite)
+        self._widened: Widened | None = widened
+        self._work = comm.all_reduce(widened.wide, layout=layout)
+
+    def done(self) -> bool:
+        """Whether waiting would not block."""
+        return self._work.done()
+
+    def wait(self, host: bool = False) -> None:
+        """Order or block as `Work.wait` does, then leave the sum in the array."""
+        self._work.wait(host)
+        if self._widened is not None:
+            self._widened.round()
+            self._widened = None
 
 
 def waiting(comm: Communicator) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import as_factor, multiply
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
@@ -60,9 +60,13 @@ class Place:
         """
         dtype = self.views[0].dtype
         factors = [(r, as_factor(weight, dtype)) for r, weight in enumerate(weights) if weight != 1.0]
+        exact = [np.array([weight]) for weight in weights] if factors and is_half(dtype) else None
         for part, block in self.blocks:
             if mine is not None:
                 block = [*block[: self._rank], mine[part], *block[self._rank + 1 :]]
+            if exact is not None:
+                collectives.weighted_all_reduce(block, exact)
+                continue
             if factors:
                 _weigh(block, factors)
             collectives.combine(block, op)

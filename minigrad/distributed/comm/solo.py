@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import aligned_zeros
+from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -22,6 +24,10 @@ from minigrad.distributed.comm.base import (
     encode_object,
 )
 from minigrad.errors import RankFailedError
+
+
+def _alone(arrays: Sequence[Array]) -> None:
+    """The sum of one array."""
 
 
 class SoloCommunicator:
@@ -52,6 +58,12 @@ class SoloCommunicator:
         """Leave the array as it is."""
         self._check("all_reduce", array)
         check_reduction("all_reduce", 0, array, op)
+        return DoneWork()
+
+    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> DoneWork:
+        """Weight the array in its place."""
+        self._check("weighted_all_reduce", array)
+        collectives.weighted_all_reduce([array], [weight], _alone)
         return DoneWork()
 
     def broadcast(self, array: Array, root: int = 0) -> DoneWork:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from minigrad.backend.device import CPU, Device
-from minigrad.backend.dtypes import Array, DtypeLike
+from minigrad.backend.dtypes import Array, DtypeLike, is_half
+from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.memory import aligned_zeros
 from minigrad.backend.stream import streams_of
 from minigrad.distributed import collectives
@@ -231,8 +232,29 @@ class ThreadCommunicator:
         """Overwrite array by its reduction over the ranks."""
         check_array("all_reduce", self.rank, array)
         check_reduction("all_reduce", self.rank, array, op)
-        detail = f"{op.name} {layout}".strip()
-        return self._array_call("all_reduce", detail, array, array, lambda all_: collectives.all_reduce(all_, op))
+        return self._all_reduce(array, None, op, layout)
+
+    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> _ThreadWork:
+        """Overwrite array by the sum over the ranks of array · weight; 16-bit floats are weighted when summed.
+
+        Other ranks may call `all_reduce` instead, where their elements are weighted already.
+        """
+        check_array("weighted_all_reduce", self.rank, array)
+        if weight is not None and not is_half(array.dtype):
+            with self.device.current():
+                scale_(array, weight)  # by the thread of each rank
+            weight = None
+        return self._all_reduce(array, weight, ReduceOp.SUM, layout)
+
+    def _all_reduce(self, array: Array, weight: Array | None, op: ReduceOp, layout: str) -> _ThreadWork:
+        def combine(parts: list[Any]) -> None:
+            arrays, weights = zip(*parts)
+            if any(weight is not None for weight in weights):
+                collectives.weighted_all_reduce(arrays, weights)
+            else:
+                collectives.all_reduce(arrays, op)
+
+        return self._array_call("all_reduce", f"{op.name} {layout}".strip(), array, (array, weight), combine)
 
     def broadcast(self, array: Array, root: int = 0) -> _ThreadWork:
         """Overwrite array by the root's."""

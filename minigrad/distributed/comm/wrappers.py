@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import Array, DtypeLike
+from minigrad.backend.dtypes import Array, DtypeLike, is_half
+from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
     Communicator,
     Work,
+    adds_weighted,
     check_communicator,
     check_headers,
     encode_object,
     waiting,
+    weighted_all_reduce,
 )
 
 Make = Callable[[], Any]
@@ -84,6 +87,20 @@ class Wrapper:
         """Overwrite array by its reduction over the ranks."""
         call = _array_call("all_reduce", f"{getattr(op, 'name', op)} {layout}".strip(), array)
         return self._work(call, [array], lambda: self.inner.all_reduce(array, op, layout))
+
+    @property
+    def adds_weighted(self) -> bool:
+        """Whether the inner communicator weights arrays inside the sum."""
+        return adds_weighted(self.inner)
+
+    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
+        """Overwrite array by the sum over the ranks of array · weight; only 16-bit floats are weighted inside."""
+        if not is_half(array.dtype):
+            if weight is not None:
+                scale_(array, weight)
+            return self.all_reduce(array, layout=layout)
+        call = _array_call("all_reduce", f"{ReduceOp.SUM.name} {layout}".strip(), array)
+        return self._work(call, [array], lambda: weighted_all_reduce(self.inner, array, weight, layout))
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""

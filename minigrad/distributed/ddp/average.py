@@ -8,10 +8,10 @@ import numpy as np
 
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator, check_communicator
+from minigrad.distributed.comm.base import Communicator, check_communicator, weighted_all_reduce
 from minigrad.distributed.ddp.buckets import plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
-from minigrad.distributed.ddp.weights import check_samples, scale, weight_of
+from minigrad.distributed.ddp.weights import as_weight, check_samples, weight_of
 from minigrad.errors import UnreducedGradientError
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, distinct_parameters
@@ -57,8 +57,8 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
         gradients = layout.gradients(bucket)
         fill_missing(layout.params_of(bucket))
         if total > 0.0:
-            scale(gradients, weight_of(samples, total))
-            works.append(comm.all_reduce(gradients, layout=f"{plan.id} bucket {bucket.index}"))
+            weight = as_weight(gradients, weight_of(samples, total))
+            works.append(weighted_all_reduce(comm, gradients, weight, f"{plan.id} bucket {bucket.index}"))
     for work in works:
         work.wait()
     for i in used:

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, as_dtype
-from minigrad.backend.fused.grad_scale import WIRES, Placement, pack, scale_, unpack
-from minigrad.distributed.comm.base import Communicator, Work, weighted_all_reduce
+from minigrad.backend.dtypes import Array, as_dtype, is_half
+from minigrad.backend.fused.grad_scale import WIRES, Placement, Widened, pack, scale_, unpack
+from minigrad.distributed.comm.base import Communicator, WideWork, Work, adds_weighted, weighted_all_reduce
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
@@ -45,9 +45,13 @@ class GradBucket:
     Attributes:
         layout: An id of this bucket in the plan, for `comm.all_reduce(..., layout=)`: ranks that send different
             buckets then get an error.
+        sent_bytes: What `all_reduce` last handed to the communicator.
     """
 
-    __slots__ = ("layout", "_index", "_buffer", "_parameters", "_last", "_weight", "_nonfinite", "_placement")
+    __slots__ = (
+        *("layout", "sent_bytes", "_index", "_buffer", "_parameters", "_last", "_weight", "_nonfinite"),
+        *("_placement", "_wide"),
+    )
 
     def __init__(self, index: int, buffer: Array, parameters: Sequence[Parameter], last: bool, layout: str) -> None:
         self._index, self._buffer, self._parameters, self._last = index, buffer, list(parameters), last
@@ -55,6 +59,8 @@ class GradBucket:
         self._weight: Array | None = None  # that the gradients in the buffer still lack
         self._nonfinite: Array | None = None
         self._placement: Placement | None = None
+        self._wide: Widened | None = None
+        self.sent_bytes = 0
 
     def begin(self, weight: Array | None, nonfinite: Array | None) -> None:
         """A pass begins.
@@ -94,15 +100,29 @@ class GradBucket:
         Raises:
             CollectiveMismatchError, CollectiveTimeoutError, RankFailedError: here or in its wait, as `Work.wait`.
         """
+        self.sent_bytes = int(self._buffer.nbytes)
+        if is_half(self.dtype) and (self._nonfinite is not None or not adds_weighted(comm)):
+            return self._all_reduce_wide(comm)
         if self._nonfinite is not None:  # only here is each rank's own weighted gradient seen
             return comm.all_reduce(self.buffer(), layout=self.layout)
         weight, self._weight = self._weight, None
         return weighted_all_reduce(comm, self._buffer, weight, self.layout)
 
+    def _all_reduce_wide(self, comm: Communicator) -> Work:
+        if self._wide is None:
+            self._wide = Widened(self._buffer, comm.empty(self.count, np.float32))
+        self.sent_bytes = int(self._wide.wide.nbytes)
+        weight, self._weight = self._weight, None
+        return WideWork(comm, self._wide, weight, self.layout, self._nonfinite)
+
     def pack(self, wire: Array, factor: float = 1.0) -> None:
         """Write the weighted gradients · factor to an array of another dtype; the gradients stay as they are."""
         if wire.dtype.name in WIRES[self._buffer.dtype.name]:
             pack(self._place(), wire, self._scaled_weight(factor), self._nonfinite)
+        elif is_half(self.dtype):
+            wide = array_module(wire).empty(self.count, np.float32)
+            pack(self._place(), wide, self._scaled_weight(factor), self._nonfinite)
+            wire[...] = wide
         else:
             wire[...] = self.buffer() * factor if factor != 1.0 else self.buffer()
 
@@ -111,6 +131,8 @@ class GradBucket:
         self._weight = None
         if wire.dtype.name in WIRES[self._buffer.dtype.name]:
             unpack(wire, self._scaled_weight(factor), self._place())
+        elif is_half(self.dtype):
+            self._buffer[...] = wire if factor == 1.0 else wire.astype(np.float32) * np.float32(factor)
         else:
             self._buffer[...] = wire
             if factor != 1.0:

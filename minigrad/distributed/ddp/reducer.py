@@ -3,6 +3,7 @@
 At *begin* one float64 collective adds up the samples of all ranks. A bucket is launched once its last gradient is
 complete, the earlier buckets are launched, and that sum is there: its range of the flat gradient is scaled by
 n_r / Σn and summed in place, so that the result is the gradient of the mean over all samples of the global batch.
+16-bit gradients are weighted and summed in float32, and rounded once.
 Buckets go out in order of their index on every rank, whatever the order in which gradients became ready. *end*
 waits for all of them: when `backward()` returns, every gradient is the combined one.
 """

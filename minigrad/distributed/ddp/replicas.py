@@ -17,7 +17,7 @@ from minigrad.distributed.ddp.agreement import Inventory, check_free, describe, 
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
-from minigrad.distributed.ddp.weights import check_samples, scale, weight_of
+from minigrad.distributed.ddp.weights import as_weight, check_samples, weight_of
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
@@ -201,11 +201,12 @@ class Ddp(DeprecatedSetup):
         for bucket in self.plan.buckets:
             if used.isdisjoint(bucket.entries):
                 continue
-            for layout, device, weight in zip(self._layouts, self.devices, weights):
+            for layout, device in zip(self._layouts, self.devices):
                 with device.current():
                     fill_missing(layout.params_of(bucket))
-                    scale(layout.gradients(bucket), weight)
-            self._collectives.all_reduce([layout.gradients(bucket) for layout in self._layouts])
+            gradients = [layout.gradients(bucket) for layout in self._layouts]
+            factors = [as_weight(array, weight) for array, weight in zip(gradients, weights)]
+            in_memory.weighted_all_reduce(gradients, factors, self._collectives.all_reduce)
         for layout in self._layouts:
             for i in used:
                 adopt(layout.params[i])

@@ -30,8 +30,17 @@ def weight_of(samples: float, total: float) -> float:
     return samples / total if total else 0.0
 
 
+def as_weight(gradients: Array, weight: float) -> Array | None:
+    """A weight as collectives take it: float64 (1,) where the gradients live, or None for 1."""
+    if weight == 1.0:
+        return None
+    with device_of(gradients).current() as xp:
+        return xp.full(1, weight, np.float64)
+
+
 def scale(gradients: Array, weight: float) -> None:
     """Scale gradients, 1-D, in place. A weight of 0 leaves zeros, whatever was there: 0 · NaN would be NaN."""
-    if weight != 1.0:
-        with device_of(gradients).current() as xp:
-            scale_(gradients, xp.full(1, weight, np.float64))
+    factor = as_weight(gradients, weight)
+    if factor is not None:
+        with device_of(gradients).current():
+            scale_(gradients, factor)
