@@ -19,7 +19,7 @@ from minigrad.errors import ArgumentError
 from minigrad.ops.arguments import as_integer
 
 T = TypeVar("T")
-_Row = tuple[int, float, float]  # batches of a rank in a round, milliseconds of computing, of waiting
+_Row = list[Any]  # batches of a rank in a round, milliseconds of computing, of waiting; plain data
 
 
 class Rounds:
@@ -160,4 +160,4 @@ class Rounds:
 
 def _row(time: StepTime) -> _Row:
     batches = time.size or 0
-    return batches, max(0.0, 1e3 * time.computed_s) if batches else 0.0, 1e3 * time.waited_s
+    return [batches, max(0.0, 1e3 * time.computed_s) if batches else 0.0, 1e3 * time.waited_s]
