@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import is_integer
 from minigrad.autograd import Node, lend, record_node, run_backward, shared_stamp
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
-from minigrad.backend.dtypes import Array, as_dtype, is_float, is_integer
+from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
 from minigrad.bound import BoundMethods
 from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError

@@ -11,7 +11,7 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 # A module may import from its own layer and from those above it; `errors`, `bound` and the like are files.
 LAYERS = [
-    ["errors"],
+    ["errors", "arguments"],
     ["backend"],
     ["autograd", "bound", "tensor", "ops"],
     ["nn"],

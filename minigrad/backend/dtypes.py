@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import PYTHON_NUMBERS
 from minigrad.errors import DtypeError
 
 Array = Any  # an ndarray of NumPy or of CuPy, which ships no usable stubs
 DtypeLike = Any  # what numpy.dtype() takes, or "bfloat16"
 
-_PYTHON_NUMBERS = (float, int, bool)  # asked first: a look into the registry of an ABC costs 0.2 µs
 _NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 bool_, uint8, int8, int16 = np.dtype(np.bool_), np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int16)
@@ -63,19 +63,9 @@ def is_half(dtype: np.dtype[Any]) -> bool:
     return dtype.itemsize == 2 and is_float(dtype)
 
 
-def is_number(value: object) -> bool:
-    """Whether a value is a scalar that takes the dtype of its partner: a Python or NumPy number or bool."""
-    return value.__class__ in _PYTHON_NUMBERS or isinstance(value, (numbers.Real, np.bool_))
-
-
-def is_integer(value: object) -> bool:
-    """Whether a value is a Python or NumPy integer, and no bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
 def python_scalar(value: Any) -> bool | int | float:
     """A number as a plain Python scalar, so that np.float64(2.0) does not widen a float32 tensor."""
-    if value.__class__ in _PYTHON_NUMBERS:
+    if value.__class__ in PYTHON_NUMBERS:
         return value
     if isinstance(value, (bool, np.bool_)):
         return bool(value)

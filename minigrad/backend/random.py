@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.errors import ArgumentError
 
 _SEED_LIMIT = 2**64
@@ -66,10 +67,9 @@ def manual_seed(seed: int) -> None:
     Raises:
         ArgumentError: the seed is no integer in range.
     """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < _SEED_LIMIT:
-        raise ArgumentError(f"manual_seed: expected an integer in [0, 2**64), got {seed!r}")
+    seed = as_integer("manual_seed", "seed", seed, 0, _SEED_LIMIT)
     streams = _streams.get(None)
-    _streams.set(Streams(int(seed), streams.noise_key if streams is not None else 0))
+    _streams.set(Streams(seed, streams.noise_key if streams is not None else 0))
 
 
 def set_noise_key(noise_key: int) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from minigrad.arguments import as_integer
 from minigrad.backend.device import Device
 from minigrad.backend.stream import streams_of
 from minigrad.errors import ArgumentError
@@ -89,8 +90,7 @@ class CudaTimer:
     """
 
     def __init__(self, device: Device, slots: int = _SLOTS, streams: Any = None) -> None:
-        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-            raise ArgumentError(f"CudaTimer: expected slots >= 1, got {slots!r}")
+        as_integer("CudaTimer", "slots", slots, 1)
         self._device = device
         self._streams = streams if streams is not None else streams_of(device)
         with device.current():

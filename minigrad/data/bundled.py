@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.backend.dtypes import DtypeLike, as_dtype, is_float
 from minigrad.data.dataset import ArrayDataset
 from minigrad.data.plan import WORD, Indices, largest_remainder, permutation
 from minigrad.errors import ArgumentError, DtypeError, MissingPackageError
-from minigrad.ops.arguments import as_integer
 
 TEST_SAMPLES = 360  # of 1,797
 _SPLITS = ("train", "test", "all")

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minigrad.arguments import as_integer, as_sequence, is_integer
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.data.plan import WORD, Indices, check_shares, largest_remainder, permutation
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
-from minigrad.ops.arguments import as_integer, as_sequence
 from minigrad.tensor import Tensor
 
 _SPLIT_EPOCH = WORD - 1  # an epoch that no sampler reaches: a split never equals a shuffle of the same seed
@@ -209,7 +209,7 @@ def check_index(who: str, index: int, length: int) -> None:
         DtypeError: no integer.
         IndexRangeError: out of range.
     """
-    if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+    if not is_integer(index):
         raise DtypeError(f"{who}: expected an integer as index, got {index!r}: use Subset for several")
     if not -length <= index < length:
         raise IndexRangeError(f"{who}: expected an index in [{-length}, {length}), got {index}")

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
+from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.device import Device, to_device
 from minigrad.backend.random import manual_seed, set_noise_key
 from minigrad.data.collate import default_collate, map_tensors
@@ -26,7 +27,6 @@ from minigrad.data.sampler import (
     sampler_state,
 )
 from minigrad.errors import ArgumentError, StateDictError
-from minigrad.ops.arguments import as_integer, check_switch
 from minigrad.tensor import Tensor
 
 PREFETCH = 2  # batches

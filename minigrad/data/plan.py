@@ -8,15 +8,14 @@ that it stays the same from one NumPy to the next.
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer, is_number
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Shares = Sequence[float | Fraction]  # one for each rank, >= 0, of sum 1
@@ -166,7 +165,7 @@ def check_shares(who: str, shares: Shares) -> None:
         ArgumentError: they are not; the message holds them.
     """
     given: list[float] = as_list(who, "shares", shares)
-    good = all(isinstance(share, numbers.Real) and math.isfinite(share) and share >= 0 for share in given)
+    good = all(is_number(share) and math.isfinite(share) and share >= 0 for share in given)
     if not good or not abs(math.fsum(given) - 1.0) <= _SHARES_TOLERANCE:
         total = f" of sum {math.fsum(given):.9g}" if good else ""
         raise ArgumentError(f"{who}: expected shares as finite numbers >= 0 of sum 1, got {given!r}{total}")

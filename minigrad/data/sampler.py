@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.backend.random import get_rng_state, noise_generator
 from minigrad.data.plan import WORD, Indices, Shares, check_sharding, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
-from minigrad.ops.arguments import as_integer
 
 
 class Sampler(Protocol):

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.backend.device import array_module, device_of
-from minigrad.backend.dtypes import Array, is_float, is_half, is_integer
+from minigrad.backend.dtypes import Array, is_float, is_half
 from minigrad.backend.fused.grad_scale import Widened, scale_
 from minigrad.backend.fused.replicas import MOST_REPLICAS, reduce_replicas_
 from minigrad.backend.kernels import kernels_for
@@ -192,8 +193,7 @@ def broadcast(arrays: Sequence[Array], root: int) -> None:
         ShapeError, DtypeError: arrays of different shapes or dtypes.
     """
     check_alike("broadcast", arrays)
-    if not is_integer(root) or not 0 <= root < len(arrays):
-        raise ArgumentError(f"broadcast: expected root in [0, {len(arrays)}), got {root!r}")
+    as_integer("broadcast", "root", root, 0, len(arrays))
     for array in arrays:
         if array is not arrays[root]:
             array[...] = arrays[root]

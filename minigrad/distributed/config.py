@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from minigrad.arguments import as_amount, as_integer
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.meter import Timeline
 from minigrad.distributed.balance.plan import BalanceConfig
-from minigrad.distributed.balance.shares import SpeedHint, check_number
+from minigrad.distributed.balance.shares import SpeedHint
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 
 @dataclass(frozen=True)
@@ -75,5 +75,5 @@ class DdpConfig:
 
 def check_max_norm(who: str, value: Any) -> None:
     """Refuse a limit of the gradient's norm that is neither None nor a finite number > 0; ArgumentError."""
-    if value is not None and not check_number(who, "max_grad_norm", value) > 0.0:
+    if value is not None and not as_amount(who, "max_grad_norm", value) > 0.0:
         raise ArgumentError(f"{who}: expected max_grad_norm > 0, or None for no clipping, got {value!r}")

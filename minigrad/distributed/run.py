@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from minigrad.arguments import as_integer
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
-from minigrad.ops.arguments import as_integer
 
 T = TypeVar("T")
 thread_rank: contextvars.ContextVar[Communicator | None] = contextvars.ContextVar(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError
 from minigrad.graph.draft import Draft, name_fault, plan_of, written
 from minigrad.graph.graph import Graph
@@ -114,7 +115,7 @@ class FlowBuilder:
             return self
         if how not in MERGES:
             self._faults.append(f"merge: expected how as one of {', '.join(map(repr, MERGES))}, got {how!r}")
-        elif dim is not None and (how != "cat" or not isinstance(dim, int) or isinstance(dim, bool)):
+        elif dim is not None and (how != "cat" or not is_integer(dim)):
             self._faults.append(f"merge({how!r}): expected dim with 'cat' only, an integer, got {dim!r}")
         axis = (FEATURES if dim is None else dim) if how == "cat" else None
         made = self._add(Draft(f"merge({how!r})", how if how in MERGES else "add", list(self._ends), dim=axis))

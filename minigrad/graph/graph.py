@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from minigrad.arguments import check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.timer import timer_of
 from minigrad.distributed.config import DdpConfig
@@ -20,7 +21,6 @@ from minigrad.graph.setup import Devices, group_of, make_state, summary
 from minigrad.graph.trainable import MakeOptimizer, Trainable
 from minigrad.nn.module import Module
 from minigrad.nn.state import IncompatibleKeys
-from minigrad.ops.arguments import check_switch
 
 Self = TypeVar("Self", bound="Graph")
 

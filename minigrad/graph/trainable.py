@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Any, TypeVar
 
+from minigrad.arguments import as_integer
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.flags import raise_all_found
@@ -18,7 +19,6 @@ from minigrad.graph.runner import PlanModule
 from minigrad.graph.setup import local_state
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
-from minigrad.ops.arguments import as_integer
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.schedule import LRScheduler, ScheduleLike
 from minigrad.tensor import Tensor

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from minigrad import ops
-from minigrad.backend.dtypes import is_integer
+from minigrad.arguments import as_integer, check_choice, check_real
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
-from minigrad.ops.arguments import check_choice, check_real
 from minigrad.tensor import Tensor
 
 
@@ -124,9 +123,7 @@ class _AlongAxis(Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        if not is_integer(dim):
-            raise ArgumentError(f"{self._who()}: expected dim to be an integer, got {dim!r}")
-        self.dim = dim
+        self.dim = as_integer(self._who(), "dim", dim)
 
     def extra_repr(self) -> str:
         """The axis."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
-from minigrad.backend.dtypes import is_integer
+from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError
 from minigrad.nn.module import Module
 

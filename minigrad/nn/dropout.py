@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minigrad import ops
+from minigrad.arguments import check_real
 from minigrad.nn.module import Module
-from minigrad.ops.arguments import check_real
 from minigrad.tensor import Tensor
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from minigrad import ops
+from minigrad.arguments import as_integer, check_counts
 from minigrad.autograd import no_grad
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import DtypeLike, is_integer
-from minigrad.errors import ArgumentError
+from minigrad.backend.dtypes import DtypeLike
 from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
-from minigrad.ops.arguments import check_counts
 from minigrad.tensor import Tensor
 
 
@@ -46,10 +45,7 @@ class Embedding(Module):
         super().__init__()
         check_counts("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         if padding_idx is not None:
-            if not is_integer(padding_idx) or not -num_embeddings <= padding_idx < num_embeddings:
-                raise ArgumentError(
-                    f"Embedding: expected padding_idx in [{-num_embeddings}, {num_embeddings}), got {padding_idx!r}"
-                )
+            padding_idx = as_integer("Embedding", "padding_idx", padding_idx, -num_embeddings, num_embeddings)
             padding_idx %= num_embeddings
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.weight = zero_parameter((num_embeddings, embedding_dim), device, dtype)

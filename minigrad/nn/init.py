@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_real, check_choice, check_generator, check_real
 from minigrad.backend.dtypes import is_float
 from minigrad.backend.random import init_generator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn.state import overwrite
-from minigrad.ops.arguments import as_real, check_choice, check_generator, check_real
 from minigrad.tensor import Tensor
 
 Generator = np.random.Generator

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from minigrad import ops
+from minigrad.arguments import check_choice, check_real
 from minigrad.errors import DtypeError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer
-from minigrad.ops.arguments import check_choice, check_real
 from minigrad.tensor import Tensor
 
 

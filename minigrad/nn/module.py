@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from minigrad.arguments import check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike, is_float
 from minigrad.errors import ArgumentError, DtypeError
@@ -168,8 +169,7 @@ class Module(ModuleTree):
 
     def train(self: Self, mode: bool = True) -> Self:
         """Set `training`, here and below; returns the module. ArgumentError where mode is no bool."""
-        if not isinstance(mode, bool):
-            raise ArgumentError(f"{self._who()}.train: expected True or False, got {mode!r}")
+        check_switch(f"{self._who()}.train", mode=mode)
         self.training = mode
         for child in self.children():
             child.train(mode)

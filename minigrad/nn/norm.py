@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from minigrad import ops
+from minigrad.arguments import check_counts, check_real, check_sizes
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.errors import ArgumentError, ShapeError
@@ -12,7 +13,6 @@ from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_buffer, zero_parameter
 from minigrad.nn.state import overwrite
-from minigrad.ops.arguments import check_counts, check_real, check_sizes
 from minigrad.tensor import Tensor
 
 

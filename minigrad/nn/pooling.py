@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minigrad import ops
-from minigrad.backend.dtypes import is_integer
+from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.ops.window import Pair, as_pair

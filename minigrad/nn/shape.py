@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad import ops
+from minigrad.arguments import as_integer, as_sequence, check_sizes
 from minigrad.nn.module import Module
-from minigrad.ops.arguments import as_integer, as_sequence, check_sizes
 from minigrad.tensor import Tensor
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 
+from minigrad.arguments import as_real, check_choice
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.backend.special import erf
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_real, check_choice
 from minigrad.ops.axes import max_axes, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.operands import TensorLike, as_tensor, check_float, masked, normalize_axis

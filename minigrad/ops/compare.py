@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.arguments import is_number
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import is_number
 from minigrad.errors import DtypeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.operands import TensorLike, as_tensor, operands

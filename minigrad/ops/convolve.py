@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.autograd import Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
@@ -138,7 +139,7 @@ def _plan(
 ) -> _Plan:
     """The lengths of a convolution of these shapes, checked."""
     outputs, channels, *kernel = weight
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or outputs % groups:
+    if outputs % as_integer("conv2d", "groups", groups, 1):
         raise ArgumentError(f"conv2d: expected groups to divide the {outputs} output channels, got {groups!r}")
     if x[-3] != channels * groups:
         raise ShapeError(

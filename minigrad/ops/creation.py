@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import Device, load_cupy, to_device
-from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_number, python_scalar
+from minigrad.arguments import as_integer, is_number
+from minigrad.backend.device import CPU, Device, load_cupy, to_device
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, python_scalar
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.arguments import as_integer, as_place
 from minigrad.ops.convert import to
 from minigrad.ops.shape import MOST_ELEMENTS, sizes_of
 from minigrad.tensor import Tensor
@@ -147,7 +147,7 @@ def _filled(
     if not is_float(found) and not math.isfinite(value):
         raise DtypeError(f"{who}: expected a value that fits into {found.name}, got {value!r}")
     try:
-        with as_place(device).current() as xp:
+        with _place(device).current() as xp:
             return Tensor(xp.full(shape, value, found), requires_grad)
     except OverflowError as error:
         raise DtypeError(f"{who}: expected a value that fits into {found.name}, got {value!r}") from error
@@ -171,6 +171,11 @@ def ones(*size: Any, dtype: DtypeLike = float, device: DeviceLike = None, requir
     return _filled("ones", size, 1, dtype, device, requires_grad)
 
 
+def _place(device: Device | str | None) -> Device:
+    """The device that an argument names; the CPU where it names none."""
+    return CPU if device is None else Device(device)
+
+
 def empty(*size: Any, dtype: DtypeLike = float, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """A tensor of a shape whose values are whatever lay in that memory.
 
@@ -178,7 +183,7 @@ def empty(*size: Any, dtype: DtypeLike = float, device: DeviceLike = None, requi
         ShapeError, DtypeError: lengths that are negative or no integers.
     """
     shape, found = lengths_of("empty", size), as_dtype(dtype)
-    with as_place(device).current() as xp:
+    with _place(device).current() as xp:
         return Tensor(xp.empty(shape, found), requires_grad)
 
 
@@ -192,7 +197,7 @@ def eye(
     """
     rows, columns = lengths_of("eye", (n, n if m is None else m))
     found = as_dtype(dtype)
-    with as_place(device).current() as xp:
+    with _place(device).current() as xp:
         return Tensor(xp.eye(rows, columns, dtype=found), requires_grad)
 
 
@@ -255,7 +260,7 @@ def _numbers(who: str, *values: Any) -> list[Any]:
 
 def upload(values: Array, dtype: np.dtype[Any], device: DeviceLike, requires_grad: bool) -> Tensor:
     """A tensor on a device from values computed on the host."""
-    return Tensor(to_device(values.astype(dtype, copy=False), as_place(device)), requires_grad)
+    return Tensor(to_device(values.astype(dtype, copy=False), _place(device)), requires_grad)
 
 
 # ------------------------------------------------------------------------------------- like another tensor

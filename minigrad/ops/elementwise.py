@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import math
 
+from minigrad.arguments import is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float, is_number, python_scalar
+from minigrad.backend.dtypes import Array, is_float, python_scalar
 from minigrad.backend.special import erf as erf_array
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, promote_to_float

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minigrad.arguments import as_integer, as_real
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
@@ -19,7 +20,6 @@ from minigrad.backend.fused.cross_entropy import mean_loss, row_gradients, row_l
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
-from minigrad.ops.arguments import as_integer, as_real
 from minigrad.ops.losses import check_constant, check_pair, check_reduction, reduce_losses, share
 from minigrad.ops.operands import check_float, row_sum, same_device
 from minigrad.ops.precision import autocasts

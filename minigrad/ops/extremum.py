@@ -6,11 +6,11 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
+from minigrad.arguments import check_switch
 from minigrad.autograd import Node, accumulate, accumulate_at
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ShapeError
-from minigrad.ops.arguments import check_switch
 from minigrad.ops.axes import Dim, axis_argument, count_of, kept_shape, max_axes, reduced_axes
 from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis
 from minigrad.tensor import Tensor, record

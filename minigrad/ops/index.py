@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.autograd import Edge, Node, accumulate, own_gradient
 from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
-from minigrad.ops.arguments import as_integer
 from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis, same_device
 from minigrad.ops.join import part_backward
 from minigrad.ops.shape import reshape

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.arguments import as_real, is_number
 from minigrad.autograd import is_grad_enabled, mark_changed
-from minigrad.backend.dtypes import common_dtype, is_number
+from minigrad.backend.dtypes import common_dtype
 from minigrad.errors import AutogradError, DtypeError, IndexRangeError, ShapeError
-from minigrad.ops.arguments import as_real
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.operands import TensorLike, as_tensor, operands, same_device
 from minigrad.tensor import Tensor

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer, as_sequence, check_choice, is_number
 from minigrad.autograd import Node, accumulate_at, lend
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, common_dtype, is_integer, is_number
+from minigrad.backend.dtypes import Array, common_dtype
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.arguments import as_sequence, check_choice
 from minigrad.ops.operands import TensorLike, as_tensor, cast, normalize_axis, operands, same_device
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
@@ -139,11 +139,10 @@ def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
         ArgumentError: chunks below 1.
     """
     x = as_tensor("chunk", x)
-    if not is_integer(chunks) or chunks < 1:
-        raise ArgumentError(f"chunk: expected an integer chunks >= 1, got {chunks!r}")
+    chunks = as_integer("chunk", "chunks", chunks, 1)
     axis = normalize_axis("chunk", dim, x.ndim)
     length = x.data.shape[axis] if x.ndim else 0
-    return split(x, -(-length // int(chunks)) if length else [0] * int(chunks), dim)
+    return split(x, -(-length // chunks) if length else [0] * chunks, dim)
 
 
 def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.arguments import as_real, check_choice
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ShapeError
-from minigrad.ops.arguments import as_real, check_choice
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record

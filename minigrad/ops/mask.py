@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import is_integer, is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module, to_device
-from minigrad.backend.dtypes import Array, is_integer, is_number
+from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, same_device, unbroadcast

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from minigrad.arguments import as_real, check_generator, check_switch
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array
@@ -19,7 +20,6 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.backend.random import noise_generator
 from minigrad.errors import DtypeError, ShapeError
-from minigrad.ops.arguments import as_real, check_generator, check_switch
 from minigrad.ops.operands import check_float
 from minigrad.tensor import Tensor, record
 

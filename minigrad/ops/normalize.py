@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer, as_real, check_switch
 from minigrad.autograd import Edge, Node, accumulate, mark_changed
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
@@ -17,7 +18,6 @@ from minigrad.backend.fused.layer_norm import column_gradients, normalize_rows, 
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.arguments import as_integer, as_real, check_switch
 from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
 from minigrad.ops.precision import at_precision, autocasts

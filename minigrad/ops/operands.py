@@ -7,18 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import is_integer, is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Device, array_module, device_of, to_device
-from minigrad.backend.dtypes import (
-    Array,
-    common_dtype,
-    converted,
-    is_float,
-    is_half,
-    is_number,
-    python_scalar,
-    scalar_dtype,
-)
+from minigrad.backend.dtypes import Array, common_dtype, converted, is_float, is_half, python_scalar, scalar_dtype
 from minigrad.errors import DeviceError, DtypeError, ShapeError
 from minigrad.tensor import Tensor, record
 
@@ -218,7 +210,7 @@ def normalize_axis(who: str, dim: int, ndim: int) -> int:
         ShapeError: the axis is out of range.
     """
     count = max(ndim, 1)
-    if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or not -count <= dim < count:
+    if not is_integer(dim) or not -count <= dim < count:
         raise ShapeError(f"{who}: expected an axis in [{-count}, {count}), got {dim!r}")
     return int(dim) % ndim if ndim else 0
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minigrad.arguments import check_switch
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.arguments import check_switch
 from minigrad.ops.image_order import channels_first, channels_last
 from minigrad.ops.operands import check_float, masked
 from minigrad.ops.window import Pair, Window, as_pair, count_windows

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from minigrad.arguments import check_switch
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, converted, float_dtypes_mixed, is_float
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import check_switch
 from minigrad.ops.operands import cast
 from minigrad.tensor import Tensor
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from minigrad.arguments import as_real, check_switch
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, as_dtype, is_float, widened
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_real, check_switch
 from minigrad.ops.axes import (
     Dim,
     axis_argument,

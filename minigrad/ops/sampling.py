@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_integer
+from minigrad.arguments import as_integer, check_generator, is_integer
+from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float
 from minigrad.backend.random import noise_generator
 from minigrad.errors import ArgumentError, DtypeError
-from minigrad.ops.arguments import as_integer, check_generator
 from minigrad.ops.creation import DeviceLike, lengths_of, like_options, upload
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_sequence, is_integer
 from minigrad.autograd import Node, accumulate, lend
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_integer
+from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
-from minigrad.ops.arguments import as_sequence
 from minigrad.ops.arithmetic import pass_on
 from minigrad.ops.operands import TensorLike, as_tensor, normalize_axes, normalize_axis
 from minigrad.tensor import Tensor, record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from minigrad.backend.dtypes import is_integer
+from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError, ShapeError
 
 Pair = Any  # an int, or a pair of ints for height and width

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import adam_
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import check_switch
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
-from minigrad.optim.options import check_within
 
 
 def adam_update(
@@ -116,10 +115,10 @@ class Adam(Optimizer):
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ArgumentError(f"{self.name}: expected betas to be two numbers, got {betas!r}")
         for i, beta in enumerate(betas):
-            check_within(self.name, f"betas[{i}]", beta, high=1.0)
-        check_within(self.name, "lr", group["lr"])
-        check_within(self.name, "weight_decay", group["weight_decay"])
-        check_within(self.name, "eps", group["eps"], low_allowed=False)
+            as_real(self.name, f"betas[{i}]", beta, 0.0, below=1.0)
+        as_amount(self.name, "lr", group["lr"])
+        as_amount(self.name, "weight_decay", group["weight_decay"])
+        as_real(self.name, "eps", group["eps"], above=0.0, finite=True)
         check_switch(self.name, maximize=group["maximize"], decoupled_weight_decay=group["decoupled_weight_decay"])
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:

@@ -6,10 +6,10 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_real, check_switch
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.backend.fused.norm import largest, sum_of_squares
@@ -18,8 +18,7 @@ from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, NonFiniteError
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
-from minigrad.ops.arguments import check_switch
-from minigrad.optim.options import check_finished, check_within
+from minigrad.optim.given import check_finished
 from minigrad.tensor import Tensor
 
 
@@ -79,19 +78,19 @@ def _clip(
     norm_type: float,
     error_if_nonfinite: bool,
 ) -> Tensor:
-    _check_limit(who, "max_norm", max_norm)
-    _check_limit(who, "norm_type", norm_type, low_allowed=False)
+    max_norm = as_real(who, "max_norm", max_norm, 0.0)
+    norm_type = as_real(who, "norm_type", norm_type, above=0.0)
     (gradients, buffers), *others = [_gradients(who, parameters) for parameters in replicas]
     if not gradients:
         return Tensor(np.zeros((), np.float32))
     with device_of(gradients[0]).current() as xp:
-        norm = _norm(gradients, float(norm_type))
+        norm = _norm(gradients, norm_type)
         if error_if_nonfinite and not xp.isfinite(norm):
             raise NonFiniteError(
                 f"{who}: expected a finite norm of the gradients, got {float(norm)}: "
                 "look for it in the loss, or pass error_if_nonfinite=False"
             )
-        factor = xp.minimum(float(max_norm) / (norm + 1e-6), 1.0)
+        factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
     if xp is not np or not factor == 1.0:  # where looking costs nothing, a pass over the gradients is saved
         for grad in itertools.chain(gradients, *(found for found, _ in others)):
             _scale(grad, factor)
@@ -113,16 +112,10 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
         DtypeError: something that is no tensor.
         AutogradError: see `clip_grad_norm_`.
     """
-    _check_limit("clip_grad_value_", "clip_value", clip_value)
-    limit = float(clip_value)
+    limit = as_real("clip_grad_value_", "clip_value", clip_value, 0.0)
     for grad in _gradients("clip_grad_value_", parameters)[0]:
         with device_of(grad).current() as xp:
             xp.clip(grad, -limit, limit, out=grad)
-
-
-def _check_limit(who: str, name: str, value: Any, low_allowed: bool = True) -> None:
-    if value.__class__ is not float or value != math.inf:
-        check_within(who, name, value, low_allowed=low_allowed)
 
 
 def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Array], list[FlatBuffer]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_amount, check_switch
 from minigrad.autograd import enable_grad, mark_changed
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
@@ -22,9 +23,8 @@ from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter
-from minigrad.ops.arguments import check_switch
 from minigrad.optim.attempts import Attempts, Controls
-from minigrad.optim.options import check_finished, check_within
+from minigrad.optim.given import check_finished
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
@@ -261,7 +261,7 @@ class Optimizer:
         complete = {**self.defaults, **group, "params": params}
         self.check(complete)
         if INITIAL_LR in complete:
-            check_within(self.name, INITIAL_LR, complete[INITIAL_LR])
+            as_amount(self.name, INITIAL_LR, complete[INITIAL_LR])
         return complete
 
     def _make_parts(self, group: dict[str, Any]) -> list[Part]:

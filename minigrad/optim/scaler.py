@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer, as_real, check_switch
 from minigrad.backend.device import CPU, Device, array_module, to_device, to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.fused.optimizer import GOOD_STEPS, LOSS_SCALE, new_control, settle_step
 from minigrad.errors import AutogradError, DtypeError, StateDictError
-from minigrad.ops.arguments import as_integer, check_switch
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.options import check_finished, check_within
+from minigrad.optim.given import check_finished
 from minigrad.tensor import Tensor
 
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
@@ -88,9 +88,9 @@ class GradScaler:
     def _set(
         self, scale: float, growth_factor: float, backoff_factor: float, growth_interval: int, good_steps: int
     ) -> None:
-        check_within("GradScaler", "scale", scale, low_allowed=False)
-        check_within("GradScaler", "growth_factor", growth_factor, low=1.0, low_allowed=False)
-        check_within("GradScaler", "backoff_factor", backoff_factor, high=1.0, low_allowed=False)
+        as_real("GradScaler", "scale", scale, above=0.0, finite=True)
+        as_real("GradScaler", "growth_factor", growth_factor, above=1.0, finite=True)
+        as_real("GradScaler", "backoff_factor", backoff_factor, above=0.0, below=1.0)
         as_integer("GradScaler", "growth_interval", growth_interval, 1)
         as_integer("GradScaler", "_growth_tracker", good_steps, 0)
         self.growth_factor, self.backoff_factor = float(growth_factor), float(backoff_factor)
@@ -182,7 +182,7 @@ class GradScaler:
             return
         started = [progress for progress in self._progress.values() if progress.unscaled]
         if new_scale is not None:
-            check_within("GradScaler.update", "new_scale", new_scale, low_allowed=False)
+            as_real("GradScaler.update", "new_scale", new_scale, above=0.0, finite=True)
             with self._control_place().current():
                 self._control[LOSS_SCALE] = float(new_scale)
         elif not started:

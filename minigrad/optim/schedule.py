@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minigrad.arguments import as_amount, as_integer, as_real
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
-from minigrad.ops.arguments import as_integer
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.options import check_within
 from minigrad.optim.state import INITIAL_LR
 
 ScheduleLike = Callable[[int], float]
@@ -43,7 +42,7 @@ class Constant(Schedule):
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        check_within("Constant", "value", self.value)
+        as_amount("Constant", "value", self.value)
 
     def factor(self, step: int) -> float:
         """value"""
@@ -68,7 +67,7 @@ class StepDecay(Schedule):
 
     def __post_init__(self) -> None:
         as_integer("StepDecay", "step_size", self.step_size, 1)
-        check_within("StepDecay", "gamma", self.gamma, low_allowed=False)
+        as_real("StepDecay", "gamma", self.gamma, above=0.0, finite=True)
 
     def factor(self, step: int) -> float:
         """gamma ** (step // step_size)"""
@@ -89,7 +88,7 @@ class MultiStepDecay(Schedule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "milestones", _check_milestones("MultiStepDecay", self.milestones))
-        check_within("MultiStepDecay", "gamma", self.gamma, low_allowed=False)
+        as_real("MultiStepDecay", "gamma", self.gamma, above=0.0, finite=True)
 
     def factor(self, step: int) -> float:
         """gamma ** (the number of milestones <= step)"""
@@ -103,7 +102,7 @@ class ExponentialDecay(Schedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        check_within("ExponentialDecay", "gamma", self.gamma, low_allowed=False)
+        as_real("ExponentialDecay", "gamma", self.gamma, above=0.0, finite=True)
 
     def factor(self, step: int) -> float:
         """gamma ** step"""
@@ -126,7 +125,7 @@ class CosineAnnealing(Schedule):
 
     def __post_init__(self) -> None:
         as_integer("CosineAnnealing", "total_steps", self.total_steps, 1)
-        check_within("CosineAnnealing", "min_factor", self.min_factor)
+        as_amount("CosineAnnealing", "min_factor", self.min_factor)
 
     def factor(self, step: int) -> float:
         """min_factor + (1 - min_factor)(1 + cos(π step / total_steps)) / 2"""
@@ -148,8 +147,8 @@ class LinearRamp(Schedule):
 
     def __post_init__(self) -> None:
         as_integer("LinearRamp", "total_steps", self.total_steps, 1)
-        check_within("LinearRamp", "start_factor", self.start_factor)
-        check_within("LinearRamp", "end_factor", self.end_factor)
+        as_amount("LinearRamp", "start_factor", self.start_factor)
+        as_amount("LinearRamp", "end_factor", self.end_factor)
 
     def factor(self, step: int) -> float:
         """start_factor + (end_factor - start_factor) · min(1, step / total_steps)"""
@@ -197,7 +196,7 @@ def warmup(schedule: ScheduleLike, steps: int, start_factor: float = 1 / 3) -> P
         [0.5, 0.75, 1.0, 1.0, 0.5, 0.5]
     """
     as_integer("warmup", "steps", steps, 1)
-    check_within("warmup", "start_factor", start_factor)
+    as_amount("warmup", "start_factor", start_factor)
     return Piecewise((LinearRamp(steps, start_factor), _check_schedule("warmup", schedule)), (steps,))
 
 
@@ -264,10 +263,10 @@ class LRScheduler:
                 "add groups before the scheduler is made"
             )
         factor = self.schedule(step)
-        check_within("LRScheduler", f"the schedule's factor at step {step}", factor)
+        as_amount("LRScheduler", f"the schedule's factor at step {step}", factor)
         rates = [base * factor for base in base_lrs]
         for rate in rates:
-            check_within("LRScheduler", f"the learning rate at step {step}", rate)
+            as_amount("LRScheduler", f"the learning rate at step {step}", rate)
         for group, rate, base in zip(groups, rates, base_lrs):
             group["lr"], group[INITIAL_LR] = rate, base
         self.last_step, self.base_lrs, self._last_lrs = step, base_lrs, rates

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import sgd_
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import check_switch
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
-from minigrad.optim.options import check_within
 
 
 def sgd_update(
@@ -101,8 +100,8 @@ class SGD(Optimizer):
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range."""
         for name in ("lr", "momentum", "weight_decay"):
-            check_within(self.name, name, group[name])
-        check_within(self.name, "dampening", group["dampening"], low=-float("inf"), low_allowed=False)
+            as_amount(self.name, name, group[name])
+        as_real(self.name, "dampening", group["dampening"], finite=True)
         check_switch(self.name, nesterov=group["nesterov"], maximize=group["maximize"])
         if group["nesterov"] and (not group["momentum"] or group["dampening"]):
             raise ArgumentError(

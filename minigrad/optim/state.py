@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from minigrad.arguments import as_amount, is_number
 from minigrad.backend.device import to_device
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.parameter import Parameter
-from minigrad.optim.options import check_within
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _saved_options(who: str, optimizer: Optimizer, saved: Mapping[str, Any]) -> 
     try:
         optimizer.check(options)
         if INITIAL_LR in saved:
-            check_within(who, INITIAL_LR, saved[INITIAL_LR])
+            as_amount(who, INITIAL_LR, saved[INITIAL_LR])
             options[INITIAL_LR] = saved[INITIAL_LR]
     except ArgumentError as error:
         raise StateDictError(f"{who}: expected options in range, got others: {error}") from error
@@ -154,7 +154,7 @@ def _saved_entry(who: str, optimizer: Optimizer, place: Place, key: Any, saved: 
 def _as_step(who: str, label: str, value: Any) -> int:
     """A saved step, which PyTorch keeps as a float tensor of no axes."""
     number = value.item() if getattr(value, "shape", None) == () else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0 or number % 1 != 0:
+    if not is_number(number) or isinstance(number, bool) or number < 0 or number % 1 != 0:
         raise StateDictError(f"{who}: expected step to be a whole number >= 0 in the {label}, got {value!r}")
     return int(number)
 

@@ -6,16 +6,15 @@ Strategies draw sizes, speeds and plans, never the values of tensors: take those
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from minigrad.arguments import as_integer, is_integer
 from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.balance.shares import check_min_ratio
 from minigrad.distributed.simulate import Cluster, RankCost
 from minigrad.errors import ArgumentError, MissingPackageError
-from minigrad.ops.arguments import as_integer
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
@@ -233,7 +232,7 @@ def _rules(balancer: BalanceFunction, min_ratio: float | None) -> list[tuple[str
 
 
 def _is_whole(case: _Case, sizes: list[int]) -> bool:
-    whole = all(isinstance(size, numbers.Integral) and size >= 0 for size in sizes)
+    whole = all(is_integer(size) and size >= 0 for size in sizes)
     return whole and len(sizes) == len(case[1])
 
 

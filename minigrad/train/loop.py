@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from minigrad.arguments import as_integer, as_samples, check_switch
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
 from minigrad.data.plan import largest_remainder
@@ -17,11 +18,9 @@ from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.config import check_max_norm
 from minigrad.distributed.ddp.agreement import first_unlike
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
-from minigrad.distributed.ddp.weights import check_samples
 from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
 from minigrad.graph.batches import count_samples, scatter, tensors_in
 from minigrad.nn.module import Module
-from minigrad.ops.arguments import as_integer, check_switch
 from minigrad.ops.creation import full_like
 from minigrad.optim.clip import clip_grad_norm_
 from minigrad.optim.optimizer import Optimizer
@@ -274,7 +273,7 @@ class DistributedTrainer:
         if parts and steps > 1:
             sizes = largest_remainder(count_samples("train_batch", {"batch": batch}), [1.0 / steps] * steps)
             parts = [part[0] for part in scatter([batch], sizes, [self._comm.device] * steps) if part]
-        counted = [(part, check_samples("train_batch", samples_of(part))) for part in parts]
+        counted = [(part, as_samples("train_batch", samples_of(part))) for part in parts]
         return [(part, n) for part, n in counted if n]
 
     def _accumulate(self, parts: list[tuple[Any, float]]) -> tuple[Any, float]:

@@ -247,7 +247,7 @@ def test_permuted_ranks_get_permuted_counts(walls, data):
         ({"anchor": 10, "min_anchor": 11}, "expected min_anchor <= anchor <= max_anchor, got 11, 10 and 200"),
         ({"max_batch_diff": 0}, "expected max_batch_diff to be an integer >= 1, got 0"),
         ({"overhead_target": 0.6}, r"expected overhead_target in \[0.01, 0.5\], got 0.6"),
-        ({"overhead_target": float("nan")}, "expected overhead_target as a finite number"),
+        ({"overhead_target": float("nan")}, "expected overhead_target to be a finite number"),
         ({"speed_hint": (0, 0.4)}, "expected ratio >= 1"),
         ({"speed_hint": (2, 2.0)}, r"expected slow_rank to be an integer in \[0, 2\), got 2"),
         ({"speed_hint": 3}, r"expected \(slow_rank, ratio\) or a mapping of rank to speed, got 3"),
@@ -263,9 +263,9 @@ def test_options_are_checked(options, message):
     [
         ([1.0], [1, 1], 0.0, "expected wall_ms of 2 ranks, got 1"),
         ([1.0, 1.0], [1], 0.0, "expected batch_counts of 2 ranks, got 1"),
-        ([1.0, -1.0], [1, 1], 0.0, "expected each wall_ms as a finite number >= 0, got -1.0"),
+        ([1.0, -1.0], [1, 1], 0.0, "expected each wall_ms to be a finite number >= 0, got -1.0"),
         ([1.0, 1.0], [1, -1], 0.0, "expected each batch count to be an integer >= 0, got -1"),
-        ([1.0, 1.0], [1, 1], None, "expected sync_ms as a finite number >= 0, got None"),
+        ([1.0, 1.0], [1, 1], None, "expected sync_ms to be a finite number >= 0, got None"),
     ],
 )
 def test_reports_are_checked(walls, counts, sync, message):

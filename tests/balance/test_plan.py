@@ -133,7 +133,7 @@ def test_all_steps_of_calibration_count_however_short_the_interval():
         ({"calibration_steps": 0}, "expected calibration_steps to be an integer >= 1, got 0"),
         ({"interval_steps": 2.5}, "expected interval_steps to be an integer >= 1, got 2.5"),
         ({"window_steps": 51}, "expected window_steps <= interval_steps, got 51 > 50"),
-        ({"min_ratio": -0.1}, "expected min_ratio as a finite number >= 0, got -0.1"),
+        ({"min_ratio": -0.1}, "expected min_ratio to be a finite number >= 0, got -0.1"),
         ({"hysteresis": 1.0}, r"expected hysteresis in \[0, 1\), got 1.0"),
         ({"granularity": 0}, "expected granularity to be an integer >= 1, got 0"),
         ({"caps": (8, 1.5)}, "expected each cap to be an integer >= 0, got 1.5"),
@@ -171,7 +171,7 @@ def test_readings_are_checked():
     for samples, seconds in ((0, 1.0), (1, 0.0), (1, float("nan")), (-1, 1.0), ("1", 1.0), (1, None)):
         with pytest.raises(ArgumentError, match="Reading: expected"):
             Reading(samples, seconds)
-    with pytest.raises(ArgumentError, match="CostModel: expected per_sample_s as a finite number >= 0, got -1.0"):
+    with pytest.raises(ArgumentError, match="CostModel: expected per_sample_s to be a finite number >= 0, got -1.0"):
         CostModel(0.0, -1.0)
 
 

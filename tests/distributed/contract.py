@@ -198,9 +198,9 @@ def refused_before_any_rank_is_asked(comm):
         comm.all_reduce(np.ones((4, 6))[:, ::2])
     with pytest.raises(ShapeError, match="C-contiguous"):
         comm.broadcast(np.ones((3, 2)).T)
-    with pytest.raises(ArgumentError, match=r"root in \[0, "):
+    with pytest.raises(ArgumentError, match=r"root to be an integer in \[0, "):
         comm.broadcast(np.ones(2), size)
-    with pytest.raises(ArgumentError, match=r"root in \[0, "):
+    with pytest.raises(ArgumentError, match=r"root to be an integer in \[0, "):
         comm.broadcast(np.ones(2), -1)
     with pytest.raises(ArgumentError, match="a ReduceOp, got 'sum'"):
         comm.all_reduce(np.ones(2), "sum")

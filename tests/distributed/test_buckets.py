@@ -70,7 +70,7 @@ def test_the_first_bucket_is_small():
 
 @pytest.mark.parametrize("cap", [0, -1, 1.5, True, None])
 def test_wrong_caps(cap):
-    with pytest.raises(ArgumentError, match="cap_bytes to be an integer > 0"):
+    with pytest.raises(ArgumentError, match="cap_bytes to be an integer >= 1"):
         plan_buckets([], cap)
 
 

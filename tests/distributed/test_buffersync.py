@@ -73,5 +73,5 @@ def test_wrong_arguments():
     with pytest.raises(ArgumentError, match="one of 'broadcast', 'mean', 'none', got 'max'"):
         DDP(Counting(), SoloCommunicator(), broadcast_buffers="max")
     for cadence in (0, -1, 1.5, True):
-        with pytest.raises(ArgumentError, match="buffer_cadence: expected an integer >= 1"):
+        with pytest.raises(ArgumentError, match="expected buffer_cadence to be an integer >= 1"):
             DDP(Counting(), SoloCommunicator(), buffer_cadence=cadence)

@@ -705,14 +705,14 @@ def test_wrong_arguments():
     with pytest.raises(ArgumentError, match="shards to be a list or a tuple, got 3"):
         DDP(Mlp(0), solo).backward_shards(mean_loss, 3)
     for cap in (0, -1, float("nan"), "big"):
-        with pytest.raises(ArgumentError, match="bucket_cap_mb to be MiB > 0"):
+        with pytest.raises(ArgumentError, match="bucket_cap_mb, in MiB, to be a finite number > 0"):
             DDP(Mlp(0), solo, bucket_cap_mb=cap)
     with pytest.raises(ShapeError, match=r"axis batch_dim=5, got shape \(2, 3\)"):
         DDP(Mlp(0), solo, batch_dim=5)(minigrad.Tensor(np.zeros((2, 3))))
     for samples in (-1, float("nan"), "many"):
         with pytest.raises(ArgumentError, match="samples >= 0"), DDP(Mlp(0), solo).samples(samples):
             pass
-    with pytest.raises(ArgumentError, match=r"root in \[0, 1\), got 1"):
+    with pytest.raises(ArgumentError, match=r"root to be an integer in \[0, 1\), got 1"):
         DDP(Mlp(0), solo).broadcast_parameters(1)
 
 

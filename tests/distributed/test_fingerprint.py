@@ -211,5 +211,5 @@ def test_ranks_that_wait_in_join_are_not_compared():
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
 def test_wrong_cadences_are_refused(every):
-    with pytest.raises(ArgumentError, match="check_replicas_every: expected an integer >= 1 or None"):
+    with pytest.raises(ArgumentError, match="check_replicas_every, where it is not None, to be an integer >= 1"):
         DDP(nn.Linear(3, 2), SoloCommunicator(), check_replicas_every=every)

@@ -355,7 +355,7 @@ def test_wrong_lists(devices):
     ]:
         with pytest.raises(error, match=words):
             devices.all_reduce(arrays)
-    with pytest.raises(ArgumentError, match=r"root in \[0, 2\), got 2"):
+    with pytest.raises(ArgumentError, match=r"root to be an integer in \[0, 2\), got 2"):
         devices.broadcast([first, second], 2)
     with pytest.raises(DtypeError, match="got bool"):
         devices.all_reduce([on(device, np.ones(3, bool)) for device in devices.devices])

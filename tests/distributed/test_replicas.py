@@ -319,7 +319,7 @@ def test_what_cannot_be_wrapped():
         Ddp.wrap([Mlp(0), Mlp(1)], ["cpu", "cuda:0"])
     with pytest.raises(DeviceError, match="replica 1 on cuda:0, got w1 on cpu"):
         Ddp.wrap([Mlp(0), Mlp(1)], ["cpu", "cuda:0"], collectives=collectives)
-    with pytest.raises(ArgumentError, match="cap_bytes to be an integer > 0"):
+    with pytest.raises(ArgumentError, match="cap_bytes to be an integer >= 1"):
         Ddp.wrap([Mlp(0)], ["cpu"], bucket_cap_bytes=0)
 
 

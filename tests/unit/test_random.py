@@ -153,7 +153,7 @@ def test_unseeded_contexts_differ():
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.0, True, "1", None])
 def test_seeds_out_of_range_are_refused(seed):
-    with pytest.raises(ArgumentError, match=r"manual_seed: expected an integer in \[0, 2\*\*64\), got"):
+    with pytest.raises(ArgumentError, match=r"manual_seed: expected seed to be an integer in \[0, 2\*\*64\), got"):
         manual_seed(seed)
 
 

@@ -358,7 +358,7 @@ def test_a_partner_that_is_no_number_is_refused(other):
         (lambda x: ops.stack([x, x[0]]), ShapeError, r"stack: expected one shape, got \(2, 3\), \(3,\)"),
         (lambda x: x.split(0), ShapeError, "split: expected a length >= 1, got 0"),
         (lambda x: x.split([1, 2], 1)[0].split([4]), ShapeError, "split: expected lengths that add up to 2"),
-        (lambda x: x.chunk(0), ArgumentError, "chunk: expected an integer chunks >= 1, got 0"),
+        (lambda x: x.chunk(0), ArgumentError, "chunk: expected chunks to be an integer >= 1, got 0"),
         (lambda x: x.narrow(1, 2, 2), ShapeError, r"narrow: .* axis 1 of \(2, 3\), got start 2, length 2"),
         (lambda x: x[0, 0].unbind(), ShapeError, "unbind: expected a tensor with at least one axis"),
         (lambda x: ops.pad(x, (1,)), ShapeError, r"pad: expected \(before, after\) for at most 2 axes"),

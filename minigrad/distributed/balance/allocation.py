@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from minigrad.arguments import as_integer
 from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.balance.shares import check_caps, no_room
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 _HALVINGS = 200
 

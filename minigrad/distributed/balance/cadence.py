@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from minigrad.arguments import as_amount, as_integer
 from minigrad.data.plan import as_list, largest_remainder
-from minigrad.distributed.balance.shares import SpeedHint, check_hint, check_number, relative_speeds
+from minigrad.distributed.balance.shares import SpeedHint, check_hint, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 DEFAULT_ANCHOR, DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET = 10, 200, 0.10
 OVERHEAD_TARGETS = (0.01, 0.5)  # least and most
@@ -69,7 +69,7 @@ class CadenceConfig:
                 f"{self.max_anchor}"
             )
         least, most = OVERHEAD_TARGETS
-        if not least <= check_number(who, "overhead_target", self.overhead_target) <= most:
+        if not least <= as_amount(who, "overhead_target", self.overhead_target) <= most:
             raise ArgumentError(
                 f"{who}: expected overhead_target in [{least}, {most}], got {self.overhead_target!r}"
             )
@@ -207,12 +207,12 @@ class ElChe:
         Raises:
             ArgumentError: not one number a rank, or one that is negative or no number.
         """
-        walls = [check_number("report_timing", "each wall_ms", ms) for ms in self._each("wall_ms", wall_ms)]
+        walls = [as_amount("report_timing", "each wall_ms", ms) for ms in self._each("wall_ms", wall_ms)]
         counts = [
             as_integer("report_timing", "each batch count", count, 0)
             for count in self._each("batch_counts", batch_counts)
         ]
-        sync = check_number("report_timing", "sync_ms", sync_ms)
+        sync = as_amount("report_timing", "sync_ms", sync_ms)
         readings = [wall / count if count else 0.0 for wall, count in zip(walls, counts)]
         if not any(readings):
             return self, self.batch_counts, "no rank was measured, so the counts stay"
@@ -232,7 +232,7 @@ class ElChe:
         Raises:
             ArgumentError: a factor out of its range.
         """
-        if not 0.0 < check_number("nudge_anchor_down", "factor", factor) <= 1.0:
+        if not 0.0 < as_amount("nudge_anchor_down", "factor", factor) <= 1.0:
             raise ArgumentError(f"nudge_anchor_down: expected a factor in (0, 1], got {factor!r}")
         anchor = max(1, math.ceil(self.anchor * factor))
         lowered = replace(self, min_anchor=min(self.min_anchor, anchor))

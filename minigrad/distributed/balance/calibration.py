@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from minigrad.arguments import as_integer
 from minigrad.data.plan import Shares
 from minigrad.distributed.balance.shares import compute_shard_sizes
-from minigrad.ops.arguments import as_integer
 
 _FRACTION = 0.125  # by how much shards differ from those of the shares in every second step
 

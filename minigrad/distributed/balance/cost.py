@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_amount
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.balance import fitting
-from minigrad.distributed.balance.shares import check_number
 from minigrad.errors import ArgumentError
 
 _FADE = 0.8  # what the readings of a plan count for after the next
@@ -38,7 +38,7 @@ class Reading:
     def __post_init__(self) -> None:
         for name in ("samples", "seconds"):
             value = getattr(self, name)
-            if not check_number("Reading", name, value):
+            if not as_amount("Reading", name, value):
                 raise ArgumentError(f"Reading: expected {name} as a finite number > 0, got {value!r}")
             object.__setattr__(self, name, float(value))
 
@@ -57,7 +57,7 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for name in ("fixed_s", "per_sample_s"):
-            object.__setattr__(self, name, check_number("CostModel", name, getattr(self, name)))
+            object.__setattr__(self, name, as_amount("CostModel", name, getattr(self, name)))
 
     def time_s(self, samples: float) -> float:
         """Seconds for so many samples."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from minigrad.arguments import as_amount, as_integer
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.calibration import calibration_sizes
 from minigrad.distributed.balance.cost import CostModel, History, Reading, median_cost, settle
@@ -15,14 +16,12 @@ from minigrad.distributed.balance.shares import (
     check_caps,
     check_hint,
     check_min_ratio,
-    check_number,
     compute_shard_sizes,
     hint_ratios,
     rebalance,
 )
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 _ROUNDING = 1e-9  # samples: 0.07 · 100 is meant to be 7
 _LEAST_SLOPE = 0.01  # of fixed_s, for the whole batch: what samples cost at least, in planning
@@ -66,7 +65,7 @@ class BalanceConfig:
                 )
         if self.min_ratio is not None:
             check_min_ratio("BalanceConfig", self.min_ratio, 1)
-        if not check_number("BalanceConfig", "hysteresis", self.hysteresis) < 1.0:
+        if not as_amount("BalanceConfig", "hysteresis", self.hysteresis) < 1.0:
             raise ArgumentError(f"BalanceConfig: expected hysteresis in [0, 1), got {self.hysteresis!r}")
         if self.caps is not None:
             check_caps("BalanceConfig", self.caps, len(self.caps) if isinstance(self.caps, Sequence) else 1, 0)

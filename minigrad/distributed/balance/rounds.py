@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
+from minigrad.arguments import as_integer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, check_alike, listener
 from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.base import Communicator
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 T = TypeVar("T")
 _Row = list[Any]  # batches of a rank in a round, milliseconds of computing, of waiting; plain data

@@ -5,16 +5,14 @@ All arithmetic that decides something is exact (integers and fractions), so no r
 
 from __future__ import annotations
 
-import math
-import numbers
 import statistics
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from minigrad.arguments import as_amount, as_integer
 from minigrad.data.plan import Shares, as_list, check_shares, largest_remainder, whole_weights
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 SpeedHint = tuple[int, float] | Mapping[int, float]
 
@@ -35,25 +33,13 @@ def check_min_ratio(who: str, min_ratio: float | None, world_size: int) -> float
     """
     if min_ratio is None:
         return default_min_ratio(world_size)
-    ratio = check_number(who, "min_ratio", min_ratio)
+    ratio = as_amount(who, "min_ratio", min_ratio)
     if ratio * world_size > 1.0:
         raise ArgumentError(
             f"{who}: expected min_ratio <= 1/{world_size} for {world_size} ranks, got {min_ratio!r}: "
             f"together they would need {ratio * world_size:.3g} batches"
         )
     return ratio
-
-
-def check_number(who: str, what: str, value: Any) -> float:
-    """An argument as a finite float >= 0.
-
-    Raises:
-        ArgumentError: it is none.
-    """
-    good = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not good or not (math.isfinite(value) and value >= 0):
-        raise ArgumentError(f"{who}: expected {what} as a finite number >= 0, got {value!r}")
-    return float(value)
 
 
 def rebalance(throughputs: Sequence[float | None], min_ratio: float | None = None) -> tuple[float, ...]:
@@ -97,7 +83,7 @@ def _measured_or_median(who: str, throughputs: Sequence[float | None]) -> list[f
     given = as_list(who, "throughputs", throughputs)
     if not given:
         raise ArgumentError(f"{who}: expected a throughput for each rank, got none")
-    known = [check_number(who, "each throughput", value) for value in given if value is not None]
+    known = [as_amount(who, "each throughput", value) for value in given if value is not None]
     middle = statistics.median(known) if known else 1.0
     return [middle if value is None else float(value) for value in given]
 
@@ -122,7 +108,7 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
     if isinstance(hint, Mapping):
         speeds = [1.0] * world_size
         for rank, speed in hint.items():
-            value = check_number("speed_hint", f"the speed of rank {rank}", speed)
+            value = as_amount("speed_hint", f"the speed of rank {rank}", speed)
             if not value:
                 raise ArgumentError(f"speed_hint: expected a speed > 0 for rank {rank}, got {speed!r}")
             speeds[as_integer("speed_hint", "a rank", rank, 0, world_size)] = value
@@ -130,7 +116,7 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
     if not isinstance(hint, Sequence) or len(hint) != 2:
         raise ArgumentError(f"speed_hint: expected (slow_rank, ratio) or a mapping of rank to speed, got {hint!r}")
     slow = as_integer("speed_hint", "slow_rank", hint[0], 0, world_size)
-    ratio = check_number("speed_hint", "ratio", hint[1])
+    ratio = as_amount("speed_hint", "ratio", hint[1])
     if ratio < 1.0:
         raise ArgumentError(f"speed_hint: expected ratio >= 1, the others' speed over that of rank {slow}, got {ratio}")
     return tuple(1.0 if rank == slow else ratio for rank in range(world_size))

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minigrad.arguments import as_integer, check_counts
 from minigrad.backend.device import Device, array_module, device_of
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_half
 from minigrad.backend.fused.grad_scale import Widened, scale_
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.arguments import check_counts
 
 DEFAULT_TIMEOUT_S = 300.0
 LAST_CALLS = 3  # of a rank, that are named when it is missing
@@ -321,10 +321,8 @@ def check_world(who: str, rank: int, world_size: int) -> None:
     Raises:
         ArgumentError: not 0 <= rank < world_size.
     """
-    for name, value in (("rank", rank), ("world_size", world_size)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise ArgumentError(f"{who}: expected an integer {name}, got {value!r}")
-    if not 0 <= rank < world_size:
+    as_integer(who, "world_size", world_size, 1)
+    if not 0 <= as_integer(who, "rank", rank) < world_size:
         raise ArgumentError(f"{who}: expected 0 <= rank < world_size, got rank {rank} of {world_size}")
 
 
@@ -386,8 +384,7 @@ def check_root(who: str, rank: int, root: int, world_size: int) -> None:
     Raises:
         ArgumentError: not 0 <= root < world_size.
     """
-    if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < world_size:
-        raise ArgumentError(f"rank {rank}: {who}: expected a root in [0, {world_size}), got {root!r}")
+    as_integer(f"rank {rank}: {who}", "root", root, 0, world_size)
 
 
 def check_parts(who: str, rank: int, whole: Array, part: Array, world_size: int) -> None:

@@ -11,12 +11,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from minigrad.arguments import as_integer, check_choice, check_counts, check_real, check_switch
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.distributed.comm.base import Communicator, DoneWork, Work
 from minigrad.distributed.comm.wrappers import KINDS, Call, Make, Wrapper
 from minigrad.errors import ArgumentError, DtypeError, InjectedFaultError
-from minigrad.ops.arguments import as_integer, check_choice, check_counts, check_real, check_switch
 
 Action = Literal["delay", "drop", "corrupt", "nan", "raise", "kill", "reorder"]
 

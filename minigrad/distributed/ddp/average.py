@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from minigrad.arguments import as_samples
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, check_communicator, weighted_all_reduce
 from minigrad.distributed.ddp.buckets import plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
-from minigrad.distributed.ddp.weights import as_weight, check_samples, weight_of
+from minigrad.distributed.ddp.weights import as_weight, weight_of
 from minigrad.errors import UnreducedGradientError
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, distinct_parameters
@@ -41,7 +42,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
         >>> model(randn(4, 3)).mean().backward()
         >>> average_gradients(model.parameters(), SoloCommunicator(), 4)
     """
-    samples = check_samples("average_gradients", n)
+    samples = as_samples("average_gradients", n)
     check_communicator("average_gradients", comm)
     unique = distinct_parameters("average_gradients", params)
     flatten(unique)

@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_samples
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.random import shard_noise
 from minigrad.distributed.collectives import pairwise
 from minigrad.distributed.ddp.layout import adopt, fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
-from minigrad.distributed.ddp.weights import check_samples, scale
+from minigrad.distributed.ddp.weights import scale
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.tensor import Tensor
 
@@ -201,7 +202,7 @@ def _counts(shards: Sequence[Any], counts: Sequence[float] | None, batch_dim: in
         return [_length(shard, i, batch_dim) for i, shard in enumerate(shards)]
     if len(counts) != len(shards):
         raise ArgumentError(f"{_WHO}: expected a count for each of {len(shards)} shards, got {len(counts)}")
-    return [check_samples(_WHO, count) for count in counts]
+    return [as_samples(_WHO, count) for count in counts]
 
 
 def _length(shard: Any, i: int, batch_dim: int) -> float:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from minigrad.arguments import as_integer
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 
 MIB = 1024 * 1024
@@ -112,8 +113,7 @@ def plan_buckets(
         ArgumentError: a cap that is not positive, or something else than entries.
     """
     for name, cap in (("cap_bytes", cap_bytes), ("first_cap_bytes", first_cap_bytes)):
-        if isinstance(cap, bool) or not isinstance(cap, int) or cap <= 0:
-            raise ArgumentError(f"plan_buckets: expected {name} to be an integer > 0, got {cap!r}")
+        as_integer("plan_buckets", name, cap, 1)
     if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
         raise ArgumentError(f"plan_buckets: expected a list of entries, got {entries!r:.100}")
     groups: list[list[int]] = []

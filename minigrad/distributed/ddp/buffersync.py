@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from minigrad.arguments import as_integer, check_choice
 from minigrad.autograd import mark_changed
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.agreement import Inventory
 from minigrad.distributed.ddp.passes import Pass
-from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import check_choice
 
 BufferPolicy = Literal["broadcast", "mean", "none"]
 
@@ -39,9 +38,8 @@ class BufferSync:
     def __init__(self, inventory: Inventory, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
         self.policy = {True: "broadcast", False: "none"}.get(policy, policy) if isinstance(policy, bool) else policy
         check_choice("DistributedDataParallel", ("broadcast", "mean", "none"), broadcast_buffers=self.policy)
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ArgumentError(f"buffer_cadence: expected an integer >= 1, got {every!r}")
-        self.comm, self.every, self._inventory = comm, every, inventory
+        self.comm, self._inventory = comm, inventory
+        self.every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
         self._passes = 0
         self.alike = False
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from typing import Any, Literal
 
+from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch
 from minigrad.autograd import is_grad_enabled, mark_changed, next_number
 from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
@@ -22,11 +22,9 @@ from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.syncbn import weigh_sync_batch_norms
-from minigrad.distributed.ddp.weights import check_samples
 from minigrad.distributed.inspect.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
-from minigrad.ops.arguments import as_integer, as_sequence, check_choice, check_switch
 from minigrad.tensor import Tensor
 
 
@@ -179,7 +177,7 @@ class DistributedDataParallel(Module):
 
         Example: `with ddp.samples(mask.sum().item()): loss.backward()`
         """
-        previous, self.reducer.override = self.reducer.override, check_samples("samples", n)
+        previous, self.reducer.override = self.reducer.override, as_samples("samples", n)
         try:
             yield
         finally:
@@ -387,6 +385,4 @@ def _check_module(module: Module, comm: Communicator) -> None:
 
 
 def _cap_bytes(name: str, mib: float) -> int:
-    if isinstance(mib, bool) or not isinstance(mib, (int, float)) or not 0 < mib < math.inf:
-        raise ArgumentError(f"DistributedDataParallel: expected {name} to be MiB > 0, got {mib!r}")
-    return max(1, int(mib * MIB))
+    return max(1, int(as_real("DistributedDataParallel", f"{name}, in MiB,", mib, above=0.0, finite=True) * MIB))

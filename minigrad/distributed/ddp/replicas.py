@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from minigrad.arguments import as_samples
 from minigrad.autograd import mark_changed
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
@@ -17,7 +18,7 @@ from minigrad.distributed.ddp.agreement import Inventory, check_free, describe, 
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
-from minigrad.distributed.ddp.weights import as_weight, check_samples, weight_of
+from minigrad.distributed.ddp.weights import as_weight, weight_of
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
@@ -172,7 +173,7 @@ class Ddp(DeprecatedSetup):
         who = "weighted_all_reduce_gradients"
         if len(batch_counts) != self.world_size:
             raise ArgumentError(f"{who}: expected {self.world_size} batch counts, got {len(batch_counts)}")
-        counts = [check_samples(f"{who}: batch count of rank {rank}", n) for rank, n in enumerate(batch_counts)]
+        counts = [as_samples(f"{who}: batch count of rank {rank}", n) for rank, n in enumerate(batch_counts)]
         if not any(counts):
             raise ArgumentError(f"{who}: expected a batch count above 0, got {list(batch_counts)}")
         self._combine(who, counts)
@@ -187,7 +188,7 @@ class Ddp(DeprecatedSetup):
             ArgumentError: the factor is no finite number >= 0.
             LayoutError, ReplicaMismatchError: see `all_reduce_gradients`.
         """
-        weight = check_samples("sum_gradients: factor", factor)
+        weight = as_samples("sum_gradients: factor", factor)
         self._check()
         self._add_up(self._used("sum_gradients", [0.0] * self.world_size), [weight] * self.world_size)
 

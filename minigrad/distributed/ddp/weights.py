@@ -7,22 +7,6 @@ import numpy as np
 from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.grad_scale import scale_
-from minigrad.errors import ArgumentError
-
-
-def check_samples(who: str, samples: float) -> float:
-    """A number of samples as a float.
-
-    Raises:
-        ArgumentError: it is no finite number >= 0.
-    """
-    try:
-        value = float(samples)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{who}: expected a number of samples >= 0, got {samples!r}") from error
-    if not 0.0 <= value < float("inf"):
-        raise ArgumentError(f"{who}: expected a finite number of samples >= 0, got {samples!r}")
-    return value
 
 
 def weight_of(samples: float, total: float) -> float:

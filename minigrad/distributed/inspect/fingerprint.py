@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.bits import fingerprint_of_bits
 from minigrad.backend.kernels import kernels_for
 from minigrad.distributed.comm.base import Communicator
-from minigrad.errors import ArgumentError, DtypeError, ReplicaMismatchError
+from minigrad.errors import DtypeError, ReplicaMismatchError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
@@ -160,8 +161,8 @@ class ReplicaCheck:
     """
 
     def __init__(self, module: Module, comm: Communicator, every: int | None) -> None:
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-            raise ArgumentError(f"check_replicas_every: expected an integer >= 1 or None, got {every!r}")
+        if every is not None:
+            as_integer("DistributedDataParallel", "check_replicas_every, where it is not None,", every, 1)
         self.module, self.comm, self.every = module, comm, every
         self._passes = 0
 

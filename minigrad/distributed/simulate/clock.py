@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minigrad.distributed.balance.shares import check_number
+from minigrad.arguments import as_amount
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.trace import Recorder
 from minigrad.errors import ArgumentError
@@ -36,7 +36,7 @@ class VirtualClock:
         Raises:
             ArgumentError: samples is no number >= 0.
         """
-        samples = check_number("VirtualClock.compute", "samples", samples)
+        samples = as_amount("VirtualClock.compute", "samples", samples)
         self.settle()
         total_s = self._cluster.compute_s(self._rank, samples, self._step)
         self._backward_s = self._owed_s = total_s * self._cluster.backward_fraction

@@ -9,14 +9,13 @@ from functools import cached_property
 
 import numpy as np
 
+from minigrad.arguments import as_amount, as_integer
 from minigrad.backend.dtypes import Array
 from minigrad.data.plan import WORD
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.cost import CostModel
-from minigrad.distributed.balance.shares import check_number
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Slowdown:
 
     def __post_init__(self) -> None:
         as_integer("Slowdown", "step", self.step, 0)
-        if not check_number("Slowdown", "factor", self.factor):
+        if not as_amount("Slowdown", "factor", self.factor):
             raise ArgumentError(f"Slowdown: expected a factor > 0, got {self.factor!r}")
 
 
@@ -56,7 +55,7 @@ class RankCost:
 
     def __post_init__(self) -> None:
         for name in ("fixed_s", "per_sample_s", "jitter_fraction"):
-            check_number("RankCost", name, getattr(self, name))
+            as_amount("RankCost", name, getattr(self, name))
         if not all(isinstance(slowdown, Slowdown) for slowdown in self.slowdowns):
             raise ArgumentError(f"RankCost: expected slowdowns as a tuple of Slowdown, got {self.slowdowns!r}")
         object.__setattr__(self, "slowdowns", tuple(sorted(self.slowdowns, key=lambda slowdown: slowdown.step)))
@@ -99,7 +98,7 @@ class Cluster:
         if not isinstance(self.link, Link):
             raise ArgumentError(f"Cluster: expected a Link, got {self.link!r}")
         as_integer("Cluster", "seed", self.seed, 0, WORD)
-        if check_number("Cluster", "backward_fraction", self.backward_fraction) > 1.0:
+        if as_amount("Cluster", "backward_fraction", self.backward_fraction) > 1.0:
             raise ArgumentError(f"Cluster: expected backward_fraction in [0, 1], got {self.backward_fraction!r}")
 
     @property
@@ -122,7 +121,7 @@ class Cluster:
         Raises:
             ArgumentError: a speed that is no finite number > 0.
         """
-        slope = check_number("Cluster", "per_sample_s", per_sample_s)
+        slope = as_amount("Cluster", "per_sample_s", per_sample_s)
         costs = tuple(RankCost(fixed_s, slope / _speed(speed), jitter_fraction) for speed in speeds)
         return Cluster(costs, link, seed)
 
@@ -187,7 +186,7 @@ class Cluster:
 
 
 def _speed(value: float) -> float:
-    if not check_number("Cluster", "each speed", value):
+    if not as_amount("Cluster", "each speed", value):
         raise ArgumentError(f"Cluster: expected speeds > 0, got {value!r}")
     return float(value)
 

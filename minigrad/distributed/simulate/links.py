@@ -13,10 +13,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from minigrad.distributed.balance.shares import check_number
+from minigrad.arguments import as_amount, as_integer
 from minigrad.distributed.comm.wrappers import KINDS
 from minigrad.errors import ArgumentError
-from minigrad.ops.arguments import as_integer
 
 Topology = Literal["ring", "tree", "hierarchical"]
 
@@ -40,8 +39,8 @@ class Link:
     inner: Link | None = None
 
     def __post_init__(self) -> None:
-        check_number("Link", "latency_s", self.latency_s)
-        if self.bandwidth_bytes_s != math.inf and not check_number("Link", "bandwidth", self.bandwidth_bytes_s):
+        as_amount("Link", "latency_s", self.latency_s)
+        if self.bandwidth_bytes_s != math.inf and not as_amount("Link", "bandwidth", self.bandwidth_bytes_s):
             raise ArgumentError(f"Link: expected a bandwidth > 0 bytes/s, got {self.bandwidth_bytes_s!r}")
         as_integer("Link", "ranks_per_node", self.ranks_per_node, 1)
         if self.topology not in ("ring", "tree", "hierarchical"):
@@ -65,7 +64,7 @@ class Link:
         """
         if kind not in KINDS:
             raise ArgumentError(f"Link.cost_s: expected kind as one of {', '.join(KINDS)}, got {kind!r}")
-        check_number("Link.cost_s", "nbytes", nbytes)
+        as_amount("Link.cost_s", "nbytes", nbytes)
         if as_integer("Link.cost_s", "world_size", world_size, 1) == 1:
             return 0.0
         if self.topology == "hierarchical":

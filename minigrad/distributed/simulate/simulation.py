@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_integer
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.run import run_world
@@ -16,7 +17,6 @@ from minigrad.distributed.simulate.cluster import Cluster, check_cluster
 from minigrad.distributed.simulate.trace import Recorder, Trace
 from minigrad.distributed.simulate.wire import VirtualCommunicator, Wire
 from minigrad.errors import ArgumentError, ShapeError
-from minigrad.ops.arguments import as_integer
 
 
 def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float | None = None) -> Trace:

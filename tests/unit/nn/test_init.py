@@ -170,13 +170,13 @@ def test_wrong_arguments():
     x, nan = zeros(2, 2), float("nan")
     for call, message in [
         (lambda: init.uniform_(x, 1.0, 0.0), "uniform_: expected finite a <= b, got a=1.0, b=0.0"),
-        (lambda: init.uniform_(x, nan, 1.0), "uniform_: expected a to be a number, got nan"),
-        (lambda: init.normal_(x, 0.0, -1.0), "normal_: expected std to be a number >= 0, got -1.0"),
+        (lambda: init.uniform_(x, nan, 1.0), "uniform_: expected a to be a finite number, got nan"),
+        (lambda: init.normal_(x, 0.0, -1.0), "normal_: expected std to be a finite number >= 0, got -1.0"),
         (lambda: init.trunc_normal_(x, std=0.0), "trunc_normal_: expected std > 0"),
         (lambda: init.trunc_normal_(x, a=9.0, b=10.0), "at least 1 % of the normal between them"),
         (lambda: init.kaiming_uniform_(x, mode="fan"), "to be one of 'fan_in', 'fan_out', got 'fan'"),
         (lambda: init.kaiming_normal_(x, nonlinearity="swish"), "nonlinearity to be one of 'linear'.*got 'swish'"),
-        (lambda: init.xavier_normal_(x, gain=nan), "xavier_normal_: expected gain to be a number >= 0, got nan"),
+        (lambda: init.xavier_normal_(x, gain=nan), "xavier_normal_: expected gain to be a finite number >= 0, got nan"),
         (lambda: init.uniform_(x, rng=3), "uniform_: expected rng to be a numpy.random.Generator, got int"),
     ]:
         with pytest.raises(ArgumentError, match=message):

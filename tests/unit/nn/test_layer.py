@@ -302,7 +302,7 @@ WRONG = [
     (lambda: nn.AdaptiveAvgPool2d(0), "AdaptiveAvgPool2d: expected an output_size .* got 0"),
     (lambda: nn.AdaptiveAvgPool2d((1, 2, 3)), "AdaptiveAvgPool2d: expected an output_size"),
     (lambda: nn.BatchNorm1d(0), "BatchNorm1d: expected num_features to be an integer >= 1, got 0"),
-    (lambda: nn.BatchNorm2d(3, eps=-1.0), r"BatchNorm2d: expected eps to be a number >= 0, got -1.0"),
+    (lambda: nn.BatchNorm2d(3, eps=-1.0), r"BatchNorm2d: expected eps to be a finite number >= 0, got -1.0"),
     (lambda: nn.BatchNorm2d(3, momentum=1.5), r"BatchNorm2d: expected momentum to be a number in \[0, 1\], got 1.5"),
     (lambda: nn.LayerNorm(0), "LayerNorm: expected normalized_shape of at least 1, got 0"),
     (lambda: nn.LayerNorm(()), r"LayerNorm: expected normalized_shape of at least 1, got \(\)"),
@@ -319,7 +319,7 @@ WRONG = [
     (lambda: nn.Softmax(None), "Softmax: expected dim to be an integer, got None"),
     (lambda: nn.Unflatten(1, (2, -2)), "Unflatten: expected unflattened_size of at least -1"),
     (lambda: nn.Embedding(0, 3), "Embedding: expected num_embeddings to be an integer >= 1, got 0"),
-    (lambda: nn.Embedding(3, 3, 3), r"Embedding: expected padding_idx in \[-3, 3\), got 3"),
+    (lambda: nn.Embedding(3, 3, 3), r"Embedding: expected padding_idx to be an integer in \[-3, 3\), got 3"),
     (lambda: nn.MSELoss(reduction="avg"), "MSELoss: expected reduction to be one of 'mean', 'sum', 'none', got 'avg'"),
     (lambda: nn.CrossEntropyLoss(label_smoothing=2), r"CrossEntropyLoss: expected label_smoothing .* \[0, 1\], got 2"),
 ]

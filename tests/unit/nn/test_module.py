@@ -276,7 +276,7 @@ def test_train_and_eval_reach_every_module():
 
 
 def test_train_takes_a_bool():
-    with pytest.raises(ArgumentError, match="Scale.train: expected True or False, got 'no'"):
+    with pytest.raises(ArgumentError, match="Scale.train: expected mode to be True or False, got 'no'"):
         Scale().train("no")
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import minigrad
 from minigrad import Tensor, data, nn, ops, optim
+from minigrad.arguments import as_integer, as_real, check_choice, check_real, check_switch
 from minigrad.errors import ArgumentError, DeviceError, DtypeError, IndexRangeError, MinigradError, ShapeError
 from minigrad.nn import init
-from minigrad.ops.arguments import as_integer, as_real, check_choice, check_real, check_switch
 
 X = Tensor(np.ones((2, 3), np.float32))
 IMAGES = Tensor(np.ones((2, 4, 3, 3), np.float32))

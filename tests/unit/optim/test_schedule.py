@@ -70,10 +70,10 @@ def test_a_step_is_an_integer_from_0(schedule, step):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: Constant(math.nan), r"Constant: expected value to be a number in \[0, inf\), got nan"),
+        (lambda: Constant(math.nan), r"Constant: expected value to be a finite number >= 0, got nan"),
         (lambda: StepDecay(0), "StepDecay: expected step_size to be an integer >= 1, got 0"),
         (lambda: StepDecay(2.5), "StepDecay: expected step_size to be an integer >= 1, got 2.5"),
-        (lambda: StepDecay(2, 0.0), r"StepDecay: expected gamma to be a number in \(0, inf\), got 0.0"),
+        (lambda: StepDecay(2, 0.0), r"StepDecay: expected gamma to be a finite number > 0, got 0.0"),
         (lambda: MultiStepDecay([3, 2]), r"MultiStepDecay: expected increasing milestones, got \[3, 2\]"),
         (lambda: MultiStepDecay([0]), "MultiStepDecay: expected each milestone to be an integer >= 1, got 0"),
         (lambda: MultiStepDecay(3.5), "MultiStepDecay: expected each milestone to be an integer >= 1, got 3.5"),
@@ -153,7 +153,7 @@ def test_the_first_rate_is_part_of_an_optimizers_state(optimizer):
     given = SGD([{"params": [Parameter(np.ones(2))], "initial_lr": 2.0, "lr": 1.0}])
     assert LRScheduler(given, Constant()).get_last_lr() == [2.0]
     saved["param_groups"][1]["initial_lr"] = -1.0
-    with pytest.raises(StateDictError, match="initial_lr to be a number"):
+    with pytest.raises(StateDictError, match="initial_lr to be a finite number"):
         optimizer.load_state_dict(saved)
     optimizer.load_state_dict(plain)  # saved where there was no schedule: the next one starts from its rate
     assert "initial_lr" not in optimizer.param_groups[0]

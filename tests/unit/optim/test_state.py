@@ -168,7 +168,7 @@ FAULTS = {
     "no params": 'expected param_groups to be dicts with "params"',
     "missing option": r"expected groups with options lr, .*, got missing \['eps'\] and unknown \[\]",
     "unknown option": r"got missing \[\] and unknown \['amsgrad'\]",
-    "lr": r"expected options in range, got others: Adam: expected lr to be a number in \[0, inf\), got nan",
+    "lr": r"expected options in range, got others: Adam: expected lr to be a finite number >= 0, got nan",
     "index": r"expected state of the parameters in param_groups, got state of \[9\]",
     "list": "expected a dict of state by parameter, got list",
     "entry": r"expected a dict as state of parameter 2 of shape \(\), got ndarray",
