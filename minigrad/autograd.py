@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 
@@ -27,7 +28,9 @@ _tick = itertools.count(1).__next__
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 is_grad_enabled = _recording.get
 
-Stamp = list[int]  # one integer, shared by all tensors that view the same memory
+# Shared by all tensors that view the same memory: the number of its last change; and, where `watch` asked for it,
+# weak references to what nodes saved of that memory.
+Stamp = list[Any]
 
 
 class Variable:
@@ -144,6 +147,8 @@ def record_node(
             edges.append(x.node or x)
         else:
             edges.append(None)
+            if x.stamp is not None and len(x.stamp) > 1:
+                saved = _watched(x, saved)
     if not wanted:
         return None
     node = _new_node(Node)
@@ -173,6 +178,34 @@ def shared_stamp(x: Variable) -> Stamp:
 def mark_changed(x: Variable) -> None:
     """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
     shared_stamp(x)[0] = _tick()
+
+
+def watch(x: Variable) -> None:
+    """Let `savers` know from now on who saves x, or a view of it, where it needs no gradient."""
+    if len(shared_stamp(x)) == 1:
+        shared_stamp(x).append([])
+
+
+def savers(x: Variable) -> list[Any]:
+    """Weak references to what nodes have saved of the memory of x, which is watched: empty once they are all freed."""
+    found: list[Any] = shared_stamp(x)[1]
+    return found
+
+
+def _watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a node saves, with a tensor of its own in the place of x, which stays where x is now if x moves."""
+    if not any(one is x for one in saved):
+        return saved
+    own, seen = x.detach(), savers(x)
+    seen.append(ref(own, seen.remove))
+    return tuple(own if one is x else one for one in saved)
+
+
+def move_to(x: Variable, data: Array) -> None:
+    """Let x live in other memory, which nobody else sees; who sees the old one keeps it, and its stamp."""
+    x.data = data
+    if x.stamp is not None:
+        x.stamp = [x.stamp[0], *([] for _ in x.stamp[1:])]
 
 
 # ------------------------------------------------------------------------------------------------- accumulation

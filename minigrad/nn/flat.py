@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.autograd import move_to
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, plan_offsets
@@ -44,9 +45,7 @@ class FlatBuffer:
             for param, offset in zip(params, self.offsets):
                 view = self.data[offset : offset + param.numel()].reshape(param.shape)
                 view[...] = param.data
-                param.data = view
-                if param.stamp is not None:  # others may view the old memory, so the stamp is no longer shared
-                    param.stamp = param.stamp.copy()
+                move_to(param, view)
                 param.flat = self
                 self._data_views.append(view)
         self._bind_gradients()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from minigrad.autograd import shared_stamp
+from minigrad.autograd import shared_stamp, watch
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.errors import ArgumentError, DtypeError
@@ -77,6 +77,7 @@ class Buffer(_Owned):
 
     def __init__(self, data: Tensor | Array, persistent: bool = True) -> None:
         super().__init__(data)
+        watch(self)
         self.persistent = persistent
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.autograd import mark_changed
+from minigrad.autograd import mark_changed, move_to
 from minigrad.backend.device import Device, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, LayoutError, StateDictError
@@ -92,10 +92,9 @@ def move_state(who: str, own: Mapping[str, Tensor], device: Device | None, dtype
                 f"on {x.device} to move to {target}: move the module before it gets an optimizer or is wrapped"
             )
     for x in moving.values():
-        x.data = converted(x.data, device, dtype)
+        move_to(x, converted(x.data, device, dtype))
         if x.grad_array is not None:
             x.grad_array = converted(x.grad_array, device, dtype)
-        x.stamp = None  # the new memory is nobody else's
         mark_changed(x)
 
 

@@ -74,7 +74,7 @@ def cross_entropy(
         losses += labels.zero_ignored(_uniform_losses(softmax, weight) * spread)
     data = _reduce_labelled(losses, labels, reduction, target.data.shape, input.dtype)
     saved = (input.data.shape, softmax.exps, softmax.total, labels, weight, reduction, label_smoothing)
-    return record(data, _cross_entropy_backward, (input,), saved)
+    return record(data, _cross_entropy_backward, _given(input, weight), saved)
 
 
 def _cross_entropy_backward(node: Node, grad: Array) -> None:
@@ -105,13 +105,18 @@ def _cross_entropy_by_kernels(
         data, divisor = mean_loss(losses, found)
     else:
         data = reduce_losses(losses.reshape(target.data.shape), reduction, input.dtype)
-    return record(data, _cross_entropy_by_kernels_backward, (input,), (input, weight, found, divisor))
+    saved = (input, weight, target, found, divisor)  # found views the memory of the first three
+    return record(data, _cross_entropy_by_kernels_backward, _given(input, weight, target), saved)
 
 
 def _cross_entropy_by_kernels_backward(node: Node, grad: Array) -> None:
-    input, _, found, divisor = node.saved
+    input, _, _, found, divisor = node.saved
     dx = row_gradients(found, contiguous(grad.reshape(-1)) if grad.ndim else grad, divisor)
     accumulate(node.inputs[0], _from_class_rows(dx, input.data.shape, grad.dtype))
+
+
+def _given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    return tuple(tensor for tensor in tensors if tensor is not None)
 
 
 def _uniform_losses(softmax: _Softmax, weight: Tensor | None) -> Array:
@@ -133,12 +138,12 @@ def _soft_cross_entropy(
     losses = softmax.log_total * row_sum(wanted) - row_sum(wanted * softmax.shifted)
     data = reduce_losses(losses.reshape(_rows_shape(input.data.shape)), reduction, input.dtype)
     saved = (input.data.shape, softmax, wanted, weight, reduction, smoothing)
-    return record(data, _soft_cross_entropy_backward, (input, target), saved)
+    return record(data, _soft_cross_entropy_backward, _given(input, target, weight), saved)
 
 
 def _soft_cross_entropy_backward(node: Node, grad: Array) -> None:
     shape, softmax, wanted, weight, reduction, smoothing = node.saved
-    dinput, dtarget = node.inputs
+    dinput, dtarget = node.inputs[:2]
     scale = share(grad, reduction, len(wanted)).reshape(-1, 1)
     if dinput is not None:
         dx = softmax.exps * (row_sum(wanted) / softmax.total)[:, None]

@@ -37,9 +37,9 @@ def getitem(x: TensorLike, index: Any) -> Tensor:
         check_index_arrays("getitem", x, parts)
     else:
         return record(data, part_backward, (x,), (x.data.shape, parts), view_of=x)
-    watched = (part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, Tensor))
+    watched = [part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, Tensor)]
     backward = part_backward if all(array.dtype.kind == "b" for array in arrays) else _pick_backward
-    return record(data, backward, (x,), (x.data.shape, parts, *watched))
+    return record(data, backward, (x, *watched), (x.data.shape, parts, *watched))
 
 
 def plain_index(who: str, x: Tensor, index: Any) -> tuple[Any, ...]:
@@ -234,7 +234,7 @@ def _pick_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int
     except IndexError as error:
         shapes = f"x {x.shape} and index {index.shape}"
         raise ShapeError(f"{who}: expected shapes that broadcast but for axis {dim}, got {shapes}") from error
-    return record(data, _pick_along_backward, (x,), (x.data.shape, tuple(parts), index))
+    return record(data, _pick_along_backward, (x, index), (x.data.shape, tuple(parts), index))
 
 
 def _pick_along_backward(node: Node, grad: Array) -> None:
@@ -259,7 +259,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
         raise ShapeError(f"index_select: expected x (..., N, ...) and index (K,), got {x.shape} and {index.shape}")
     picked = index.data.reshape(-1)
     check_range("index_select", "indexes", picked, 0, x.data.shape[dim])
-    return record(x.data.take(picked, dim), _index_select_backward, (x,), (x.data.shape, dim, picked, index))
+    return record(x.data.take(picked, dim), _index_select_backward, (x, index), (x.data.shape, dim, picked, index))
 
 
 def _index_select_backward(node: Node, grad: Array) -> None:
@@ -288,7 +288,8 @@ def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> 
     if padding_idx is not None and not -rows <= as_integer("embedding", "padding_idx", padding_idx) < rows:
         raise IndexRangeError(f"embedding: expected padding_idx in [0, {rows}), got {padding_idx}")
     check_range("embedding", "indexes", index.data, 0, rows)
-    return record(weight.data.take(index.data, 0), _embedding_backward, (weight,), (index, weight.shape, padding_idx))
+    saved = (index, weight.shape, padding_idx)
+    return record(weight.data.take(index.data, 0), _embedding_backward, (weight, index), saved)
 
 
 def _embedding_backward(node: Node, grad: Array) -> None:

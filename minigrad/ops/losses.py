@@ -203,12 +203,13 @@ def binary_cross_entropy_with_logits(
         losses *= weight.data
     data = reduce_losses(losses, reduction, input.dtype)
     saved = (input, target, weight, pos_weight, reduction)
-    return record(data, _binary_cross_entropy_with_logits_backward, (input, target), saved)
+    inputs = (input, target, *(factor for factor in (weight, pos_weight) if factor is not None))
+    return record(data, _binary_cross_entropy_with_logits_backward, inputs, saved)
 
 
 def _binary_cross_entropy_with_logits_backward(node: Node, grad: Array) -> None:
     input, target, weight, pos_weight, reduction = node.saved
-    dinput, dtarget = node.inputs
+    dinput, dtarget = node.inputs[:2]
     x, t = widened(input.data), widened(target.data)
     scale = share(grad, reduction, x.size)
     if weight is not None:

@@ -46,12 +46,12 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
         data = array_module(x.data).where(condition.data, x.data, y.data)
     except ValueError as error:
         raise broadcast_error("where", condition, x, y) from error
-    return record(data, _where_backward, (x, y), (condition, x.data.shape, y.data.shape))
+    return record(data, _where_backward, (x, y, condition), (condition, x.data.shape, y.data.shape))
 
 
 def _where_backward(node: Node, grad: Array) -> None:
     condition, x_shape, y_shape = node.saved
-    dx, dy = node.inputs
+    dx, dy, _ = node.inputs
     if dx is not None:
         accumulate(dx, unbroadcast(masked(grad, condition.data), x_shape))
     if dy is not None:
@@ -82,12 +82,12 @@ def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
         raise broadcast_error("masked_fill", x, mask) from error
     data = x.data.copy() if shape == x.data.shape else xp.broadcast_to(x.data, shape).copy()
     xp.copyto(data, value.data, where=mask.data)
-    return record(data, _masked_fill_backward, (x, value), (mask, x.data.shape))
+    return record(data, _masked_fill_backward, (x, value, mask), (mask, x.data.shape))
 
 
 def _masked_fill_backward(node: Node, grad: Array) -> None:
     mask, shape = node.saved
-    dx, dvalue = node.inputs
+    dx, dvalue, _ = node.inputs
     if dx is not None:
         accumulate(dx, unbroadcast(masked(grad, ~mask.data), shape))
     if dvalue is not None:

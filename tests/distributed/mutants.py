@@ -184,8 +184,8 @@ MUTANTS = {
     ),
     "buffers come from nobody in particular": (
         "ddp.buffersync",
-        "self.comm.broadcast(buffer.data, root)",
-        "self.comm.broadcast(0 * buffer.data, root)",
+        "self.comm.broadcast(piece.pack(), root)",
+        "self.comm.broadcast(0 * piece.pack(), root)",
     ),
     "the odd rank out is left out of sums": (
         "collectives",

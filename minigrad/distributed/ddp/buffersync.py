@@ -1,5 +1,7 @@
 """Buffers of a module, such as running statistics: kept alike on all ranks, at a chosen cadence.
 
+They travel in flat memory, in one collective for each device and dtype.
+
 They are synchronised at the end of a synchronising pass, where every rank is, rather than before a forward: an
 evaluation on one rank then makes no collective, and ranks with different numbers of batches do not wait in forward.
 """
@@ -9,11 +11,11 @@ from __future__ import annotations
 from typing import Literal
 
 from minigrad.arguments import as_integer, check_choice
-from minigrad.autograd import mark_changed
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.ddp.agreement import Inventory
+from minigrad.distributed.ddp.buffers import BufferMemory
 from minigrad.distributed.ddp.passes import Pass
 
 BufferPolicy = Literal["broadcast", "mean", "none"]
@@ -38,7 +40,7 @@ class BufferSync:
     def __init__(self, inventory: Inventory, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
         self.policy = {True: "broadcast", False: "none"}.get(policy, policy) if isinstance(policy, bool) else policy
         check_choice("DistributedDataParallel", ("broadcast", "mean", "none"), broadcast_buffers=self.policy)
-        self.comm, self._inventory = comm, inventory
+        self.comm, self._memory = comm, BufferMemory(inventory)
         self.every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
         self._passes = 0
         self.alike = False
@@ -48,17 +50,20 @@ class BufferSync:
         self._passes += 1
         self.alike = self.policy != "none" and self._passes % self.every == 0
         if self.alike:
-            self.synchronize(one.active_ranks[0])
+            self._make_alike(one.active_ranks[0], averages=self.policy == "mean")
 
-    def synchronize(self, root: int) -> None:
-        """Make the buffers alike, whatever the cadence."""
-        buffers = self._inventory.buffers()
-        works: list[Work] = []
-        for buffer in buffers:
-            if self.policy == "mean" and is_float(buffer.dtype):
-                works.append(self.comm.all_reduce(buffer.data, ReduceOp.AVG))
-            else:
-                works.append(self.comm.broadcast(buffer.data, root))
-        for work, buffer in zip(works, buffers):
+    def broadcast(self, root: int) -> None:
+        """Overwrite the buffers of all ranks by the root's, whatever the policy and the cadence."""
+        self._make_alike(root, averages=False)
+
+    def _make_alike(self, root: int, averages: bool) -> None:
+        pieces = self._memory.pieces()
+        works = [
+            self.comm.all_reduce(piece.pack(), ReduceOp.AVG)
+            if averages and is_float(piece.dtype)
+            else self.comm.broadcast(piece.pack(), root)
+            for piece in pieces
+        ]
+        for work, piece in zip(works, pieces):
             work.wait()
-            mark_changed(buffer)
+            piece.unpack()

@@ -318,12 +318,11 @@ class DistributedDataParallel(Module):
         """
         check_root("broadcast_parameters", self.comm.rank, root, self.comm.world_size)
         works = [self.comm.broadcast(values, root) for values in self.reducer.layout.values()]
-        buffers = self._inventory.buffers()
-        works += [self.comm.broadcast(buffer.data, root) for buffer in buffers]
+        self._buffer_sync.broadcast(root)
         for work in works:
             work.wait()
-        for tensor in (*self.module.parameters(), *buffers):
-            mark_changed(tensor)
+        for param in self.module.parameters():
+            mark_changed(param)
 
     # ----------------------------------------------------------------------------------------------- state
 

@@ -15,6 +15,7 @@ from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_root
 from minigrad.distributed.ddp.agreement import Inventory, check_free, describe, first_difference
+from minigrad.distributed.ddp.buffers import BufferMemory
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
@@ -101,6 +102,7 @@ class Ddp(DeprecatedSetup):
         self._collectives: ListCollectives = collectives if collectives is not None else in_memory
         self._caps = (bucket_cap_bytes, first_bucket_bytes)
         self._inventories = [Inventory(model) for model in self.models]
+        self._buffers = [BufferMemory(inventory) for inventory in self._inventories]
         self._layouts = [Layout(list(model.named_parameters())) for model in self.models]
         for model in self.models:
             give_names(model.named_parameters())
@@ -135,11 +137,11 @@ class Ddp(DeprecatedSetup):
 
     def _sync_buffers(self, root: int = 0) -> None:
         self._check_agreement()
-        for same in zip(*(list(model.buffers()) for model in self.models)):
-            self._collectives.broadcast([buffer.data for buffer in same], root)
-            for rank, buffer in enumerate(same):
+        for same in zip(*(memory.pieces() for memory in self._buffers)):
+            self._collectives.broadcast([piece.pack() for piece in same], root)
+            for rank, piece in enumerate(same):
                 if rank != root:
-                    mark_changed(buffer)
+                    piece.unpack()
 
     # ------------------------------------------------------------------------------------------- gradients
 

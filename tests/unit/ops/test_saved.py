@@ -1,0 +1,47 @@
+"""What operations save for backward."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor
+from minigrad.backend.device import Device, to_device
+from tests.cases import FAMILIES
+from tests.cases.evaluate import evaluate
+
+
+@pytest.fixture
+def records(monkeypatch):
+    """The inputs and what was saved, of each operation that is recorded."""
+    module = sys.modules["minigrad.tensor"]  # the function tensor() has its name
+    found, record_node = [], module.record_node
+
+    def noted(backward, inputs, saved):
+        found.append((backward.__name__, inputs, saved))
+        return record_node(backward, inputs, saved)
+
+    monkeypatch.setattr(module, "record_node", noted)
+    return found
+
+
+def check(records):
+    assert records
+    for name, inputs, saved in records:
+        strange = [x.shape for x in saved if isinstance(x, Tensor) and not any(x is one for one in inputs)]
+        assert strange == [], f"{name} saves a tensor that is none of its inputs"
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"compare"}))
+def test_every_tensor_that_is_saved_is_an_input(family, records):
+    """So the tape knows of each memory that it holds; see `autograd.watch`."""
+    for case in FAMILIES[family]:
+        evaluate(case, np.asarray)
+    check(records)
+
+
+def test_on_a_device_too(records, strict_cupy):
+    for family in ("losses", "index"):
+        for case in FAMILIES[family]:
+            evaluate(case, lambda x: to_device(x, Device("cuda:0")))
+    check(records)
