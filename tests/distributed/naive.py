@@ -1,15 +1,20 @@
 """A data-parallel wrapper of a hundred lines of NumPy, and the faults that such wrappers have: what the checks see."""
 
 import itertools
+import os
+import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 
 from minigrad.distributed import ReduceOp, run
 from minigrad.errors import DistributedError, UnreducedGradientError
+from minigrad.testing.conformance import Processes
 
 TIMEOUT_S = 5.0
 COUNT = itertools.count()  # stands for the order in which ranks happen to come
+RELEASED = threading.Event()  # ends the ranks that wait for ever, once the test is over
 
 
 class NaiveReplica:
@@ -25,7 +30,8 @@ class NaiveReplica:
         self._buffers = {name: value.copy() for name, value in setup.buffers.items()}
         self._held = dict(self._values)  # what the optimizer has
         self._local = {}  # gradients since the last synchronisation
-        self._combined, self._last = {}, {}
+        self._combined, self._last, self._sent = {}, {}, {}
+        self._failed = False
         self._samples, self._active = 0.0, True
         self._others = np.ones(comm.world_size)  # which ranks have data
         self._compare()
@@ -34,6 +40,7 @@ class NaiveReplica:
                 comm.broadcast(value).wait()
         if "new_parameters" in faults:
             self._values = {name: value.copy() for name, value in self._values.items()}
+            self._held = self._held if setup.optimizer_first else dict(self._values)
 
     def _compare(self):
         mine = [[n, list(v.shape), v.dtype.name, n in self.setup.frozen] for n, v in self._values.items()]
@@ -49,6 +56,8 @@ class NaiveReplica:
 
     def backward(self, batch, *, samples=None, scale=1.0, sync=True):
         count = len(next(iter(batch.values()))) if batch else 0
+        if "no_empty" in self.faults and batch and not count:
+            raise ZeroDivisionError("a mean of nothing")
         weight = samples if samples is not None and "no_tokens" not in self.faults else count
         if "last_samples_only" in self.faults:
             self._samples = 0.0
@@ -66,8 +75,13 @@ class NaiveReplica:
     def _synchronize(self, batch):
         try:
             self._reduce(self._buckets(batch))
-        except DistributedError:
-            if "goes_on" not in self.faults:
+        except DistributedError as error:
+            if "waits" in self.faults:
+                RELEASED.wait()
+            if "hushes" in self.faults and not isinstance(error, UnreducedGradientError):
+                raise RuntimeError("something went wrong") from None
+            forgets, self._failed = "forgets" in self.faults and self._failed, True
+            if not forgets and ("goes_on" not in self.faults or isinstance(error, UnreducedGradientError)):
                 raise
         if "no_buffers" not in self.faults:
             for value in self._buffers.values():
@@ -87,14 +101,14 @@ class NaiveReplica:
         names = [n for n in self._values if n not in self.setup.frozen or "frozen_travel" in self.faults]
         missing = [n for n in names if n not in self._local]
         if missing and not self.setup.unused and self._active and "fills_silently" not in self.faults:
-            raise UnreducedGradientError(f"no gradient of {missing}")
+            raise UnreducedGradientError("no gradient" if "unnamed" in self.faults else f"no gradient of {missing}")
         if "skips_missing" in self.faults:
             names = [n for n in names if n not in missing]
         if "cut_by_cap" in self.faults and self.setup.bucket_bytes == 1:
             names = names[::-1]
         if "ready_order" in self.faults:
             names = sorted(names, key=lambda n: list(batch).index(n) if n in batch else -1)
-        return names * 2 if "twice" in self.faults else names
+        return names * 2 if "twice" in self.faults and self.setup.tied else names
 
     def _reduce(self, names):
         ranks = self.comm.world_size
@@ -104,13 +118,14 @@ class NaiveReplica:
         total, self._others = everybody[0], everybody[1:]
         share = self._samples / total if total else 0.0
         share = 1 / ranks if "plain_mean" in self.faults else share
+        share *= self._others.mean() if "counts_the_gone" in self.faults else 1.0
         used = np.array([float(n in self._local) for n in self._values])
         self.comm.all_reduce(used, ReduceOp.MAX).wait()
         used = dict(zip(self._values, used > 0))
         for name in names:
             if used[name] or "zeros_for_none" in self.faults:
                 self._reduce_one(name, share, ranks)
-        self._local, self._samples = {}, 0.0
+        self._sent, self._local, self._samples = self._local, {}, 0.0
 
     def _reduce_one(self, name, share, ranks):
         value = self._values[name]
@@ -141,10 +156,11 @@ class NaiveReplica:
         turn += (self.setup.bucket_bytes or 0) // 48 if "order_by_cap" in self.faults else 0
         turn += next(COUNT) if "order_by_chance" in self.faults else 0
         rows = rows[turn % len(rows) :] + rows[: turn % len(rows)]
-        total = rows[0].copy()
+        wide = array.dtype if "running_sum" in self.faults else np.result_type(array.dtype, np.float32)
+        total = rows[0].astype(wide)
         for row in rows[1:]:
             total += row
-        return total
+        return total.astype(array.dtype)
 
     def _all_reduce(self, array):
         if "empty_bucket" in self.faults and not array.size:
@@ -162,6 +178,8 @@ class NaiveReplica:
 
     def gradients(self):
         found = {**self._combined}
+        if "keeps_unused" in self.faults and found:
+            found = {**self._last, **found}
         for name, local in self._local.items():
             found[name] = local + found[name] if name in found else local
         return {name: found[name].copy() if name in found else None for name in self._values}
@@ -172,6 +190,8 @@ class NaiveReplica:
             self._combined, self._local = {}, {}
 
     def clip(self, max_norm):
+        if "clips_before" in self.faults:
+            self._combined = {name: gradient.copy() for name, gradient in self._sent.items()}
         norm = np.sqrt(sum(float((g * g).sum()) for g in self._combined.values()))
         if "norm_over_ranks" in self.faults:
             squares = np.array([norm**2])
@@ -179,12 +199,16 @@ class NaiveReplica:
             norm = float(np.sqrt(squares[0]))
         for gradient in self._combined.values():
             gradient *= min(1.0, max_norm / (norm + 1e-12))
+            if "clips_before" in self.faults:
+                self.comm.all_reduce(gradient).wait()
+                gradient /= self.comm.world_size
         return float(norm)
 
     def step(self):
         for name, gradient in self.gradients().items():
             if gradient is not None:
-                self._held[name] -= self.setup.lr * (gradient + self.setup.weight_decay * self._held[name])
+                for _ in range(2 if "own_step" in self.faults else 1):
+                    self._held[name] -= self.setup.lr * (gradient + self.setup.weight_decay * self._held[name])
 
     def values(self):
         return {name: value.copy() for name, value in self._values.items()}
@@ -220,17 +244,42 @@ class NaiveReplica:
 class NaiveAdapter:
     """Puts it to the checks, with some faults."""
 
-    def __init__(self, *faults):
-        self.faults = frozenset(faults)
+    def __init__(self, *faults, timeout_s=2 * TIMEOUT_S):
+        self.faults, self.timeout_s = frozenset(faults), timeout_s
 
     def run(self, body, world_size, *args):
         if "needs_two" in self.faults and world_size < 2:
             raise ValueError("a world of one rank")
-        try:
-            return run(body, world_size, *args, timeout_s=TIMEOUT_S)
-        except ArithmeticError:
-            if "hides_errors" not in self.faults:
-                raise
+        return run(body, world_size, *args, timeout_s=TIMEOUT_S)
 
     def wrap(self, place, setup):
         return NaiveReplica(place, setup, self.faults)
+
+
+class Hanging(NaiveAdapter):
+    """No rank comes to an end."""
+
+    def wrap(self, place, setup):
+        RELEASED.wait()
+
+
+class Raising(NaiveAdapter):
+    """Every rank raises."""
+
+    def wrap(self, place, setup):
+        raise RuntimeError("whatever it is")
+
+
+@contextmanager
+def alone():
+    """The place of a process that knows of no other."""
+    yield SimpleNamespace(rank=int(os.environ["RANK"]))
+
+
+class Dying(NaiveAdapter):
+    """Every rank is a process that dies."""
+
+    run = Processes(alone, preload=[__name__])
+
+    def wrap(self, place, setup):
+        os._exit(3)

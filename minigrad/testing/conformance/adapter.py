@@ -52,7 +52,7 @@ class Replica(Protocol):
 
         Args:
             batch: See `Setup`; its order is that of the terms in the loss. Without entry, the loss is a constant.
-            samples: What the loss is a mean over, where that is not the length of the batch.
+            samples: What the loss is a mean over; given only where that is not the length of the batch.
             sync: False: keep the gradients local, for the next synchronising backward to combine.
         """
 
@@ -88,16 +88,19 @@ class Replica(Protocol):
 
 
 class Adapter(Protocol):
-    """Puts a data-parallel wrapper to the checks. What it does not have raises NotImplementedError."""
+    """Puts a data-parallel wrapper to the checks. What it does not have raises NotImplementedError.
 
-    def run(self, body: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
-        """Call body(place, *args) on each rank, and return the results in order of rank.
+    A run that lasts longer than `timeout_s`, where the adapter has that attribute, else a minute, is left to itself; a
+    rank that has not come to its end by then is out of time.
+    """
+
+    def run(self, body: Callable[..., Any], world_size: int, *args: Any) -> Any:
+        """Call body(place, *args) on each rank, as a thread or a process of this host, and come back when all ended.
 
         `place` is the adapter's own, apart from its attribute `rank`. body is a function of a module, and args can
-        be pickled, so ranks may be processes. No run may last longer than a timeout of the adapter's choice.
-
-        Raises:
-            Exception: what a rank raised.
+        be pickled, with the adapter among them, so ranks may be processes: `Processes` is such a runner. What becomes
+        of a rank is written down in it, so it does not matter what this returns or raises; but a rank that raises has
+        to end, as it would in a script.
         """
 
     def wrap(self, place: Any, setup: Setup) -> Replica:

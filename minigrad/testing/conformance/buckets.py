@@ -14,6 +14,7 @@ from minigrad.testing.conformance.expect import (
     expect_on_all,
     expect_same_bits,
     random_batch,
+    values,
 )
 
 SHAPES: dict[str, tuple[int, ...]] = {"a": (3, 4), "b": (5,), "c": (2, 2, 2), "d": (1,)}
@@ -26,15 +27,15 @@ def check_readiness_in_another_order(adapter: Adapter) -> None:
     The gradient of parameter i on rank r is 100·i + r, on three ranks, ten times.
     """
     setup = Setup({f"p{i}": np.zeros(4) for i in range(4)}, bucket_bytes=4)
-    for result in adapter.run(_shuffled, 3, adapter, setup):
+    for result in values(adapter, _shuffled, 3, setup):
         expect_on_all(result, p0=1.0, p1=101.0, p2=201.0, p3=301.0)
 
 
 def _shuffled(place: Any, adapter: Adapter, setup: Setup) -> Any:
-    replica, seen = adapter.wrap(place, setup), []
+    seen = []
     for repeat in range(REPEATS):
         order = np.random.default_rng([place.rank, repeat]).permutation(4)
-        replica.zero_grad()
+        replica = adapter.wrap(place, setup)
         replica.backward({f"p{i}": np.full((1, 4), 100.0 * i + place.rank) for i in order})
         seen.append(replica.gradients())
     return seen
@@ -54,7 +55,7 @@ def check_parameter_above_the_cap(adapter: Adapter) -> None:
     """A parameter larger than a bucket, a message or a socket's memory is refused; or all send, and nobody reads."""
     size = 2**21
     setup = Setup({"small": np.zeros(3, np.float32), "large": np.zeros(size, np.float32)}, bucket_bytes=1024)
-    results = adapter.run(_large, 2, adapter, setup, size)
+    results = values(adapter, _large, 2, setup, size)
     for rank, (small, lowest, highest) in enumerate(results):
         found = (small, lowest, highest)
         assert found == (1.5, 1.5, 1.5), f"rank {rank}: expected 1.5 everywhere, got {found}"

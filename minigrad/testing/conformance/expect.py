@@ -10,6 +10,7 @@ import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.testing.conformance.adapter import Adapter, Arrays, Replica, Setup
+from minigrad.testing.conformance.outcome import Outcome, fail, outcomes, told
 
 Gradients = dict[str, "Array | None"]
 
@@ -54,7 +55,7 @@ def combined(
         passes: For each rank its backwards, one after the other.
     """
     setups = [setup] * len(passes) if isinstance(setup, Setup) else list(setup)
-    return adapter.run(_combined, len(passes), adapter, setups, passes)
+    return values(adapter, _combined, len(passes), setups, passes)
 
 
 def _combined(
@@ -105,19 +106,79 @@ def expect_same_bits(results: Sequence[Mapping[str, Array | None]], of: str = "r
                 )
 
 
-def expect_error(call: Callable[[], Any], fault: str, words: str = "") -> None:
-    """Require that a call raises, and says these words.
+def expect_one_of(results: Sequence[Mapping[str, Array | None]], *alternatives: Mapping[str, Any]) -> None:
+    """Require one of these sets of values, the same on every rank: where they differ is another check's matter.
 
     Raises:
-        AssertionError: it does not; the message has the fault.
+        AssertionError: none of them fits.
     """
+    problems = []
+    for expected in alternatives:
+        try:
+            return expect_on_all(results, **expected)
+        except AssertionError as error:
+            problems.append(str(error))
+    raise AssertionError("; or ".join(problems))
+
+
+def values(adapter: Adapter, body: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
+    """What body returned on each rank; see `returned`."""
+    return returned(outcomes(adapter, body, world_size, *args))
+
+
+def faulty(
+    adapter: Adapter, body: Callable[..., Any], world_size: int, *args: Any, control: Mapping[str, Any]
+) -> list[Outcome]:
+    """What became of each rank of steps with a fault, once the same steps without it were right in the same run.
+
+    Args:
+        body: Yields the gradients of the steps without the fault first.
+        control: What these are.
+
+    Raises:
+        VerdictError: "not judged", since the control went wrong.
+    """
+    found = outcomes(adapter, body, world_size, *args)
+    if not all(one.steps for one in found):
+        fail("not judged", f"without the fault: {told(found)}")
     try:
-        got = call()
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        notes = "\n".join(getattr(error, "__notes__", []))
-        if words not in f"{type(error).__name__}: {error}\n{notes}":
-            raise AssertionError(f"{fault}: expected an error with {words!r}, got {error!r}") from error
-        return
-    raise AssertionError(f"{fault}: expected an error, got {got}")
+        expect_on_all([one.steps[0] for one in found], **control)
+    except AssertionError as error:
+        fail("not judged", f"without the fault: {error}")
+    return found
+
+
+def returned(found: Sequence[Outcome]) -> list[Any]:
+    """What each rank returned.
+
+    Raises:
+        VerdictError: a rank did not; "died" before "fails" before "out of time".
+    """
+    kinds = {one.kind for one in found}
+    if kinds != {"value"}:
+        fail("died" if "died" in kinds else "fails" if "raised" in kinds else "out of time", told(found))
+    return [one.value for one in found]
+
+
+def expect_end(found: Sequence[Outcome]) -> None:
+    """Require that each rank returned or raised.
+
+    Raises:
+        VerdictError: one died, or is out of time.
+    """
+    for kind in ("died", "out of time"):
+        if any(one.kind == kind for one in found):
+            fail(kind, told(found))
+
+
+def expect_raised(found: Sequence[Outcome], fault: str) -> list[str]:
+    """Require that a rank raised, and that no other was left waiting; return what was said, of each that raised.
+
+    Raises:
+        VerdictError: nobody raised, or a rank hangs or died, which is no refusal.
+    """
+    expect_end(found)
+    said = [f"{one.error}: {one.message}" for one in found if one.kind == "raised"]
+    if not said:
+        fail("fails", f"{fault}: expected an error, got {told(found)}")
+    return said

@@ -5,74 +5,146 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.testing.conformance.adapter import Adapter, Setup
-from minigrad.testing.conformance.expect import batch, expect_error, expect_on_all, expect_same_bits, scalars
+from minigrad.testing.conformance.expect import (
+    batch,
+    expect_end,
+    expect_on_all,
+    expect_one_of,
+    expect_same_bits,
+    faulty,
+    returned,
+    scalars,
+    values,
+)
+from minigrad.testing.conformance.outcome import NotOfferedError, Outcome, fail, outcomes, told
 
 ONE = Setup(scalars(w=1.0))
 PLANTED = "a planted fault"
 
 
-def check_rank_that_raises(adapter: Adapter) -> None:
-    """One rank raises, and the others wait for it; or what they say hides what happened."""
-    expect_error(lambda: adapter.run(_raising, 3, adapter, ONE), "a rank that raised", PLANTED)
-
-
-def _raising(place: Any, adapter: Adapter, setup: Setup) -> None:
+def _raising(place: Any, adapter: Adapter, setup: Setup) -> Any:
     replica = adapter.wrap(place, setup)
     replica.backward(batch(w=[1.0]))
+    yield replica.gradients()
     if place.rank == 1:
         raise ArithmeticError(PLANTED)
     replica.backward(batch(w=[1.0]))
 
 
-def check_rank_that_leaves(adapter: Adapter) -> None:
-    """One rank has a batch fewer: the others wait, or go on with what is not a mean over all."""
-    expect_error(lambda: adapter.run(_uneven, 2, adapter, ONE, [3, 2]), "a rank that left")
+def _others(adapter: Adapter) -> list[Outcome]:
+    """What became of the ranks beside one that raised."""
+    found = faulty(adapter, _raising, 3, ONE, control={"w": 1.0})
+    return [one for rank, one in enumerate(found) if rank != 1]
 
 
-def _uneven(place: Any, adapter: Adapter, setup: Setup, counts: list[int]) -> Any:
+def check_rank_that_raises(adapter: Adapter) -> None:
+    """One rank raises, and the others wait for it."""
+    expect_end(_others(adapter))
+
+
+def check_what_a_rank_raised_is_told(adapter: Adapter) -> None:
+    """One rank raises, and what the others say hides what happened."""
+    others = _others(adapter)
+    said = [one for one in others if one.kind == "raised"]
+    if not said:
+        raise NotOfferedError(f"nothing was raised on the others that could tell it: {told(others)}")
+    assert all(PLANTED in one.message for one in said), f"expected {PLANTED!r} in each error, got {told(said)}"
+
+
+def _uneven(place: Any, adapter: Adapter, setup: Setup) -> Any:
+    """A step on both ranks, and then one more on rank 0."""
     replica = adapter.wrap(place, setup)
-    for _ in range(counts[place.rank]):
+    replica.backward(batch(w=[1.0]))
+    yield replica.gradients()
+    if place.rank == 0:
         replica.backward(batch(w=[1.0]))
     return replica.gradients()
 
 
+def check_rank_that_leaves(adapter: Adapter) -> None:
+    """One rank has a batch fewer and leaves, and the others wait for it."""
+    expect_end(faulty(adapter, _uneven, 2, ONE, control={"w": 1.0}))
+
+
+def check_nobody_goes_on_alone(adapter: Adapter) -> None:
+    """One rank has a batch fewer, and the others go on with what is not a mean over all."""
+    found = faulty(adapter, _uneven, 2, ONE, control={"w": 1.0})
+    _waits(found[0])
+    assert found[0].kind == "raised", f"a rank that left: expected an error on rank 0, got {told(found)}"
+
+
+def _waits(one: Outcome) -> None:
+    """Ranks that wait for one that left, or die of it, do nothing that could be judged."""
+    if one.kind == "died":
+        fail("died", str(one))
+    if one.kind == "out of time":
+        raise NotOfferedError("nothing comes after the wait for a rank that left: see rank_that_leaves")
+
+
 def check_nothing_works_after_a_failure(adapter: Adapter) -> None:
     """After a backward that failed the next one is matched with another step's, and its result passes for a mean."""
-    first = adapter.run(_trying_again, 2, adapter, ONE)[0]
-    assert first == [True, True], f"expected both backwards to raise, got {first}"
+    found = faulty(adapter, _trying_again, 2, ONE, control={"w": 1.0})[0]
+    if len(found.steps) < 2:
+        _waits(found)
+        fail("fails", str(found))
+    if not found.steps[1]:
+        raise NotOfferedError("nothing fails where a rank left: see nobody_goes_on_alone")
+    if found.kind != "value":
+        fail("died" if found.kind == "died" else "out of time", str(found))
+    assert found.value, "expected the backward after the one that failed to raise as well, got a gradient"
 
 
-def _trying_again(place: Any, adapter: Adapter, setup: Setup) -> list[bool]:
+def _trying_again(place: Any, adapter: Adapter, setup: Setup) -> Any:
+    """Whether a backward raised, and the one after it; rank 1 has left before."""
     replica = adapter.wrap(place, setup)
-    raised: list[bool] = []
+    replica.backward(batch(w=[1.0]))
+    yield replica.gradients()
     if place.rank == 1:
-        return raised
-    for _ in range(2):
-        try:
-            replica.backward(batch(w=[1.0]))
-        except Exception:
-            raised.append(True)
-        else:
-            raised.append(False)
-    return raised
+        return None
+    yield _raises(replica)
+    return _raises(replica)
+
+
+def _raises(replica: Any) -> bool:
+    try:
+        replica.backward(batch(w=[1.0]))
+    except NotImplementedError:
+        raise
+    except Exception:
+        return True
+    return False
 
 
 def check_joining(adapter: Adapter) -> None:
-    """Ranks with different numbers of batches hang at the end of the epoch, or the mean counts those who left.
+    """Ranks with different numbers of batches hang at the end of the epoch, or end it with different replicas.
 
-    Rank 0 has gradients 2, 2, 2 and rank 1 only 4, with steps of 1: 10 - 3 - 2 - 2, on both.
+    Rank 0 has gradients 2, 2, 2 and rank 1 only 4, with steps of 1: 10 - 3 - 2 - 2, on both, where those count that are
+    there, and 10 - 3 - 1 - 1 where all count always.
     """
-    setup = Setup(scalars(w=10.0), lr=1.0)
-    results = adapter.run(_joined, 2, adapter, setup, [[2.0, 2.0, 2.0], [4.0]])
-    expect_on_all(results, w=3.0)
+    results = values(adapter, _joined, 2, Setup(scalars(w=10.0), lr=1.0), [[[2.0]] * 3, [[4.0]]])
+    expect_one_of(results, {"w": 3.0}, {"w": 5.0})
     expect_same_bits(results)
+
+
+def check_joined_ranks_count_no_more(adapter: Adapter) -> None:
+    """The mean counts ranks that have no batch left, though it weighs ranks by their samples.
+
+    Of that a first step of one sample of gradient 1 beside three of gradient 5 is the proof; 20 - 4 - 2 - 2 follows.
+    """
+    setup = Setup(scalars(w=20.0), lr=1.0)
+    if values(adapter, _joined, 2, setup, [[[1.0]], [[5.0] * 3]])[0]["w"] != 16.0:
+        raise NotOfferedError("ranks are not weighted by their samples: see unequal_batches")
+    found = outcomes(adapter, _joined, 2, setup, [[[1.0], [2.0], [2.0]], [[5.0] * 3]])
+    if any(one.kind != "value" for one in found):
+        raise NotOfferedError(f"ranks do not join, or die of it: see joining ({told(found)})")
+    expect_on_all(returned(found), w=12.0)
 
 
 def _joined(place: Any, adapter: Adapter, setup: Setup, gradients: Any) -> Any:
     replica = adapter.wrap(place, setup)
     with replica.join():
-        for gradient in gradients[place.rank]:
+        for column in gradients[place.rank]:
             replica.zero_grad()
-            replica.backward(batch(w=[gradient]))
+            replica.backward(batch(w=column))
             replica.step()
     return replica.values()

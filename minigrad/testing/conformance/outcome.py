@@ -1,0 +1,201 @@
+"""What became of each rank of a run: told by the rank itself, so that no runner has to be believed, nor a hang.
+
+Each rank writes down what it returns or raises before the adapter's runner hears of it. What a runner returns or raises
+is then of no matter; a rank that wrote nothing is out of time, or died.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import multiprocessing
+import os
+import pickle
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+from unittest import SkipTest
+
+from minigrad.testing.conformance.adapter import Adapter
+
+TIMEOUT_S = 60.0  # of a run, where the adapter has no `timeout_s`
+Kind = Literal["value", "raised", "out of time", "died"]
+
+
+class NotOfferedError(NotImplementedError, SkipTest):
+    """The wrapper does not have what a check is about. pytest and unittest count the test as skipped, and say why."""
+
+
+class VerdictError(AssertionError):
+    """A check was not passed.
+
+    Args:
+        verdict: "fails", "out of time", "died", or "not judged": the steps without the fault went wrong already.
+    """
+
+    def __init__(self, verdict: str, message: str) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a rank.
+
+    Attributes:
+        kind: "value": body returned; "raised"; "out of time": it had done neither when the run was over; "died": its
+            process ended without either.
+        value: What body returned.
+        error, message, frame: Type, words (with the notes) and innermost frame of what was raised; or why it died.
+        steps: What body yielded before. What is yielded first comes from the steps without the fault, the control.
+    """
+
+    kind: Kind
+    value: Any = None
+    error: str = ""
+    message: str = ""
+    frame: str = ""
+    steps: tuple[Any, ...] = field(default=())
+
+    def __str__(self) -> str:
+        if self.kind == "value":
+            return f"value {self.value}"
+        if self.kind == "raised":
+            return f"raised {self.error}: {self.message} ({self.frame})"
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def outcomes(adapter: Adapter, body: Callable[..., Any], world_size: int, *args: Any) -> list[Outcome]:
+    """Run body(place, adapter, *args) on each rank by the adapter, and tell what became of each.
+
+    Args:
+        body: A function of a module; or a generator function, whose yields are the `steps`.
+
+    Raises:
+        NotOfferedError: a rank raised NotImplementedError, or `adapter.run` did.
+    """
+    with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+        said = _Said(lambda: adapter.run(recorded, world_size, folder, body, adapter, *args))
+        said.wait(float(getattr(adapter, "timeout_s", TIMEOUT_S)))
+        found = [_outcome(Path(folder), rank, said) for rank in range(world_size)]
+    for rank, one in enumerate(found):
+        if one.error == "NotImplementedError":
+            raise NotOfferedError(f"rank {rank}: {one}")
+    return found
+
+
+def told(found: Sequence[Outcome]) -> str:
+    """What became of each rank, in one line."""
+    return "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(found))
+
+
+def fail(verdict: str, message: str) -> NoReturn:
+    """Give a verdict.
+
+    Raises:
+        VerdictError: always.
+    """
+    raise VerdictError(verdict, message)
+
+
+# ------------------------------------------------------------------------------------------------ on a rank
+
+
+def recorded(place: Any, folder: str, body: Callable[..., Any], *args: Any) -> None:
+    """What each rank runs: body(place, *args), which it writes down."""
+    path = Path(folder) / str(place.rank)
+    _write(path, os.getpid())
+    try:
+        value = body(place, *args)
+        while inspect.isgenerator(value):
+            try:
+                _write(path, (next(value),))
+            except StopIteration as end:
+                value = end.value
+        _write(path, Outcome("value", value))
+    except BaseException as error:
+        _write(path, raised(error))
+        raise
+
+
+def raised(error: BaseException) -> Outcome:
+    """The outcome of a rank that raised this."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    kind = "NotImplementedError" if isinstance(error, NotImplementedError) else type(error).__name__
+    words = "\n".join([str(error), *getattr(error, "__notes__", [])])
+    return Outcome("raised", error=kind, message=words, frame=frame)
+
+
+def _write(path: Path, what: Any) -> None:
+    written = pickle.dumps(what)
+    try:
+        with open(path, "ab") as file:
+            file.write(written)
+    except FileNotFoundError:  # the run is over, and this thread has outlived it
+        pass
+
+
+# ---------------------------------------------------------------------------------------- where it was started
+
+
+class _Said:
+    """What a call returned or raised; it runs in a thread, which is left to itself when the time is over."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.returned: Any = None
+        self.error: BaseException | None = None
+        self._call = call
+        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._body,), daemon=True)
+        self._thread.start()
+
+    def _body(self) -> None:
+        try:
+            self.returned = self._call()
+        except BaseException as error:
+            self.error = error
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for it no longer than this."""
+        self._thread.join(timeout_s)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+
+def _outcome(folder: Path, rank: int, said: _Said) -> Outcome:
+    """What a rank wrote down, else what the runner says of it, else what follows from how the run ended."""
+    written = _read(folder / str(rank))
+    steps = tuple(one[0] for one in written if isinstance(one, tuple))
+    if written and isinstance(written[-1], Outcome):
+        end = written[-1]
+        return Outcome(end.kind, end.value, end.error, end.message, end.frame, steps)
+    if isinstance(said.returned, list) and rank < len(said.returned) and isinstance(said.returned[rank], Outcome):
+        end = said.returned[rank]
+        return Outcome(end.kind, message=end.message, steps=steps)
+    if said.running or isinstance(said.error, TimeoutError) or (written and _lives(written[0])):
+        return Outcome("out of time", steps=steps)
+    if said.error is not None and not written:
+        return raised(said.error)
+    return Outcome("died", message=f"the runner: {said.error!r}" if said.error else "", steps=steps)
+
+
+def _lives(process: int) -> bool:
+    return process == os.getpid() or process in {child.pid for child in multiprocessing.active_children()}
+
+
+def _read(path: Path) -> list[Any]:
+    found: list[Any] = []
+    if path.exists():
+        with open(path, "rb") as file:
+            try:
+                while True:
+                    found.append(pickle.load(file))
+            except (EOFError, pickle.UnpicklingError):  # its end, or half of what a process wrote that was killed
+                pass
+    return found
