@@ -1,16 +1,18 @@
 # make demo    train on the digits, on one rank and on two
-# make test    flake8, mypy and every test that needs no GPU
+# make test    flake8, mypy and every test that needs no GPU; NEWEST=1: with the newest packages, not those known to do
+# make pythons the same on every Python from 3.10 that this machine has; NEWEST=1 as above
 #
-# Both make an environment first, in $(VENV), and install into it; again only when the list of packages has changed.
+# Each makes an environment first, in $(VENV), and installs into it; again only when the list of packages has changed.
 
-VENV ?= .venv
+VENV ?= .venv$(if $(NEWEST),-newest)
+CONSTRAINTS = $(if $(NEWEST),,--constraint tests/constraints.txt)
 BIN = $(VENV)/bin
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
 	"$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
 	&& echo "$$python" && break; done)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test clean
+.PHONY: help demo test pythons newest clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -27,9 +29,30 @@ test: $(VENV)/.installed-test
 
 # Editable, so that both targets always run the sources that lie here. Compiling every module of every package would
 # take longer than the download; Python compiles those that it imports.
-$(VENV)/.installed-%: setup.cfg pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --editable '.[$*]'
+# setuptools comes first, under the constraints too: in isolation pip would take the newest to build with.
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(CONSTRAINTS)
+$(VENV)/.installed-%: setup.cfg pyproject.toml tests/constraints.txt $(if $(NEWEST),newest) | $(VENV)/bin/pip
+	$(PIP) $(if $(NEWEST),--upgrade) 'setuptools>=77' wheel
+	$(PIP) $(if $(NEWEST),--upgrade) --no-build-isolation --editable '.[$*]'
 	@touch $@
+
+# Each Python on the path, or that pyenv or uv keep; one that is not here is named at the end.
+PYTHONS = 3.10 3.11 3.12 3.13 3.14
+pythons:
+	@ran=; absent=; \
+	for version in $(PYTHONS); do \
+		found=; \
+		for python in "$$(command -v python$$version)" "$${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version".*/bin/python \
+				"$$HOME/.local/share/uv/python/cpython-$$version".*/bin/python; do \
+			if "$$python" -c 'import ensurepip, venv' 2>/dev/null; then found="$$python"; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then absent="$$absent $$version"; continue; fi; \
+		echo "Python $$version is $$found"; \
+		$(MAKE) test PYTHON="$$found" VENV="$(VENV)-$$version" || exit 1; \
+		ran="$$ran $$version"; \
+	done; \
+	echo "green on Python$$ran; not here:$${absent:- none}"; \
+	test -n "$$ran"
 
 # pip is the last thing that venv makes, so an interrupted attempt is taken up again
 $(VENV)/bin/pip:
@@ -37,5 +60,5 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv "$(VENV)"
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .hypothesis
 	find minigrad kernels examples tests -name __pycache__ -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import sys
 import time
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -89,7 +90,7 @@ class Training:
         self.comm.all_reduce(counts).wait()
         return float(counts[0] / counts[1])
 
-    def parameters(self) -> dict[str, np.ndarray]:
+    def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """A copy of every parameter."""
         return {name: p.detach().numpy().copy() for name, p in self.ddp.module.named_parameters()}
 

@@ -15,6 +15,7 @@ import argparse
 import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ TARGET, TARGET_AFTER_CHANGE = 0.95, 0.90  # of the throughput of the best divisi
 ALLOWED_DIFFERENCE = 1e-10
 
 
-def train(comm: Communicator, data: ArrayDataset, steps: int) -> list[np.ndarray]:
+def train(comm: Communicator, data: ArrayDataset, steps: int) -> list[np.ndarray[Any, Any]]:
     """What a rank does; its parameters afterwards."""
     minigrad.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).to("float64")

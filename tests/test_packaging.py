@@ -5,6 +5,7 @@ Everything is built from a copy, offline, with the setuptools of the environment
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,23 @@ def setup_cfg():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     return settings
+
+
+def names(requirements):
+    """The package names of lines such as `numpy>=2.1; python_version < "3.11"`, as an index writes them."""
+    lines = (line.strip() for line in requirements.splitlines())
+    found = (re.match(r"[\w.-]+", line) for line in lines if line and not line.startswith("#"))
+    return {match.group().lower().replace("_", "-") for match in found}
+
+
+def test_the_constraints_name_a_version_of_all_that_the_tests_need():
+    text = (ROOT / "tests" / "constraints.txt").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r'[\w.-]+==[\w.]+(; python_version [^;]+)?', line)] == []
+    settings = setup_cfg()
+    extras = settings["options.extras_require"]
+    needed = names(settings["options"]["install_requires"]) | names(extras["test"]) | names(extras["examples"])
+    assert needed - names(text) == set()
 
 
 @pytest.fixture(scope="module")

@@ -136,6 +136,7 @@ class FakeNccl:
         self.open: set[int] = set()
         self.collected: list[int] = []
         self._worlds: dict[bytes, World] = {}
+        self._starters: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._thread = threading.local()
@@ -145,6 +146,7 @@ class FakeNccl:
             """A communicator of this fake."""
 
             def __init__(self, ndev: int, commId: bytes, rank: int, config: Any = None) -> None:
+                fake._starters.append(threading.current_thread())
                 super().__init__(fake, ndev, commId, rank)
                 self.wait_for_all()
 
@@ -156,6 +158,17 @@ class FakeNccl:
                 return fake.init_all(list(range(devices)) if isinstance(devices, int) else devices)
 
         self.NcclCommunicator = NcclCommunicator
+
+    def check_all_given_back(self) -> None:
+        """Require that nothing is open, nor was when the garbage collector met it.
+
+        NCCL's start can't be interrupted: a rank whose start has failed returns while a thread of its own is still in
+        there, and gives back what comes of it afterwards. It is waited for.
+        """
+        for thread in self._starters:
+            if thread is not threading.current_thread():
+                thread.join(self.timeout_s)
+        assert not self.open and not self.collected
 
     def get_version(self) -> int:
         """The version of the library."""

@@ -183,7 +183,7 @@ def test_what_nccl_says_meanwhile_is_raised(status, words):
     with pytest.raises(DistributedError):
         work.done()
     comm.close()
-    assert not fake.open and not fake.collected
+    fake.check_all_given_back()
 
 
 def test_problem_of_knows_the_codes():
@@ -216,7 +216,7 @@ def test_ranks_that_share_a_gpu_are_refused_before_nccl_sees_them(strict_cupy):
         return True
 
     assert minigrad.distributed.run(body, 2, timeout_s=10.0) == [True, True]
-    assert not fake.open and not fake.collected
+    fake.check_all_given_back()
 
 
 def test_two_gpus_of_one_process_as_thread_ranks(strict_cupy):
@@ -242,7 +242,7 @@ def test_two_gpus_of_one_process_as_thread_ranks(strict_cupy):
     mean_loss(one(minigrad.Tensor(inputs)), targets).backward()
     for actual in minigrad.distributed.run(body, 2, timeout_s=10.0):
         assert_gradients_close(actual, gradients(one))
-    assert not fake.open and not fake.collected
+    fake.check_all_given_back()
 
 
 def test_a_start_that_takes_too_long_ends():
@@ -313,7 +313,7 @@ def devices(strict_cupy):
     yield devices
     devices.close()
     devices.close()
-    assert not fake.open and not fake.collected
+    fake.check_all_given_back()
 
 
 def on(device, array):

@@ -125,7 +125,7 @@ def run_nccl(
     for thread in threads:
         thread.join(timeout_s + 40.0)
         assert not thread.is_alive()
-    assert not nccl.open and not nccl.collected
+    nccl.check_all_given_back()
     return _results(outcomes)
 
 
