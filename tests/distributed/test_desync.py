@@ -1,5 +1,7 @@
 """Ranks that fall out of step: the error says which call, which bucket and parameters, who came and who did not."""
 
+import copy
+import functools
 import multiprocessing
 import os
 
@@ -7,10 +9,16 @@ import pytest
 
 import minigrad
 from minigrad import nn
-from minigrad.distributed import DDP, Fault, FaultInjecting, plan_buckets
+from minigrad.distributed import DDP, Fault, FaultInjecting, allreduce_hook, plan_buckets
 from minigrad.distributed.ddp.buckets import Entry
 from minigrad.distributed.ddp.naming import named
-from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, InjectedFaultError, RankFailedError
+from minigrad.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    InjectedFaultError,
+    RankFailedError,
+    ReplicaMismatchError,
+)
 from tests.distributed.worlds import run_ranks
 
 kinds = pytest.mark.parametrize("kind", ["threads", "shm"])
@@ -149,17 +157,71 @@ def test_another_order_of_buckets(kind):
         assert message.endswith(" (bucket 0: 1.bias; bucket 1: 1.weight)")
 
 
-@kinds
-def test_another_bucket_plan_on_one_rank(kind):
-    def body(comm):
-        ddp = DDP(model(), comm, bucket_cap_bytes=CAP if comm.rank == 0 else 10**6)
-        return ddp.plan.id, outcome(lambda: backward(ddp), CollectiveMismatchError)
+OPTIONS = [
+    ({"bucket_cap_bytes": CAP}, r"bucket_cap_bytes, in bytes, is 26214400 on rank 0 and 48 on rank 1"),
+    ({"bucket_cap_mb": 1}, r"bucket_cap_mb or .* is 26214400 on rank 0 and 1048576 on rank 1"),
+    ({"first_bucket_mb": 2}, "first_bucket_mb, in bytes, is 1048576 on rank 0 and 2097152 on rank 1"),
+    ({"batch_dim": 1}, "batch_dim is 0 on rank 0 and 1 on rank 1"),
+    ({"track_nonfinite": True}, "track_nonfinite is False on rank 0 and True on rank 1"),
+    ({"broadcast_buffers": "mean"}, "broadcast_buffers is 'broadcast' on rank 0 and 'mean' on rank 1"),
+]
 
-    (one, first), (other, second) = run_ranks(kind, body, 2)
-    assert one != other
-    assert all(plan_id in message for plan_id in (one, other) for message in (first, second))
-    assert first.endswith(" (counting samples before bucket 0: 1.bias)")
-    assert second.endswith(" (counting samples before bucket 0: 1.bias, 1.weight, 0.weight)")
+
+@pytest.mark.parametrize("option, message", OPTIONS)
+def test_an_option_that_differs_is_named_when_the_module_is_wrapped(option, message):
+    def body(comm):
+        with pytest.raises(ReplicaMismatchError, match=message):
+            DDP(model(), comm, **(option if comm.rank == 1 else {}))
+        DDP(model(), comm, broadcast_buffers=True if comm.rank == 0 else "broadcast")  # the same, in two words
+        return True
+
+    assert run_ranks("threads", body, 2) == [True, True]
+
+
+@kinds
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_parameter_frozen_or_trained_on_one_rank_is_named(kind, frozen):
+    def body(comm):
+        ddp = wrap(comm)
+        ddp.module[1].weight.requires_grad = frozen
+        backward(ddp)
+        if comm.rank == 1:
+            ddp.module[0].weight.requires_grad, ddp.module[1].weight.requires_grad = False, not frozen
+        return outcome(lambda: backward(ddp), CollectiveMismatchError)
+
+    change = "(frozen since: 0.weight .. 1.weight)" if frozen else "(frozen since: 0.weight) (trained again: 1.weight)"
+    for message in run_ranks(kind, body, 2):
+        assert f"DDP 1 of Sequential {change}, plan" in message
+
+
+@kinds
+def test_wrappers_in_another_order_are_named(kind):
+    """By their number on this communicator, in the order in which they were made, and the class of their module."""
+
+    def body(comm):
+        one, two = wrap(comm), DDP(nn.Linear(3, 1), FaultInjecting(comm, []))
+        backward(one)
+        two(minigrad.ones(2, 3)).sum().backward()
+        first, second = (lambda: backward(one)), (lambda: two(minigrad.ones(2, 3)).sum().backward())
+        return outcome(first if comm.rank == 0 else second, CollectiveMismatchError)
+
+    for message in run_ranks(kind, body, 2):
+        assert "(SUM DDP 1 of Sequential, plan" in message and "(SUM DDP 2 of Linear, plan" in message
+
+
+@kinds
+def test_what_only_one_rank_makes_is_named(kind):
+    def body(comm, make):
+        ddp = wrap(comm)
+        return outcome((lambda: make(ddp)) if comm.rank == 1 else lambda: backward(ddp), CollectiveMismatchError)
+
+    for make, said in [
+        (copy.deepcopy, "a copy of DDP 1 of Sequential is made"),
+        (lambda ddp: wrap(ddp.comm), "DistributedDataParallel wraps a module"),
+        (lambda ddp: ddp.register_comm_hook(None, allreduce_hook), "register_comm_hook"),
+    ]:
+        for message in run_ranks(kind, functools.partial(body, make=make), 2):
+            assert f"all_reduce(SUM {said})" in message
 
 
 @kinds

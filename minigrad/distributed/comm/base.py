@@ -297,6 +297,17 @@ def check_headers(comm: Communicator, layout: str = "") -> None:
         compare(layout)
 
 
+def announce(comm: Communicator, what: str) -> None:
+    """Say to the other ranks what comes next on all of them: one that does something else is told so, in words.
+
+    Raises:
+        CollectiveMismatchError: another rank makes another call.
+    """
+    check_headers(comm, what)
+    with comm.device.current() as xp:
+        comm.all_reduce(xp.zeros(1, np.float64), layout=what).wait()
+
+
 def default_timeout_s(timeout_s: float | None = None) -> float:
     """A timeout as given, else $MINIGRAD_TIMEOUT_S, else 300 s.
 

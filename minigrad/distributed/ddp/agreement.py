@@ -7,7 +7,7 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.base import Communicator, announce
 from minigrad.errors import ArgumentError, LayoutError, ReplicaMismatchError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter
@@ -70,6 +70,7 @@ def check_replicas(module: Module, comm: Communicator, options: Mapping[str, obj
     Raises:
         ReplicaMismatchError: on all ranks; it names the first difference.
     """
+    announce(comm, "DistributedDataParallel wraps a module")
     found = comm.all_gather_object([describe(module), {name: repr(value) for name, value in options.items()}])
     difference = first_difference([description for description, _ in found])
     unlike = first_unlike([theirs for _, theirs in found])

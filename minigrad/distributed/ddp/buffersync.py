@@ -21,6 +21,17 @@ from minigrad.distributed.ddp.passes import Pass
 BufferPolicy = Literal["broadcast", "mean", "none"]
 
 
+def policy_of(policy: BufferPolicy | bool) -> str:
+    """A policy by its name.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    name = {True: "broadcast", False: "none"}[policy] if isinstance(policy, bool) else policy
+    check_choice("DistributedDataParallel", ("broadcast", "mean", "none"), broadcast_buffers=name)
+    return name
+
+
 class BufferSync:
     """What happens to the buffers after each pass.
 
@@ -38,8 +49,7 @@ class BufferSync:
     """
 
     def __init__(self, inventory: Inventory, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
-        self.policy = {True: "broadcast", False: "none"}.get(policy, policy) if isinstance(policy, bool) else policy
-        check_choice("DistributedDataParallel", ("broadcast", "mean", "none"), broadcast_buffers=self.policy)
+        self.policy = policy_of(policy)
         self.comm, self._memory = comm, BufferMemory(inventory)
         self.every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
         self._passes = 0

@@ -20,7 +20,7 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype, is_half
 from minigrad.backend.fused.grad_scale import WIRES, Placement, Widened, pack, scale_, unpack
-from minigrad.distributed.comm.base import Communicator, WideWork, Work, adds_weighted, weighted_all_reduce
+from minigrad.distributed.comm.base import Communicator, WideWork, Work, adds_weighted, announce, weighted_all_reduce
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
@@ -301,6 +301,7 @@ class RegisteredHook:
             raise ArgumentError(f"register_comm_hook: expected a function, got {type(hook).__name__}")
         self.state, self.hook = state, hook
         self._name = getattr(hook, "__qualname__", type(hook).__qualname__)
+        announce(comm, "register_comm_hook")
         names = comm.all_gather_object(self._name)
         other = next((rank for rank, name in enumerate(names) if name != names[0]), None)
         if other is not None:

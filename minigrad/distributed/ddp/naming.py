@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary
 
+from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.errors import DistributedError
 
 _MOST_NAMES = 8
+_MOST_RUNS, _MOST_LETTERS = 3, 160  # of a change in a header
+_made: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # how many wrappers each communicator has
 
 
 def named(error: DistributedError, plan: BucketPlan, bucket: int | None) -> DistributedError:
@@ -31,6 +37,43 @@ def _parameters(plan: BucketPlan, index: int) -> str:
     names = [plan.names[i] for i in plan.buckets[index].entries]
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def wrapper_name(kind: str, comm: Communicator) -> str:
+    """What a wrapper of a module of this class is called in messages; all ranks make it together.
+
+    Wrappers are numbered in the order in which they are made on a communicator; rank 0 counts.
+    """
+    innermost: Any = comm
+    while hasattr(innermost, "inner"):
+        innermost = innermost.inner
+    _made[innermost] = _made.get(innermost, 0) + 1
+    number = comm.all_gather_object(_made[innermost])[0]
+    return f"DDP {number} of {kind[:_MOST_LETTERS]}"
+
+
+def change_in(names: Sequence[str], before: Sequence[bool], now: Sequence[bool]) -> str:
+    """Which parameters are frozen, or trained again, since before; in words, with a space in front; short.
+
+    Args:
+        names: In the order of the layout.
+        before, now: Which of them get a gradient.
+    """
+    words = ""
+    for trained, said in ((True, "frozen since"), (False, "trained again")):
+        changed = [i for i, (was, is_) in enumerate(zip(before, now)) if was != is_ and was == trained]
+        if changed:
+            words += f" ({said}: {_runs(names, changed)})"
+    return words
+
+
+def _runs(names: Sequence[str], indexes: list[int]) -> str:
+    """Names of neighbours as the first and the last of them, in order of registration."""
+    starts = [i for i in indexes if i - 1 not in indexes]
+    stops = [i for i in indexes if i + 1 not in indexes]
+    runs = [names[a] if a == b else f"{names[b]} .. {names[a]}" for a, b in zip(starts, stops)]
+    more = f" and {len(runs) - _MOST_RUNS} more" if len(runs) > _MOST_RUNS else ""
+    return ", ".join(runs[:_MOST_RUNS])[:_MOST_LETTERS] + more
 
 
 class Naming:

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch
 from minigrad.autograd import is_grad_enabled, mark_changed, next_number
 from minigrad.backend.device import Device
-from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
+from minigrad.distributed.comm.base import Communicator, announce, check_communicator, check_root
 from minigrad.distributed.ddp.agreement import Inventory, check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
-from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync
+from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync, policy_of
 from minigrad.distributed.ddp.finite import NonFinite
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import joined
@@ -115,8 +115,11 @@ class DistributedDataParallel(Module):
         self._check_every = check_replicas_every
         self.batch_dim, self.sync = batch_dim, sync
         alike: dict[str, object] = {"reduce": reduce, "sync": sync, "init_sync": init_sync, **switches}
-        alike |= {"broadcast_buffers": broadcast_buffers, "buffer_cadence": buffer_cadence}
-        check_replicas(module, comm, {**alike, "check_replicas_every": check_replicas_every})
+        alike |= {"broadcast_buffers": policy_of(broadcast_buffers), "buffer_cadence": buffer_cadence}
+        alike |= {"batch_dim": batch_dim, "check_replicas_every": check_replicas_every}
+        alike |= {"bucket_cap_mb or bucket_cap_bytes, in bytes,": cap, "bucket_plan": getattr(bucket_plan, "id", None)}
+        alike["first_bucket_mb, in bytes,"] = self._options["first_cap_bytes"]
+        check_replicas(module, comm, alike)
         self._wrap(module, comm)
         if init_sync:
             self.broadcast_parameters(0)
@@ -126,7 +129,7 @@ class DistributedDataParallel(Module):
         self.comm = comm
         named = list(module.named_parameters())
         self._inventory = Inventory(module)
-        self.reducer = Reducer(comm, named, **self._options)
+        self.reducer = Reducer(comm, named, kind=type(module).__name__, **self._options)
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
@@ -348,6 +351,7 @@ class DistributedDataParallel(Module):
         return self.module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
+        announce(self.comm, f"a copy of {self.reducer.name} is made")
         twin = object.__new__(type(self))
         Module.__init__(twin)
         memo[id(self)] = twin

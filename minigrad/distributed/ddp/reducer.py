@@ -10,7 +10,6 @@ waits for all of them: when `backward()` returns, every gradient is the combined
 
 from __future__ import annotations
 
-import secrets
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from minigrad.distributed.ddp.engine import Engine, engine_of
 from minigrad.distributed.ddp.finite import NonFiniteFlags
 from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable, allreduce_hook
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
-from minigrad.distributed.ddp.naming import Naming
+from minigrad.distributed.ddp.naming import Naming, change_in, wrapper_name
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.errors import ArgumentError, AutogradError, DistributedError, UnreducedGradientError
@@ -46,9 +45,11 @@ class Reducer:
         mean: Weight each rank by its samples; False adds the gradients as they are.
         track_nonfinite: Look for infinite and NaN gradients while they are weighted.
         plan: A plan to use instead of a new one.
+        kind: The class of the module, for messages.
         engine: Runs the passes; what fits the communicator's device by default.
 
     Attributes:
+        name: The wrapper in messages: its number on this communicator, and the class of the module.
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         override: Samples to count instead of the length of the batch, or None.
         nonfinite: What was found of that; None where nobody looks.
@@ -68,12 +69,14 @@ class Reducer:
         find_unused: bool = False,
         mean: bool = True,
         track_nonfinite: bool = False,
+        kind: str = "parameters",
         plan: BucketPlan | None = None,
         engine: Engine | None = None,
     ) -> None:
         self.engine = engine if engine is not None else engine_of(comm)
         self.comm, self.find_unused, self.mean = comm, find_unused, mean
         self.caps = (cap_bytes, first_cap_bytes)
+        self.name = wrapper_name(kind, comm)
         self.layout = Layout(named)
         give_names(named)
         self.buffers = self.layout.buffers
@@ -81,12 +84,12 @@ class Reducer:
         self._index = {id(p): i for i, p in enumerate(self._params)}
         self._forced, self._tracks = plan, track_nonfinite
         self.stats = Stats()
+        self._trainable = self.layout.trainable()
         self._set_plan()
         for buffer in self.buffers:
             buffer.rebind_grad(comm.empty(buffer.count, buffer.dtype))
         for param in self._params:
             param.listeners += (self,)
-        self._tag: str = comm.all_gather_object(secrets.token_hex(3))[0]  # tells wrappers of equal plans apart
         self.syncing = self.active = True
         self.in_order = False  # other collectives run in backward: buckets must not depend on timing
         self.hook: RegisteredHook | None = None
@@ -126,7 +129,9 @@ class Reducer:
     # --------------------------------------------------------------------------------------------- the plan
 
     def _set_plan(self) -> None:
-        self._trainable = self.layout.trainable()
+        trainable = self.layout.trainable()
+        change = change_in(self._names, self._trainable, trainable)
+        self._trainable = trainable
         entries = self.layout.entries()
         if self._forced is not None:
             check_plan(self._forced, entries)
@@ -135,12 +140,8 @@ class Reducer:
         self._grad_buckets: dict[int, tuple[Array, GradBucket]] = {}  # with the flat gradients that they lie in
         self.nonfinite = NonFiniteFlags(self.comm, self.plan) if self._tracks else None
         self.stats.bucket_bytes = [bucket.nbytes for bucket in self.plan.buckets]
-        check_headers(self.comm, self.plan.id)
-
-    @property
-    def _layout_id(self) -> str:
-        """What headers say: the wrapper and its plan."""
-        return f"{self._tag} {self.plan.id}"
+        self._layout_id = f"{self.name}{change}, plan {self.plan.id}"  # what headers say
+        check_headers(self.comm, self._layout_id)
 
     # -------------------------------------------------------------------------------------------- samples
 
@@ -383,7 +384,7 @@ class Reducer:
             self.after_pass(one)
         one.add_to(self.stats)
         self._samples, self._combined = 0.0, True
-        check_headers(self.comm, self.plan.id)
+        check_headers(self.comm, self._layout_id)
 
 
 def _nothing(one: Pass) -> None:
