@@ -103,6 +103,22 @@ class BackwardListener(Protocol):
         """Backward is over; error is what ended it early, or None."""
 
 
+_watching: ContextVar[BackwardListener | None] = ContextVar("minigrad_watching_backwards", default=None)
+
+
+@contextmanager
+def watching_backwards(watcher: BackwardListener) -> Iterator[None]:
+    """Let a listener hear of every backward inside the block, in this context only, whatever leaves it reaches.
+
+    Of begin and of each leaf it hears before those who listen to that leaf; of end after them.
+    """
+    token = _watching.set(watcher)
+    try:
+        yield
+    finally:
+        _watching.reset(token)
+
+
 def _freed(node: Node, grad: Array) -> None:
     raise AutogradError(
         f"backward: expected the graph behind a gradient of shape {grad.shape}, got one that an earlier backward() "
@@ -281,7 +297,10 @@ def run_backward(
     nodes, leaves = _reach(root)
     numbers = sorted(nodes)
     reached = Reached((leaf for leaf, _ in leaves.values()), numbers)
-    listeners = _listeners(reached)
+    listeners, watcher = _listeners(reached), _watching.get()
+    before = None
+    if watcher is not None:
+        listeners, before = [watcher, *listeners], watcher.leaf
     begun: list[BackwardListener] = []
     try:
         for listener in listeners:
@@ -290,19 +309,21 @@ def run_backward(
         lend(root, grad)
         watched = leaves if listeners or on_leaf is not None else None
         if watched and not nodes:
-            _announce([root], watched, on_leaf)
-        _walk(nodes, numbers, watched, retain_graph, on_leaf)
+            _announce([root], watched, before, on_leaf)
+        _walk(nodes, numbers, watched, retain_graph, before, on_leaf)
     except BaseException as error:
         for node in nodes.values():
             node.grad_array = None
-        _end(begun, error)
+        _end(begun, error, watcher)
         raise
-    _end(begun, None)
+    _end(begun, None, watcher)
 
 
-def _end(listeners: list[BackwardListener], error: BaseException | None) -> None:
+def _end(listeners: list[BackwardListener], error: BaseException | None, last: BackwardListener | None) -> None:
     """Tell every listener that backward is over, also when one of them raises; the first such error is raised."""
     failure: BaseException | None = None
+    if last is not None:
+        listeners = [*(heard for heard in listeners if heard is not last), last]
     try:
         for listener in listeners:
             try:
@@ -344,6 +365,7 @@ def _walk(
     numbers: list[int],
     leaves: _Leaves | None,
     retain_graph: bool,
+    before: Callable[[Any], None] | None,
     on_leaf: Callable[[Any], None] | None,
 ) -> None:
     """Run the backward functions, the latest first; leaves is None where nobody listens."""
@@ -354,7 +376,7 @@ def _walk(
             _check_unchanged(node, grad)
             node.backward(node, grad)
         if leaves is not None:
-            _announce(node.inputs, leaves, on_leaf)
+            _announce(node.inputs, leaves, before, on_leaf)
         if not retain_graph:
             node.release()
 
@@ -386,8 +408,13 @@ def _listeners(leaves: list[Any]) -> list[BackwardListener]:
     return list({id(listener): listener for leaf in leaves for listener in leaf.listeners}.values())
 
 
-def _announce(edges: list[Edge], leaves: _Leaves, on_leaf: Callable[[Any], None] | None) -> None:
-    """Count a contribution to each leaf among the edges, and tell those who listen when it was the last."""
+def _announce(
+    edges: list[Edge],
+    leaves: _Leaves,
+    before: Callable[[Any], None] | None,
+    on_leaf: Callable[[Any], None] | None,
+) -> None:
+    """Count a contribution to each leaf among the edges; when it was the last tell before, who listens, and on_leaf."""
     for edge in edges:
         if edge is None or isinstance(edge, Node):
             continue
@@ -395,6 +422,8 @@ def _announce(edges: list[Edge], leaves: _Leaves, on_leaf: Callable[[Any], None]
         entry[1] -= 1
         if entry[1] == 0:
             leaf = entry[0]
+            if before is not None:
+                before(leaf)
             for listener in leaf.listeners:
                 listener.leaf(leaf)
             if on_leaf is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -354,3 +354,14 @@ def record(
     if saves_output and node is not None:
         node.output_stamp = shared_stamp(out)
     return out
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for field in value:
+            yield from tensors_in(field)
+    elif isinstance(value, Mapping):
+        yield from tensors_in(list(value.values()))

@@ -6,6 +6,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -62,8 +63,13 @@ def run_world(
     communicators: Sequence[Communicator],
     *args: Any,
     blas_threads: int | None = None,
+    around: Callable[[Communicator], AbstractContextManager[Any]] = nullcontext,
 ) -> list[T]:
-    """`run` for a world that is there already, whose ranks use these communicators: wrapped ones, say."""
+    """`run` for a world that is there already, whose ranks use these communicators: wrapped ones, say.
+
+    Args:
+        around: Gives what each rank's thread calls fn within.
+    """
     if not callable(fn):
         raise ArgumentError(f"run: expected a function of a communicator, got {fn!r:.100}")
     results: list[Any] = [None] * world.world_size
@@ -73,7 +79,8 @@ def run_world(
         set_noise_key(comm.rank)
         thread_rank.set(comm)
         try:
-            results[comm.rank] = _call(fn, comm, *args)
+            with around(comm):
+                results[comm.rank] = _call(fn, comm, *args)
         except BaseException as error:
             errors.append((comm.rank, error))
             if not world.inherited:

@@ -10,18 +10,7 @@ from minigrad.backend.device import Device
 from minigrad.data.collate import map_tensors
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.ops.join import cat, narrow
-from minigrad.tensor import Tensor
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists and mappings."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for field in value:
-            yield from tensors_in(field)
-    elif isinstance(value, Mapping):
-        yield from tensors_in(list(value.values()))
+from minigrad.tensor import Tensor, tensors_in
 
 
 def count_samples(who: str, inputs: Mapping[str, Any]) -> int:

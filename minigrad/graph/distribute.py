@@ -24,7 +24,7 @@ from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.group import DeviceGroup
 from minigrad.distributed.ddp.replicas import Ddp
 from minigrad.errors import ArgumentError, AutogradError, ShapeError
-from minigrad.graph.batches import ShardedBatch, Window, count_samples, gather, scatter, tensors_in
+from minigrad.graph.batches import ShardedBatch, Window, count_samples, gather, scatter
 from minigrad.graph.pending import Pending
 from minigrad.graph.runner import PlanModule
 from minigrad.graph.stopwatch import PassTime, Stopwatch, SyncWatch, boundary
@@ -32,7 +32,7 @@ from minigrad.optim.clip import clip_replicas_grad_norm_
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.schedule import LRScheduler
 from minigrad.ops.creation import full_like
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, tensors_in
 
 LossFn = Callable[[Any, Any], Tensor]
 

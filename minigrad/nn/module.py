@@ -13,8 +13,9 @@ from minigrad.backend.dtypes import DtypeLike, is_float
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.state import IncompatibleKeys, load_state, move_state
 from minigrad.nn.tree import ModuleTree
+from minigrad.nn.watch import current_watcher, watching_calls
 from minigrad.ops.convert import read_target
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, tensors_in
 
 Self = TypeVar("Self", bound="Module")
 Hook = Callable[..., Any]
@@ -57,6 +58,8 @@ class Module(ModuleTree):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` with the hooks around it."""
+        if current_watcher() is not None:
+            return self._call_watched(args, kwargs)
         if self._forward_hooks or self._forward_pre_hooks:
             return self._call_with_hooks(args, kwargs)
         return self.forward(*args, **kwargs)
@@ -76,6 +79,18 @@ class Module(ModuleTree):
             changed = hook(self, args, output)
             output = output if changed is None else changed
         return output
+
+    def _call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Tell the watcher of this call, and of none inside it."""
+        watcher = current_watcher()
+        if watcher is None or next(self.parameters(), None) is None:
+            return self._call_with_hooks(args, kwargs)
+        with watcher.call(self._count_samples(args, kwargs)), watching_calls(None):
+            return self._call_with_hooks(args, kwargs)
+
+    def _count_samples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        """The samples of a call: the length of its first tensor that has an axis, in lists and mappings too; or 0."""
+        return next((float(x.shape[0]) for x in tensors_in((*args, *kwargs.values())) if x.ndim), 0.0)
 
     def register_forward_pre_hook(self, hook: Hook) -> Remove:
         """Call hook(module, args) before each forward; what it returns, if not None, replaces the arguments.

@@ -19,13 +19,13 @@ from minigrad.distributed.config import check_max_norm
 from minigrad.distributed.ddp.agreement import first_unlike
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
-from minigrad.graph.batches import count_samples, scatter, tensors_in
+from minigrad.graph.batches import count_samples, scatter
 from minigrad.nn.module import Module
 from minigrad.ops.creation import full_like
 from minigrad.optim.clip import clip_grad_norm_
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.schedule import LRScheduler
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, tensors_in
 
 Role = Literal["coordinator", "worker"]
 

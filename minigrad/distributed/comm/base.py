@@ -58,10 +58,16 @@ class Clock(Protocol):
         """Seconds since some fixed moment."""
 
     def compute(self, samples: float) -> None:
-        """This rank is about to compute on so many samples: a simulation advances its time, the host's clock runs."""
+        """This rank is about to compute on so many samples: a simulation advances its time, the host's clock runs.
+
+        Said of what no call of a module stands for: a simulation hears of those, and of backwards, by itself.
+        """
 
     def progress(self, fraction: float) -> None:
         """So much of the backward of that is done, from 0 to 1: buckets of gradients that are ready may travel."""
+
+    def advance(self, seconds: float) -> None:
+        """Code of one's own takes so long: a simulation advances its time, the host's clock runs."""
 
 
 class HostClock:
@@ -75,6 +81,9 @@ class HostClock:
         """Nothing to do: real time passes by itself."""
 
     def progress(self, fraction: float) -> None:
+        """Nothing to do: real time passes by itself."""
+
+    def advance(self, seconds: float) -> None:
         """Nothing to do: real time passes by itself."""
 
 

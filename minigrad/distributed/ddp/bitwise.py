@@ -29,6 +29,7 @@ from minigrad.distributed.ddp.layout import adopt, fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.weights import scale
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError, UnreducedGradientError
+from minigrad.nn.watch import watching_calls
 from minigrad.tensor import Tensor
 
 _WHO = "backward_shards"
@@ -145,7 +146,7 @@ class ShardedBackward:
 
     def _run_shard(self, loss_fn: Callable[..., Tensor], shard: Any, which: int, number: float) -> float:
         self._reducer.comm.clock.compute(number)
-        with shard_noise(which):
+        with shard_noise(which), watching_calls(None):  # this shard's calls have been charged
             loss = loss_fn(*shard) if isinstance(shard, (tuple, list)) else loss_fn(shard)
             if not isinstance(loss, Tensor):
                 raise ArgumentError(f"{_WHO}: expected loss_fn to return a tensor, got {type(loss).__name__}")

@@ -150,12 +150,19 @@ class DistributedDataParallel(Module):
             return self.module(*args, **kwargs)
         self._check_parameters()
         samples = self._count(args, kwargs)
-        self.comm.clock.compute(samples)
         began_s, began = self.comm.clock.now_s(), next_number()
         output = self.module(*args, **kwargs)
         self.reducer.add_forward(samples, began)
         self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
         return output
+
+    def _count_samples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        try:
+            return self._count(args, kwargs)
+        except (ArgumentError, ShapeError):
+            if is_grad_enabled():
+                raise
+            return super()._count_samples(args, kwargs)  # an evaluation may be given anything
 
     def _count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         if self.reducer.override is not None:

@@ -46,14 +46,12 @@ class Pass:
         self.active_ranks: list[int] = []
         self._pending = [len(bucket.entries) for bucket in plan.buckets]
         self._world_size, self._clock = comm.world_size, comm.clock
-        self._clock.progress(0.0)
         self._looks = bool(used)
         activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
         self._plan = plan
         with Naming(plan, None):
             self._counting = self._count(comm, [samples, *activity, *map(float, used)], layout)
         self._ready_order: list[int] = []
-        self._ready_bytes, self._all_bytes = 0, sum(bucket.nbytes for bucket in plan.buckets)
         self._bytes = 0
         self._began_s = self._clock.now_s()
         self._over_s = self._began_s
@@ -73,8 +71,6 @@ class Pass:
         self._pending[bucket] -= 1
         if self._pending[bucket] == 0:
             self._ready_order.append(bucket)
-            self._ready_bytes += self._plan.buckets[bucket].nbytes
-            self._clock.progress(self._ready_bytes / max(1, self._all_bytes))
         return self.next_is_ready()
 
     def next_is_ready(self) -> bool:
@@ -116,7 +112,6 @@ class Pass:
 
     def backward_over(self) -> None:
         """From now on there is nothing to do but wait."""
-        self._clock.progress(1.0)
         self._over_s = self._clock.now_s()
 
     def wait_for(self, bucket: int) -> None:

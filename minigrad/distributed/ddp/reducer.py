@@ -229,7 +229,6 @@ class Reducer:
             one_by_one: Wait for each bucket before the next is launched; the same bits.
             weighted: The gradients are weighted already, and none of them is a combined one.
         """
-        self.comm.clock.progress(1.0)  # the backwards are over, and hide nothing
         self._take_samples()
         self._combined = self._combined and not weighted
         present = {i for i, p in enumerate(self._params) if p.grad_array is not None}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from minigrad.arguments import as_integer
+from minigrad.autograd import watching_backwards
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate.clock import VirtualClock
@@ -17,6 +20,7 @@ from minigrad.distributed.simulate.cluster import Cluster, check_cluster
 from minigrad.distributed.simulate.trace import Recorder, Trace
 from minigrad.distributed.simulate.wire import VirtualCommunicator, Wire
 from minigrad.errors import ArgumentError, ShapeError
+from minigrad.nn.watch import watching_calls
 
 
 def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float | None = None) -> Trace:
@@ -24,6 +28,10 @@ def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float |
 
     The ranks are threads that compute true numbers; `comm.clock` is virtual. `distributed.init()` inside gives the
     same communicator, so a script that calls it runs unchanged. One seed gives one trace.
+
+    The outermost call of a module that has parameters is charged by the length of its first tensor (a DDP wrapper says
+    what it counts): forward and backward, and under `no_grad` the forward part. Backward passes as leaves get their
+    gradients, whoever listens. What else costs time is told by `comm.clock.compute(samples)` or `advance(seconds)`.
 
     Args:
         timeout_s: Real seconds that a collective waits for a rank, as in `distributed.run`.
@@ -45,7 +53,16 @@ def run(fn: Callable[..., Any], cluster: Cluster, *args: Any, timeout_s: float |
         VirtualCommunicator(comm, VirtualClock(cluster, comm.rank, recorder), wire, recorder)
         for comm, recorder in zip(world.communicators(), recorders)
     ]
-    return Trace.of(recorders, run_world(fn, world, communicators, *args))
+    return Trace.of(recorders, run_world(fn, world, communicators, *args, around=_on_its_clock))
+
+
+@contextmanager
+def _on_its_clock(comm: Communicator) -> Iterator[None]:
+    """Let a rank's clock hear of what this thread computes."""
+    clock = comm.clock
+    assert isinstance(clock, VirtualClock)
+    with watching_calls(clock), watching_backwards(clock):
+        yield
 
 
 Policy = Callable[[int, Array, Array], Sequence[float] | Array]

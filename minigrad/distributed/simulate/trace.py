@@ -32,15 +32,21 @@ class Step:
         self.compute_s += compute_s
         self.idle_s += idle_s
         self.exposed_s += exposed_s
-        self.end_s = begin_s + compute_s + idle_s + exposed_s
+        self.end_s = max(self.end_s, begin_s) + compute_s + idle_s + exposed_s  # a backward may be under way
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """The steps and decisions of one rank."""
+    """The steps and decisions of one rank.
+
+    Attributes:
+        uncharged_backwards: How many backwards cost no time, since no call of a module, and no `clock.compute`, had
+            been charged for what they went through.
+    """
 
     steps: list[Step]
     decisions: list[dict[str, Any]]
+    uncharged_backwards: int = 0
 
 
 class Recorder:
@@ -52,11 +58,13 @@ class Recorder:
     Attributes:
         decisions: So far.
         starts: How many collectives had been called whenever the rank began to compute.
+        uncharged_backwards: So far; see `RankTrace`.
     """
 
     def __init__(self) -> None:
         self.decisions: list[dict[str, Any]] = []
         self.starts: set[int] = set()
+        self.uncharged_backwards = 0
         self._calls = 0
         self._stretches: dict[int, Step] = {}  # by the number of the collective before which they began
 
@@ -87,7 +95,7 @@ class Recorder:
                 _pass_over(steps, which)
                 steps.append(Step(**vars(stretch)))
         _pass_over(steps, len(starts))
-        return RankTrace(steps, self.decisions)
+        return RankTrace(steps, self.decisions, self.uncharged_backwards)
 
 
 def _pass_over(steps: list[Step], count: int) -> None:
@@ -118,6 +126,11 @@ class Trace:
     def decisions(self) -> list[dict[str, Any]]:
         """The decisions that rank 0 took or heard of, each with its reason, in order."""
         return self.ranks[0].decisions
+
+    @property
+    def uncharged_backwards(self) -> int:
+        """Backwards of all ranks that cost no time; see `RankTrace`."""
+        return sum(rank.uncharged_backwards for rank in self.ranks)
 
     def steps(self) -> int:
         """Steps that the ranks made."""
