@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,21 @@ def as_sequence(who: str, name: str, value: Any) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         raise ArgumentError(f"{who}: expected {name} to be a list or a tuple, got {value!r:.100}")
     return value
+
+
+def keep_as(config: Any, check: Callable[..., Any], *names: str, optional: bool = False, **bounds: Any) -> None:
+    """Put what an `as_...` made of them in the place of attributes, also of a frozen dataclass.
+
+    Args:
+        optional: None stays.
+
+    Raises:
+        ArgumentError: see the check.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if value is not None or not optional:
+            object.__setattr__(config, name, check(type(config).__name__, name, value, **bounds))
 
 
 def check_generator(who: str, rng: Any) -> None:

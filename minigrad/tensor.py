@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import is_integer
+from minigrad.arguments import check_switch, is_integer
 from minigrad.autograd import Node, lend, record_node, run_backward, shared_stamp
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
@@ -240,6 +240,7 @@ class Tensor(BoundMethods):
             ShapeError: not a scalar and no grad, or a grad of another shape.
             DtypeError: a grad of another dtype.
         """
+        check_switch("backward", retain_graph=retain_graph, create_graph=create_graph)
         if create_graph:
             raise AutogradError("backward: expected create_graph=False, got True: only first derivatives are supported")
         if not self.requires_grad:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minigrad.arguments import check_switch
 from minigrad.backend.device import array_module, load_cupy
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_float, widened
 from minigrad.backend.memory import address_of
@@ -41,6 +42,7 @@ def allow_tf32(allowed: bool = True) -> Iterator[None]:
     That is several times faster on tensor cores, with a relative error of about 1e-3 instead of 1e-7. Sums stay in
     float32. Backward is asked separately: put it into the block as well. Nothing changes on a CPU.
     """
+    check_switch("allow_tf32", allowed=allowed)
     token = _tf32.set(allowed)
     try:
         yield

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.arguments import as_integer
+from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.random import get_rng_state, noise_generator
 from minigrad.data.plan import WORD, Indices, Shares, check_sharding, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
@@ -180,7 +180,8 @@ class DistributedSampler(EpochSampler):
     ) -> None:
         super().__init__(source)
         check_sharding("DistributedSampler", rank, world_size, mode, shares)
-        self.rank, self.world_size, self.shuffle, self.mode = int(rank), int(world_size), bool(shuffle), mode
+        check_switch("DistributedSampler", shuffle=shuffle)
+        self.rank, self.world_size, self.shuffle, self.mode = int(rank), int(world_size), shuffle, mode
         self.shares = None if shares is None else [float(share) for share in shares]
         self.seed = as_integer("DistributedSampler", "seed", seed, 0, WORD)
         self._places = shard(self.length, self.rank, self.world_size, mode, self.shares)
@@ -219,7 +220,8 @@ class BatchSampler:
             raise ArgumentError(f"BatchSampler: expected a sampler to iterate over, got {sampler!r}")
         self.sampler = sampler
         self.batch_size = as_integer("BatchSampler", "batch_size", batch_size, 1)
-        self.drop_last = bool(drop_last)
+        check_switch("BatchSampler", drop_last=drop_last)
+        self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._batches(iter(self.sampler))

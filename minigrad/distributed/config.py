@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer
+from minigrad.arguments import as_amount, as_integer, keep_as
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.meter import Timeline
 from minigrad.distributed.balance.plan import BalanceConfig
@@ -50,8 +50,8 @@ class DdpConfig:
     rebalance_interval: int = 50
 
     def __post_init__(self) -> None:
-        if self.max_anchor is not None:
-            as_integer("DdpConfig", "max_anchor", self.max_anchor, 0)
+        keep_as(self, as_integer, "max_anchor", least=0, optional=True)
+        keep_as(self, as_integer, "calibration_steps", "rebalance_interval", least=1)
         check_max_norm("DdpConfig", self.max_grad_norm)
         if self.timeline is not None and not callable(getattr(self.timeline, "event", None)):
             raise ArgumentError(f"DdpConfig: expected a timeline with event(kind, **fields), got {self.timeline!r}")

@@ -52,7 +52,7 @@ def run(
         [0, 10]
     """
     if blas_threads is not None:
-        as_integer("run", "blas_threads", blas_threads, 1)
+        blas_threads = as_integer("run", "blas_threads", blas_threads, 1)
     world = ThreadWorld(world_size, timeout_s=timeout_s)
     return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from minigrad import ops
-from minigrad.arguments import check_counts
+from minigrad.arguments import check_counts, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.errors import ArgumentError
@@ -54,6 +54,7 @@ class Conv2d(Module):
         rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
+        check_switch("Conv2d", bias=bias)
         check_counts("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ArgumentError(

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from minigrad import ops
-from minigrad.arguments import check_counts
+from minigrad.arguments import check_counts, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.nn import init
@@ -43,6 +43,7 @@ class Linear(Module):
         rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
+        check_switch("Linear", bias=bias)
         check_counts("Linear", in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
         self.weight = zero_parameter((out_features, in_features), device, dtype)

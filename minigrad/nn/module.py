@@ -209,6 +209,7 @@ class Module(ModuleTree):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop every gradient; with set_to_none=False fill those present with zeros instead."""
+        check_switch(f"{self._who()}.zero_grad", set_to_none=set_to_none)
         for param in self.parameters():
             if set_to_none:
                 param.grad_array = None

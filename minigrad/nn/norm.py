@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from minigrad import ops
-from minigrad.arguments import check_counts, check_real, check_sizes
+from minigrad.arguments import check_counts, check_real, check_sizes, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.errors import ArgumentError, ShapeError
@@ -33,6 +33,7 @@ class BatchNorm(Module):
     ) -> None:
         super().__init__()
         check_counts(self._who(), num_features=num_features)
+        check_switch(self._who(), affine=affine, track_running_stats=track_running_stats)
         check_real(self._who(), 0.0, eps=eps)
         if momentum is not None:
             check_real(self._who(), 0.0, 1.0, momentum=momentum)
@@ -158,6 +159,7 @@ class LayerNorm(Module):
         super().__init__()
         check_sizes("LayerNorm", normalized_shape=normalized_shape)
         check_real("LayerNorm", 0.0, eps=eps)
+        check_switch("LayerNorm", elementwise_affine=elementwise_affine, bias=bias)
         self.normalized_shape = _as_shape(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self.weight = zero_parameter(self.normalized_shape, device, dtype) if elementwise_affine else None
@@ -207,6 +209,7 @@ class GroupNorm(Module):
         super().__init__()
         check_counts("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         check_real("GroupNorm", 0.0, eps=eps)
+        check_switch("GroupNorm", affine=affine)
         if num_channels % num_groups:
             raise ArgumentError(
                 f"GroupNorm: expected num_groups to divide num_channels, got {num_groups} and {num_channels}"

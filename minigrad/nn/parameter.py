@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from minigrad.arguments import check_switch
 from minigrad.autograd import shared_stamp, watch
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
@@ -77,6 +78,7 @@ class Buffer(_Owned):
 
     def __init__(self, data: Tensor | Array, persistent: bool = True) -> None:
         super().__init__(data)
+        check_switch("Buffer", persistent=persistent)
         watch(self)
         self.persistent = persistent
 

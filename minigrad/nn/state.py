@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minigrad.arguments import check_switch
 from minigrad.autograd import mark_changed, move_to
 from minigrad.backend.device import Device, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float
@@ -41,6 +42,7 @@ def load_state(who: str, own: Mapping[str, Tensor], state: Mapping[str, Any], st
     unexpected = [str(name) for name in state if name not in own]
     arrays = {name: _as_array(state[name]) for name in own if name in state}
     faults = _mismatches(own, arrays)
+    check_switch(who, strict=strict)
     if strict:
         faults = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected] + faults
     if faults:

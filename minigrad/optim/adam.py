@@ -110,15 +110,14 @@ class Adam(Optimizer):
         return "exp_avg", "exp_avg_sq"
 
     def check(self, group: dict[str, Any]) -> None:
-        """Raise ArgumentError where an option is out of range."""
+        """Raise ArgumentError where an option is out of range; NumPy's numbers become Python's."""
         betas = group["betas"]
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ArgumentError(f"{self.name}: expected betas to be two numbers, got {betas!r}")
-        for i, beta in enumerate(betas):
-            as_real(self.name, f"betas[{i}]", beta, 0.0, below=1.0)
-        as_amount(self.name, "lr", group["lr"])
-        as_amount(self.name, "weight_decay", group["weight_decay"])
-        as_real(self.name, "eps", group["eps"], above=0.0, finite=True)
+        group["betas"] = tuple(as_real(self.name, f"betas[{i}]", beta, 0.0, below=1.0) for i, beta in enumerate(betas))
+        group["lr"] = as_amount(self.name, "lr", group["lr"])
+        group["weight_decay"] = as_amount(self.name, "weight_decay", group["weight_decay"])
+        group["eps"] = as_real(self.name, "eps", group["eps"], above=0.0, finite=True)
         check_switch(self.name, maximize=group["maximize"], decoupled_weight_decay=group["decoupled_weight_decay"])
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
@@ -156,7 +155,7 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, **options)
 
     def check(self, group: dict[str, Any]) -> None:
-        """Raise ArgumentError where an option is out of range."""
+        """Raise ArgumentError where an option is out of range; NumPy's numbers become Python's."""
         super().check(group)
         if not group["decoupled_weight_decay"]:
             raise ArgumentError(f"{self.name}: expected decoupled_weight_decay to be True, got False: use Adam")

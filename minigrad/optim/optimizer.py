@@ -185,6 +185,7 @@ class Optimizer:
         Args:
             set_to_none: False fills them with zeros instead, so that a step still decays and moves by momentum.
         """
+        check_switch(f"{self.name}.zero_grad", set_to_none=set_to_none)
         for param in self.params():
             if set_to_none:
                 param.grad_array = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer, as_real
+from minigrad.arguments import as_amount, as_integer, as_real, keep_as
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.state import INITIAL_LR
@@ -42,7 +42,7 @@ class Constant(Schedule):
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        as_amount("Constant", "value", self.value)
+        keep_as(self, as_amount, "value")
 
     def factor(self, step: int) -> float:
         """value"""
@@ -66,8 +66,8 @@ class StepDecay(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        as_integer("StepDecay", "step_size", self.step_size, 1)
-        as_real("StepDecay", "gamma", self.gamma, above=0.0, finite=True)
+        keep_as(self, as_integer, "step_size", least=1)
+        keep_as(self, as_real, "gamma", above=0.0, finite=True)
 
     def factor(self, step: int) -> float:
         """gamma ** (step // step_size)"""
@@ -88,7 +88,7 @@ class MultiStepDecay(Schedule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "milestones", _check_milestones("MultiStepDecay", self.milestones))
-        as_real("MultiStepDecay", "gamma", self.gamma, above=0.0, finite=True)
+        keep_as(self, as_real, "gamma", above=0.0, finite=True)
 
     def factor(self, step: int) -> float:
         """gamma ** (the number of milestones <= step)"""
@@ -102,7 +102,7 @@ class ExponentialDecay(Schedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        as_real("ExponentialDecay", "gamma", self.gamma, above=0.0, finite=True)
+        keep_as(self, as_real, "gamma", above=0.0, finite=True)
 
     def factor(self, step: int) -> float:
         """gamma ** step"""
@@ -124,8 +124,8 @@ class CosineAnnealing(Schedule):
     min_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        as_integer("CosineAnnealing", "total_steps", self.total_steps, 1)
-        as_amount("CosineAnnealing", "min_factor", self.min_factor)
+        keep_as(self, as_integer, "total_steps", least=1)
+        keep_as(self, as_amount, "min_factor")
 
     def factor(self, step: int) -> float:
         """min_factor + (1 - min_factor)(1 + cos(π step / total_steps)) / 2"""
@@ -146,9 +146,8 @@ class LinearRamp(Schedule):
     end_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        as_integer("LinearRamp", "total_steps", self.total_steps, 1)
-        as_amount("LinearRamp", "start_factor", self.start_factor)
-        as_amount("LinearRamp", "end_factor", self.end_factor)
+        keep_as(self, as_integer, "total_steps", least=1)
+        keep_as(self, as_amount, "start_factor", "end_factor")
 
     def factor(self, step: int) -> float:
         """start_factor + (end_factor - start_factor) · min(1, step / total_steps)"""

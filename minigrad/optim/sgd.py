@@ -100,8 +100,8 @@ class SGD(Optimizer):
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range."""
         for name in ("lr", "momentum", "weight_decay"):
-            as_amount(self.name, name, group[name])
-        as_real(self.name, "dampening", group["dampening"], finite=True)
+            group[name] = as_amount(self.name, name, group[name])
+        group["dampening"] = as_real(self.name, "dampening", group["dampening"], finite=True)
         check_switch(self.name, nesterov=group["nesterov"], maximize=group["maximize"])
         if group["nesterov"] and (not group["momentum"] or group["dampening"]):
             raise ArgumentError(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_samples, check_switch
+from minigrad.arguments import as_integer, as_samples, check_switch, keep_as
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
 from minigrad.data.plan import largest_remainder
@@ -112,11 +112,9 @@ class DistributedTrainConfig:
 
     def __post_init__(self) -> None:
         who = "DistributedTrainConfig"
-        as_integer(who, "world_size", self.world_size, 1)
-        as_integer(who, "rank", self.rank, 0, self.world_size)
-        as_integer(who, "accumulation_steps", self.accumulation_steps, 1)
-        if self.max_steps is not None:
-            as_integer(who, "max_steps", self.max_steps, 1)
+        keep_as(self, as_integer, "world_size", "accumulation_steps", least=1)
+        keep_as(self, as_integer, "rank", least=0, end=self.world_size)
+        keep_as(self, as_integer, "max_steps", least=1, optional=True)
         check_max_norm(who, self.max_grad_norm)
         check_switch(who, find_unused_parameters=self.find_unused_parameters)
         fitting: Role = "worker" if self.rank else "coordinator"

@@ -134,7 +134,7 @@ def test_all_steps_of_calibration_count_however_short_the_interval():
         ({"interval_steps": 2.5}, "expected interval_steps to be an integer >= 1, got 2.5"),
         ({"window_steps": 51}, "expected window_steps <= interval_steps, got 51 > 50"),
         ({"min_ratio": -0.1}, "expected min_ratio to be a finite number >= 0, got -0.1"),
-        ({"hysteresis": 1.0}, r"expected hysteresis in \[0, 1\), got 1.0"),
+        ({"hysteresis": 1.0}, r"expected hysteresis to be a number in \[0, 1\), got 1.0"),
         ({"granularity": 0}, "expected granularity to be an integer >= 1, got 0"),
         ({"caps": (8, 1.5)}, "expected each cap to be an integer >= 0, got 1.5"),
         ({"caps": 8}, "expected a cap for each of 1 ranks, got 8"),

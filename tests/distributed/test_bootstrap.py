@@ -97,10 +97,10 @@ def test_init_alone_is_a_world_of_one(monkeypatch):
     assert isinstance(init(), SoloCommunicator)
     with pytest.raises(ArgumentError, match="both or neither, got no world_size"):
         init(rank=0)
-    with pytest.raises(ArgumentError, match="timeout_s: expected seconds > 0"):
+    with pytest.raises(ArgumentError, match="timeout_s: expected seconds to be a finite number > 0"):
         init(timeout_s=-1.0)
     monkeypatch.setenv("MINIGRAD_TIMEOUT_S", "soon")
-    with pytest.raises(ArgumentError, match="MINIGRAD_TIMEOUT_S: expected seconds > 0, got 'soon'"):
+    with pytest.raises(ArgumentError, match="MINIGRAD_TIMEOUT_S: expected seconds .*, got 'soon'"):
         init()
 
 

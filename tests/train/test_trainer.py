@@ -204,7 +204,7 @@ def test_the_old_names_warn(old, new):
     ({"min_ratio": -0.1}, "min_ratio"),
     ({"min_ratio": 1.5}, "min_ratio"),
     ({"calibration_steps": 0}, "calibration_steps"),
-    ({"rebalance_interval": 0}, "interval_steps"),
+    ({"rebalance_interval": 0}, "rebalance_interval"),
 ])
 def test_a_configuration_is_checked_where_it_is_written(options, message):
     with pytest.raises(ArgumentError, match=message):

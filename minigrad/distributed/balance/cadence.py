@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer
+from minigrad.arguments import as_amount, as_integer, keep_as
 from minigrad.data.plan import as_list, largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, check_hint, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
@@ -58,18 +58,16 @@ class CadenceConfig:
 
     def __post_init__(self) -> None:
         who = "CadenceConfig"
-        as_integer(who, "anchor", self.anchor, 1)
-        as_integer(who, "max_anchor", self.max_anchor, 1)
-        for name in ("min_anchor", "max_batch_diff"):
-            if getattr(self, name) is not None:
-                as_integer(who, name, getattr(self, name), 1)
+        keep_as(self, as_integer, "anchor", "max_anchor", least=1)
+        keep_as(self, as_integer, "min_anchor", "max_batch_diff", least=1, optional=True)
+        keep_as(self, as_amount, "overhead_target")
         if not self.floor <= self.anchor <= self.max_anchor:
             raise ArgumentError(
                 f"{who}: expected min_anchor <= anchor <= max_anchor, got {self.floor}, {self.anchor} and "
                 f"{self.max_anchor}"
             )
         least, most = OVERHEAD_TARGETS
-        if not least <= as_amount(who, "overhead_target", self.overhead_target) <= most:
+        if not least <= self.overhead_target <= most:
             raise ArgumentError(
                 f"{who}: expected overhead_target in [{least}, {most}], got {self.overhead_target!r}"
             )

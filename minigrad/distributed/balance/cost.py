@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_amount
+from minigrad.arguments import as_amount, as_real, keep_as
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.balance import fitting
 from minigrad.errors import ArgumentError
@@ -36,11 +36,7 @@ class Reading:
     seconds: float
 
     def __post_init__(self) -> None:
-        for name in ("samples", "seconds"):
-            value = getattr(self, name)
-            if not as_amount("Reading", name, value):
-                raise ArgumentError(f"Reading: expected {name} as a finite number > 0, got {value!r}")
-            object.__setattr__(self, name, float(value))
+        keep_as(self, as_real, "samples", "seconds", above=0.0, finite=True)
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,7 @@ class CostModel:
     per_sample_s: float
 
     def __post_init__(self) -> None:
-        for name in ("fixed_s", "per_sample_s"):
-            object.__setattr__(self, name, as_amount("CostModel", name, getattr(self, name)))
+        keep_as(self, as_amount, "fixed_s", "per_sample_s")
 
     def time_s(self, samples: float) -> float:
         """Seconds for so many samples."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer
+from minigrad.arguments import as_amount, as_integer, as_real, keep_as
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.calibration import calibration_sizes
 from minigrad.distributed.balance.cost import CostModel, History, Reading, median_cost, settle
@@ -54,19 +54,17 @@ class BalanceConfig:
     speed_hint: SpeedHint | None = None
 
     def __post_init__(self) -> None:
-        for name in ("calibration_steps", "interval_steps", "granularity"):
-            as_integer("BalanceConfig", name, getattr(self, name), 1)
-        if self.window_steps is not None:
-            as_integer("BalanceConfig", "window_steps", self.window_steps, 1)
-            if self.window_steps > self.interval_steps:
-                raise ArgumentError(
-                    f"BalanceConfig: expected window_steps <= interval_steps, got {self.window_steps} > "
-                    f"{self.interval_steps}: readings from before a plan say little about the one after"
-                )
+        keep_as(self, as_integer, "calibration_steps", "interval_steps", "granularity", least=1)
+        keep_as(self, as_integer, "window_steps", least=1, optional=True)
+        if self.window_steps is not None and self.window_steps > self.interval_steps:
+            raise ArgumentError(
+                f"BalanceConfig: expected window_steps <= interval_steps, got {self.window_steps} > "
+                f"{self.interval_steps}: readings from before a plan say little about the one after"
+            )
         if self.min_ratio is not None:
             check_min_ratio("BalanceConfig", self.min_ratio, 1)
-        if not as_amount("BalanceConfig", "hysteresis", self.hysteresis) < 1.0:
-            raise ArgumentError(f"BalanceConfig: expected hysteresis in [0, 1), got {self.hysteresis!r}")
+        keep_as(self, as_real, "hysteresis", least=0.0, below=1.0)
+        keep_as(self, as_amount, "min_ratio", optional=True)
         if self.caps is not None:
             check_caps("BalanceConfig", self.caps, len(self.caps) if isinstance(self.caps, Sequence) else 1, 0)
             object.__setattr__(self, "caps", tuple(self.caps))

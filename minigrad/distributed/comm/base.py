@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.arguments import as_integer, check_counts
+from minigrad.arguments import as_integer, as_real, check_counts
 from minigrad.backend.device import Device, array_module, device_of
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, is_half
 from minigrad.backend.fused.grad_scale import Widened, scale_
@@ -323,16 +323,12 @@ def default_timeout_s(timeout_s: float | None = None) -> float:
     Raises:
         ArgumentError: it is no positive number.
     """
-    text = os.environ.get("MINIGRAD_TIMEOUT_S")
-    name = "MINIGRAD_TIMEOUT_S" if timeout_s is None else "timeout_s"
-    given: Any = timeout_s if timeout_s is not None else (text if text is not None else DEFAULT_TIMEOUT_S)
-    try:
-        seconds = float(given)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name}: expected seconds > 0, got {given!r}") from error
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise ArgumentError(f"{name}: expected seconds > 0, got {given!r}")
-    return seconds
+    if timeout_s is not None:
+        return as_real("timeout_s", "seconds", timeout_s, above=0.0, finite=True)
+    text: Any = os.environ.get("MINIGRAD_TIMEOUT_S", DEFAULT_TIMEOUT_S)
+    with contextlib.suppress(ValueError):
+        text = float(text)
+    return as_real("MINIGRAD_TIMEOUT_S", "seconds", text, above=0.0, finite=True)
 
 
 def check_world(who: str, rank: int, world_size: int) -> None:

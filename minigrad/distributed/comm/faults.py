@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from minigrad.arguments import as_integer, check_choice, check_counts, check_real, check_switch
+from minigrad.arguments import as_amount, as_integer, check_choice, check_switch, keep_as
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.distributed.comm.base import Communicator, DoneWork, Work
@@ -58,11 +58,10 @@ class Fault:
 
     def __post_init__(self) -> None:
         check_choice("Fault", get_args(Action), action=self.action)
-        given = {name: getattr(self, name) for name in ("step", "call", "bucket")}
-        counts = {name: value for name, value in given.items() if value is not None}
-        check_counts("Fault", 0, rank=self.rank, bit=self.bit, **counts)
-        as_integer("Fault", "element", self.element)
-        check_real("Fault", 0.0, delay_s=self.delay_s)
+        keep_as(self, as_integer, "rank", "bit", least=0)
+        keep_as(self, as_integer, "step", "call", "bucket", least=0, optional=True)
+        keep_as(self, as_integer, "element")
+        keep_as(self, as_amount, "delay_s")
         check_switch("Fault", after=self.after)
         if self.kind is not None:
             check_choice("Fault", KINDS, kind=self.kind)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_integer
+from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.bits import fingerprint_of_bits
@@ -125,6 +125,7 @@ def replicas_agree(module: Module, comm: Communicator, *, buffers: bool = True) 
         >>> distributed.run(lambda comm: replicas_agree(nn.BatchNorm1d(3), comm), 2)
         [True, True]
     """
+    check_switch("replicas_agree", buffers=buffers)
     _, rows = _gathered(module, comm, buffers)
     return bool((rows == rows[0]).all())
 

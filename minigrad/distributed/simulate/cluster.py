@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from minigrad.arguments import as_amount, as_integer
+from minigrad.arguments import as_amount, as_integer, keep_as
 from minigrad.backend.dtypes import Array
 from minigrad.data.plan import WORD
 from minigrad.distributed.balance.allocation import allocate, step_s
@@ -31,8 +31,9 @@ class Slowdown:
     factor: float
 
     def __post_init__(self) -> None:
-        as_integer("Slowdown", "step", self.step, 0)
-        if not as_amount("Slowdown", "factor", self.factor):
+        keep_as(self, as_integer, "step", least=0)
+        keep_as(self, as_amount, "factor")
+        if not self.factor:
             raise ArgumentError(f"Slowdown: expected a factor > 0, got {self.factor!r}")
 
 
@@ -54,8 +55,7 @@ class RankCost:
     slowdowns: tuple[Slowdown, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("fixed_s", "per_sample_s", "jitter_fraction"):
-            as_amount("RankCost", name, getattr(self, name))
+        keep_as(self, as_amount, "fixed_s", "per_sample_s", "jitter_fraction")
         if not all(isinstance(slowdown, Slowdown) for slowdown in self.slowdowns):
             raise ArgumentError(f"RankCost: expected slowdowns as a tuple of Slowdown, got {self.slowdowns!r}")
         object.__setattr__(self, "slowdowns", tuple(sorted(self.slowdowns, key=lambda slowdown: slowdown.step)))
@@ -97,8 +97,9 @@ class Cluster:
         object.__setattr__(self, "ranks", tuple(self.ranks))
         if not isinstance(self.link, Link):
             raise ArgumentError(f"Cluster: expected a Link, got {self.link!r}")
-        as_integer("Cluster", "seed", self.seed, 0, WORD)
-        if as_amount("Cluster", "backward_fraction", self.backward_fraction) > 1.0:
+        keep_as(self, as_integer, "seed", least=0, end=WORD)
+        keep_as(self, as_amount, "backward_fraction")
+        if self.backward_fraction > 1.0:
             raise ArgumentError(f"Cluster: expected backward_fraction in [0, 1], got {self.backward_fraction!r}")
 
     @property

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from minigrad.arguments import as_amount, as_integer
+from minigrad.arguments import as_amount, as_integer, as_real, keep_as
 from minigrad.distributed.comm.wrappers import KINDS
 from minigrad.errors import ArgumentError
 
@@ -39,10 +39,9 @@ class Link:
     inner: Link | None = None
 
     def __post_init__(self) -> None:
-        as_amount("Link", "latency_s", self.latency_s)
-        if self.bandwidth_bytes_s != math.inf and not as_amount("Link", "bandwidth", self.bandwidth_bytes_s):
-            raise ArgumentError(f"Link: expected a bandwidth > 0 bytes/s, got {self.bandwidth_bytes_s!r}")
-        as_integer("Link", "ranks_per_node", self.ranks_per_node, 1)
+        keep_as(self, as_amount, "latency_s")
+        keep_as(self, as_real, "bandwidth_bytes_s", above=0.0)
+        keep_as(self, as_integer, "ranks_per_node", least=1)
         if self.topology not in ("ring", "tree", "hierarchical"):
             raise ArgumentError(f"Link: expected topology 'ring', 'tree' or 'hierarchical', got {self.topology!r}")
         if self.topology == "hierarchical":
