@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "minigrad").rglob("*.py"))
-SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
 
 # A module may import from its own layer and from those above it; `errors`, `bound` and the like are files.
 LAYERS = [

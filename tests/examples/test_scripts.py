@@ -1,11 +1,14 @@
 """Every script in examples/ runs, offline and in seconds, and says by its exit code whether it reached its target."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from minigrad.testing.conformance import CHECKS
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -93,3 +96,18 @@ def test_el_che_below_its_target():
 
 def test_too_few_inputs_miss_a_fault():
     assert "MISSED" in run_script("06_test_your_balancer.py", "--examples", "1", exit_code=1)
+
+
+def test_conformance_tells_of_a_naive_wrapper(tmp_path):
+    table = tmp_path / "naive.json"
+    assert f"minigrad passes {len(CHECKS)} of {len(CHECKS)}," in run_script("07_conformance.py", "--json", str(table))
+    verdicts = {row["name"]: row["verdict"] for row in json.loads(table.read_text())}
+    assert verdicts["unequal_batches"] == "fails" and verdicts["joining"] == "does not have it"
+    assert verdicts["training"] == "passes"
+
+
+@pytest.mark.torch
+def test_conformance_tells_of_pytorch():
+    names = ["unequal_batches", "evaluation_on_one_rank", "training", "tokens"]
+    printed = run_script("conformance/torch_ddp.py", *names)
+    assert "4 checks: 1 passes, 2 fails, 1 does not have it" in printed
