@@ -19,7 +19,7 @@ import pytest
 import minigrad
 from minigrad import optim
 from minigrad.distributed import DDP, ReduceOp, SoloCommunicator, collectives, run
-from minigrad.distributed.comm.base import weighted_all_reduce
+from minigrad.distributed.comm.base import span_of, weighted_all_reduce
 from minigrad.errors import (
     ArgumentError,
     CollectiveMismatchError,
@@ -133,6 +133,20 @@ def weighted_sums_have_the_bits_of_weighting_first(comm, dtype):
     for work, array, right in zip(works, arrays, expected):
         work.wait()
         assert array.tobytes() == right.tobytes()
+
+
+@contract()
+def works_tell_when_they_ran(comm):
+    """After the last rank called, and before this one found it over; on one host, and so on one clock."""
+    for count in (3, 700_001):
+        began_s = comm.clock.now_s()
+        work = comm.all_reduce(np.zeros(count))
+        work.wait(host=True)
+        ended_s = comm.clock.now_s()
+        last_s = max(comm.all_gather_object(began_s))
+        if comm.world_size > 1 and not hasattr(comm, "check_headers"):  # NCCL does not tell
+            started_s, over_s = span_of(work)
+            assert last_s <= started_s <= over_s <= ended_s
 
 
 @contract()

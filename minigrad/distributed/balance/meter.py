@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import CudaTimer, HostTimer, Timer
-from minigrad.distributed.comm.base import Communicator, HostClock, Work, weighted_all_reduce
+from minigrad.distributed.comm.base import Communicator, HostClock, Work, span_of, weighted_all_reduce
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 
@@ -114,6 +114,11 @@ class _MeteredWork:
 
     def __init__(self, work: Work, meter: Metered) -> None:
         self._work, self._meter = work, meter
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """See `span_of`."""
+        return span_of(self._work)
 
     def done(self) -> bool:
         """Whether the result is there."""

@@ -40,8 +40,24 @@ class Work(Protocol):
         """
 
 
+def span_of(work: Any) -> tuple[float, float] | None:
+    """When all ranks had called a collective, and when it was over, on this rank's clock.
+
+    None where its communicator does not tell, or it is not over.
+    """
+    span: tuple[float, float] | None = getattr(work, "span", None)
+    return span
+
+
 class DoneWork:
-    """The work of a collective that was over when it was called."""
+    """The work of a collective that was over when its call returned.
+
+    Args:
+        span: See `span_of`.
+    """
+
+    def __init__(self, span: tuple[float, float] | None = None) -> None:
+        self.span = span
 
     def done(self) -> bool:
         """Always."""
@@ -270,6 +286,11 @@ class WideWork:
         widened.fill(weight, nonfinite)
         self._widened: Widened | None = widened
         self._work = comm.all_reduce(widened.wide, layout=layout)
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """See `span_of`."""
+        return span_of(self._work)
 
     def done(self) -> bool:
         """Whether waiting would not block."""

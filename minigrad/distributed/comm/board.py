@@ -29,7 +29,7 @@ _HEADER_BYTES, _FAILURE_BYTES = 512, 4096
 _POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT = 0, 8, 16, 24, 25, 26  # in int64, a cache line for each that moves
 _FAILURE_AT = 512
 _SLOTS_AT = _FAILURE_AT + _FAILURE_BYTES
-_WEIGHT_BYTES = 64  # a cache line
+_WEIGHT_BYTES = 64  # a cache line: the weight, when the rank posted the call, when it had executed it
 _INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
 _SLOT_BYTES = _INLINE_AT + INLINE_BYTES
 _STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
@@ -57,10 +57,11 @@ class Board:
 
     # -------------------------------------------------------------------------------------------------- counters
 
-    def post(self, seq: int, what: bytes, weight: float) -> None:
-        """Publish what a call is, see `encode_header`, and this rank's weight in it, and then that it is posted."""
-        start = _slot_at(seq)
-        self._floats[self.rank][_weight_at(seq)] = weight
+    def post(self, seq: int, what: bytes, weight: float, now_s: float) -> None:
+        """Publish what a call is, see `encode_header`, this rank's weight in it, and when; then that it is posted."""
+        start, index = _slot_at(seq), _weight_at(seq)
+        self._floats[self.rank][index] = weight
+        self._floats[self.rank][index + 1] = now_s
         self._bytes[self.rank][start : start + len(what)] = what
         self._numbers[self.rank][_POSTED] = seq + 1
 
@@ -78,8 +79,20 @@ class Board:
         index = _weight_at(seq)
         return [floats[index] for floats in self._floats]
 
-    def executed(self, seq: int) -> None:
-        """Publish that this rank has done its share of a call."""
+    def all_posted_s(self, seq: int) -> float:
+        """When the last rank posted a call, on the clock of this host; before this rank has done its share of it."""
+        index = _weight_at(seq) + 1
+        return max(floats[index] for floats in self._floats)
+
+    def all_executed_s(self, seq: int, now_s: float) -> float:
+        """When the last rank had done its share of a call; now where some slot holds a later call already."""
+        index = _weight_at(seq) + 2
+        latest_s = max(floats[index] for floats in self._floats)
+        return latest_s if all(numbers[_POSTED] < seq + SLOTS for numbers in self._numbers) else now_s
+
+    def executed(self, seq: int, now_s: float) -> None:
+        """Publish when this rank has done its share of a call, and then that it has."""
+        self._floats[self.rank][_weight_at(seq) + 2] = now_s
         self._numbers[self.rank][_EXECUTED] = seq + 1
 
     def all_posted(self, seq: int) -> bool:

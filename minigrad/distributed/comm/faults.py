@@ -14,7 +14,7 @@ import numpy as np
 from minigrad.arguments import as_amount, as_integer, check_choice, check_switch, keep_as
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_float
-from minigrad.distributed.comm.base import Communicator, DoneWork, Work
+from minigrad.distributed.comm.base import Communicator, DoneWork, Work, span_of
 from minigrad.distributed.comm.wrappers import KINDS, Call, Make, Wrapper
 from minigrad.errors import ArgumentError, DtypeError, InjectedFaultError
 
@@ -171,6 +171,11 @@ class _HeldWork:
         self._make = make
         self._work: Work | None = None
 
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """See `span_of`."""
+        return span_of(self._work)
+
     def release(self) -> Work:
         """Make the call now, if it was not made yet."""
         if self._work is None:
@@ -193,6 +198,11 @@ class _SpoilAfter:
     def __init__(self, work: Work, fault: Fault, array: Array) -> None:
         self._work, self._fault, self._array = work, fault, array
         self._spoilt = False
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """See `span_of`."""
+        return span_of(self._work)
 
     def done(self) -> bool:
         """Whether the result is there."""

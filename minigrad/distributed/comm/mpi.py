@@ -58,11 +58,12 @@ _OUTPUT_S = 0.2  # mpirun drops what it has not passed on when the job is ended
 class _MpiWork:
     """A posted collective."""
 
-    __slots__ = ("_comm", "header", "execute", "finished")
+    __slots__ = ("_comm", "header", "execute", "finished", "span")
 
     def __init__(self, comm: MpiCommunicator, header: Header, execute: Callable[[], None]) -> None:
         self._comm, self.header, self.execute = comm, header, execute
         self.finished = False
+        self.span: tuple[float, float] | None = None  # see `span_of`
 
     def done(self) -> bool:
         """Whether the result is there; raises what `wait` would where it never will be."""
@@ -352,7 +353,9 @@ class MpiCommunicator:
         if len(seen) > 1:
             listed = " and ".join(f"{text} on rank {r}" for text, r in sorted(seen.items(), key=lambda pair: pair[1]))
             raise CollectiveMismatchError(f"expected all ranks to make one call, got {listed}")
+        started_s = self.clock.now_s()
         work.execute()
+        work.span = started_s, self.clock.now_s()
         with self._changed:
             self._carried_out += 1
             work.finished = True

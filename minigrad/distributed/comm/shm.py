@@ -40,6 +40,7 @@ from minigrad.distributed.comm.base import (
     decode_object,
     default_timeout_s,
     encode_object,
+    span_of,
 )
 from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
 from minigrad.distributed.comm.forks import in_a_child, tell_children
@@ -58,16 +59,19 @@ _BARRIER = encode_header(Header(0, "barrier"))
 class _Call:
     """A posted collective: this rank's share of it, and how its result gets to where the caller wants it."""
 
-    __slots__ = ("seq", "header", "over", "_comm", "_place", "_execute", "_deliver")
+    __slots__ = ("seq", "header", "over", "_comm", "_place", "_execute", "_deliver", "span", "_started_s")
 
     def __init__(
         self, comm: ShmCommunicator, header: bytes, place: Place, execute: Execute, deliver: Callable[[], None] | None
     ) -> None:
         self.seq, self.header, self.over = comm.seq, header, False
         self._comm, self._place, self._execute, self._deliver = comm, place, execute, deliver
+        self.span: tuple[float, float] | None = None  # see `span_of`
+        self._started_s = 0.0
 
     def execute(self) -> None:
         """Do this rank's share, once all have posted the call."""
+        self._started_s = self._comm.board.all_posted_s(self.seq)
         self._execute(self._place, self._comm.board.weights(self.seq))
 
     def done(self) -> bool:
@@ -79,6 +83,7 @@ class _Call:
         """Block until the result is there."""
         if not self.over:
             self._comm.complete(self.seq)
+            self.span = self._started_s, self._comm.board.all_executed_s(self.seq, self._comm.clock.now_s())
             if self._deliver is not None:
                 self._deliver()
             self.over = True
@@ -162,10 +167,11 @@ class ShmCommunicator:
         near = self._near("broadcast", detail, array, copy)
         if near is not None:
             return near
+        calls = []
         for start, part in chunks(flat):
-            self._staged("broadcast", detail, start, part, flat.size, copy)
+            calls.append(self._staged("broadcast", detail, start, part, flat.size, copy))
             part[...] = self._chunk_place(start, part, flat.size).views[self.rank]
-        return DoneWork()
+        return _over(calls)
 
     def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Overwrite output by this rank's part of the reduction of source; blocks."""
@@ -174,9 +180,10 @@ class ShmCommunicator:
         check_reduction("reduce_scatter", self.rank, source, op)
         check_parts("reduce_scatter", self.rank, source, output, self.world_size)
         whole = source.copy()
-        self._reduce("reduce_scatter", op.name, whole, op).wait()
+        work = self._reduce("reduce_scatter", op.name, whole, op)
+        work.wait()
         output[...] = whole.reshape(self.world_size, -1)[self.rank].reshape(output.shape)
-        return DoneWork()
+        return DoneWork(span_of(work))
 
     def all_gather(self, output: Array, source: Array) -> Work:
         """Overwrite output by the sources of all ranks; blocks."""
@@ -184,15 +191,15 @@ class ShmCommunicator:
             check_array("all_gather", self.rank, array)
         check_parts("all_gather", self.rank, output, source, self.world_size)
         rows = output.reshape(self.world_size, -1)
-        flat = source.reshape(-1)
+        flat, calls = source.reshape(-1), []
         for start, part in chunks(flat):
 
             def copy(place: Place, weights: list[float], start: int = start, size: int = part.size) -> None:
                 for row, view in zip(rows, place.views):
                     row[start : start + size] = view
 
-            self._staged("all_gather", "", start, part, flat.size, copy)
-        return DoneWork()
+            calls.append(self._staged("all_gather", "", start, part, flat.size, copy))
+        return _over(calls)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank."""
@@ -242,14 +249,15 @@ class ShmCommunicator:
         near = self._near(kind, detail, array, functools.partial(Place.reduce, op=op), weight)
         if near is not None:
             return near
-        flat = array.reshape(-1)
+        flat, calls = array.reshape(-1), []
         for start, part in chunks(flat):
             place = self._chunk_place(start, part, flat.size)
             place.give(part)
             execute = functools.partial(Place.reduce, op=op, mine=part)
-            self._post(place.header(kind, detail), place, execute, weight).wait()
+            calls.append(self._post(place.header(kind, detail), place, execute, weight))
+            calls[-1].wait()
             place.take(part)
-        return DoneWork()
+        return _over(calls)
 
     def _near(self, kind: str, detail: str, array: Array, execute: Execute, weight: float = 1.0) -> Work | None:
         """Post an operation on arrays that lie in a segment or fit into the slot; None for others."""
@@ -271,11 +279,13 @@ class ShmCommunicator:
 
         return self._post(place.header(kind, detail), place, execute, weight, deliver)
 
-    def _staged(self, kind: str, detail: str, start: int, part: Array, whole: int, execute: Execute) -> None:
+    def _staged(self, kind: str, detail: str, start: int, part: Array, whole: int, execute: Execute) -> _Call:
         """Carry out an operation on a chunk, through the staging area."""
         place = self._chunk_place(start, part, whole)
         place.views[self.rank][...] = part
-        self._post(place.header(kind, detail), place, execute).wait()
+        call = self._post(place.header(kind, detail), place, execute)
+        call.wait()
+        return call
 
     def _segment_place(self, array: Array) -> Place | None:
         if array.base is None:  # it owns its memory
@@ -330,7 +340,7 @@ class ShmCommunicator:
         self._calls.append(call)
         self._queue.append(call)
         self.seq += 1
-        self.board.post(call.seq, header, weight)
+        self.board.post(call.seq, header, weight, self.clock.now_s())
         self.advance()
         return call
 
@@ -342,7 +352,7 @@ class ShmCommunicator:
                 if not self.board.all_agree(call.seq, call.header):
                     self._fail(self.board.mismatch(call.seq))
                 call.execute()
-                self.board.executed(call.seq)
+                self.board.executed(call.seq, self.clock.now_s())
             except BaseException as error:  # an interrupt, say: half of this rank's share may be done
                 self.abort(f"its share of a collective raised {type(error).__name__}: {error}")
                 raise
@@ -406,6 +416,13 @@ class ShmCommunicator:
 
     def _exchange(self, data: bytes) -> list[bytes]:
         return [text.encode() for text in self.all_gather_object(data.decode())]
+
+
+def _over(calls: list[_Call]) -> DoneWork:
+    """What is left to wait for of calls that are all over: nothing."""
+    first, last = calls[0].span, calls[-1].span
+    assert first is not None and last is not None
+    return DoneWork((first[0], last[1]))
 
 
 def _nothing(place: Place, weights: list[float]) -> None:

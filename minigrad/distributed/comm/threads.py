@@ -55,6 +55,7 @@ class _Call:
         self.present: set[int] = set()
         self.result: Any = None
         self.done = False
+        self.span = (0.0, 0.0)  # see `span_of`
 
 
 class ThreadWorld:
@@ -108,8 +109,12 @@ class ThreadWorld:
 
     # ------------------------------------------------------------------------------------------------- calls
 
-    def post(self, rank: int, header: Header, payload: Any, combine: Combine) -> _Call:
-        """Add a rank's part to a collective; the last rank combines all parts, for everybody."""
+    def post(self, rank: int, header: Header, payload: Any, combine: Combine, now_s: Callable[[], float]) -> _Call:
+        """Add a rank's part to a collective; the last rank combines all parts, for everybody.
+
+        Args:
+            now_s: This rank's clock.
+        """
         with self._changed:
             self._raise_failure(rank)
             if rank in self._left:
@@ -131,16 +136,18 @@ class ThreadWorld:
                 self._fail_for_departed(call)
                 self._raise_failure(rank)
         if complete:
-            self._finish(call, combine)
+            self._finish(call, combine, now_s)
         return call
 
-    def _finish(self, call: _Call, combine: Combine) -> None:
+    def _finish(self, call: _Call, combine: Combine, now_s: Callable[[], float]) -> None:
+        started_s = now_s()
         try:
             call.result = combine(call.payloads)
         except BaseException as error:
             self.fail(DistributedError(f"{call.header}: expected a reduction that works, got {error!r}"))
             raise
         with self._changed:
+            call.span = started_s, now_s()
             call.done = True
             call.payloads = []
             del self._calls[call.header.seq]
@@ -202,6 +209,11 @@ class _ThreadWork:
 
     def __init__(self, world: ThreadWorld, rank: int, call: _Call) -> None:
         self._world, self._rank, self._call = world, rank, call
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """See `span_of`."""
+        return self._call.span if self._call.done else None
 
     def done(self) -> bool:
         """Whether all ranks have come and the result is there."""
@@ -329,4 +341,4 @@ class ThreadCommunicator:
 
     def _post(self, header: Header, payload: Any, combine: Combine) -> _Call:
         self._seq += 1
-        return self.world.post(self.rank, header, payload, combine)
+        return self.world.post(self.rank, header, payload, combine, self.clock.now_s)

@@ -73,16 +73,24 @@ class DeviceEngine:
         self._vector: Array = None
         self.communication = CudaTimer(comm.device, _SLOTS, streams)  # of each bucket, on the communication stream
         self.exposed = CudaTimer(comm.device, streams=streams)  # of what the caller's stream waits at the end
+        self._is_exposed = False
 
     def begin(
         self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
     ) -> Pass:
         """Start a pass; its counts take the place of those of the last one."""
+        self.stand(False)  # the last one may have failed
         with self.side.current():
             size = 1 + self._comm.world_size + len(used)
             if self._vector is None or self._vector.size != size:
                 self._vector = self._comm.empty(size, np.dtype(np.float64))
         return DevicePass(self._comm, self, self._vector, plan, layout, samples, active, used, exact)
+
+    def stand(self, still: bool) -> None:
+        """From here on the caller's stream has nothing to do but wait; or that is over."""
+        if still != self._is_exposed:
+            self._is_exposed = still
+            self.exposed.start() if still else self.exposed.stop()
 
 
 class DevicePass(Pass):
@@ -167,17 +175,23 @@ class DevicePass(Pass):
             return self.samples / total
         return (total == 0.0).astype(np.float64) if self._rank == 0 else xp.zeros(1, np.float64)
 
+    def backward_over(self) -> None:
+        """From here on the caller's stream has nothing to do but wait."""
+        self._engine.stand(True)
+        super().backward_over()
+
     def wait(self) -> None:
         """Let what the caller's stream does next come after every bucket."""
         with self._side.current():
             super().wait()
         with waiting(self._comm):
-            self._engine.exposed.start()
             self._side.join()
-            self._engine.exposed.stop()
 
     def add_to(self, stats: Stats) -> None:
         """Add what this pass took; times of the device are those of passes that it is through with."""
-        stats.communication_s += sum(self._engine.communication.read_s())
-        stats.exposed_s += sum(self._engine.exposed.read_s())
+        self._engine.stand(False)
+        exposed_s = sum(self._engine.exposed.read_s())
+        stats.exposed_s += exposed_s
+        stats.hidden_s += sum(self._engine.communication.read_s()) - exposed_s
+        stats.backward_s += self._over_s - self._began_s
         self._add_counts(stats)

@@ -133,8 +133,8 @@ class DistributedDataParallel(Module):
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
-        self._buffer_sync = BufferSync(self._inventory, comm, *self._buffer_options)
-        self._replica_check = ReplicaCheck(module, comm, self._check_every)
+        self._buffer_sync = BufferSync(self._inventory, self.reducer.booked, *self._buffer_options)
+        self._replica_check = ReplicaCheck(module, self.reducer.booked, self._check_every)
         self.reducer.after_pass = self._after_pass
 
     def _after_pass(self, one: Pass) -> None:

@@ -11,6 +11,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.hooks import Waitable
+from minigrad.distributed.ddp.ledger import Ledger
 from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.weights import weight_of
@@ -29,6 +30,7 @@ class Pass:
         used: For each parameter whether this rank has a gradient for it; empty where nobody looks.
 
     Attributes:
+        ledger: What it sends and waits for.
         works: One for each bucket launched so far, in order.
         reached: The parameters that backward reaches, or that have a gradient.
         total: Samples of all ranks, once counted.
@@ -41,6 +43,7 @@ class Pass:
         self, comm: Communicator, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool]
     ) -> None:
         self.samples, self.total, self.shrink, self.weighted = samples, -1.0, 1.0, False
+        self._sent, self._bytes, self._is_booked = 0, 0, False
         self.works: list[Waitable] = []
         self.reached: set[int] = set()
         self.active_ranks: list[int] = []
@@ -49,21 +52,21 @@ class Pass:
         self._looks = bool(used)
         activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
         self._plan = plan
+        self.ledger = Ledger(comm.clock)
         with Naming(plan, None):
+            began_s = self.ledger.now_s()
             self._counting = self._count(comm, [samples, *activity, *map(float, used)], layout)
+            self.ledger.called(self._counting, began_s)
         self._ready_order: list[int] = []
-        self._bytes = 0
         self._began_s = self._clock.now_s()
-        self._over_s = self._began_s
-        self._launched_s: list[float] = []
-        self._done_s: list[float] = []
+        self._over_s = -1.0
 
     def _count(self, comm: Communicator, row: list[float], layout: str) -> Work:
         self._vector = np.array(row)
         return comm.all_reduce(self._vector, layout=layout)
 
     def _read(self) -> Array:
-        self._counting.wait(host=True)
+        self.ledger.wait(self._counting, host=True)
         return self._vector
 
     def complete(self, bucket: int) -> bool:
@@ -81,11 +84,18 @@ class Pass:
         """Whether the counts of all ranks are known; with wait=True they are."""
         if self.total < 0.0:
             with Naming(self._plan, None):
-                if not wait and not self._counting.done():
+                if not wait and not self._is_there():
                     return False
                 total, *counts = self._read().tolist()
             self.total, self.active_ranks = total, [rank for rank in range(self._world_size) if counts[rank]]
         return True
+
+    def _is_there(self) -> bool:
+        began_s = self.ledger.now_s()
+        done = self._counting.done()
+        if done:  # a look that finds it done may have made time pass, in a simulation
+            self.ledger.waited(self._counting, began_s)
+        return done
 
     @property
     def weight(self) -> float:
@@ -104,36 +114,46 @@ class Pass:
         """Whether any rank used a parameter; True where nobody looked."""
         return not self._looks or bool(self._read()[1 + self._world_size + parameter] > 0)
 
-    def launched(self, work: Waitable, nbytes: int) -> None:
-        """The next bucket is under way."""
+    def launched(self, work: Waitable, began_s: float, nbytes: int) -> None:
+        """The next bucket is under way, as one collective since began_s."""
         self.works.append(work)
-        self._bytes += nbytes
-        self._launched_s.append(self._clock.now_s())
+        self.ledger.called(work, began_s, nbytes)
+
+    def handed_over(self, work: Waitable) -> None:
+        """The next bucket is under way, by a comm hook whose collectives are booked when it calls them."""
+        self.works.append(work)
+        self._is_booked = True
 
     def backward_over(self) -> None:
         """From now on there is nothing to do but wait."""
-        self._over_s = self._clock.now_s()
+        if self._over_s < 0.0:
+            self._over_s = self._clock.now_s()
 
     def wait_for(self, bucket: int) -> None:
         """Wait for a bucket that was launched."""
         with Naming(self._plan, bucket):
-            self.works[bucket].wait()
+            if self._is_booked:
+                self.works[bucket].wait()
+            else:
+                self.ledger.wait(self.works[bucket])
 
     def wait(self) -> None:
         """Wait for every bucket."""
         for bucket in range(len(self.works)):
             self.wait_for(bucket)
-            self._done_s.append(self._clock.now_s())
+        self._sent, self._bytes = self.ledger.sent, self.ledger.nbytes  # what follows is not the gradients'
 
     def add_to(self, stats: Stats) -> None:
         """Add what this pass took to the statistics."""
-        stats.exposed_s += self._clock.now_s() - self._over_s
-        stats.communication_s += sum(done - start for start, done in zip(self._launched_s, self._done_s))
+        account = self.ledger.account()
+        stats.idle_s += account.idle_s
+        stats.exposed_s += account.exposed_s
+        stats.hidden_s += account.hidden_s
+        stats.backward_s += self._over_s - self._began_s - account.blocked_s(self._began_s, self._over_s)
         self._add_counts(stats)
 
     def _add_counts(self, stats: Stats) -> None:
         stats.passes += 1
-        stats.backward_s += self._over_s - self._began_s
         stats.bytes_sent += self._bytes
-        stats.calls += len(self.works)
+        stats.calls += self._sent
         stats.ready_order = self._ready_order

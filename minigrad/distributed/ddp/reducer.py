@@ -19,10 +19,11 @@ from minigrad.autograd import Reached, next_number
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, check_headers
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.ddp.booked import Booked
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.engine import Engine, engine_of
 from minigrad.distributed.ddp.finite import NonFiniteFlags
-from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook, Waitable, allreduce_hook
+from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.naming import Naming, change_in, wrapper_name
 from minigrad.distributed.ddp.passes import Pass
@@ -52,6 +53,7 @@ class Reducer:
         name: The wrapper in messages: its number on this communicator, and the class of the module.
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         override: Samples to count instead of the length of the batch, or None.
+        booked: The communicator, with what is sent in a pass in its ledger: for what else takes part in it.
         nonfinite: What was found of that; None where nobody looks.
         active: Whether this rank still has data; see `DistributedDataParallel.join`.
         last_active: The ranks that had data in the last pass in which one had.
@@ -75,6 +77,7 @@ class Reducer:
     ) -> None:
         self.engine = engine if engine is not None else engine_of(comm)
         self.comm, self.find_unused, self.mean = comm, find_unused, mean
+        self.booked = Booked(comm)
         self.caps = (cap_bytes, first_cap_bytes)
         self.name = wrapper_name(kind, comm)
         self.layout = Layout(named)
@@ -99,7 +102,7 @@ class Reducer:
         self.after_pass: Callable[[Pass], None] = _nothing
         self._forwards = deque[tuple[int, int, float]](maxlen=_MOST_FORWARDS)  # first and last number, samples
         self._forward_samples = 0.0
-        self._samples = self._samples_before = 0.0
+        self._samples = self._samples_before = self._began_s = 0.0
         self._combined = self._deferred = False
         self._pass: Pass | None = None
         self._inherited: DistributedError | None = None
@@ -189,6 +192,7 @@ class Reducer:
             self._check_counted()
         self._forward_samples = sum(samples)
         self._take_samples()
+        self._began_s = self.comm.clock.now_s()
         if not self.syncing:
             return
         self._deferred = self.in_order and self.find_unused or self._has_company(leaves)
@@ -208,9 +212,11 @@ class Reducer:
         if error is not None:
             self._samples = self._samples_before
         if one is None:
+            if error is None:
+                self.stats.backward_s += self.comm.clock.now_s() - self._began_s
             return
         if error is not None:
-            self._pass = None
+            self._pass = self.booked.ledger = None
             self.comm.abort(f"its backward raised {type(error).__name__}: {error}")
             return
         try:
@@ -235,6 +241,7 @@ class Reducer:
         self._start(present if strict else set(), strict)
         one = self._pass
         assert one is not None
+        one.backward_over()
         one.weighted = weighted
         for i in self._bucket_of:
             if i in one.reached:
@@ -283,7 +290,7 @@ class Reducer:
         exact = self.before_launch is not _nothing
         used = self._used(reached) if self.find_unused else []
         self._pass = one = self.engine.begin(self.plan, self._layout_id, self._samples, self.active, used, exact)
-        one.reached = reached
+        one.reached, self.booked.ledger = reached, one.ledger
         for i in missing:
             one.complete(self._bucket_of[i])
 
@@ -325,8 +332,7 @@ class Reducer:
         assert one is not None
         launched = 0
         while launched != most and one.next_is_ready() and self._counted(one, wait) and not self._is_void(one):
-            bucket = self.plan.buckets[len(one.works)]
-            one.launched(self._launch(bucket, one), bucket.nbytes)
+            self._launch(self.plan.buckets[len(one.works)], one)
             launched += 1
         return launched
 
@@ -341,15 +347,18 @@ class Reducer:
         """Whether no rank had a sample: combined gradients then stay as they are."""
         return self.mean and one.total == 0.0
 
-    def _launch(self, bucket: Bucket, one: Pass) -> Waitable:
+    def _launch(self, bucket: Bucket, one: Pass) -> None:
         with Naming(self.plan, bucket.index), one.launching():
             fill_missing(self.layout.params_of(bucket))
             shown = self._shown(bucket)
             weight = one.weight_in_memory() if self.mean and not one.weighted else None
             shown.begin(weight, self.nonfinite.of(bucket.index) if self.nonfinite is not None else None)
-            if self.hook is None:
-                return allreduce_hook(None, shown, self.comm)
-            return self.hook.launch(shown, self.comm)
+            if self.hook is not None:
+                one.handed_over(self.hook.launch(shown, self.booked))
+                return
+            began_s = one.ledger.now_s()
+            work = shown.all_reduce(self.comm)
+            one.launched(work, began_s, shown.sent_bytes)
 
     def _shown(self, bucket: Bucket) -> GradBucket:
         """A bucket as hooks see it, made anew only where its gradients have moved."""
@@ -381,6 +390,7 @@ class Reducer:
             for param in reduced:
                 adopt(param)
             self.after_pass(one)
+        self.booked.ledger = None
         one.add_to(self.stats)
         self._samples, self._combined = 0.0, True
         check_headers(self.comm, self._layout_id)

@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 class Stats:
     """Sums over all passes since construction or `reset`.
 
+    On the CPU a pass is backward_s + idle_s + exposed_s long. On a GPU, where the host waits for nothing, exposed_s is
+    the time in which the compute stream waits; streams do not tell waiting for ranks, so idle_s is 0 and that waiting
+    is part of the communication; and both times come a pass late, or later, once the device is through.
+
     Attributes:
         passes: Synchronising backwards, flushes and manual synchronisations.
-        forward_s, backward_s: Time in forward, and in backward less the waiting at its end.
-        communication_s: Over all buckets, from launch to completion; on a GPU, of the communication stream.
-        exposed_s: Waiting at the end of backward: communication that nothing hid. On a GPU it is the compute stream
-            that waits, and both times come a pass late, or later: they are read once the device is through.
-        bytes_sent: Bytes of this rank's gradients that were reduced.
-        calls: Collectives launched for gradients.
+        forward_s, backward_s: Time in forward, and in backward less the standing still in it; local ones too.
+        idle_s: Waiting for ranks that had not called a collective yet.
+        exposed_s: Standing still while the wire works: communication that nothing hid.
+        hidden_s: What the wire works while this rank computes, or waits for a rank.
+        bytes_sent: What this rank handed in to collectives for its gradients: bytes of the wire's dtype, and with a
+            comm hook all that it sent.
+        calls: Those collectives.
         bucket_bytes: Size of each bucket of the plan in force.
         ready_order: In which order the buckets of the last pass became ready.
     """
@@ -24,19 +29,26 @@ class Stats:
     passes: int = 0
     forward_s: float = 0.0
     backward_s: float = 0.0
-    communication_s: float = 0.0
+    idle_s: float = 0.0
     exposed_s: float = 0.0
+    hidden_s: float = 0.0
     bytes_sent: int = 0
     calls: int = 0
     bucket_bytes: list[int] = field(default_factory=list)
     ready_order: list[int] = field(default_factory=list)
 
     @property
+    def communication_s(self) -> float:
+        """How long the wire works: from when all ranks have called a collective until it is over, exposed or hidden.
+
+        It counts all that a pass sends: the sum of the samples, the buckets, and buffers and fingerprints after them.
+        """
+        return self.exposed_s + self.hidden_s
+
+    @property
     def overlap_fraction(self) -> float:
-        """The part of the communication that backward hid, between 0 and 1; 0 where there was none."""
-        if self.communication_s <= 0.0:
-            return 0.0
-        return max(0.0, 1.0 - self.exposed_s / self.communication_s)
+        """The part of the communication that is hidden, between 0 and 1; 0 where there was none."""
+        return max(0.0, self.hidden_s / self.communication_s) if self.communication_s > 0.0 else 0.0
 
     def reset(self) -> None:
         """Start to count again."""
@@ -45,8 +57,8 @@ class Stats:
 
     def __str__(self) -> str:
         return (
-            f"{self.passes} passes: forward {self.forward_s:.3f} s, backward {self.backward_s:.3f} s, "
-            f"communication {self.communication_s:.3f} s of which {self.exposed_s:.3f} s exposed "
-            f"({self.overlap_fraction:.0%} overlapped), {self.bytes_sent} bytes in {self.calls} calls, "
+            f"{self.passes} passes: forward {self.forward_s:.3f} s, backward {self.backward_s:.3f} s, waiting for "
+            f"ranks {self.idle_s:.3f} s, communication {self.communication_s:.3f} s of which {self.exposed_s:.3f} s "
+            f"exposed ({self.overlap_fraction:.0%} overlapped), {self.bytes_sent} bytes in {self.calls} calls, "
             f"buckets {self.bucket_bytes} ready in order {self.ready_order}"
         )

@@ -13,6 +13,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.cluster import Cluster, RankCost, check_cluster
 from minigrad.distributed.simulate.trace import Recorder, Trace
+from minigrad.distributed.simulate.wire import Times
 
 
 class SimulatedDevices:
@@ -79,12 +80,12 @@ class SimulatedDevices:
 
     def _pass(self, kind: str, nbytes: int) -> None:
         """Let a collective take its time on all clocks."""
-        for clock, recorder in zip(self.clocks, self._recorders):
+        for clock in self.clocks:
             clock.settle()
-            recorder.called()
         started_s = max(clock.now_s() for clock in self.clocks)
         over_s = started_s + self.cluster.link.cost_s(kind, nbytes, self.cluster.world_size)
-        for clock in self.clocks:
+        for clock, recorder in zip(self.clocks, self._recorders):
+            recorder.called(Times(started_s, over_s))
             clock.wait_until(over_s, started_s)
 
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any, Protocol
+
+
+class Carried(Protocol):
+    """When all ranks had called a collective, and when it was over."""
+
+    started_s: float
+    done_s: float
 
 
 @dataclass
@@ -17,6 +25,7 @@ class Step:
         compute_s: Forward and backward; 0 for a rank that only took part in the collectives.
         idle_s: Waiting for a slower rank to come.
         exposed_s: Waiting for communication itself, that nothing hid.
+        hidden_s: What the network did for this step else.
         samples: Computed on.
     """
 
@@ -26,13 +35,21 @@ class Step:
     idle_s: float = 0.0
     exposed_s: float = 0.0
     samples: float = 0.0
+    hidden_s: float = 0.0
 
-    def add(self, begin_s: float, compute_s: float = 0.0, idle_s: float = 0.0, exposed_s: float = 0.0) -> None:
+    @property
+    def communication_s(self) -> float:
+        """How long the network worked for this step, once all ranks had called a collective."""
+        return self.exposed_s + self.hidden_s
+
+    def add(self, later: Step) -> None:
         """One more stretch of it, after the others."""
-        self.compute_s += compute_s
-        self.idle_s += idle_s
-        self.exposed_s += exposed_s
-        self.end_s = max(self.end_s, begin_s) + compute_s + idle_s + exposed_s  # a backward may be under way
+        self.compute_s += later.compute_s
+        self.idle_s += later.idle_s
+        self.exposed_s += later.exposed_s
+        self.samples += later.samples
+        took_s = later.compute_s + later.idle_s + later.exposed_s
+        self.end_s = max(self.end_s, later.begin_s) + took_s  # a backward may be under way
 
 
 @dataclass(frozen=True)
@@ -66,36 +83,56 @@ class Recorder:
         self.starts: set[int] = set()
         self.uncharged_backwards = 0
         self._calls = 0
-        self._stretches: dict[int, Step] = {}  # by the number of the collective before which they began
+        self._stretches: list[tuple[int, Step]] = []  # with the number of the collective before which they began
+        self._carried: list[tuple[int, Carried]] = []  # with the number of each
 
     def compute(self, now_s: float, seconds: float, samples: float) -> None:
         """The rank computes."""
         self.starts.add(self._calls)
-        step = self._stretches.setdefault(self._calls, Step(now_s, now_s))
-        step.samples += samples
-        step.add(now_s, compute_s=seconds)
+        self._stretches.append((self._calls, Step(now_s, now_s + seconds, compute_s=seconds, samples=samples)))
 
-    def called(self) -> None:
-        """The rank has called a collective: the next computing is a new step."""
+    def called(self, times: Carried | None = None) -> None:
+        """The rank has called a collective: the next computing is a new step.
+
+        Args:
+            times: Of the collective, known once it is over; None for one that takes none.
+        """
+        if times is not None:
+            self._carried.append((self._calls, times))
         self._calls += 1
 
     def wait(self, now_s: float, idle_s: float, exposed_s: float) -> None:
         """The rank waits: first for the others, then for the network."""
         number = self._calls if self._calls in self.starts else self._calls - 1
-        self._stretches.setdefault(number, Step(now_s, now_s)).add(now_s, idle_s=idle_s, exposed_s=exposed_s)
+        stretch = Step(now_s, now_s + idle_s + exposed_s, idle_s=idle_s, exposed_s=exposed_s)
+        self._stretches.append((number, stretch))
 
     def trace(self, starts: Sequence[int]) -> RankTrace:
         """What was seen, in the steps that begin at these numbers; what came before the first is setting up."""
         steps: list[Step] = []
-        for number, stretch in sorted(self._stretches.items()):
+        for number, stretch in sorted(self._stretches, key=itemgetter(0)):
             which = bisect_right(starts, number) - 1
             if which == len(steps) - 1 and steps:
-                steps[-1].add(stretch.begin_s, stretch.compute_s, stretch.idle_s, stretch.exposed_s)
+                steps[-1].add(stretch)
             elif which >= 0:
                 _pass_over(steps, which)
-                steps.append(Step(**vars(stretch)))
+                steps.append(replace(stretch))
         _pass_over(steps, len(starts))
+        for step, carried_s in zip(steps, self._carried_s(starts)):
+            step.hidden_s = max(0.0, carried_s - step.exposed_s)
         return RankTrace(steps, self.decisions, self.uncharged_backwards)
+
+    def _carried_s(self, starts: Sequence[int]) -> list[float]:
+        """How long the network worked for each step: for one collective after the other."""
+        sums, reached_s = [0.0] * len(starts), 0.0
+        for number, times in self._carried:
+            which = bisect_right(starts, number) - 1
+            begin_s = max(times.started_s, reached_s)
+            if times.done_s > begin_s:
+                reached_s = times.done_s
+                if which >= 0:
+                    sums[which] += times.done_s - begin_s
+        return sums
 
 
 def _pass_over(steps: list[Step], count: int) -> None:

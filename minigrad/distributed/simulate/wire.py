@@ -19,13 +19,18 @@ from minigrad.distributed.simulate.links import Link
 from minigrad.distributed.simulate.trace import Recorder
 
 
-class _Times:
-    """The virtual times of one collective."""
+class Times:
+    """The virtual times of one collective.
 
-    def __init__(self) -> None:
+    Attributes:
+        started_s: When all ranks had called it.
+        done_s: When it was over.
+    """
+
+    def __init__(self, started_s: float = 0.0, done_s: float = 0.0) -> None:
         self.called_s: list[float] = []
         self.nbytes: list[int] = []  # that each rank hands in; those of objects differ
-        self.started_s = self.done_s = 0.0
+        self.started_s, self.done_s = started_s, done_s
 
 
 class Wire:
@@ -34,13 +39,13 @@ class Wire:
     def __init__(self, link: Link, world_size: int) -> None:
         self._link, self._world_size = link, world_size
         self._lock = threading.Lock()
-        self._calls: dict[int, _Times] = {}
+        self._calls: dict[int, Times] = {}
         self._free_s = 0.0
 
-    def call(self, seq: int, kind: str, nbytes: int, now_s: float) -> _Times:
+    def call(self, seq: int, kind: str, nbytes: int, now_s: float) -> Times:
         """A rank calls collective seq; the last to do so settles when it is over."""
         with self._lock:
-            times = self._calls.setdefault(seq, _Times())
+            times = self._calls.setdefault(seq, Times())
             times.called_s.append(now_s)
             times.nbytes.append(nbytes)
             if len(times.called_s) == self._world_size:
@@ -74,8 +79,8 @@ class VirtualCommunicator(Wrapper):
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Let a call take its time; one that returns host data, or nothing, blocks."""
-        self._recorder.called()
         times = self._wire.call(self._seq, call.kind, call.nbytes, self._virtual.arrive_s())
+        self._recorder.called(times)
         self._seq += 1
         result = make()
         if arrays:
@@ -87,9 +92,14 @@ class VirtualCommunicator(Wrapper):
 class _VirtualWork:
     """A collective whose result is there when virtual time says so."""
 
-    def __init__(self, work: Work, times: _Times, clock: VirtualClock) -> None:
+    def __init__(self, work: Work, times: Times, clock: VirtualClock) -> None:
         self._work, self._times, self._clock = work, times, clock
         self._asked_s = -1.0
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """See `span_of`."""
+        return self._times.started_s, self._times.done_s
 
     def done(self) -> bool:
         """Whether it is over at this rank's virtual time; blocks until that is known.

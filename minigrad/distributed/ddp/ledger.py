@@ -1,0 +1,119 @@
+"""What one pass sends and waits for, on its rank's clock: how long the wire works, and how long the rank stands still.
+
+The wire works from when all ranks have called a collective, and the one before it is over, until it is over. A rank
+stands still while it waits, and while it is held in a call, to add up say. Until all ranks have called a collective
+it waits for a rank; from then on for the wire. What the wire does meanwhile is exposed; all else of it is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from minigrad.distributed.comm.base import Clock, DoneWork, span_of
+
+Stretch = tuple[float, float]  # when it began, and when it ended
+
+
+class Account(NamedTuple):
+    """Seconds of one pass on one rank.
+
+    Attributes:
+        idle_s: Waiting for ranks that had not called a collective yet.
+        exposed_s: Standing still while the wire works.
+        hidden_s: What the wire works else.
+        blocked: Each stretch in which the rank stood still.
+    """
+
+    idle_s: float
+    exposed_s: float
+    hidden_s: float
+    blocked: list[Stretch]
+
+    def blocked_s(self, first_s: float, last_s: float) -> float:
+        """How long the rank stood still between two moments."""
+        return sum(max(0.0, min(ended_s, last_s) - max(began_s, first_s)) for began_s, ended_s in self.blocked)
+
+
+class Ledger:
+    """Takes the notes of one pass.
+
+    Attributes:
+        sent: Collectives so far, and nbytes: what this rank handed in to them; the sum of the samples is in neither.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.now_s = clock.now_s
+        self.sent = self.nbytes = 0
+        self._calls: list[tuple[Any, float, float]] = []  # what came back, when it was called, when that was over
+        self._waits: list[tuple[Any, float, float]] = []
+
+    def called(self, work: Any, began_s: float, nbytes: int | None = None) -> None:
+        """A collective was called: just now, since began_s."""
+        self._calls.append((work, began_s, self.now_s()))
+        if nbytes is not None:
+            self.sent += 1
+            self.nbytes += nbytes
+
+    def waited(self, work: Any, began_s: float) -> None:
+        """A wait for it is over: just now, since began_s."""
+        self._waits.append((work, began_s, self.now_s()))
+
+    def wait(self, work: Any, host: bool = False) -> None:
+        """Wait for it."""
+        began_s = self.now_s()
+        work.wait(host)
+        self.waited(work, began_s)
+
+    def account(self) -> Account:
+        """What it comes to, once all is over."""
+        spans, busy, reached_s, wire_s = {}, [], -math.inf, 0.0
+        over = {id(work): (began_s, ended_s) for work, began_s, ended_s in reversed(self._waits)}
+        idle_s = exposed_s = 0.0
+        for work, began_s, called_s in self._calls:
+            started_s, done_s = _span(work, began_s, called_s, over.get(id(work)))
+            spans[id(work)] = started_s, done_s
+            begin_s = max(started_s, reached_s)
+            if done_s > begin_s:
+                wire_s += done_s - begin_s
+                busy.append((begin_s, done_s))
+                reached_s = done_s
+            if isinstance(work, DoneWork) and work.span is not None:  # the call blocked
+                idle_s += max(0.0, min(started_s, called_s) - began_s)
+        for work, began_s, ended_s in self._waits:
+            started_s, done_s = spans.get(id(work), (began_s, ended_s))
+            if began_s < done_s:
+                late_s = min(max(0.0, started_s - began_s), ended_s - began_s)
+                idle_s += late_s
+                exposed_s += ended_s - began_s - late_s
+        held = [(began_s, called_s) for _, began_s, called_s in self._calls if called_s > began_s]
+        exposed_s += _overlap_s(held, busy)
+        return Account(idle_s, exposed_s, max(0.0, wire_s - exposed_s), held + [wait[1:] for wait in self._waits])
+
+
+def _span(work: Any, began_s: float, called_s: float, wait: Stretch | None) -> Stretch:
+    """When all ranks had called a collective, and when it was over, as far as this rank is concerned."""
+    known = span_of(work)
+    if known is None:  # nobody tells: it may have run from its call to the end of its wait
+        if not hasattr(work, "wait"):
+            return began_s, called_s
+        return called_s, called_s if wait is None else wait[1]
+    started_s, done_s = known
+    if started_s <= called_s:  # this rank was the last to call it, and maybe held until it was over
+        done_s = max(done_s, called_s) if began_s < done_s <= called_s else done_s
+    if wait is not None and wait[0] < done_s < wait[1]:
+        done_s = wait[1]  # a rank that waits needs time to wake up
+    return started_s, done_s
+
+
+def _overlap_s(some: list[Stretch], others: list[Stretch]) -> float:
+    """Seconds that lie in both of two lists of disjoint stretches, each in order."""
+    total_s, at = 0.0, 0
+    for began_s, ended_s in some:
+        while at < len(others) and others[at][1] <= began_s:
+            at += 1
+        here = at
+        while here < len(others) and others[here][0] < ended_s:
+            total_s += min(ended_s, others[here][1]) - max(began_s, others[here][0])
+            here += 1
+    return total_s
