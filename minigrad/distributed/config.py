@@ -7,7 +7,7 @@ from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, keep_as
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
-from minigrad.distributed.balance.meter import Timeline
+from minigrad.distributed.balance.meter import Timeline, check_timeline
 from minigrad.distributed.balance.plan import BalanceConfig
 from minigrad.distributed.balance.shares import SpeedHint
 from minigrad.errors import ArgumentError
@@ -26,7 +26,8 @@ class DdpConfig:
         max_anchor: El Che's: batches of the slowest device between two reductions. None lets El Che find them, 0 turns
             El Che off, n >= 1 fixes them at n.
         max_grad_norm: Clip the combined gradient, in every mode and on any number of devices, to this L2 norm > 0.
-        timeline: Gets `event(kind, **fields)` for every step, reduction and decision.
+        timeline: Gets `event(kind, **fields)` for every reduction of gradients over several devices ("reduction", with
+            the step and the bytes of one device's gradients), step ("step") and decision ("balance" or "cadence").
         min_ratio: The smallest share of a batch that a device gets, in [0, 1/world_size]; None means
             min(0.05, 0.5/world_size).
         calibration_steps: Shares are first decided after so many steps, >= 1.
@@ -53,8 +54,8 @@ class DdpConfig:
         keep_as(self, as_integer, "max_anchor", least=0, optional=True)
         keep_as(self, as_integer, "calibration_steps", "rebalance_interval", least=1)
         check_max_norm("DdpConfig", self.max_grad_norm)
-        if self.timeline is not None and not callable(getattr(self.timeline, "event", None)):
-            raise ArgumentError(f"DdpConfig: expected a timeline with event(kind, **fields), got {self.timeline!r}")
+        if self.timeline is not None:
+            check_timeline("DdpConfig", self.timeline)
         self.balance_config()
         self.cadence_config()
 

@@ -330,6 +330,8 @@ class DistributedState:
             raise AutogradError("Graph: expected gradients to combine, got those that are: call step() or zero_grad()")
         reduce()
         self.pending.combined = True
+        if self.config.timeline is not None and self.world_size > 1:
+            self.config.timeline.event("reduction", step=self.step_count + 1, nbytes=self.ddp.last_bytes)
 
     def _look_for_gradients(self) -> None:
         """Somebody else may have dropped them, such as an optimizer's zero_grad."""

@@ -138,7 +138,7 @@ class DistributedTrainer:
         trainer: What was given.
         dist_config: The options.
         steps: Steps so far, the same on all ranks.
-        last_samples: Samples of all ranks in the last batch.
+        last_samples: Samples of all ranks in the last batch; the end of an epoch is none.
 
     Raises:
         ArgumentError: the configuration is not the communicator's, or no trainer, communicator or configuration.
@@ -232,8 +232,10 @@ class DistributedTrainer:
     def _train(self, batch: Any, is_last: bool = False) -> float:
         """`train_batch`, for all ranks at once; is_last tells the others that this one has no batch any more."""
         loss_sum, samples = self._accumulate(self._micro_batches(batch))
-        loss = self._agree(loss_sum, samples, is_last)
-        if not self.last_samples:
+        loss, everyones = self._agree(loss_sum, samples, is_last)
+        if not self._ended:
+            self.last_samples = everyones
+        if not everyones:
             self.trainer.optimizer.zero_grad()
             return math.nan
         if self.dist_config.max_grad_norm is not None:
@@ -291,17 +293,17 @@ class DistributedTrainer:
             self._ddp.flush()
         return loss_sum, samples
 
-    def _agree(self, loss_sum: Any, samples: float, is_last: bool) -> float:
-        """The mean loss of all ranks; on the way they learn of each other's samples, wishes and ends."""
+    def _agree(self, loss_sum: Any, samples: float, is_last: bool) -> tuple[float, float]:
+        """The mean loss and the samples of all ranks; on the way they learn of each other's wishes and ends."""
         with self._comm.device.current():
             totals = self._comm.empty(4, np.dtype(np.float64))
             for place, value in enumerate((loss_sum, samples, float(self._wants_stop), float(is_last))):
                 totals[place] = value
             self._comm.all_reduce(totals).wait()
         raise_found(totals)
-        total_loss, self.last_samples, wishes, ends = map(float, to_host(totals))
+        total_loss, everyones, wishes, ends = map(float, to_host(totals))
         self._stopped, self._ended = wishes > 0.0, ends == self.world_size
-        return total_loss / self.last_samples if self.last_samples else math.nan
+        return total_loss / everyones if everyones else math.nan, everyones
 
 
 def _check_alike(comm: Communicator, config: DistributedTrainConfig) -> None:

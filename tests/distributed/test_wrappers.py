@@ -3,13 +3,27 @@
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import minigrad
-from minigrad.distributed import DDP, Fault, FaultInjecting, Recording, ReduceOp, SoloCommunicator, run
-from minigrad.distributed.comm.base import HostClock
+from minigrad.distributed import (
+    DDP,
+    BalanceConfig,
+    Balancer,
+    Fault,
+    FaultInjecting,
+    Recording,
+    ReduceOp,
+    Rounds,
+    SoloCommunicator,
+    run,
+    simulate,
+)
+from minigrad.distributed.balance.meter import Metered
+from minigrad.distributed.comm.base import HostClock, check_headers, note_event, waiting, weighted_all_reduce
 from minigrad.distributed.comm.wrappers import Call, Wrapper
 from minigrad.errors import (
     ArgumentError,
@@ -296,3 +310,57 @@ def test_wrong_arguments():
     for action in ("drop", "reorder", "nan"):
         with pytest.raises(ArgumentError, match="FaultInjecting: expected a call"):
             FaultInjecting(SoloCommunicator(), [Fault(action, rank=0)]).barrier()
+
+
+class Noting(Wrapper):
+    """A communicator with everything that one may have beside what each has."""
+
+    def __init__(self, comm):
+        super().__init__(comm)
+        self.asked = []
+
+    def event(self, kind, **fields):
+        self.asked.append((kind, fields))
+
+    def check_headers(self, layout=""):
+        self.asked.append("check_headers")
+
+    def waiting(self):
+        self.asked.append("waiting")
+        return nullcontext()
+
+    def weighted_all_reduce(self, array, weight=None, layout=""):
+        self.asked.append("weighted_all_reduce")
+        return super().weighted_all_reduce(array, weight, layout)
+
+
+@pytest.mark.parametrize(
+    "wrap", [Wrapper, Recording, lambda comm: FaultInjecting(comm, []), Metered, lambda comm: Metered(Recording(comm))]
+)
+def test_a_wrapper_passes_on_what_not_every_communicator_has(wrap):
+    inner = Noting(SoloCommunicator())
+    outer = wrap(inner)
+    note_event(outer, "mine", {"step": 1})
+    check_headers(outer)
+    with waiting(outer):
+        pass
+    weighted_all_reduce(outer, np.zeros(2, np.float16), np.ones(1)).wait()
+    assert inner.asked[0] == ("mine", {"step": 1}) and set(inner.asked[1:]) >= {"check_headers", "weighted_all_reduce"}
+    assert "waiting" in inner.asked or isinstance(outer, Metered)  # which times the wait itself
+    note_event(wrap(SoloCommunicator()), "mine", {})  # nobody takes notes
+
+
+@pytest.mark.parametrize("wrap", [Recording, lambda comm: FaultInjecting(Recording(comm), [])])
+def test_decisions_reach_the_trace_through_wrappers(wrap):
+    def body(comm):
+        balancer = Balancer(wrap(comm), BalanceConfig(calibration_steps=1, interval_steps=1))
+        rounds = Rounds(wrap(comm))
+        with balancer.step(8) as rows:
+            comm.clock.compute(rows.stop - rows.start)
+            balancer.comm.barrier()
+        with rounds.round() as mine:
+            comm.clock.compute(mine.stop - mine.start)
+            rounds.comm.barrier()
+
+    trace = simulate.run(body, simulate.Cluster.of_speeds([3, 1]))
+    assert [[told["kind"] for told in rank.decisions] for rank in trace.ranks] == [["balance", "cadence"]] * 2

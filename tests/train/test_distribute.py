@@ -500,9 +500,22 @@ def test_a_timeline_hears_of_every_step_and_decision():
 
     graph, _ = on_cluster(Cluster.of_speeds([2, 1], link=Link(0.5)), config=DdpConfig(timeline=Notes()))
     steps(graph, [make_batch(6)] * 10)
-    assert [kind for kind, _ in heard] == ["step"] * 10 + ["balance"]
-    assert heard[-1][1]["reason"] and heard[9][1]["sync_s"] == pytest.approx(1.0)
-    assert heard[9][1]["samples"] == graph.shard_sizes and heard[9][1]["step"] == 10
+    assert [kind for kind, _ in heard] == ["reduction", "step"] * 10 + ["balance"]
+    assert heard[-1][1]["reason"] and heard[19][1]["sync_s"] == pytest.approx(1.0)
+    assert heard[19][1]["samples"] == graph.shard_sizes and heard[19][1]["step"] == heard[18][1]["step"] == 10
+    travelled = []
+    group = graph.distributed.group
+    group.all_reduce = lambda arrays, *rest: travelled.append(arrays[0].nbytes) or type(group).all_reduce(
+        group, arrays, *rest
+    )
+    heard.clear()
+    graph.freeze("hidden")
+    graph.backward_batch(make_batch(6))
+    graph.distributed.all_reduce_gradients()
+    assert [kind for kind, _ in heard] == ["reduction"]
+    assert heard[0][1] == {"step": 11, "nbytes": sum(travelled)} and travelled
+    graph.step()
+    assert [kind for kind, _ in heard] == ["reduction", "step"]  # combined once
     heard.clear()
     graph, _ = on_cluster(Cluster.of_speeds([1]), config=DdpConfig(timeline=Notes(), calibration_steps=2))
     steps(graph, [make_batch(6)] * 3)

@@ -299,3 +299,14 @@ def test_wrong_arguments():
             DistributedTrainer(SingleDeviceTrainer(model, optim.SGD(model.parameters(), lr=0.1), loss_fn), comm)
 
     run(body, 2, timeout_s=10.0)
+
+
+def test_the_samples_of_the_last_batch_are_known_after_an_epoch():
+    def body(comm):
+        trainer = DistributedTrainer(single(), comm)
+        trainer.train_epoch([tensors(data(n, seed=n)) for n in ((4, 3, 2) if comm.rank else (5,))])
+        seen = [trainer.last_samples]
+        trainer.train_batch(None)
+        return [*seen, trainer.last_samples]
+
+    assert run(body, 2) == [[2.0, 0.0]] * 2

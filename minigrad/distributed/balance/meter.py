@@ -33,6 +33,11 @@ def listener(who: str, timeline: Timeline | None, comm: Communicator) -> Timelin
     if timeline is None:
         own: Any = comm
         return own if hasattr(comm, "event") else None
+    return check_timeline(who, timeline)
+
+
+def check_timeline(who: str, timeline: Timeline) -> Timeline:
+    """A timeline; ArgumentError where it has no event()."""
     if not callable(getattr(timeline, "event", None)):
         raise ArgumentError(f"{who}: expected a timeline with event(kind, **fields), got {timeline!r}")
     return timeline

@@ -310,6 +310,13 @@ def waiting(comm: Communicator) -> AbstractContextManager[None]:
     return timed
 
 
+def note_event(comm: Communicator, kind: str, fields: Mapping[str, Any]) -> None:
+    """Tell a communicator what happened, where it takes notes: that of a simulation does."""
+    take = getattr(comm, "event", None)
+    if take is not None:
+        take(kind, **fields)
+
+
 def check_headers(comm: Communicator, layout: str = "") -> None:
     """Compare what the ranks have called so far, where the communicator does not do so in each call.
 

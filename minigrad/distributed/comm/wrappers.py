@@ -19,6 +19,7 @@ from minigrad.distributed.comm.base import (
     check_communicator,
     check_headers,
     encode_object,
+    note_event,
     waiting,
     weighted_all_reduce,
 )
@@ -134,6 +135,10 @@ class Wrapper:
     def waiting(self) -> AbstractContextManager[None]:
         """Around a wait of the caller's stream; timed where the inner communicator times waits."""
         return waiting(self.inner)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Tell the inner communicator what happened, where it takes notes."""
+        note_event(self.inner, kind, fields)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""

@@ -45,6 +45,7 @@ class Ddp(DeprecatedSetup):
         models: The replicas.
         devices: Where each of them lives.
         plan: The bucket plan.
+        last_bytes: Of one replica's gradients that travelled in the last reduction.
 
     Example:
         >>> from minigrad import nn, randn
@@ -106,6 +107,7 @@ class Ddp(DeprecatedSetup):
         self._layouts = [Layout(list(model.named_parameters())) for model in self.models]
         for model in self.models:
             give_names(model.named_parameters())
+        self.last_bytes = 0
         self._set_plan()
 
     @property
@@ -201,9 +203,11 @@ class Ddp(DeprecatedSetup):
 
     def _add_up(self, used: set[int], weights: list[float]) -> None:
         """Replace the gradients of these parameters by their weighted sum, bucket by bucket."""
+        self.last_bytes = 0
         for bucket in self.plan.buckets:
             if used.isdisjoint(bucket.entries):
                 continue
+            self.last_bytes += bucket.nbytes
             for layout, device in zip(self._layouts, self.devices):
                 with device.current():
                     fill_missing(layout.params_of(bucket))
