@@ -28,8 +28,8 @@ _tick = itertools.count(1).__next__
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 is_grad_enabled = _recording.get
 
-# Shared by all tensors that view the same memory: the number of its last change; and, where `watch` asked for it,
-# weak references to what nodes saved of that memory.
+# Of one memory, shared by all tensors on it: the number of its last change, and of the last one that was recorded; and,
+# where `watch` asked for it, weak references to what nodes saved of that memory.
 Stamp = list[Any]
 
 
@@ -38,14 +38,18 @@ class Variable:
 
     grad_array is the gradient so far, None before the first contribution. grad_owned says that nobody else can see
     that array, so it may be added to in place. grad_view, on parameters with a flat layout, is where the gradient
-    has to live.
+    has to live. taken, on views alone, is the number of the last recorded change of the memory when it was viewed.
     """
 
-    __slots__ = ("data", "requires_grad", "node", "stamp", "grad_array", "grad_owned", "grad_view", "listeners")
+    __slots__ = (
+        *("data", "requires_grad", "node", "listeners", "stamp", "taken"),
+        *("grad_array", "grad_owned", "grad_view"),
+    )
     data: Array
     requires_grad: bool
     node: Node | None
     stamp: Stamp | None
+    taken: int
     grad_array: Array | None
     grad_owned: bool
     grad_view: Array | None
@@ -158,12 +162,15 @@ def record_node(
     edges: list[Edge] = []
     wanted = False
     for x in inputs:
+        stamp = x.stamp
+        if stamp is not None and stamp[1]:
+            check_taken(x)
         if x.requires_grad:
             wanted = True
             edges.append(x.node or x)
         else:
             edges.append(None)
-            if x.stamp is not None and len(x.stamp) > 1:
+            if stamp is not None and len(stamp) > 2:
                 saved = _watched(x, saved)
     if not wanted:
         return None
@@ -187,7 +194,7 @@ def next_number() -> int:
 def shared_stamp(x: Variable) -> Stamp:
     """The stamp of a tensor's memory, to be shared with a view of it or with the node that saved it."""
     if x.stamp is None:
-        x.stamp = [0]
+        x.stamp = [0, 0]
     return x.stamp
 
 
@@ -198,13 +205,13 @@ def mark_changed(x: Variable) -> None:
 
 def watch(x: Variable) -> None:
     """Let `savers` know from now on who saves x, or a view of it, where it needs no gradient."""
-    if len(shared_stamp(x)) == 1:
+    if len(shared_stamp(x)) == 2:
         shared_stamp(x).append([])
 
 
 def savers(x: Variable) -> list[Any]:
     """Weak references to what nodes have saved of the memory of x, which is watched: empty once they are all freed."""
-    found: list[Any] = shared_stamp(x)[1]
+    found: list[Any] = shared_stamp(x)[2]
     return found
 
 
@@ -221,7 +228,27 @@ def move_to(x: Variable, data: Array) -> None:
     """Let x live in other memory, which nobody else sees; who sees the old one keeps it, and its stamp."""
     x.data = data
     if x.stamp is not None:
-        x.stamp = [x.stamp[0], *([] for _ in x.stamp[1:])]
+        x.stamp = [*x.stamp[:2], *([] for _ in x.stamp[2:])]
+
+
+def mark_rerecorded(x: Variable) -> None:
+    """`mark_changed`, for a change that the tape holds as the new history of x: views taken before have the old one."""
+    stamp = shared_stamp(x)
+    stamp[0] = stamp[1] = _tick()
+
+
+def is_view(x: Variable) -> bool:
+    """Whether x was made by a view of another tensor, and has a history of its own."""
+    return hasattr(x, "taken")
+
+
+def check_taken(x: Variable) -> None:
+    """Refuse a view whose memory got another history since: a gradient through it would miss that."""
+    if is_view(x) and x.taken != shared_stamp(x)[1]:
+        raise AutogradError(
+            f"view: expected one of what its base is now, got one of shape {x.data.shape} taken before its base was "
+            "changed in place on the tape: take the view again"
+        )
 
 
 # ------------------------------------------------------------------------------------------------- accumulation

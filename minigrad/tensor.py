@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Node, lend, record_node, run_backward, shared_stamp
+from minigrad.autograd import Node, lend, mark_rerecorded, record_node, run_backward, shared_stamp
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
@@ -189,6 +189,8 @@ class Tensor(BoundMethods):
         self._check_like("grad", value)
         if self.node is not None:
             raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
+        if value.data is self.grad_array:
+            return  # changed in place, as by x.grad *= 2: all that is known of it holds
         self.requires_grad_()
         self.grad_array = None
         with self.device.current():
@@ -352,6 +354,7 @@ def record(
         out.stamp = None
     if view_of is not None:
         out.stamp = shared_stamp(view_of)
+        out.taken = out.stamp[1]
     if saves_output and node is not None:
         node.output_stamp = shared_stamp(out)
     return out
@@ -366,3 +369,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(field)
     elif isinstance(value, Mapping):
         yield from tensors_in(list(value.values()))
+
+
+def rerecord(x: Tensor, node: Node | None) -> None:
+    """Say that the data of x was changed in place by what the tape holds as this node; None where it ends there."""
+    if node is None:
+        stamp = x.stamp
+        _make_leaf(x)
+        x.stamp = stamp
+    else:
+        x.requires_grad, x.node = True, node
+    mark_rerecorded(x)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from minigrad.ops.activation import elu, gelu, leaky_relu, log_softmax, relu, silu, softmax, softplus
-from minigrad.ops.arithmetic import add, div, floor_divide, maximum, minimum, mul, neg, pow, remainder, sub
+from minigrad.ops.arithmetic import add, div, floor_divide, lerp, maximum, minimum, mul, neg, pow, remainder, sub
 from minigrad.ops.compare import (
     bitwise_and,
     bitwise_not,
@@ -61,6 +61,7 @@ from minigrad.ops.noise import dropout, dropout2d
 from minigrad.ops.normalize import batch_norm, group_norm, layer_norm
 from minigrad.ops.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from minigrad.ops.reduce import all, any, cumsum, logsumexp, mean, norm, prod, std, sum, var
+from minigrad.ops.scatter import index_add, scatter
 from minigrad.ops.shape import (
     broadcast_to,
     expand,
@@ -132,6 +133,7 @@ __all__ = [
     "group_norm",
     "gt",
     "huber_loss",
+    "index_add",
     "index_select",
     "isfinite",
     "isinf",
@@ -140,6 +142,7 @@ __all__ = [
     "layer_norm",
     "le",
     "leaky_relu",
+    "lerp",
     "linear",
     "log",
     "log1p",
@@ -179,6 +182,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "scatter",
     "sigmoid",
     "sign",
     "silu",

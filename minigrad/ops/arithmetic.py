@@ -1,4 +1,4 @@
-"""Addition to power: the arithmetic operators, with broadcasting."""
+"""Addition to power, maximum, minimum and lerp, with broadcasting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minigrad.autograd import Edge, Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, ShapeError
-from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, promote_to_float, unbroadcast
+from minigrad.ops.operands import TensorLike, as_tensor, check_float, masked, operands, promote_to_float, unbroadcast
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -225,6 +225,44 @@ def _split_gradient(node: Node, grad: Array, x_wins: Array, y_wins: Array) -> No
         accumulate(dx, unbroadcast(masked(share, ~y_wins), x.data.shape))
     if dy is not None:
         accumulate(dy, unbroadcast(masked(share, ~x_wins), y.data.shape))
+
+
+def lerp(x: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
+    """x + weight·(end - x), exactly x at 0 and exactly end at 1, broadcasting.
+
+    dx = g·(1 - weight), dend = g·weight, dweight = g·(end - x).
+
+    Args:
+        weight: A number or a tensor; it may lie outside [0, 1].
+
+    Raises:
+        DtypeError: integer tensors, or two different float dtypes.
+        ShapeError: the shapes do not broadcast.
+    """
+    x, end = operands("lerp", x, end)
+    check_float("lerp", x)
+    x, weight = operands("lerp", x, weight)
+    a, b, w = x.data, end.data, weight.data
+    xp = array_module(a)
+    try:
+        step = b - a
+        data = xp.where(abs(w) < 0.5, a + w * step, b - step * (1 - w))
+    except ValueError as error:
+        raise broadcast_error("lerp", x, end, weight) from error
+    keeps = weight.requires_grad
+    saved = (x if keeps else None, end if keeps else None, weight, a.shape, b.shape)
+    return record(data, _lerp_backward, (x, end, weight), saved)
+
+
+def _lerp_backward(node: Node, grad: Array) -> None:
+    x, end, weight, x_shape, end_shape = node.saved
+    dx, dend, dweight = node.inputs
+    if dx is not None:
+        accumulate(dx, unbroadcast(grad * (1 - weight.data), x_shape))
+    if dend is not None:
+        accumulate(dend, unbroadcast(grad * weight.data, end_shape))
+    if dweight is not None:
+        accumulate(dweight, unbroadcast(grad * (end.data - x.data), weight.data.shape))
 
 
 def _reflected(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:

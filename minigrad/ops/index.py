@@ -123,15 +123,15 @@ def _pick_backward(node: Node, grad: Array) -> None:
     shape, parts = node.saved[:2]
     edge = node.inputs[0]
     if len(parts) == 1:
-        scatter_rows(edge, shape, 0, parts[0], grad)
+        add_rows(edge, shape, 0, parts[0], grad)
     else:
-        scatter(edge, shape, parts, grad)
+        add_at(edge, shape, parts, grad)
 
 
 # ------------------------------------------------------------------------------------------- adding at an index
 
 
-def scatter(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Array) -> None:
+def add_at(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Array) -> None:
     """Add a gradient at an index that may name an element more than once; half floats are summed in float32."""
     if edge is None:
         return
@@ -144,15 +144,15 @@ def scatter(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Ar
         xp.add.at(own_gradient(edge, shape, grad), index, grad)
 
 
-def scatter_rows(edge: Edge, shape: tuple[int, ...], dim: int, index: Array, grad: Array) -> None:
-    """`scatter` for one integer array that picked along one axis: grad has index's axes in the place of that axis.
+def add_rows(edge: Edge, shape: tuple[int, ...], dim: int, index: Array, grad: Array) -> None:
+    """`add_at` for one integer array that picked along one axis: grad has index's axes in the place of that axis.
 
     On NumPy equal rows are sorted together and summed, in a half to a sixth of the time of add.at.
     """
     if edge is None:
         return
     if array_module(grad) is not np or grad.dtype.itemsize == 2 or grad.size <= index.size:
-        scatter(edge, shape, (slice(None),) * dim + (index,), grad)
+        add_at(edge, shape, (slice(None),) * dim + (index,), grad)
         return
     axes = tuple(range(index.ndim))
     rows = np.moveaxis(grad, [dim + axis for axis in axes], axes).reshape(index.size, -1)
@@ -195,10 +195,19 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     x = as_tensor("gather", x)
     index = check_index("gather", index, x)
     dim = normalize_axis("gather", dim, x.ndim)
+    check_fits("gather", x, dim, index)
+    return _pick_along("gather", x, dim, index, index.data.shape)
+
+
+def check_fits(who: str, x: Tensor, dim: int, index: Tensor) -> None:
+    """Refuse an index of another number of axes, or longer than x along another axis than dim.
+
+    Raises:
+        ShapeError: it is.
+    """
     shape, wanted = x.data.shape, index.data.shape
     if len(shape) != len(wanted) or any(n < m for i, (n, m) in enumerate(zip(shape, wanted)) if i != dim):
-        raise ShapeError(f"gather: expected an index that fits into {shape} but for axis {dim}, got {wanted}")
-    return _pick_along("gather", x, dim, index, wanted)
+        raise ShapeError(f"{who}: expected an index that fits into {shape} but for axis {dim}, got {wanted}")
 
 
 def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
@@ -223,23 +232,33 @@ def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
 
 def _pick_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """x at index along dim, and at 0, 1, ... of these lengths along the other axes."""
+    parts = places_along(who, x, dim, index, lengths)
+    try:
+        data = x.data[parts]
+    except IndexError as error:
+        shapes = f"x {x.shape} and index {index.shape}"
+        raise ShapeError(f"{who}: expected shapes that broadcast but for axis {dim}, got {shapes}") from error
+    return record(data, _pick_along_backward, (x, index), (x.data.shape, parts, index))
+
+
+def places_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...]) -> tuple[Array, ...]:
+    """The index of x that is `index` along dim, and counts to these lengths along the other axes.
+
+    Raises:
+        IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
+    """
     check_range(who, "indexes", index.data, 0, x.data.shape[dim] if x.ndim else 1)
     xp = array_module(x.data)
     parts: list[Array] = []
     for axis, length in enumerate(lengths):
         steps = tuple(-1 if i == axis else 1 for i in range(len(lengths)))
         parts.append(index.data if axis == dim else xp.arange(length).reshape(steps))
-    try:
-        data = x.data[tuple(parts)]
-    except IndexError as error:
-        shapes = f"x {x.shape} and index {index.shape}"
-        raise ShapeError(f"{who}: expected shapes that broadcast but for axis {dim}, got {shapes}") from error
-    return record(data, _pick_along_backward, (x, index), (x.data.shape, tuple(parts), index))
+    return tuple(parts)
 
 
 def _pick_along_backward(node: Node, grad: Array) -> None:
     shape, parts, _ = node.saved
-    scatter(node.inputs[0], shape, parts, grad)
+    add_at(node.inputs[0], shape, parts, grad)
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -264,7 +283,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def _index_select_backward(node: Node, grad: Array) -> None:
     shape, dim, picked, _ = node.saved
-    scatter_rows(node.inputs[0], shape, dim, picked, grad)
+    add_rows(node.inputs[0], shape, dim, picked, grad)
 
 
 def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> Tensor:
@@ -296,7 +315,7 @@ def _embedding_backward(node: Node, grad: Array) -> None:
     index, shape, padding_idx = node.saved
     if padding_idx is not None:
         grad = masked(grad, (index.data != padding_idx % shape[0])[..., None])
-    scatter_rows(node.inputs[0], shape, 0, index.data, grad)
+    add_rows(node.inputs[0], shape, 0, index.data, grad)
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:

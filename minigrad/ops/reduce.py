@@ -151,7 +151,8 @@ def std(
     x, axes, freedom = _var_arguments("std", x, dim, unbiased, keepdim, correction)
     mean, variance = _moments(x, axes, freedom)
     deviation = array_module(variance).sqrt(variance)
-    return record(_reduced(deviation, x, axes, keepdim), _std_backward, (x,), (x, mean, freedom, deviation))
+    saved = (x, mean, freedom, deviation)
+    return record(_reduced(deviation, x, axes, keepdim), _std_backward, (x,), saved, saves_output=True)
 
 
 def _std_backward(node: Node, grad: Array) -> None:
@@ -224,7 +225,7 @@ def norm(x: TensorLike, p: float | str = "fro", dim: Dim = None, keepdim: bool =
         return amax(abs(x), dim, keepdim) if power > 0 else amin(abs(x), dim, keepdim)
     axes = reduced_axes("norm", dim, x.data.ndim, keepdim)
     size = _finite_norm(widened(x.data), power, axes)
-    return record(_reduced(size, x, axes, keepdim), _norm_backward, (x,), (x, size, power))
+    return record(_reduced(size, x, axes, keepdim), _norm_backward, (x,), (x, size, power), saves_output=True)
 
 
 def _finite_norm(x: Array, power: float, axes: tuple[int, ...]) -> Array:
@@ -270,7 +271,7 @@ def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
         data = largest + xp.log(total + (total == 0))
     else:
         data = xp.full(kept, -math.inf, wide.dtype)
-    return record(_reduced(data, x, axes, keepdim), _logsumexp_backward, (x,), (x, data))
+    return record(_reduced(data, x, axes, keepdim), _logsumexp_backward, (x,), (x, data), saves_output=True)
 
 
 def _logsumexp_backward(node: Node, grad: Array) -> None:

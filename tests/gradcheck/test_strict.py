@@ -19,6 +19,7 @@ WAITS: dict[str, str] = {
     "getitem-mask_rows": "as many rows as the mask holds",
     "getitem-mask_columns": "as many columns as the mask holds",
     "getitem-mask_empty": "as many rows as the mask holds",
+    "setitem-mask": "as many values as the mask holds",
     "one_hot-guess": "as many classes as the greatest label says",
 }
 
