@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from minigrad.data.plan import WORD
 from minigrad.data.prefetch import ahead, in_own_context
 from minigrad.data.sampler import (
     BatchSampler,
+    EpochSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -53,7 +55,8 @@ class DataLoader:
         seed: Of the shuffle, in [0, 2**64); by default drawn from the context's noise stream (see `manual_seed`).
 
     Raises:
-        ArgumentError: an argument out of its range, or two that exclude each other.
+        ArgumentError: an argument out of its range, two that exclude each other, or drop_last where no rank has as
+            many samples as a batch.
         DeviceError: the device is unknown.
 
     Example:
@@ -84,6 +87,7 @@ class DataLoader:
             as_integer("DataLoader", "batch_size", batch_size, 1)
             order = RandomSampler(dataset, seed=seed) if shuffle else SequentialSampler(dataset)
             batch_sampler = BatchSampler(order if sampler is None else sampler, batch_size, drop_last)
+        _check_some_batch(dataset, batch_sampler)
         self.batch_sampler = batch_sampler
         self.collate_fn = collate_fn
         self._read_batch = batch_reader(dataset) if collate_fn is None else None
@@ -211,6 +215,23 @@ def _check_kinds(dataset: Any, batch_sampler: Any, collate_fn: Any) -> None:
         raise ArgumentError(f"DataLoader: expected a batch_sampler to iterate over, got {batch_sampler!r}")
     if collate_fn is not None and not callable(collate_fn):
         raise ArgumentError(f"DataLoader: expected collate_fn as a function, got {collate_fn!r}")
+
+
+def _check_some_batch(dataset: Any, batch_sampler: Any) -> None:
+    """Refuse to drop all there is, on every rank. A rank alone may have no batch, a dataset no sample."""
+    if not getattr(batch_sampler, "drop_last", False) or not isinstance(batch_sampler, BatchSampler):
+        return
+    sampler, size = batch_sampler.sampler, batch_sampler.batch_size
+    most = sampler.longest if isinstance(sampler, EpochSampler) else max(len(dataset), _length(sampler))
+    if 0 < most < size:
+        raise ArgumentError(
+            f"DataLoader: expected at least one batch in an epoch, got none: drop_last=True leaves out all of {most} "
+            f"sample(s), for a batch has {size}: make batches smaller, or keep the last one"
+        )
+
+
+def _length(sampler: Any) -> int:
+    return len(sampler) if hasattr(sampler, "__len__") else sys.maxsize
 
 
 def _check_exclusive(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_integer, is_number
+from minigrad.arguments import as_integer, is_integer, is_number
 from minigrad.errors import ArgumentError
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -76,6 +76,13 @@ def shard(length: int, rank: int, world_size: int, mode: str = "pad", shares: Sh
     each = -(-length // world_size) if mode == "pad" else length // world_size
     places = np.arange(rank, each * world_size, world_size)
     return places % length if mode == "pad" and length else places
+
+
+def longest_shard(length: int, world_size: int, mode: str, shares: Shares | None) -> int:
+    """How many places the rank with the most of them takes; see `shard`."""
+    if shares is not None:
+        return max(largest_remainder(length, shares))
+    return length // world_size if mode == "drop" else -(-length // world_size)
 
 
 def check_sharding(who: str, rank: int, world_size: int, mode: str, shares: Shares | None) -> None:
@@ -142,7 +149,7 @@ def largest_remainder(total: int, shares: Shares) -> list[int]:
 
 def whole_weights(values: Sequence[float | Fraction]) -> list[int]:
     """Integers in exactly the proportions of finite values: those times their common denominator."""
-    ratios = [value.as_integer_ratio() for value in values]
+    ratios = [(int(value) if is_integer(value) else value).as_integer_ratio() for value in values]
     common = math.lcm(*(denominator for _, denominator in ratios))
     return [numerator * (common // denominator) for numerator, denominator in ratios]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.random import get_rng_state, noise_generator
-from minigrad.data.plan import WORD, Indices, Shares, check_sharding, permutation, shard
+from minigrad.data.plan import WORD, Indices, Shares, check_sharding, longest_shard, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
 
 
@@ -53,6 +53,11 @@ class EpochSampler:
     def settings(self) -> dict[str, Any]:
         """What the order depends on beside the epoch, as plain data."""
         return {"length": self.length}
+
+    @property
+    def longest(self) -> int:
+        """The samples of an epoch, on the rank that has the most of them."""
+        return self.length
 
     def next_order(self) -> Indices:
         """What an iteration gives, as one array; like an iteration it goes on to the next epoch."""
@@ -194,6 +199,11 @@ class DistributedSampler(EpochSampler):
         """All arguments but the rank, so that the state of one rank serves all."""
         names = ("world_size", "shuffle", "mode", "shares", "seed")
         return {**super().settings(), **{name: getattr(self, name) for name in names}}
+
+    @property
+    def longest(self) -> int:
+        """The longest part of any rank."""
+        return longest_shard(self.length, self.world_size, self.mode, self.shares)
 
     def __len__(self) -> int:
         return len(self._places)

@@ -88,15 +88,25 @@ class Buffer(_Owned):
         return copy
 
 
+def at_least_one(who: str, params: Iterable[Any]) -> list[Any]:
+    """What is to be worked on as a list; ArgumentError where there is nothing, as after an iterator's end."""
+    found = list(params)
+    if not found:
+        raise ArgumentError(
+            f"{who}: expected at least one parameter, got none: an iterator such as model.parameters() gives them once"
+        )
+    return found
+
+
 def distinct_parameters(who: str, params: Iterable[Parameter]) -> list[Parameter]:
     """Each parameter once, in the order of its first place.
 
     Raises:
-        ArgumentError: params is no iterable. DtypeError: something in it is no Parameter.
+        ArgumentError: params is no iterable, or has none. DtypeError: something in it is no Parameter.
     """
     if isinstance(params, Tensor) or not isinstance(params, Iterable):
         raise ArgumentError(f"{who}: expected an iterable of parameters, got {type(params).__name__}")
-    distinct = list({id(param): param for param in params}.values())
+    distinct = list({id(param): param for param in at_least_one(who, params)}.values())
     for param in distinct:
         if not isinstance(param, Parameter):
             raise DtypeError(f"{who}: expected parameters, got {type(param).__name__}")

@@ -17,7 +17,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, NonFiniteError
 from minigrad.nn.flat import FlatBuffer
-from minigrad.nn.parameter import Parameter
+from minigrad.nn.parameter import Parameter, at_least_one
 from minigrad.optim.given import check_finished
 from minigrad.tensor import Tensor
 
@@ -33,7 +33,7 @@ def clip_grad_norm_(
     Gradients narrower than float32 are summed in float32. Nothing waits for a GPU, unless error_if_nonfinite.
 
     Args:
-        parameters: One tensor or several; those without gradient are left out, repeated ones count once.
+        parameters: One tensor or several, at least one; those without gradient are left out, repeated ones count once.
         max_norm: >= 0; inf only measures.
         norm_type: p of the norm, > 0; inf for the largest absolute value.
         error_if_nonfinite: Raise where the norm is NaN or infinite, instead of scaling by it.
@@ -42,7 +42,7 @@ def clip_grad_norm_(
         The norm before clipping, a tensor of no axes; 0 where there is no gradient.
 
     Raises:
-        ArgumentError: max_norm or norm_type out of range.
+        ArgumentError: max_norm or norm_type out of range, or no parameters.
         DtypeError: something that is no tensor.
         AutogradError: gradients that are not combined yet over the replicas of a graph.
         NonFiniteError: error_if_nonfinite, and it is; the gradients are as they were.
@@ -104,11 +104,11 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """Clip every element of every gradient to [-clip_value, clip_value].
 
     Args:
-        parameters: One tensor or several; those without gradient are left out.
+        parameters: One tensor or several, at least one; those without gradient are left out.
         clip_value: >= 0.
 
     Raises:
-        ArgumentError: clip_value out of range.
+        ArgumentError: clip_value out of range, or no parameters.
         DtypeError: something that is no tensor.
         AutogradError: see `clip_grad_norm_`.
     """
@@ -125,7 +125,7 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Ar
         raise DtypeError(f"{who}: expected tensors, got {type(given).__name__}")
     found: list[Array] = []
     flat: dict[int, tuple[FlatBuffer, list[Parameter]]] = {}
-    for param in {id(param): param for param in given}.values():
+    for param in {id(param): param for param in at_least_one(who, given)}.values():
         if not isinstance(param, Tensor) or not is_float(param.dtype):
             got = f"one of {param.dtype.name}" if isinstance(param, Tensor) else type(param).__name__
             raise DtypeError(f"{who}: expected float tensors, got {got}")

@@ -22,7 +22,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.flat import FlatBuffer, flatten
-from minigrad.nn.parameter import Parameter
+from minigrad.nn.parameter import Parameter, at_least_one
 from minigrad.optim.attempts import Attempts, Controls
 from minigrad.optim.given import check_finished
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
@@ -252,8 +252,6 @@ class Optimizer:
         if unknown:
             raise ArgumentError(f"{self.name}: expected options {', '.join(self.defaults)}, got {', '.join(unknown)}")
         params = _as_list(self.name, group["params"])
-        if not params:
-            raise ArgumentError(f"{self.name}: expected at least one parameter, got none")
         for param in params:
             _check_parameter(self.name, param)
             if id(param) in seen:
@@ -341,8 +339,6 @@ def descent_gradient(param: Array, grad: Array, weight_decay: float, maximize: b
 def _as_groups(who: str, params: Any) -> list[dict[str, Any]]:
     """The groups that a constructor was given; parameters alone are one group."""
     given = _as_list(who, params)
-    if not given:
-        raise ArgumentError(f"{who}: expected at least one parameter, got none")
     return given if isinstance(given[0], dict) else [{"params": given}]
 
 
@@ -350,7 +346,7 @@ def _as_list(who: str, params: Any) -> list[Any]:
     if isinstance(params, (Tensor, dict, set, frozenset, str)) or not isinstance(params, Iterable):
         hint = ": a set has no order" if isinstance(params, (set, frozenset)) else ": put it into a list"
         raise ArgumentError(f"{who}: expected an iterable of Parameters or groups, got {type(params).__name__}{hint}")
-    return list(params)
+    return at_least_one(who, params)
 
 
 def _check_parameter(who: str, param: Any) -> None:

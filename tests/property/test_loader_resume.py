@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minigrad.backend.random import manual_seed, noise_generator
@@ -54,6 +54,7 @@ def as_lists(batches):
     seed=st.integers(0, 2**64 - 1),
 )
 def test_resumed_anywhere(kind, order, length, batch_size, drop_last, prefetches, epoch, stop, seed):
+    assume(not drop_last or length == 0 or batch_size <= (length if order != "ranks" else -(-length // 3)))
     first, second = (
         make_loader(kind, length, order, batch_size, drop_last, prefetch, seed_used)
         for prefetch, seed_used in zip(prefetches, (seed, seed ^ 1))

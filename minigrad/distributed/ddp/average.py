@@ -30,7 +30,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
             and needs no gradients. Where all have n = 0, gradients stay as they are.
 
     Raises:
-        ArgumentError: n is no such number, params no iterable, comm no communicator. DtypeError: params holds
+        ArgumentError: n is no such number, params no iterable or empty, comm no communicator. DtypeError: params holds
             something else.
         UnreducedGradientError: a rank with n > 0 has no gradient where another has one; on all ranks.
         CollectiveMismatchError: the ranks' parameters differ in number or size.

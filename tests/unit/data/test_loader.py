@@ -70,6 +70,40 @@ def test_the_last_batch_can_be_dropped():
     assert values(loader) == [[0, 1], [2, 3]] and len(loader) == 2
 
 
+def never_a_batch(kind):
+    def part(rank, **options):
+        return DistributedSampler(20, rank=rank, world_size=2, mode="exact", **options)
+
+    return {
+        "plain": lambda: DataLoader(Numbers(10), 32, drop_last=True),
+        "shuffled arrays": lambda: DataLoader(ArrayDataset(np.arange(10)), 32, shuffle=True, drop_last=True),
+        "batch sampler": lambda: DataLoader(Numbers(10), batch_sampler=BatchSampler(range(10), 32, drop_last=True)),
+        "subset": lambda: DataLoader(Subset(Numbers(90), range(10)), 32, drop_last=True),
+        "a rank's tenth of 20": lambda: DataLoader(Numbers(20), 32, sampler=part(0), drop_last=True),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["plain", "shuffled arrays", "batch sampler", "subset", "a rank's tenth of 20"])
+def test_a_loader_that_can_never_give_a_batch_is_refused(kind):
+    with pytest.raises(ArgumentError, match=r"drop_last=True leaves out all of 10 sample\(s\), for a batch has 32"):
+        never_a_batch(kind)()
+
+
+def test_a_rank_alone_may_be_without_batches():
+    def of_rank(rank):
+        sampler = DistributedSampler(20, rank=rank, world_size=2, mode="exact", shares=[0.1, 0.9])
+        return DataLoader(Numbers(20), 10, sampler=sampler, drop_last=True)
+
+    assert [len(of_rank(rank)) for rank in range(2)] == [0, 1]
+    assert len(DataLoader(Numbers(20), 10, sampler=[1, 2], drop_last=True)) == 0  # nobody knows of whom this is a part
+    over = DataLoader(Numbers(4), 2, drop_last=True)
+    batches = iter(over)
+    next(batches), next(batches)
+    rest = DataLoader(Numbers(4), 2, drop_last=True)
+    rest.load_state_dict(over.state_dict())
+    assert values(rest) == []
+
+
 @pytest.mark.parametrize("prefetch", PREFETCHES)
 def test_an_empty_dataset_has_no_batches(prefetch):
     assert values(DataLoader(Numbers(0), 2, prefetch=prefetch)) == []

@@ -5,16 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from minigrad import Tensor
+from minigrad import Tensor, distributed, optim
 from minigrad.backend.device import Device, to_device
 from minigrad.backend.dtypes import as_dtype
 from minigrad.errors import ArgumentError, DtypeError, NonFiniteError
 from minigrad.nn import Parameter
 from minigrad.nn.flat import flatten
 from minigrad.optim import clip_grad_norm_, clip_grad_value_
+from minigrad.optim.clip import clip_replicas_grad_norm_
 from minigrad.testing import assert_close
 from tests.strict_cupy import no_sync
 from tests.unit.optim.models import draw_gradients, draw_parameters, same, values
+
+RNG = np.random.default_rng(0)
 
 
 def gradients(params):
@@ -84,7 +87,25 @@ def test_plain_leaves_are_clipped(rng):
 
 def test_without_gradients_the_norm_is_0(rng):
     assert clip_grad_norm_(draw_parameters(rng), 1.0).item() == 0.0
-    assert clip_grad_norm_([], 1.0).shape == ()
+
+
+NOTHING_TO_DO = {
+    "clip_grad_norm_": lambda params: clip_grad_norm_(params, 1.0),
+    "clip_grad_value_": lambda params: clip_grad_value_(params, 1.0),
+    "clip_replicas_grad_norm_": lambda params: clip_replicas_grad_norm_([draw_parameters(RNG), params], 1.0),
+    "average_gradients": lambda params: distributed.average_gradients(params, distributed.SoloCommunicator(), 1),
+    "SGD": lambda params: optim.SGD(params, lr=0.1),
+    "AdamW": lambda params: optim.AdamW([{"params": params}]),
+}
+
+
+@pytest.mark.parametrize("who, call", NOTHING_TO_DO.items(), ids=NOTHING_TO_DO)
+def test_an_iterator_that_is_used_up_is_no_parameters(who, call):
+    params = iter(draw_parameters(RNG))
+    assert list(params)
+    for nothing in (params, []):
+        with pytest.raises(ArgumentError, match=f"^{who}: expected at least one parameter, got none: an iterator"):
+            call(nothing)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
