@@ -84,7 +84,8 @@ class TorchReplica:
             raise NotImplementedError("DistributedDataParallel does not weigh ranks")
         with nullcontext() if sync else self._ddp.no_sync():
             outputs = self._ddp({name: torch.tensor(array) for name, array in batch.items()})
-            (scale * outputs.mean()).backward()
+            if outputs.requires_grad:  # a loss that reaches no parameter has no backward
+                (scale * outputs.mean()).backward()
 
     def gradients(self) -> dict[str, Array | None]:
         """See `Replica`."""

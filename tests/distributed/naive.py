@@ -13,7 +13,7 @@ from minigrad.errors import DistributedError, UnreducedGradientError
 from minigrad.testing.conformance import Processes
 
 TIMEOUT_S = 5.0
-COUNT = itertools.count()  # stands for the order in which ranks happen to come
+COUNT = itertools.count()  # of replicas; by run, it stands for the order in which ranks happen to come
 RELEASED = threading.Event()  # ends the ranks that wait for ever, once the test is over
 
 
@@ -32,6 +32,7 @@ class NaiveReplica:
         self._local = {}  # gradients since the last synchronisation
         self._combined, self._last, self._sent = {}, {}, {}
         self._failed = False
+        self._chance = next(COUNT) // comm.world_size if "order_by_chance" in faults else 0
         self._samples, self._active = 0.0, True
         self._others = np.ones(comm.world_size)  # which ranks have data
         self._compare()
@@ -154,7 +155,7 @@ class NaiveReplica:
         rows = list(everybody.reshape(self.comm.world_size, -1))
         turn = self.comm.rank if "order_by_rank" in self.faults else 0
         turn += (self.setup.bucket_bytes or 0) // 48 if "order_by_cap" in self.faults else 0
-        turn += next(COUNT) if "order_by_chance" in self.faults else 0
+        turn += self._chance
         rows = rows[turn % len(rows) :] + rows[: turn % len(rows)]
         wide = array.dtype if "running_sum" in self.faults else np.result_type(array.dtype, np.float32)
         total = rows[0].astype(wide)

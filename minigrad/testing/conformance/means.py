@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from minigrad.testing.conformance.expect import (
     scalars,
     values,
 )
-from minigrad.testing.conformance.outcome import NotOfferedError
+from minigrad.testing.conformance.outcome import NotOfferedError, fail
 
 ONE = Setup(scalars(w=1.0))
 
@@ -118,11 +119,18 @@ def check_accumulation_of_unequal_batches(adapter: Adapter) -> None:
 
     Rank 0 has 3 + 1 samples of gradient 1, rank 1 has 1 + 3 of gradient 7, as many: 4; by the last ones alone 5.5.
     """
-    passes = [
-        [Backward(batch(w=[1, 1, 1]), scale=0.5, sync=False), Backward(batch(w=[1]), scale=0.5)],
-        [Backward(batch(w=[7]), scale=0.5, sync=False), Backward(batch(w=[7, 7, 7]), scale=0.5)],
-    ]
-    expect_on_all(combined(adapter, ONE, passes), w=4.0)
+
+    def passes(counts: Sequence[Sequence[int]]) -> list[list[Backward]]:
+        return [
+            [Backward(batch(w=[gradient] * n), scale=0.5, sync=last) for n, last in zip(counts[rank], (False, True))]
+            for rank, gradient in enumerate((1, 7))
+        ]
+
+    try:
+        expect_on_all(combined(adapter, ONE, passes([(1, 1), (1, 1)])), w=4.0)
+    except AssertionError as error:
+        fail("not judged", f"with equal batches, see accumulation: {error}")
+    expect_on_all(combined(adapter, ONE, passes([(3, 1), (1, 3)])), w=4.0)
 
 
 def check_backwards_add_up(adapter: Adapter) -> None:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 from unittest import SkipTest
@@ -52,6 +52,7 @@ class Outcome:
         value: What body returned.
         error, message, frame: Type, words (with the notes) and innermost frame of what was raised; or why it died.
         steps: What body yielded before. What is yielded first comes from the steps without the fault, the control.
+        rank: Whose it is.
     """
 
     kind: Kind
@@ -59,14 +60,17 @@ class Outcome:
     error: str = ""
     message: str = ""
     frame: str = ""
-    steps: tuple[Any, ...] = field(default=())
+    steps: tuple[Any, ...] = ()
+    rank: int = 0
 
     def __str__(self) -> str:
         if self.kind == "value":
-            return f"value {self.value}"
-        if self.kind == "raised":
-            return f"raised {self.error}: {self.message} ({self.frame})"
-        return f"{self.kind}: {self.message}" if self.message else self.kind
+            what = f" {self.value}"
+        elif self.kind == "raised":
+            what = f" {self.error}: {self.message} ({self.frame})"
+        else:
+            what = f": {self.message}" if self.message else ""
+        return f"rank {self.rank}: {self.kind}{what}"
 
 
 def outcomes(adapter: Adapter, body: Callable[..., Any], world_size: int, *args: Any) -> list[Outcome]:
@@ -81,16 +85,16 @@ def outcomes(adapter: Adapter, body: Callable[..., Any], world_size: int, *args:
     with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
         said = _Said(lambda: adapter.run(recorded, world_size, folder, body, adapter, *args))
         said.wait(float(getattr(adapter, "timeout_s", TIMEOUT_S)))
-        found = [_outcome(Path(folder), rank, said) for rank in range(world_size)]
-    for rank, one in enumerate(found):
+        found = [_outcome(rank, _read(Path(folder) / str(rank)), said) for rank in range(world_size)]
+    for one in found:
         if one.error == "NotImplementedError":
-            raise NotOfferedError(f"rank {rank}: {one}")
+            raise NotOfferedError(str(one))
     return found
 
 
 def told(found: Sequence[Outcome]) -> str:
     """What became of each rank, in one line."""
-    return "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(found))
+    return "; ".join(map(str, found))
 
 
 def fail(verdict: str, message: str) -> NoReturn:
@@ -168,21 +172,21 @@ class _Said:
         return self._thread.is_alive()
 
 
-def _outcome(folder: Path, rank: int, said: _Said) -> Outcome:
+def _outcome(rank: int, written: list[Any], said: _Said) -> Outcome:
     """What a rank wrote down, else what the runner says of it, else what follows from how the run ended."""
-    written = _read(folder / str(rank))
     steps = tuple(one[0] for one in written if isinstance(one, tuple))
+    answers = said.returned if isinstance(said.returned, list) else []
     if written and isinstance(written[-1], Outcome):
         end = written[-1]
-        return Outcome(end.kind, end.value, end.error, end.message, end.frame, steps)
-    if isinstance(said.returned, list) and rank < len(said.returned) and isinstance(said.returned[rank], Outcome):
-        end = said.returned[rank]
-        return Outcome(end.kind, message=end.message, steps=steps)
-    if said.running or isinstance(said.error, TimeoutError) or (written and _lives(written[0])):
-        return Outcome("out of time", steps=steps)
-    if said.error is not None and not written:
-        return raised(said.error)
-    return Outcome("died", message=f"the runner: {said.error!r}" if said.error else "", steps=steps)
+    elif rank < len(answers) and isinstance(answers[rank], Outcome):
+        end = answers[rank]
+    elif said.running or isinstance(said.error, TimeoutError) or (written and _lives(written[0])):
+        end = Outcome("out of time")
+    elif said.error is not None and not written:
+        end = raised(said.error)
+    else:
+        end = Outcome("died", message=f"the runner: {said.error!r}" if said.error else "")
+    return replace(end, rank=rank, steps=steps)
 
 
 def _lives(process: int) -> bool:
