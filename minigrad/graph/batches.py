@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from minigrad.backend.device import Device
+from minigrad.backend.dtypes import Array
 from minigrad.data.collate import map_tensors
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.ops.join import cat, narrow
@@ -36,27 +41,37 @@ def scatter(inputs: Sequence[Any], sizes: Sequence[int], devices: Sequence[Devic
         inputs: Whose tensors have sum(sizes) rows.
         sizes: Rows of each replica; 0 leaves it out, but the first where all are 0.
     """
-    total, start, parts = sum(sizes), 0, []
-    for rank, (size, device) in enumerate(zip(sizes, devices)):
-        here = slice(start, start + size)
-        parts.append([map_tensors(lambda x: _rows(x, here, total, device), x) for x in inputs] if size else [])
-        start += size
+    total, parts = sum(sizes), []
+    for rank, device in enumerate(devices):
+        take = partial(_rows, sizes=tuple(sizes), rank=rank, device=device)
+        parts.append([map_tensors(take, x) for x in inputs] if sizes[rank] else [])
     if not total:
         parts[0] = [map_tensors(lambda x: x.to(devices[0]), x) for x in inputs]
     return parts
 
 
-def _rows(x: Tensor, rows: slice, total: int, device: Device) -> Tensor:
-    size = rows.stop - rows.start
-    return (x if size == total else narrow(x, 0, rows.start, size)).to(device)
+def _rows(x: Tensor, sizes: tuple[int, ...], rank: int, device: Device) -> Tensor:
+    if isinstance(x, ShardedTensor) and x.is_apart and x.sizes == sizes:
+        return x.shards[rank].to(device)
+    size = sizes[rank]
+    return (x if size == sum(sizes) else narrow(x, 0, sum(sizes[:rank]), size)).to(device)
 
 
-def gather(who: str, parts: Sequence[Any], sizes: Sequence[int], device: Device) -> Any:
+Join = Callable[[Sequence[Tensor], Device], Tensor]
+
+
+def _join(parts: Sequence[Tensor], device: Device) -> Tensor:
+    there = [part.to(device) for part in parts]
+    return there[0] if len(there) == 1 else cat(there, 0)
+
+
+def gather(who: str, parts: Sequence[Any], sizes: Sequence[int], device: Device, join: Join = _join) -> Any:
     """What replicas returned as one value on one device, row after row: tensors, or tuples, lists and mappings of them.
 
     Args:
         parts: Of the replicas that had samples.
         sizes: The rows of each of them.
+        join: Makes one tensor of one a replica.
 
     Raises:
         ShapeError: a tensor that does not have a row for each sample, so nobody can say what all of them make.
@@ -71,14 +86,13 @@ def gather(who: str, parts: Sequence[Any], sizes: Sequence[int], device: Device)
                     f"{who}: expected a row for each of {size} samples, got shape {part.shape}: "
                     "take means and sums over samples outside of the graph"
                 )
-        there = [part.to(device) for part in parts]
-        return there[0] if len(there) == 1 else cat(there, 0)
+        return join(parts, device)
     if isinstance(first, Mapping):
-        return {key: gather(who, [part[key] for part in parts], sizes, device) for key in first}
+        return {key: gather(who, [part[key] for part in parts], sizes, device, join) for key in first}
     if isinstance(first, (tuple, list)):
         if not any(True for _ in tensors_in(first)) and isinstance(first, list):
             return [item for part in parts for item in part]
-        fields = [gather(who, field, sizes, device) for field in zip(*parts)]
+        fields = [gather(who, field, sizes, device, join) for field in zip(*parts)]
         return type(first)(*fields) if hasattr(first, "_fields") else type(first)(fields)
     if any(part != first for part in parts):
         raise ArgumentError(f"{who}: expected tensors, or a value that all replicas share, got {list(parts)!r}")
@@ -103,11 +117,69 @@ def _form(value: Any) -> str:
     return kind
 
 
+class ShardedTensor(Tensor):
+    """A field of a `ShardedBatch`, put together when somebody looks at it; a graph takes its shards as they are.
+
+    Args:
+        shards: By device, on the device of its loader; of those without rows any.
+        sizes: The rows of each.
+        device: Where it is put together.
+    """
+
+    __slots__ = ("shards", "sizes", "_device", "_whole")
+
+    def __init__(self, shards: Sequence[Tensor], sizes: tuple[int, ...], device: Device) -> None:
+        self.shards, self.sizes, self._device = tuple(shards), sizes, device
+        first = self.shards[0]
+        super().__init__(first.data)
+        self._whole: Array | None = None
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether nobody has looked at it as a whole, who might have changed it, nor asked for its gradient."""
+        return self._whole is None and not self.requires_grad
+
+    @property
+    def data(self) -> Array:
+        """All rows in one array."""
+        if self._whole is None:
+            self._whole = _join([x for x, size in zip(self.shards, self.sizes) if size], self._device).data
+        return self._whole
+
+    @data.setter
+    def data(self, value: Array) -> None:
+        self._whole = value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return (sum(self.sizes), *self.shards[0].shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.shards[0].ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.shards[0].dtype
+
+    @property
+    def device(self) -> Device:
+        """Where it is put together."""
+        return self._device
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return deepcopy(Tensor(self.data, self.requires_grad), memo)
+
+
 class ShardedBatch:
     """A batch whose shards came from one loader a device; it is read like a batch, and scattered as it is.
 
     `batch[1]`, `batch["label"]` and `image, label = batch` give fields with the rows of all shards, the first device's
-    first: in the order of the outputs of `forward_batch`. They are put together when they are asked for.
+    first: in the order of the outputs of `forward_batch`. They are put together when somebody looks at them: a graph
+    that is called with such fields gives each device its own shard, whose rows do not travel.
 
     Args:
         shards: A batch for each device, None where its loader has ended.
@@ -142,7 +214,19 @@ class ShardedBatch:
         return len(self._present[0][0])
 
     def _gather(self, parts: Sequence[Any]) -> Any:
-        return gather("ShardedBatch", parts, [size for _, size in self._present], self._device)
+        sizes = [size for _, size in self._present]
+        return gather("ShardedBatch", parts, sizes, self._device, self._join)
+
+    def _join(self, parts: Sequence[Tensor], device: Device) -> Tensor:
+        if any(part.requires_grad for part in parts):
+            return _join(parts, device)
+        present = iter(parts)
+        return ShardedTensor([next(present) if size else parts[0] for size in self.sizes], self.sizes, device)
+
+
+def sizes_of(inputs: Sequence[Any]) -> tuple[int, ...]:
+    """The rows of each shard, where inputs came in shards; else none."""
+    return next((x.sizes for x in tensors_in(list(inputs)) if isinstance(x, ShardedTensor)), ())
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.group import DeviceGroup
 from minigrad.distributed.ddp.replicas import Ddp
 from minigrad.errors import ArgumentError, AutogradError, ShapeError
-from minigrad.graph.batches import ShardedBatch, Window, count_samples, gather, scatter
+from minigrad.graph.batches import ShardedBatch, Window, count_samples, gather, scatter, sizes_of
 from minigrad.graph.pending import Pending
 from minigrad.graph.runner import PlanModule
 from minigrad.graph.stopwatch import PassTime, Stopwatch, SyncWatch, boundary
@@ -80,6 +80,7 @@ class DistributedState:
         self.apart: set[str] = set()  # paths of sub-graphs that ran by themselves since the last forward of all
         self._watch = Stopwatch([self.group.timer(rank) for rank in range(self.world_size)])
         self._sync = SyncWatch([self.group.timer(rank) for rank in range(self.world_size)])
+        self._dealt: tuple[int, ...] = ()  # the shards of the batch that `backward_batch` works on
         self._working: int | None = None  # the replica whose backward is under way
         self._here = ExitStack()  # on whose device
         self._tagging = [
@@ -136,8 +137,10 @@ class DistributedState:
         return is_balanced(self.last_shard_sizes)
 
     def forward(self, inputs: Sequence[Any]) -> Any:
-        """The output for a batch, of which each replica computes its part."""
-        sizes = self.compute_shard_sizes(self.count(inputs))
+        """The output for a batch, of which each replica computes its part; one that came in shards is cut like them."""
+        samples, dealt = self.count(inputs), sizes_of(inputs) or self._dealt
+        fits = len(dealt) == self.world_size and sum(dealt) == samples
+        sizes = dealt if fits else self.compute_shard_sizes(samples)
         return self.forward_parts(scatter(inputs, sizes, self.devices), sizes)
 
     def forward_shards(self, batch: ShardedBatch) -> Any:
@@ -234,11 +237,11 @@ class DistributedState:
         try:
             return self._run_window(batch, loss_fn) if isinstance(batch, Window) else self._run_batch(batch, loss_fn)
         finally:
-            self.pending.in_batch = False
+            self.pending.in_batch, self._dealt = False, ()
 
     def _run_batch(self, batch: Any, loss_fn: LossFn) -> Tensor:
         if isinstance(batch, ShardedBatch):
-            samples = sum(batch.sizes)
+            samples, self._dealt = sum(batch.sizes), batch.sizes
         else:
             batch = map_tensors(lambda x: x.to(self.devices[0]), batch)
             samples = self.count(self.replicas[0].inputs_of(batch))

@@ -1,5 +1,6 @@
 """A distributed graph: options in any order, state on every replica, decisions from what the devices needed."""
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from minigrad.data import ArrayDataset, DataLoader
 from minigrad.distributed import DdpConfig, LocalDevices
 from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices, Slowdown
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, ShapeError
+from minigrad.graph import batches
 from minigrad.graph.stopwatch import boundary
 from tests.train.graphs import (
     OPTIMIZERS,
@@ -156,6 +158,60 @@ def test_a_batch_in_shards_is_not_taken_for_another():
     (pending,) = graph.epoch(0)
     assert graph.forward_batch(make_batch(4)).shape == (4, 2)
     assert graph.forward_batch(pending).shape == (5, 2)
+
+
+WAYS = {  # to write one loss, and whether the rows of the inputs have to travel for it
+    "forward_batch": (lambda model, b: model.forward_batch(b), False),
+    "fields": (lambda model, b: model(b[0], mask=b[1]), False),
+    "unpacked": (lambda model, b: (lambda x, mask, _: model(x, mask))(*b), False),
+    "a tuple": (lambda model, b: model.forward_batch((b[0], b[1])), False),
+    "reckoned": (lambda model, b: model(b[0] * 1.0, b[1]), True),
+    "looked at": (lambda model, b: (lambda x: (x.numpy(), model(x, b[1]))[1])(b[0]), True),
+}
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["backward_batch", "a loop"])
+@pytest.mark.parametrize("way", WAYS)
+def test_shards_of_loaders_stay_where_they_are_however_the_loss_is_written(way, loop, monkeypatch):
+    """4 rows and 1 row: the shards are (4, 1), and nothing but the targets is put together."""
+    forward, travels = WAYS[way]
+    joined = []
+    monkeypatch.setattr(batches, "cat", lambda parts, dim: joined.append(parts[0].shape) or minigrad.cat(parts, dim))
+    graph = graph_on(2)
+    graph.set_data_loader([make_batch(4, 1)], [make_batch(1, 2)])
+
+    def loss_of(model, batch):
+        error = forward(model, batch) - batch[2]
+        return (error * error).sum() / len(batch[2])
+
+    graph.set_loss_fn(loss_of)
+    (batch,) = graph.epoch(0)
+    if loop:
+        loss_of(graph, batch).backward()
+    else:
+        graph.backward_batch(batch)
+    assert graph.shard_sizes == (4, 1)
+    assert ((4, 3) in joined) == travels and (4, 4) not in joined
+    graph.step()
+    both = tuple(minigrad.cat(fields) for fields in zip(make_batch(4, 1), make_batch(1, 2)))
+    assert_trained(graph, trained_alone([both], SGD))
+
+
+def test_a_field_of_shards_is_a_tensor_like_any_other():
+    graph = graph_on(3)
+    graph.set_data_loader([make_batch(2, 1)], [make_batch(1)], [make_batch(0)])
+    (batch,) = graph.epoch(0)
+    x = batch[0]
+    assert (x.shape, x.ndim, x.dtype, x.device, len(x)) == ((3, 3), 2, minigrad.float64, graph.devices[0], 3)
+    assert x.is_apart and (copy.deepcopy(x).data == x.data).all()
+    with minigrad.no_grad():
+        x *= 0.0
+        assert (graph(x, batch[1]).numpy() == graph(x.detach().clone(), batch[1]).numpy()).all()  # as it is now
+    for asked in (batch[0].requires_grad_(), batch[0].detach().requires_grad_()):
+        graph(asked, batch[1]).sum().backward()
+        assert asked.grad.shape == (3, 3) and (asked.grad.data[:3] != 0.0).any()
+    other = graph_on(2)
+    assert other(batch[0], batch[1]).shape == (3, 2)  # shards of other devices are no shards of its own
 
 
 def test_the_number_of_loaders_fits_the_devices():
