@@ -23,13 +23,15 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError
+from minigrad.kept import keep_given
 
 _tick = itertools.count(1).__next__
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 is_grad_enabled = _recording.get
 
-# Of one memory, shared by all tensors on it: the number of its last change, and of the last one that was recorded; and,
-# where `watch` asked for it, weak references to what nodes saved of that memory.
+# Of one memory, shared by all tensors on it. First come the number of its last change and that of the last one that was
+# recorded; then two lists of weak references, None where nobody asked: savers, to what nodes saved of it (`watch`), and
+# viewers, to all tensors that keep its numbers when it is overwritten (`kept.give_gradient`).
 Stamp = list[Any]
 
 
@@ -39,6 +41,7 @@ class Variable:
     grad_array is the gradient so far, None before the first contribution. grad_owned says that nobody else can see
     that array, so it may be added to in place. grad_view, on parameters with a flat layout, is where the gradient
     has to live. taken, on views alone, is the number of the last recorded change of the memory when it was viewed.
+    grad_given, on parameters, is the array that `grad` last gave tensors on, and their stamp.
     """
 
     __slots__ = (
@@ -54,6 +57,7 @@ class Variable:
     grad_owned: bool
     grad_view: Array | None
     listeners: tuple[BackwardListener, ...]
+    grad_given: tuple[Array, Stamp] | None = None  # other than None on parameters alone
 
 
 class Node:
@@ -72,6 +76,7 @@ class Node:
     grad_array: Array | None
     grad_owned: bool
     grad_view: Array | None = None  # only leaves have one
+    grad_given: tuple[Array, Stamp] | None = None  # only parameters have one
 
     def release(self) -> None:
         """Drop what was saved and the edges: the arrays of the forward pass die as early as possible."""
@@ -170,7 +175,7 @@ def record_node(
             edges.append(x.node or x)
         else:
             edges.append(None)
-            if stamp is not None and len(stamp) > 2:
+            if stamp is not None and stamp[2] is not None:
                 saved = _watched(x, saved)
     if not wanted:
         return None
@@ -194,8 +199,19 @@ def next_number() -> int:
 def shared_stamp(x: Variable) -> Stamp:
     """The stamp of a tensor's memory, to be shared with a view of it or with the node that saved it."""
     if x.stamp is None:
-        x.stamp = [0, 0]
+        x.stamp = [0, 0, None, None]
     return x.stamp
+
+
+def view_memory(out: Variable, x: Variable) -> Stamp:
+    """Say that a tensor views the memory of another; their stamp."""
+    stamp = x.stamp
+    if stamp is None:
+        stamp = shared_stamp(x)
+    elif stamp[3] is not None:
+        stamp[3].append(ref(out, stamp[3].remove))
+    out.stamp = stamp
+    return stamp
 
 
 def mark_changed(x: Variable) -> None:
@@ -205,8 +221,9 @@ def mark_changed(x: Variable) -> None:
 
 def watch(x: Variable) -> None:
     """Let `savers` know from now on who saves x, or a view of it, where it needs no gradient."""
-    if len(shared_stamp(x)) == 2:
-        shared_stamp(x).append([])
+    stamp = shared_stamp(x)
+    if stamp[2] is None:
+        stamp[2] = []
 
 
 def savers(x: Variable) -> list[Any]:
@@ -217,18 +234,31 @@ def savers(x: Variable) -> list[Any]:
 
 def _watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a node saves, with a tensor of its own in the place of x, which stays where x is now if x moves."""
-    if not any(one is x for one in saved):
+    for one in saved:
+        if one is x:
+            break
+    else:
         return saved
-    own, seen = x.detach(), savers(x)
-    seen.append(ref(own, seen.remove))
-    return tuple(own if one is x else one for one in saved)
+    seen = x.stamp[2]
+    own = seen[-1]() if seen else None
+    if own is None or own.data is not x.data:
+        own = x.detach()
+        seen.append(ref(own, seen.remove))
+    return tuple([own if one is x else one for one in saved])
 
 
 def move_to(x: Variable, data: Array) -> None:
     """Let x live in other memory, which nobody else sees; who sees the old one keeps it, and its stamp."""
     x.data = data
     if x.stamp is not None:
-        x.stamp = [*x.stamp[:2], *([] for _ in x.stamp[2:])]
+        changed, recorded, savers, _ = x.stamp
+        x.stamp = [changed, recorded, None if savers is None else [], None]
+
+
+def gradient_changed(x: Any) -> None:
+    """`mark_changed` for the gradient of x: nodes that saved a tensor on it will refuse to go backward."""
+    if x.grad_given is not None:
+        x.grad_given[1][0] = _tick()
 
 
 def mark_rerecorded(x: Variable) -> None:
@@ -264,12 +294,16 @@ def accumulate(edge: Edge, grad: Array) -> None:
         if view is None:
             edge.grad_array = np.asarray(grad) if isinstance(grad, np.generic) else grad
         else:
+            if edge.grad_given is not None:
+                keep_given(edge)
             if grad is not view:
                 view[...] = grad
             edge.grad_array = view
         edge.grad_owned = True
     elif edge.grad_owned:
         held += grad
+        if edge.grad_given is not None:
+            gradient_changed(edge)
     else:
         total = held + grad
         edge.grad_array = np.asarray(total) if isinstance(total, np.generic) else total
@@ -304,7 +338,11 @@ def own_gradient(edge: Node | Variable, shape: tuple[int, ...], like: Array) -> 
 
 def destination(edge: Edge) -> Array | None:
     """Where the first contribution to an edge can be written by `out=`; None where a new array is needed."""
-    return edge.grad_view if edge is not None and edge.grad_array is None else None
+    if edge is None or edge.grad_array is not None:
+        return None
+    if edge.grad_given is not None:
+        keep_given(edge)
+    return edge.grad_view
 
 
 # ----------------------------------------------------------------------------------------------------- backward

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Node, lend, mark_rerecorded, record_node, run_backward, shared_stamp
+from minigrad.autograd import Node, lend, mark_rerecorded, record_node, run_backward, shared_stamp, view_memory
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
 from minigrad.bound import BoundMethods
 from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
+from minigrad.kept import drop_gradient
 
 _new = object.__new__
 
@@ -22,7 +23,8 @@ class Tensor(BoundMethods):
     """An n-dimensional array that can remember how it was computed.
 
     `minigrad.tensor(data)` makes one from Python data and copies it; `Tensor(array)` wraps an array of NumPy or CuPy
-    as it is. The dtype is the array's own.
+    as it is. The dtype is the array's own. `.data` is that array: the memory itself, not a copy, so it shows every
+    later change of it.
 
     Args:
         data: An ndarray of NumPy or CuPy, any shape, of a dtype that a tensor can have.
@@ -105,7 +107,9 @@ class Tensor(BoundMethods):
     # ------------------------------------------------------------------------------------ to the outside world
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The data as a NumPy array that shares its memory.
+        """The data as a NumPy array that shares its memory, and shows every later change of it, as `.data` does.
+
+        The memory of a gradient may be used again for the next one: copy what has to outlive `zero_grad()`.
 
         Raises:
             AutogradError: the tensor wants a gradient: use `.detach().numpy()`.
@@ -174,17 +178,20 @@ class Tensor(BoundMethods):
     def grad(self) -> Tensor | None:
         """The gradient that backward collected, or None; a tensor on the same memory.
 
+        What is added to the gradient later shows in that tensor. Once the gradient was set to None, as `zero_grad()`
+        does, the tensor, its views and `detach()` keep their numbers, whatever the next backward brings.
+
         Raises:
             AutogradError: the tensor is the output of a recorded operation, which keeps no gradient.
         """
         if self.node is not None:
             raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
-        return None if self.grad_array is None else Tensor(self.grad_array)
+        return None if self.grad_array is None else self._gradient()
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is None:
-            self.grad_array = None
+            drop_gradient(self)
             return
         self._check_like("grad", value)
         if self.node is not None:
@@ -192,9 +199,12 @@ class Tensor(BoundMethods):
         if value.data is self.grad_array:
             return  # changed in place, as by x.grad *= 2: all that is known of it holds
         self.requires_grad_()
-        self.grad_array = None
+        drop_gradient(self)
         with self.device.current():
             lend(self, value.data)
+
+    def _gradient(self) -> Tensor:
+        return Tensor(self.grad_array)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Start or stop collecting a gradient, in place; returns the tensor.
@@ -218,7 +228,7 @@ class Tensor(BoundMethods):
     def detach(self) -> Tensor:
         """The same memory, outside the graph. An in-place change through either is noticed by the graph."""
         out = Tensor(self.data)
-        out.stamp = shared_stamp(self)
+        view_memory(out, self)
         return out
 
     def backward(
@@ -260,6 +270,9 @@ class Tensor(BoundMethods):
                 )
             return array_module(self.data).ones(self.shape, self.dtype)
         self._check_like("backward", grad)
+        if grad.stamp is not None and grad.stamp[3] is not None:  # a gradient that this backward may overwrite
+            with self.device.current():
+                return grad.data.copy()
         return grad.data
 
     def _check_like(self, who: str, grad: Any) -> None:
@@ -353,8 +366,7 @@ def record(
         out.node = node
         out.stamp = None
     if view_of is not None:
-        out.stamp = shared_stamp(view_of)
-        out.taken = out.stamp[1]
+        out.taken = view_memory(out, view_of)[1]
     if saves_output and node is not None:
         node.output_stamp = shared_stamp(out)
     return out

@@ -54,6 +54,23 @@ def address_of(array: Array) -> int:
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
+def same_part(view: Array, whole: Array, other: Array) -> Array:
+    """What of another array lies where a view lies in a whole one.
+
+    Args:
+        view: Any view of whole.
+        whole, other: Contiguous, of one shape, dtype and device.
+    """
+    if view is whole:
+        return other
+    start = (address_of(view) - address_of(whole)) // whole.dtype.itemsize if view.size else 0
+    tricks = array_module(other).lib.stride_tricks
+    part: Array = tricks.as_strided(other.reshape(-1)[start:], view.shape, view.strides)
+    if not getattr(view.flags, "writeable", True):
+        part.flags.writeable = False
+    return part
+
+
 def keep_freed_memory() -> bool:
     """Let this process keep freed memory for the next allocation, instead of handing it back to the system.
 

@@ -17,6 +17,7 @@ from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, plan_offsets
 from minigrad.errors import LayoutError
+from minigrad.kept import move_given
 from minigrad.nn.parameter import Parameter, distinct_parameters
 
 
@@ -56,7 +57,9 @@ class FlatBuffer:
                 view = self.grad[offset : offset + param.numel()].reshape(param.shape)
                 if param.grad_array is not None:
                     view[...] = param.grad_array
-                    param.grad_array = view
+                    move_given(param, view)
+                else:
+                    param.grad_given = None  # the old memory is left to those who view it
                 param.grad_view = view
 
     def rebind_grad(self, grad: Array) -> None:

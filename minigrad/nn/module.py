@@ -11,6 +11,7 @@ from minigrad.arguments import check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike, is_float
 from minigrad.errors import ArgumentError, DtypeError
+from minigrad.nn.parameter import zero_gradients
 from minigrad.nn.state import IncompatibleKeys, load_state, move_state
 from minigrad.nn.tree import ModuleTree
 from minigrad.nn.watch import current_watcher, watching_calls
@@ -209,13 +210,7 @@ class Module(ModuleTree):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop every gradient; with set_to_none=False fill those present with zeros instead."""
-        check_switch(f"{self._who()}.zero_grad", set_to_none=set_to_none)
-        for param in self.parameters():
-            if set_to_none:
-                param.grad_array = None
-            elif param.grad_array is not None:
-                with param.device.current():
-                    param.grad_array[...] = 0
+        zero_gradients(f"{self._who()}.zero_grad", self.parameters(), set_to_none)
 
     # ------------------------------------------------------------------------------------------- text and copies
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from minigrad.arguments import check_switch
-from minigrad.autograd import shared_stamp, watch
+from minigrad.autograd import Stamp, gradient_changed, view_memory, watch
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.errors import ArgumentError, DtypeError
+from minigrad.kept import drop_gradient, give_gradient
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class _Owned(Tensor):
     def __init__(self, data: Tensor | Array, requires_grad: bool = False) -> None:
         super().__init__(data.data if isinstance(data, Tensor) else data, requires_grad)
         if isinstance(data, Tensor):
-            self.stamp = shared_stamp(data)
+            view_memory(self, data)
 
     def _copied_data(self) -> Array:
         with self.device.current():  # CuPy copies to the current device
@@ -52,12 +53,18 @@ class Parameter(_Owned):
         DtypeError: requires_grad with an integer dtype.
     """
 
-    __slots__ = ("flat", "name")
+    __slots__ = ("flat", "name", "grad_given")
 
     def __init__(self, data: Tensor | Array, requires_grad: bool = True) -> None:
         super().__init__(data, requires_grad)
         self.flat: FlatBuffer | None = None
         self.name: str | None = None
+        self.grad_given: tuple[Array, Stamp] | None = None
+
+    def _gradient(self) -> Tensor:
+        gradient = super()._gradient()
+        give_gradient(gradient, self)
+        return gradient
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         copy = Parameter(self._copied_data(), self.requires_grad)
@@ -111,6 +118,18 @@ def distinct_parameters(who: str, params: Iterable[Parameter]) -> list[Parameter
         if not isinstance(param, Parameter):
             raise DtypeError(f"{who}: expected parameters, got {type(param).__name__}")
     return distinct
+
+
+def zero_gradients(who: str, params: Iterable[Parameter], set_to_none: bool) -> None:
+    """Forget the gradients; with set_to_none=False fill those present with zeros instead."""
+    check_switch(who, set_to_none=set_to_none)
+    for param in params:
+        if set_to_none:
+            drop_gradient(param)
+        elif param.grad_array is not None:
+            with param.device.current():
+                param.grad_array[...] = 0
+            gradient_changed(param)
 
 
 def zero_parameter(shape: tuple[int, ...], device: Device | str | None, dtype: DtypeLike | None) -> Parameter:

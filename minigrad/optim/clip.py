@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from minigrad.arguments import as_real, check_switch
+from minigrad.autograd import gradient_changed
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.backend.fused.norm import largest, sum_of_squares
@@ -132,6 +133,7 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Ar
         if param.grad_array is None:
             continue
         check_finished(who, param)
+        gradient_changed(param)
         if isinstance(param, Parameter) and param.flat is not None:
             flat.setdefault(id(param.flat), (param.flat, []))[1].append(param)
         else:

@@ -22,7 +22,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.flat import FlatBuffer, flatten
-from minigrad.nn.parameter import Parameter, at_least_one
+from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
 from minigrad.optim.given import check_finished
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
@@ -185,12 +185,7 @@ class Optimizer:
         Args:
             set_to_none: False fills them with zeros instead, so that a step still decays and moves by momentum.
         """
-        check_switch(f"{self.name}.zero_grad", set_to_none=set_to_none)
-        for param in self.params():
-            if set_to_none:
-                param.grad_array = None
-            elif param.grad_array is not None:
-                param.grad_array[...] = 0
+        zero_gradients(f"{self.name}.zero_grad", self.params(), set_to_none)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Train more parameters: a dict with "params" and the options in which the group differs.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_switch
+from minigrad.autograd import gradient_changed
 from minigrad.backend.device import CPU, Device, array_module, to_device, to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import scale_
@@ -278,6 +279,7 @@ def _gradients(optimizer: Optimizer) -> dict[Device, list[Array]]:
             continue
         for param in due:
             check_finished("GradScaler.unscale_", param)
+            gradient_changed(param)
         part.buffer.check()
         if part.buffer.dtype == np.float16:
             raise DtypeError(

@@ -212,6 +212,16 @@ def test_what_lies_in_the_place_of_a_missing_gradient_does_not_count():
     assert combined(graph) == [2.0, 2.0, 2.0]
 
 
+def test_a_kept_gradient_outlives_the_step():
+    graph = on(2)
+    graph(column(1, 3)).mean().backward()
+    graph.distributed.all_reduce_gradients()
+    kept = [param.grad for one in graph.replicas for param in one.parameters()]
+    graph.step()
+    graph(column(5, 7)).mean().backward()
+    assert combined(graph) == [6.0, 6.0] and [grad.item() for grad in kept] == [2.0, 2.0]
+
+
 def test_successive_backwards_add_up():
     graph = on(2)
     for _ in range(2):

@@ -29,6 +29,7 @@ from minigrad.distributed.ddp.layout import adopt, fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.weights import scale
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError, UnreducedGradientError
+from minigrad.kept import keep_given
 from minigrad.nn.watch import watching_calls
 from minigrad.tensor import Tensor
 
@@ -165,6 +166,9 @@ class ShardedBackward:
                 f"a gradient, got none for {', '.join(names[j] for j in missing)}: set find_unused_parameters=True"
             )
         fill_missing([params[j] for j in missing])
+        for j in placed:
+            if params[j].grad_given is not None:
+                keep_given(params[j])
         for array in arrays:
             scale(array, weight)
         for j in placed:

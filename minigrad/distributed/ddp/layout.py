@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from minigrad.autograd import gradient_changed
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.buckets import Bucket, Entry
+from minigrad.kept import keep_given
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter
 
@@ -81,9 +83,12 @@ def fill_missing(params: Sequence[Parameter]) -> None:
     """Zero the place of every gradient that is not there: whatever lies there is old."""
     for param in params:
         if param.grad_array is None:
+            if param.grad_given is not None:
+                keep_given(param)
             param.grad_view[...] = 0  # type: ignore[index]
 
 
 def adopt(param: Parameter) -> None:
     """Say that the gradient of a parameter is what lies in its place."""
     param.grad_array, param.grad_owned = param.grad_view, True
+    gradient_changed(param)

@@ -1,0 +1,53 @@
+"""Gradients that were given: what was kept of `p.grad` keeps its numbers.
+
+`p.grad` is a tensor on the memory of the gradient, which a flat layout uses again for the next one. Whoever kept such a
+tensor, or a view of it, is found by the weak references in their stamp (see `autograd.Stamp`): before that memory is
+overwritten they get memory of their own. Where nobody kept anything, nothing is copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+from minigrad.backend.device import device_of
+from minigrad.backend.dtypes import Array
+from minigrad.backend.memory import same_part
+
+
+def give_gradient(out: Any, x: Any) -> None:
+    """Say that a tensor was made on the gradient that x has."""
+    if x.grad_given is None or x.grad_given[0] is not x.grad_array:
+        x.grad_given = x.grad_array, [0, 0, None, []]
+    out.stamp = stamp = x.grad_given[1]
+    stamp[3].append(ref(out, stamp[3].remove))
+
+
+def drop_gradient(x: Any) -> None:
+    """Set the gradient of x to None. Without a flat layout its memory is left to those who view it."""
+    x.grad_array = None
+    if x.grad_given is not None and x.grad_view is None:
+        x.grad_given = None
+
+
+def keep_given(x: Any) -> None:
+    """Before the memory of a gradient that x no longer has is overwritten: who views it keeps the numbers."""
+    (memory, stamp), x.grad_given = x.grad_given, None
+    if stamp[3]:
+        with device_of(memory).current():
+            _move_viewers(stamp, memory, memory.copy())
+
+
+def move_given(x: Any, data: Array) -> None:
+    """The gradient that x has goes on in other memory, where its numbers are already: who views it goes along."""
+    if x.grad_given is not None and x.grad_given[0] is x.grad_array:
+        stamp = x.grad_given[1]
+        _move_viewers(stamp, x.grad_array, data)
+        x.grad_given = data, stamp
+    x.grad_array = data
+
+
+def _move_viewers(stamp: list[Any], memory: Array, data: Array) -> None:
+    for viewer in [reference() for reference in stamp[3]]:
+        if viewer is not None and viewer.stamp is stamp:
+            viewer.data = same_part(viewer.data, memory, data)
