@@ -199,10 +199,11 @@ class DistributedState:
                 output = replica.run(inputs)
             finally:
                 self._watch.switch(None)
-        begins = functools.partial(self._work_on, rank)
+        # one mark for one tensor, so that an output which is tagged too stays one
+        mark = functools.cache(functools.partial(boundary, passed=functools.partial(self._work_on, rank)))
         for part in self._tagging[rank]:
-            part.map_tagged(lambda value: map_tensors(lambda x: boundary(x, begins), value))
-        return map_tensors(lambda x: boundary(x, begins), output)
+            part.map_tagged(lambda value: map_tensors(mark, value))
+        return map_tensors(mark, output)
 
     def _work_on(self, rank: int | None) -> None:
         """From now on the backward of this replica runs, or of none."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from minigrad.autograd import Node, lend
+from minigrad.autograd import Node, lend, shared_stamp
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import Timer
 from minigrad.tensor import Tensor, record
@@ -111,8 +111,10 @@ class SyncWatch:
 
 
 def boundary(x: Tensor, passed: Callable[[], None]) -> Tensor:
-    """x itself, as a mark on the tape: passed() is called when backward comes by."""
-    return record(x.data, _boundary_backward, (x,), (passed,), view_of=x)
+    """A mark on the tape that takes the place of x: passed() is called when backward comes by."""
+    mark = record(x.data, _boundary_backward, (x,), (passed,))
+    mark.stamp = shared_stamp(x)  # the memory is that of x, but this is no view of it: x is not used any more
+    return mark
 
 
 def _boundary_backward(node: Node, grad: Array) -> None:

@@ -587,3 +587,25 @@ def test_the_graph_has_to_be_on_its_device(strict_cupy):
         graph.distribute(lambda device: make_graph(device=device), ["cuda:0"])
     with pytest.raises(ArgumentError, match="GPUs alone, or the CPU alone, got cuda:0, cpu"):
         graph.distribute(replica, ["cuda:0", "cpu"])
+
+
+def test_an_output_may_change_in_place_on_one_device_as_on_none():
+    def make():
+        flow = FlowBuilder.from_(nn.Linear(3, 2)).tag("out")
+        graph = flow.build()
+        with minigrad.no_grad():
+            for p in graph.parameters():
+                p.fill_(0.5)
+        return graph
+
+    found = []
+    for devices in (None, ["cpu"]):
+        graph = make()
+        if devices:
+            graph.distribute(lambda device: make(), devices)
+        output = graph(minigrad.ones(2, 3))
+        output *= output.detach().clone()
+        assert graph.tagged("out").tolist() == output.tolist() == [[4.0, 4.0]] * 2
+        (output + graph.tagged("out")).sum().backward()
+        found.append([p.grad.tolist() for p in graph.parameters()])
+    assert found[0] == found[1]
