@@ -56,5 +56,5 @@ def check(case):
 @pytest.mark.parametrize("op", BY_OP)
 def test_a_change_is_noticed_or_does_not_matter(op):
     """norm, std and logsumexp saved an array on the memory of their output, whose change nobody noticed."""
-    for case in BY_OP[op][:3]:
+    for case in BY_OP[op][:2]:
         check(case)
