@@ -156,6 +156,14 @@ class DistributedDataParallel(Module):
         self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
         return output
 
+    def _call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stats, clock = self.reducer.stats, self.comm.clock
+        began_s, before_s = clock.now_s(), stats.forward_s
+        output = super()._call_watched(args, kwargs)
+        if is_grad_enabled():  # in a simulation forward's time passes before it is called
+            stats.forward_s = before_s + clock.now_s() - began_s
+        return output
+
     def _count_samples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         try:
             return self._count(args, kwargs)
