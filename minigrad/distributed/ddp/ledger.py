@@ -32,7 +32,8 @@ class Account(NamedTuple):
 
     def blocked_s(self, first_s: float, last_s: float) -> float:
         """How long the rank stood still between two moments."""
-        return sum(max(0.0, min(ended_s, last_s) - max(began_s, first_s)) for began_s, ended_s in self.blocked)
+        inside = [(max(began_s, first_s), min(ended_s, last_s)) for began_s, ended_s in self.blocked]
+        return sum([ended_s - began_s for began_s, ended_s in inside if ended_s > began_s])
 
 
 class Ledger:

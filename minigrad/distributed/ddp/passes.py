@@ -11,7 +11,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.hooks import Waitable
-from minigrad.distributed.ddp.ledger import Ledger
+from minigrad.distributed.ddp.ledger import Account, Ledger
 from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.weights import weight_of
@@ -145,7 +145,7 @@ class Pass:
 
     def add_to(self, stats: Stats) -> None:
         """Add what this pass took to the statistics."""
-        account = self.ledger.account()
+        account = self.ledger.account() if self._world_size > 1 else Account(0.0, 0.0, 0.0, [])
         stats.idle_s += account.idle_s
         stats.exposed_s += account.exposed_s
         stats.hidden_s += account.hidden_s
