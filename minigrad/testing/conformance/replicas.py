@@ -84,8 +84,11 @@ def check_other_caps_are_right_or_refused(adapter: Adapter) -> None:
 
 def check_optimizer_made_before(adapter: Adapter) -> None:
     """Wrapping makes new parameters: an optimizer that was made before holds the old ones, and nothing moves."""
-    setup = Setup(scalars(w=1.0), lr=0.5, optimizer_first=True)
-    expect_on_all(values(adapter, _one_step, 2, setup), w=1.0 - 0.5 * 3.0)
+    after, before = (
+        values(adapter, _one_step, 2, Setup(scalars(w=1.0), lr=0.5, optimizer_first=first)) for first in (False, True)
+    )
+    assert after[0]["w"] != 1.0, f"an optimizer made after: expected a step to move 'w', got {after[0]['w']}"
+    expect_on_all(before, **after[0])
 
 
 def _one_step(place: Any, adapter: Adapter, setup: Setup) -> Any:
