@@ -57,6 +57,10 @@ class NaiveReplica:
     def _second_names(self, name: str) -> list[str]:
         return [second for second, first in self.setup.tied.items() if first == name]
 
+    def set_gradients(self, values: Arrays) -> None:
+        """See `Replica`."""
+        self.grads.update({name: value.copy() for name, value in values.items()})
+
     def gradients(self) -> dict[str, Array | None]:
         """See `Replica`."""
         return {name: self.grads[name].copy() if name in self.grads else None for name in self.params}

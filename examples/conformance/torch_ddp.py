@@ -87,6 +87,11 @@ class TorchReplica:
             if outputs.requires_grad:  # a loss that reaches no parameter has no backward
                 (scale * outputs.mean()).backward()
 
+    def set_gradients(self, values: Arrays) -> None:
+        """See `Replica`."""
+        for name, value in values.items():
+            getattr(self._model, name).grad = torch.tensor(value)
+
     def gradients(self) -> dict[str, Array | None]:
         """See `Replica`."""
         named = self._model.named_parameters()

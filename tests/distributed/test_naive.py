@@ -21,6 +21,7 @@ FAULTS = {  # what a wrapper does wrong -> checks that must fail
     "forgets": "nothing_works_after_a_failure",
     "frozen_travel": "frozen_parameter",
     "goes_on": "nobody_goes_on_alone",
+    "hand_stays": "gradient_set_by_hand",
     "hides_buffers": "state_has_the_buffers",
     "hides_nan": "nan_is_seen_by_all",
     "hushes": "what_a_rank_raised_is_told",

@@ -43,7 +43,10 @@ class Setup:
 
 
 class Replica(Protocol):
-    """One rank's wrapped model with its optimizer. Arrays that it returns are copies."""
+    """One rank's wrapped model with its optimizer. Arrays that it returns are copies.
+
+    A method that an adapter leaves out counts as one that raises NotImplementedError.
+    """
 
     def backward(
         self, batch: Arrays, *, samples: float | None = None, scale: float = 1.0, sync: bool = True
@@ -55,6 +58,9 @@ class Replica(Protocol):
             samples: What the loss is a mean over; given only where that is not the length of the batch.
             sync: False: keep the gradients local, for the next synchronising backward to combine.
         """
+
+    def set_gradients(self, values: Arrays) -> None:
+        """Give these parameters a gradient by hand, in place of what they have."""
 
     def gradients(self) -> dict[str, Array | None]:
         """The gradient of each parameter, None where there is none; names as in `Setup.params`."""

@@ -148,6 +148,18 @@ def faulty(
     return found
 
 
+def offered(replica: Any, name: str) -> Callable[..., Any]:
+    """The method of a replica that its adapter need not have.
+
+    Raises:
+        NotImplementedError: it has not.
+    """
+    if not hasattr(replica, name):
+        raise NotImplementedError(f"the adapter's replica has no method {name}")
+    method: Callable[..., Any] = getattr(replica, name)
+    return method
+
+
 def returned(found: Sequence[Outcome]) -> list[Any]:
     """What each rank returned.
 

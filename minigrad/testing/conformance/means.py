@@ -15,7 +15,11 @@ from minigrad.testing.conformance.expect import (
     combined,
     expect_on_all,
     expect_one_of,
+    expect_raised,
+    faulty,
+    offered,
     random_batch,
+    returned,
     scalars,
     values,
 )
@@ -137,6 +141,28 @@ def check_backwards_add_up(adapter: Adapter) -> None:
     """A second synchronising backward replaces the first, or combines the combined gradient once more, shrunk."""
     passes = [[Backward(batch(w=[1])), Backward(batch(w=[2]))], [Backward(batch(w=[5])), Backward(batch(w=[10]))]]
     expect_on_all(combined(adapter, ONE, passes), w=3.0 + 6.0)
+
+
+def check_gradient_set_by_hand(adapter: Adapter) -> None:
+    """A gradient that no forward made stays each rank's own, beside the mean of those that one made, without a word.
+
+    Rank r sets a gradient of 2·r, and then a backward makes 10 on both: 1 + 10, or an error.
+    """
+    found = faulty(adapter, _by_hand, 2, ONE, control={"w": 10.0})
+    if all(one.kind == "value" for one in found):
+        expect_on_all(returned(found), w=11.0)
+    else:
+        expect_raised(found, "a gradient set by hand")
+
+
+def _by_hand(place: Any, adapter: Adapter, setup: Setup) -> Any:
+    replica = adapter.wrap(place, setup)
+    replica.backward(batch(w=[10.0]))
+    yield replica.gradients()
+    replica = adapter.wrap(place, setup)
+    offered(replica, "set_gradients")({"w": np.array([2.0 * place.rank])})
+    replica.backward(batch(w=[10.0]))
+    return replica.gradients()
 
 
 def check_zero_grad(adapter: Adapter) -> None:

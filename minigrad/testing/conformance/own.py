@@ -72,6 +72,11 @@ class MinigradReplica:
             outputs = self._ddp(**{name: Tensor(array) for name, array in batch.items()})
             (outputs.sum() * (scale / max(1, len(outputs)))).backward()
 
+    def set_gradients(self, values: Arrays) -> None:
+        """See `Replica`."""
+        for name, value in values.items():
+            getattr(self._ddp.module, name).grad = Tensor(value.copy())
+
     def gradients(self) -> dict[str, Array | None]:
         """See `Replica`."""
         named = self._ddp.module.named_parameters()
