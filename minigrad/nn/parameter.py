@@ -125,7 +125,9 @@ def zero_gradients(who: str, params: Iterable[Parameter], set_to_none: bool) -> 
     check_switch(who, set_to_none=set_to_none)
     for param in params:
         if set_to_none:
-            drop_gradient(param)
+            param.grad_array = None
+            if param.grad_given is not None:
+                drop_gradient(param)
         elif param.grad_array is not None:
             with param.device.current():
                 param.grad_array[...] = 0

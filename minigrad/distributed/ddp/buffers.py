@@ -52,24 +52,28 @@ class BufferPiece:
     def pack(self) -> Array:
         """All values as one 1-D array, for a collective to overwrite."""
         self._array, self._views = self._new_memory() if any(self._savers) else self._home
-        with self._device.current():
-            for buffer, view in zip(self._buffers, self._views):
-                if buffer.data is not view:
-                    view[...] = buffer.data
+        self._copy([(view, b.data) for b, view in zip(self._buffers, self._views) if b.data is not view])
         return self._array
 
     def unpack(self) -> None:
         """Take over what a collective has left in the array that was packed."""
         at_home = self._array is self._home[0]
-        with self._device.current():
-            for i, (buffer, view) in enumerate(zip(self._buffers, self._views)):
-                if savers(buffer):
-                    move_to(buffer, view)
-                    if at_home:
-                        self._savers[i] = savers(buffer)
-                elif buffer.data is not view:
-                    buffer.data[...] = view
-                mark_changed(buffer)
+        away = []
+        for i, (buffer, view) in enumerate(zip(self._buffers, self._views)):
+            if savers(buffer):
+                move_to(buffer, view)
+                if at_home:
+                    self._savers[i] = savers(buffer)
+            elif buffer.data is not view:
+                away.append((buffer.data, view))
+            mark_changed(buffer)
+        self._copy(away)
+
+    def _copy(self, pairs: list[tuple[Array, Array]]) -> None:
+        if pairs:
+            with self._device.current():
+                for place, values in pairs:
+                    place[...] = values
 
 
 class BufferMemory:

@@ -91,4 +91,5 @@ def fill_missing(params: Sequence[Parameter]) -> None:
 def adopt(param: Parameter) -> None:
     """Say that the gradient of a parameter is what lies in its place."""
     param.grad_array, param.grad_owned = param.grad_view, True
-    gradient_changed(param)
+    if param.grad_given is not None:
+        gradient_changed(param)
