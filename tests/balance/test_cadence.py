@@ -143,6 +143,14 @@ def test_a_small_change_waits_until_it_has_lasted():
     assert seen[12:] == [(10, 10)] * 6 + [(9, 9)] * 4
 
 
+def test_what_leans_to_the_other_side_starts_anew():
+    el_che, seen = measured([1000.0, 1000.0], min_anchor=1), []
+    for sync_ms in [100.0] * 5 + [89.0] * 3 + [109.0] * 8:
+        el_che = steady(el_che, [100.0, 100.0], sync_ms)[0]
+        seen.append((el_che.leaning[0], el_che.anchor))
+    assert seen[6:] == [(0, 10), (-1, 10), (-2, 10), (-3, 10), (1, 10), (2, 10), (3, 10), (4, 10), (5, 11), (0, 11)]
+
+
 def test_a_speed_is_the_median_of_the_last_five():
     el_che = measured([1000.0, 1000.0])
     for ms, median in ((110.0, 105.0), (150.0, 110.0), (1000.0, 130.0), (90.0, 110.0), (90.0, 110.0), (90.0, 90.0)):

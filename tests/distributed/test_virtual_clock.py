@@ -104,12 +104,14 @@ def test_a_wrapper_says_what_its_call_counts():
 
 
 def test_shards_are_charged_once_each():
+    """Half a second a call, and one a sample."""
+
     def body(comm):
         ddp = DDP(layers(1), comm)
         ddp.backward_shards(lambda x: ddp(x).square().mean(), [minigrad.randn(3, 4), minigrad.randn(6, 4)])
 
-    passed, trace = seconds(body)
-    assert passed == 9.0 and trace.uncharged_backwards == 0
+    passed, trace = seconds(body, Cluster.of_speeds([1], per_sample_s=1.0, fixed_s=0.5))
+    assert passed == 10.0 and trace.uncharged_backwards == 0
 
 
 def test_backwards_that_nothing_was_charged_for_are_counted():
@@ -145,20 +147,24 @@ def test_the_backward_of_each_forward_passes_when_it_runs():
     assert simulate.run(body, ONE).results == [pytest.approx([5.0, 9.0, 12.0])]
 
 
-def test_code_of_ones_own_is_charged_as_told():
+def test_what_never_comes_to_a_backward_is_paid_before_the_forward_after_the_next_one():
     def body(comm):
-        comm.clock.advance(0.5)
-        loss = layers(1)(minigrad.randn(3, 4)).sum()
-        comm.clock.advance(0.25)
-        loss.backward()
-        comm.barrier()
+        model, times = layers(1), []
+        model(minigrad.randn(3, 4))
+        model(minigrad.randn(3, 4)).sum().backward()
+        times.append(comm.clock.now_s())
+        with no_grad():
+            comm.clock.compute(3)
+            times.append(comm.clock.now_s())
+        model(minigrad.randn(3, 4)).sum().backward()
+        model(minigrad.randn(3, 4))
+        model(minigrad.randn(3, 4)).sum().backward()
+        times.append(comm.clock.now_s())
+        with no_grad():
+            model(minigrad.randn(3, 4))
+        return [*times, comm.clock.now_s()]
 
-    passed, trace = seconds(body)
-    (step,) = trace.ranks[0].steps
-    assert passed == 3.75 and (step.compute_s, step.end_s, step.samples) == (3.75, 3.75, 3)
-    with pytest.raises(ValueError, match="VirtualClock.advance: expected seconds to be a finite number >= 0, got -1"):
-        simulate.run(lambda comm: comm.clock.advance(-1), ONE)
-    minigrad.distributed.SoloCommunicator().clock.advance(3.0)  # there real time passes by itself
+    assert simulate.run(body, ONE).results == [pytest.approx([4.0, 7.0, 14.0, 17.0])]
 
 
 class Bucketed:
@@ -181,6 +187,41 @@ class Bucketed:
     def wait(self):
         for work in self.works:
             work.wait()
+
+
+@pytest.mark.parametrize("wrap", [DDP, lambda model, comm: Bucketed(model, comm, 4, blocking=True)])
+def test_a_wait_of_one_backward_leaves_that_of_another_forward_for_later(wrap):
+    """Both forwards, then both backwards, each 2 s and a bucket of 0.1 s that nothing hides."""
+
+    def body(comm):
+        models = [layers(), layers()]
+        wrappers = [wrap(model, comm) for model in models]
+        comm.barrier()
+        began_s, times = comm.clock.now_s(), []
+        called = wrappers if wrap is DDP else models
+        for loss in [model(minigrad.randn(3, 4)).square().mean() for model in called]:
+            loss.backward()
+            times.append(comm.clock.now_s() - began_s)
+        return times
+
+    trace = simulate.run(body, Cluster.of_speeds([1, 1], per_sample_s=1.0, link=Link(0.05)))
+    assert trace.results == [pytest.approx([4.1, 6.2])] * 2
+
+
+def test_code_of_ones_own_is_charged_as_told():
+    def body(comm):
+        comm.clock.advance(0.5)
+        loss = layers(1)(minigrad.randn(3, 4)).sum()
+        comm.clock.advance(0.25)
+        loss.backward()
+        comm.barrier()
+
+    passed, trace = seconds(body)
+    (step,) = trace.ranks[0].steps
+    assert passed == 3.75 and (step.compute_s, step.end_s, step.samples) == (3.75, 3.75, 3)
+    with pytest.raises(ValueError, match="VirtualClock.advance: expected seconds to be a finite number >= 0, got -1"):
+        simulate.run(lambda comm: comm.clock.advance(-1), ONE)
+    minigrad.distributed.SoloCommunicator().clock.advance(3.0)  # there real time passes by itself
 
 
 @pytest.mark.parametrize(

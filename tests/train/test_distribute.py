@@ -197,6 +197,17 @@ def test_shards_of_loaders_stay_where_they_are_however_the_loss_is_written(way, 
     assert_trained(graph, trained_alone([both], SGD))
 
 
+def test_inputs_reckoned_from_fields_are_cut_as_the_loaders_had_cut_them():
+    graph = graph_on(2)
+    graph.set_data_loader([make_batch(4, 1)], [make_batch(1, 2)])
+    graph.set_loss_fn(lambda model, batch: model(batch[0] * 2.0, batch[1] * 1.0).square().mean())
+    (batch,) = graph.epoch(0)
+    graph.backward_batch(batch)
+    assert graph.shard_sizes == (4, 1)
+    graph.backward_batch(make_batch(5))
+    assert graph.shard_sizes == (3, 2)
+
+
 def test_a_field_of_shards_is_a_tensor_like_any_other():
     graph = graph_on(3)
     graph.set_data_loader([make_batch(2, 1)], [make_batch(1)], [make_batch(0)])
