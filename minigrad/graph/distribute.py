@@ -92,7 +92,8 @@ class DistributedState:
             param.listeners += (self,)
 
     def detach(self) -> None:
-        """Leave the replicas alone."""
+        """Leave the replicas alone, for good: what trained them is no part of what trains them next."""
+        self.optimizers, self.schedulers = [], []
         for param in self._params:
             param.listeners = tuple(listener for listener in param.listeners if listener is not self)
 

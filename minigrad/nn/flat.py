@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from minigrad.autograd import move_to
+from minigrad.autograd import Edge, Node
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, plan_offsets
 from minigrad.errors import LayoutError
 from minigrad.kept import move_given
+from minigrad.nn.companions import Attached
 from minigrad.nn.parameter import Parameter, distinct_parameters
+from minigrad.tensor import Tensor
 
 
 class FlatBuffer:
@@ -30,6 +33,7 @@ class FlatBuffer:
         count: Elements of the whole, padding included; the padding is zero in data and grad.
         data, grad: 1-D arrays of count elements. Parameters are views of data; gradients are written into views
             of grad, but the range of a parameter without gradient (`grad is None`) holds old values.
+        companions: What must be alike beside its parameters; see `nn.companions`.
     """
 
     def __init__(self, params: Sequence[Parameter]) -> None:
@@ -38,6 +42,7 @@ class FlatBuffer:
         self.dtype: np.dtype[Any] = params[0].dtype
         self.offsets, self.count = plan_offsets([p.numel() for p in params], self.dtype.itemsize)
         self.position = {id(p): i for i, p in enumerate(params)}
+        self.companions: Attached = ()
         self._data_views: list[Array] = []
         self._padding: Array | None = None  # the numbers of its elements, once somebody needs them
         with self.device.current() as xp:
@@ -153,3 +158,22 @@ def flatten(params: Iterable[Parameter]) -> list[FlatBuffer]:
     for group in groups.values():
         FlatBuffer(group)
     return list({id(p.flat): p.flat for p in backwards if p.flat is not None}.values())
+
+
+def flat_near(x: Tensor) -> FlatBuffer | None:
+    """The flat buffer of the first parameter that is found behind a tensor; None where it depends on none in one."""
+    stack: list[Edge] = [x.node or x]
+    seen = set[int]()
+    while stack:
+        edge = stack.pop()
+        if isinstance(edge, Node):
+            if edge.seq not in seen:
+                seen.add(edge.seq)
+                stack += sorted(edge.inputs, key=_is_leaf)  # the last one is looked at first
+        elif isinstance(edge, Parameter) and edge.flat is not None:
+            return edge.flat
+    return None
+
+
+def _is_leaf(edge: Edge) -> bool:
+    return isinstance(edge, Parameter)

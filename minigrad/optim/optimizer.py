@@ -7,6 +7,7 @@ depend on how many parameters the model has. Parameters without gradient stay as
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from minigrad.backend.fused.optimizer import SKIP
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
+from minigrad.nn.companions import attach, number_of
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
@@ -29,6 +31,8 @@ from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optim
 from minigrad.tensor import Tensor
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+
+_BASE_BITS = 62
 
 BLOCK = 65536  # elements; parameter, gradient, state and scratch of a block stay in the cache between passes
 
@@ -39,6 +43,7 @@ class Part:
     Attributes:
         params: In the order of the layout.
         steps: How often each was updated.
+        updates: How often any was, or would have been but for a GPU that skipped the step; see `Optimizer.mark`.
         slots: Names of the state arrays that the group needs.
         state: The state arrays of the buffer by name, of its length; shared with the other groups.
     """
@@ -47,6 +52,7 @@ class Part:
         self.buffer, self.slots, self.state = buffer, slots, state
         self.params = sorted(params, key=lambda param: buffer.position[id(param)])
         self.steps = [0] * len(params)
+        self.updates = 0
         self.all_runs = buffer.runs(params)
 
     def take_due(self, limit: int) -> Iterator[tuple[int, int, int]]:
@@ -62,6 +68,7 @@ class Part:
                 by_step.setdefault(step, []).append(param)
                 mark_changed(param)
         for step, params in by_step.items():
+            self.updates += len(params)
             runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
             for start, stop in runs:
                 yield start, stop, step
@@ -107,6 +114,9 @@ class Optimizer:
         self.parts: list[list[Part]] = []  # of each group
         self._state: dict[int, dict[str, Array]] = {}  # by id of the flat buffer, which its parts keep alive
         self._attempts = Attempts()
+        self._base = number_of((self.name, master_weights))
+        self._options: tuple[Any, ...] = ()
+        self._options_number = 0
         self._add_groups(_as_groups(self.name, params))
 
     # ------------------------------------------------------------------------------------- for subclasses
@@ -216,6 +226,21 @@ class Optimizer:
         """
         self._attempts.settle(self._all_parts(), self.step_limit)
         load_optimizer_state(self, state_dict)
+        self.settle(secrets.randbits(_BASE_BITS))  # nobody knows whether other replicas got the same
+
+    def mark(self) -> int:
+        """See `nn.companions.Companion`: the options, and how often the state was updated since it was last known."""
+        options = tuple([group[name] for group in self.param_groups for name in self.defaults])
+        if options != self._options:
+            self._options, self._options_number = options, number_of(options)
+        state = (self._base, sum([part.updates for part in self._all_parts()])) if any(self._state.values()) else ()
+        return hash((self._options_number, *state))
+
+    def settle(self, number: int) -> None:
+        """See `nn.companions.Companion`."""
+        self._base = number
+        for part in self._all_parts():
+            part.updates = 0
 
     def __repr__(self) -> str:
         lines = []
@@ -237,6 +262,7 @@ class Optimizer:
         for group in complete:
             self.param_groups.append(group)
             self.parts.append(self._make_parts(group))
+        attach(self, {id(part.buffer): part.buffer for part in self._all_parts()}.values())
 
     def _complete(self, group: dict[str, Any], seen: set[int]) -> dict[str, Any]:
         """A group with all its options, checked; its parameters are added to those seen."""

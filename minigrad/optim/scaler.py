@@ -6,6 +6,7 @@ Source: Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2;
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,10 +23,13 @@ from minigrad.backend.fused.optimizer import GOOD_STEPS, LOSS_SCALE, new_control
 from minigrad.errors import AutogradError, DtypeError, StateDictError
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
+from minigrad.nn.companions import attach, is_attached, number_of
+from minigrad.nn.flat import FlatBuffer, flat_near
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.given import check_finished
 from minigrad.tensor import Tensor
 
+_BASE_BITS = 62
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
@@ -99,6 +103,8 @@ class GradScaler:
         self._home: Device | None = None  # not known before the first loss or optimizer
         self._control = new_control(CPU, float(scale))
         self._control[GOOD_STEPS] = good_steps
+        self._base = number_of((scale, growth_factor, backoff_factor, growth_interval, good_steps, self._enabled))
+        self._updates = 0
         self._progress: weakref.WeakKeyDictionary[Optimizer, _Progress] = weakref.WeakKeyDictionary()
 
     # ------------------------------------------------------------------------------------------------------ a step
@@ -115,6 +121,7 @@ class GradScaler:
             raise DtypeError(f"GradScaler.scale: expected tensors, got {type(outputs).__name__}")
         if not self._enabled:
             return outputs
+        self._attach(flat_near(outputs))
         loss = cast(outputs, np.dtype(np.float32)) if is_half(outputs.dtype) else outputs
         with loss.device.current():
             scale = self._control_on(loss.device)[LOSS_SCALE].astype(loss.dtype)
@@ -186,6 +193,7 @@ class GradScaler:
             as_real("GradScaler.update", "new_scale", new_scale, above=0.0, finite=True)
             with self._control_place().current():
                 self._control[LOSS_SCALE] = float(new_scale)
+            self._base = number_of((self._base, self._updates, float(new_scale)))
         elif not started:
             raise AutogradError("GradScaler.update: expected a step since the last update, got none")
         else:
@@ -198,6 +206,7 @@ class GradScaler:
         flag = self._combined(found)
         if flag is None:
             return
+        self._updates += 1
         with self._control_place().current():
             settle_step(
                 self._control,
@@ -238,6 +247,23 @@ class GradScaler:
             got = sorted(state_dict) if isinstance(state_dict, Mapping) else type(state_dict).__name__
             raise StateDictError(f"GradScaler.load_state_dict: expected {', '.join(_KEYS)}, got {got}")
         self._set(*(state_dict[key] for key in _KEYS))
+        self._base = secrets.randbits(_BASE_BITS)  # nobody knows whether other replicas got the same
+
+    def mark(self) -> int:
+        """See `nn.companions.Companion`: the state, or, where a GPU keeps it, how often it was updated since."""
+        if self._control_place() is not CPU:
+            return hash((self._base, self._updates))
+        control = self._control
+        options = (self.growth_factor, self.backoff_factor, self.growth_interval, self._enabled)
+        return hash((float(control[LOSS_SCALE]), float(control[GOOD_STEPS]), *options))
+
+    def settle(self, number: int) -> None:
+        """See `nn.companions.Companion`."""
+        self._base, self._updates = number, 0
+
+    def _attach(self, buffer: FlatBuffer | None) -> None:
+        if buffer is not None and not is_attached(self, buffer):
+            attach(self, [buffer])
 
     # ------------------------------------------------------------------------------------------------------- inside
 
@@ -245,6 +271,8 @@ class GradScaler:
         if not isinstance(optimizer, Optimizer):
             raise DtypeError(f"GradScaler.{method}: expected an Optimizer, got {type(optimizer).__name__}")
         progress = self._progress.setdefault(optimizer, _Progress())
+        for param in optimizer.params()[:1]:
+            self._attach(param.flat)
         if progress.stepped:
             raise AutogradError(f"GradScaler.{method}: expected update() after step(), got another {method}() before")
         return progress

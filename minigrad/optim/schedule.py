@@ -13,6 +13,8 @@ from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, as_real, keep_as
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
+from minigrad.nn.companions import attach
+from minigrad.nn.flat import flatten
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.state import INITIAL_LR
 
@@ -222,6 +224,7 @@ class LRScheduler:
         self.base_lrs: list[float] = [group.get(INITIAL_LR, group["lr"]) for group in optimizer.param_groups]
         self.last_step = 0
         self._apply(0, self.base_lrs)
+        attach(self, flatten(optimizer.params()))
 
     def step(self) -> None:
         """Go to the next step.
@@ -253,6 +256,13 @@ class LRScheduler:
             self._apply(state_dict["last_step"], list(state_dict["base_lrs"]))
         except (ArgumentError, TypeError) as error:
             raise StateDictError(f"{who}: expected values that fit the optimizer, got others: {error}") from error
+
+    def mark(self) -> int:
+        """See `nn.companions.Companion`."""
+        return hash((self.last_step, *self.base_lrs))
+
+    def settle(self, number: int) -> None:
+        """See `nn.companions.Companion`: the mark is the state itself."""
 
     def _apply(self, step: int, base_lrs: list[float]) -> None:
         groups = self.optimizer.param_groups

@@ -315,7 +315,7 @@ def note_event(comm: Communicator, kind: str, fields: Mapping[str, Any]) -> None
         take(kind, **fields)
 
 
-def check_headers(comm: Communicator, layout: str = "") -> None:
+def check_headers(comm: Communicator, layout: str = "", mark: float = 0.0) -> list[float] | None:
     """Compare what the ranks have called so far, where the communicator does not do so in each call.
 
     All ranks call it at the same place: the reducer does when it has made a plan, and at the end of each
@@ -323,13 +323,19 @@ def check_headers(comm: Communicator, layout: str = "") -> None:
 
     Args:
         layout: An id that all ranks have to agree on.
+        mark: A number that the ranks tell each other on the occasion.
+
+    Returns:
+        The marks of all ranks, in order; None where there was no occasion, since each call is compared.
 
     Raises:
         CollectiveMismatchError: the calls, or the layouts, differ.
     """
     compare = getattr(comm, "check_headers", None)
-    if compare is not None:
-        compare(layout)
+    if compare is None:
+        return None
+    marks: list[float] | None = compare(layout, mark)
+    return marks
 
 
 def announce(comm: Communicator, what: str) -> None:

@@ -251,14 +251,15 @@ class NcclCommunicator:
         """Return when all ranks have called it; it does not wait for their GPUs."""
         self._agree(self._next("barrier"))
 
-    def check_headers(self, layout: str = "") -> None:
-        """Compare what all ranks have called so far, and a layout; all of them call this.
+    def check_headers(self, layout: str = "", mark: float = 0.0) -> list[float]:
+        """Compare what all ranks have called so far, and a layout; all of them call this. The marks of all.
 
         Raises:
             CollectiveMismatchError: they differ; on all ranks.
         """
         calls = f"{self._seq} calls of hash {self._hash.hexdigest()}, the last {self._last or 'none'}"
-        self._agree(f"{calls}, and layout {layout or 'none'}", advice=": debug=True names the first that differs")
+        text, advice = f"{calls}, and layout {layout or 'none'}", ": debug=True names the first that differs"
+        return [float(part) for part in self._agree(text, repr(mark).encode(), advice)]
 
     def forked(self) -> None:
         """See `Inherited`: CUDA does not work here, so NCCL's object is left as it is, for ever."""

@@ -128,9 +128,9 @@ class Wrapper:
         """Return when all ranks have called it."""
         self.around(Call("barrier"), [], self.inner.barrier)
 
-    def check_headers(self, layout: str = "") -> None:
+    def check_headers(self, layout: str = "", mark: float = 0.0) -> list[float] | None:
         """Compare what the ranks have called, where the inner communicator does not do so in each call."""
-        check_headers(self.inner, layout)
+        return check_headers(self.inner, layout, mark)
 
     def waiting(self) -> AbstractContextManager[None]:
         """Around a wait of the caller's stream; timed where the inner communicator times waits."""

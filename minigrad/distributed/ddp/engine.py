@@ -31,7 +31,7 @@ class Engine(Protocol):
     """Makes the passes of one reducer."""
 
     def begin(
-        self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
+        self, plan: BucketPlan, layout: str, samples: float, mark: float, used: Sequence[bool], exact: bool
     ) -> Pass:
         """Start a pass, whose arguments these are.
 
@@ -53,10 +53,10 @@ class HostEngine:
         self._comm = comm
 
     def begin(
-        self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
+        self, plan: BucketPlan, layout: str, samples: float, mark: float, used: Sequence[bool], exact: bool
     ) -> Pass:
         """Start a pass; the host knows the counts in any case."""
-        return Pass(self._comm, plan, layout, samples, active, used)
+        return Pass(self._comm, plan, layout, samples, mark, used)
 
 
 class DeviceEngine:
@@ -76,7 +76,7 @@ class DeviceEngine:
         self._is_exposed = False
 
     def begin(
-        self, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool], exact: bool
+        self, plan: BucketPlan, layout: str, samples: float, mark: float, used: Sequence[bool], exact: bool
     ) -> Pass:
         """Start a pass; its counts take the place of those of the last one."""
         self.stand(False)  # the last one may have failed
@@ -84,7 +84,7 @@ class DeviceEngine:
             size = 1 + self._comm.world_size + len(used)
             if self._vector is None or self._vector.size != size:
                 self._vector = self._comm.empty(size, np.dtype(np.float64))
-        return DevicePass(self._comm, self, self._vector, plan, layout, samples, active, used, exact)
+        return DevicePass(self._comm, self, self._vector, plan, layout, samples, mark, used, exact)
 
     def stand(self, still: bool) -> None:
         """From here on the caller's stream has nothing to do but wait; or that is over."""
@@ -108,7 +108,7 @@ class DevicePass(Pass):
         plan: BucketPlan,
         layout: str,
         samples: float,
-        active: bool,
+        mark: float,
         used: Sequence[bool],
         exact: bool,
     ) -> None:
@@ -116,7 +116,7 @@ class DevicePass(Pass):
         self._comm, self._rank = comm, comm.rank
         self._weight: Array | None = None
         self._host_vector: np.ndarray[Any, Any] | None = None
-        super().__init__(comm, plan, layout, samples, active, used)
+        super().__init__(comm, plan, layout, samples, mark, used)
 
     def _count(self, comm: Communicator, row: list[float], layout: str) -> Work:
         vector = self._device_vector

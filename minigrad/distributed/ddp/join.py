@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from minigrad.distributed.ddp.handover import hand_over
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.errors import RankFailedError
+
+_JOIN = "join(divide_by_initial_world_size, throw_on_early_termination, also)"
 
 
 @contextmanager
@@ -16,10 +20,12 @@ def joined(
     broadcast_parameters: Callable[[int], None],
     divide_by_initial_world_size: bool,
     throw_on_early_termination: bool,
+    also: Sequence[Any],
 ) -> Iterator[None]:
     """See `DistributedDataParallel.join`.
 
-    A rank without data makes no optimizer steps, so at the end all get the parameters of one that was there last.
+    A rank without data makes no optimizer steps, so at the end all get the parameters of one that was there last, and
+    the state of what is named in also.
     """
     before = reducer.before_launch
 
@@ -33,7 +39,10 @@ def joined(
         if divide_by_initial_world_size:
             one.shrink = len(one.active_ranks) / reducer.comm.world_size
 
+    names = ", ".join(type(thing).__name__ for thing in also)
+    options = [divide_by_initial_world_size, throw_on_early_termination]
     reducer.before_launch = rule
+    reducer.alike.set_option(_JOIN, [*options, names])
     try:
         yield
         reducer.active = False
@@ -41,6 +50,8 @@ def joined(
             pass
         if reducer.last_active:
             broadcast_parameters(reducer.last_active[0])
+            hand_over("join(also=)", reducer.comm, reducer.last_active[0], also)
     finally:
         reducer.active = True
+        reducer.alike.drop_option(_JOIN)
         reducer.before_launch = before

@@ -16,6 +16,7 @@ from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync, policy_of
 from minigrad.distributed.ddp.finite import NonFinite
+from minigrad.distributed.ddp.handover import check_stateful
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import joined
 from minigrad.distributed.ddp.passes import Pass
@@ -113,23 +114,24 @@ class DistributedDataParallel(Module):
         }
         self._buffer_options = (broadcast_buffers, buffer_cadence)
         self._check_every = check_replicas_every
-        self.batch_dim, self.sync = batch_dim, sync
+        self.sync = sync
         alike: dict[str, object] = {"reduce": reduce, "sync": sync, "init_sync": init_sync, **switches}
         alike |= {"broadcast_buffers": policy_of(broadcast_buffers), "buffer_cadence": buffer_cadence}
         alike |= {"batch_dim": batch_dim, "check_replicas_every": check_replicas_every}
         alike |= {"bucket_cap_mb or bucket_cap_bytes, in bytes,": cap, "bucket_plan": getattr(bucket_plan, "id", None)}
         alike["first_bucket_mb, in bytes,"] = self._options["first_cap_bytes"]
         check_replicas(module, comm, alike)
-        self._wrap(module, comm)
+        self._wrap(module, comm, batch_dim)
         if init_sync:
             self.broadcast_parameters(0)
 
-    def _wrap(self, module: Module, comm: Communicator) -> None:
+    def _wrap(self, module: Module, comm: Communicator, batch_dim: int) -> None:
         self.module = module
         self.comm = comm
         named = list(module.named_parameters())
         self._inventory = Inventory(module)
         self.reducer = Reducer(comm, named, kind=type(module).__name__, **self._options)
+        self.batch_dim = batch_dim
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
@@ -141,6 +143,16 @@ class DistributedDataParallel(Module):
         self._buffer_sync.after_pass(one)
         if len(one.active_ranks) == self.comm.world_size:  # those that wait in join() have stopped to step
             self._replica_check.after_pass(buffers=self._buffer_sync.alike)
+
+    @property
+    def batch_dim(self) -> int:
+        """Axis of the samples in the first tensor argument; the same on all ranks."""
+        return self._batch_dim
+
+    @batch_dim.setter
+    def batch_dim(self, axis: int) -> None:
+        self._batch_dim = as_integer("DistributedDataParallel", "batch_dim", axis)
+        self.reducer.alike.set_option("batch_dim", self._batch_dim)
 
     # -------------------------------------------------------------------------------------------- training
 
@@ -241,26 +253,33 @@ class DistributedDataParallel(Module):
         self.reducer.synchronize(strict=not self.reducer.find_unused, one_by_one=one_by_one)
 
     def join(
-        self, *, divide_by_initial_world_size: bool = False, throw_on_early_termination: bool = False
+        self,
+        *,
+        divide_by_initial_world_size: bool = False,
+        throw_on_early_termination: bool = False,
+        also: Sequence[Any] = (),
     ) -> AbstractContextManager[None]:
         """Train inside on ranks with different numbers of batches: `with ddp.join(): for batch in loader: ...`.
 
         A rank that leaves the block takes part in the others' passes, with no samples, until all have left it. It
-        makes no optimizer steps meanwhile: at the end all ranks get the parameters of one that was there last, while
-        the state of its optimizer stays behind.
+        makes no optimizer steps meanwhile: at the end all ranks get the parameters of one that was there last, and the
+        state of what is named in `also`. State that stayed behind is refused in the next pass outside.
 
         Args:
             divide_by_initial_world_size: Weight as if the ranks without data had contributed zeros of the others'
                 mean size, as PyTorch does by default; else the gradient is that of the mean over the samples there.
             throw_on_early_termination: Raise on all ranks as soon as one has no more data.
+            also: What else to hand on, in the same order on all ranks: optimizers, schedules and loss scales that make
+                steps inside; anything with state_dict and load_state_dict. Plain SGD has no state and needs none.
 
         Raises:
             RankFailedError: with throw_on_early_termination; it names the ranks that ran out.
-            ArgumentError: a SyncBatchNorm inside, whose collectives in forward a rank without data does not make.
+            ArgumentError: something in also has no state; or a SyncBatchNorm inside, whose collectives in forward a
+                rank without data does not make.
         """
         if self.reducer.in_order:
             raise ArgumentError("join: expected a module without SyncBatchNorm, got one: give every rank batches alike")
-        options = (divide_by_initial_world_size, throw_on_early_termination)
+        options = (divide_by_initial_world_size, throw_on_early_termination, check_stateful("join", also))
         return joined(self.reducer, self.broadcast_parameters, *options)
 
     def backward_shards(
@@ -371,9 +390,9 @@ class DistributedDataParallel(Module):
         Module.__init__(twin)
         memo[id(self)] = twin
         twin._options, twin._buffer_options = dict(self._options), self._buffer_options
-        twin.batch_dim, twin.sync, twin._check_every = self.batch_dim, self.sync, self._check_every
+        twin.sync, twin._check_every = self.sync, self._check_every
         twin.training = self.training
-        twin._wrap(deepcopy(self.module, memo), self.comm)
+        twin._wrap(deepcopy(self.module, memo), self.comm, self.batch_dim)
         twin.reducer.hook = deepcopy(self.reducer.hook, memo)
         return twin
 

@@ -20,19 +20,20 @@ from minigrad.distributed.ddp.weights import weight_of
 class Pass:
     """The state of one pass; constructing it launches the collective that counts.
 
-    That collective adds up one float64 vector: the samples; for each rank, whether it still has data; and, where
+    That collective adds up one float64 vector: the samples; for each rank, its mark; and, where
     unused parameters are looked for, for each parameter how many ranks used it.
 
     Args:
         layout: An id that all ranks have to agree on.
         samples: This rank's.
-        active: Whether this rank still has data.
+        mark: What must be alike beside the model, as a number > 0, see `Alike`; 0 where a rank has no data any more.
         used: For each parameter whether this rank has a gradient for it; empty where nobody looks.
 
     Attributes:
         ledger: What it sends and waits for.
         works: One for each bucket launched so far, in order.
         reached: The parameters that backward reaches, or that have a gradient.
+        mark, marks: This rank's, and those of all ranks where the host has counted.
         total: Samples of all ranks, once counted.
         active_ranks: The ranks that still have data, once counted.
         shrink: A factor on the weight of every rank.
@@ -40,7 +41,7 @@ class Pass:
     """
 
     def __init__(
-        self, comm: Communicator, plan: BucketPlan, layout: str, samples: float, active: bool, used: Sequence[bool]
+        self, comm: Communicator, plan: BucketPlan, layout: str, samples: float, mark: float, used: Sequence[bool]
     ) -> None:
         self.samples, self.total, self.shrink, self.weighted = samples, -1.0, 1.0, False
         self._sent, self._bytes, self._is_booked = 0, 0, False
@@ -50,12 +51,15 @@ class Pass:
         self._pending = [len(bucket.entries) for bucket in plan.buckets]
         self._world_size, self._clock = comm.world_size, comm.clock
         self._looks = bool(used)
-        activity = [float(active and rank == comm.rank) for rank in range(comm.world_size)]
+        self.mark = mark
+        self.marks: list[float] | None = None
+        row = [0.0] * comm.world_size
+        row[comm.rank] = mark
         self._plan = plan
         self.ledger = Ledger(comm.clock)
         with Naming(plan, None):
             began_s = self.ledger.now_s()
-            self._counting = self._count(comm, [samples, *activity, *map(float, used)], layout)
+            self._counting = self._count(comm, [samples, *row, *map(float, used)], layout)
             self.ledger.called(self._counting, began_s)
         self._ready_order: list[int] = []
         self._began_s = self._clock.now_s()
@@ -87,7 +91,8 @@ class Pass:
                 if not wait and not self._is_there():
                     return False
                 total, *counts = self._read().tolist()
-            self.total, self.active_ranks = total, [rank for rank in range(self._world_size) if counts[rank]]
+            self.total, self.marks = total, counts[: self._world_size]
+            self.active_ranks = [rank for rank, mark in enumerate(self.marks) if mark]
         return True
 
     def _is_there(self) -> bool:

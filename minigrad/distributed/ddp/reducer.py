@@ -19,6 +19,7 @@ from minigrad.autograd import Reached, next_number
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, check_headers
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.booked import Booked
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.engine import Engine, engine_of
@@ -55,6 +56,7 @@ class Reducer:
         override: Samples to count instead of the length of the batch, or None.
         booked: The communicator, with what is sent in a pass in its ledger: for what else takes part in it.
         nonfinite: What was found of that; None where nobody looks.
+        alike: What all ranks must have alike beside the model; its marks are compared in each pass.
         active: Whether this rank still has data; see `DistributedDataParallel.join`.
         last_active: The ranks that had data in the last pass in which one had.
         before_launch: Called in each pass once the counts of all ranks are known, before the first bucket.
@@ -82,6 +84,7 @@ class Reducer:
         self.name = wrapper_name(kind, comm)
         self.layout = Layout(named)
         give_names(named)
+        self.alike = Alike(self.layout)
         self.buffers = self.layout.buffers
         self._params, self._names = self.layout.params, self.layout.names
         self._index = {id(p): i for i, p in enumerate(self._params)}
@@ -289,7 +292,8 @@ class Reducer:
             raise error
         exact = self.before_launch is not _nothing
         used = self._used(reached) if self.find_unused else []
-        self._pass = one = self.engine.begin(self.plan, self._layout_id, self._samples, self.active, used, exact)
+        mark = self.alike.mark() if self.active and self.comm.world_size > 1 else float(self.active)
+        self._pass = one = self.engine.begin(self.plan, self._layout_id, self._samples, mark, used, exact)
         one.reached, self.booked.ledger = reached, one.ledger
         for i in missing:
             one.complete(self._bucket_of[i])
@@ -393,7 +397,9 @@ class Reducer:
         self.booked.ledger = None
         one.add_to(self.stats)
         self._samples, self._combined = 0.0, True
-        check_headers(self.comm, self._layout_id)
+        told = check_headers(self.comm, self._layout_id, one.mark)
+        marks = one.marks or told or self.comm.all_gather_object(one.mark)
+        self.alike.check(self.name, self.comm, marks, idle=not one.samples)
 
 
 def _nothing(one: Pass) -> None:

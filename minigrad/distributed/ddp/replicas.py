@@ -16,6 +16,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_root
 from minigrad.distributed.ddp.agreement import Inventory, check_free, describe, first_difference
 from minigrad.distributed.ddp.buffers import BufferMemory
+from minigrad.distributed.ddp.alike import Alike, check_alike
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
@@ -105,6 +106,7 @@ class Ddp(DeprecatedSetup):
         self._inventories = [Inventory(model) for model in self.models]
         self._buffers = [BufferMemory(inventory) for inventory in self._inventories]
         self._layouts = [Layout(list(model.named_parameters())) for model in self.models]
+        self._alikes = [Alike(layout) for layout in self._layouts]
         for model in self.models:
             give_names(model.named_parameters())
         self.last_bytes = 0
@@ -156,7 +158,8 @@ class Ddp(DeprecatedSetup):
         Raises:
             UnreducedGradientError: some replicas have a gradient, and some have none.
             LayoutError: a parameter was replaced, moved or added since `wrap`.
-            ReplicaMismatchError: requires_grad was changed on some replicas only.
+            ReplicaMismatchError: requires_grad was changed on some replicas only, or their optimizers, schedules or
+                loss scales differ; the first difference is named.
         """
         self._combine("all_reduce_gradients", [1.0] * self.world_size)
 
@@ -194,10 +197,12 @@ class Ddp(DeprecatedSetup):
         """
         weight = as_samples("sum_gradients: factor", factor)
         self._check()
+        check_alike("Ddp", self._alikes)
         self._add_up(self._used("sum_gradients", [0.0] * self.world_size), [weight] * self.world_size)
 
     def _combine(self, who: str, counts: list[float]) -> None:
         self._check()
+        check_alike("Ddp", self._alikes)
         total = math.fsum(counts)
         self._add_up(self._used(who, counts), [weight_of(count, total) for count in counts])
 

@@ -1,0 +1,86 @@
+"""State of one rank handed on to the others: that of optimizers, schedules, loss scales, or of anything like them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.arguments import as_sequence
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, as_dtype
+from minigrad.distributed.comm.base import Communicator
+from minigrad.errors import ArgumentError, ReplicaMismatchError
+from minigrad.tensor import Tensor
+
+_SETTLED_BITS = 62
+
+
+def check_stateful(who: str, things: Sequence[Any]) -> list[Any]:
+    """Things whose state can be handed on.
+
+    Raises:
+        ArgumentError: one has no state_dict and load_state_dict; it is named.
+    """
+    for thing in as_sequence(who, "also", things):
+        if not all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict")):
+            raise ArgumentError(
+                f"{who}: expected also to hold what has state_dict() and load_state_dict(), got {thing!r:.100}"
+            )
+    return list(things)
+
+
+def hand_over(who: str, comm: Communicator, root: int, things: Sequence[Any]) -> None:
+    """Give the state of one rank's things to those of all others; every rank calls it with its own, in one order.
+
+    Raises:
+        ReplicaMismatchError: the ranks name things of other classes; on all of them.
+    """
+    kinds = [type(thing).__name__ for thing in things]
+    arrays: list[Array] = []
+    packed = [_pack(thing.state_dict(), arrays) for thing in things] if comm.rank == root else None
+    found = comm.all_gather_object([kinds, packed])
+    for rank, (theirs, _) in enumerate(found):
+        if theirs != kinds:
+            raise ReplicaMismatchError(
+                f"rank {comm.rank}: {who}: expected the same things on all ranks, got {kinds} here and {theirs} on "
+                f"rank {rank}"
+            )
+    for i, thing in enumerate(things):
+        state = _unpack(found[root][1][i], comm, root, arrays)
+        if comm.rank != root:
+            thing.load_state_dict(state)
+        if hasattr(thing, "settle"):
+            thing.settle(i)
+
+
+def _pack(value: Any, arrays: list[Array]) -> list[Any]:
+    """A state in plain data; its arrays are put aside in order."""
+    data = value.data if isinstance(value, Tensor) else value
+    if isinstance(data, dict):
+        return ["dict", [[key, _pack(each, arrays)] for key, each in data.items()]]
+    if isinstance(data, (list, tuple)):
+        return [type(data).__name__, [_pack(each, arrays) for each in data]]
+    if hasattr(data, "nbytes") and getattr(data, "ndim", None) is not None and not isinstance(data, np.generic):
+        arrays.append(array_module(data).ascontiguousarray(data))
+        return ["tensor" if isinstance(value, Tensor) else "array", [list(data.shape), data.dtype.name]]
+    return ["plain", data.item() if isinstance(data, np.generic) else data]
+
+
+def _unpack(packed: list[Any], comm: Communicator, root: int, arrays: list[Array]) -> Any:
+    """The state again; each array is received when its turn comes."""
+    kind, content = packed
+    if kind == "dict":
+        return {key: _unpack(each, comm, root, arrays) for key, each in content}
+    if kind in ("list", "tuple"):
+        parts = [_unpack(each, comm, root, arrays) for each in content]
+        return parts if kind == "list" else tuple(parts)
+    if kind == "plain":
+        return content
+    shape, dtype = content
+    with comm.device.current() as xp:
+        array = xp.asarray(arrays.pop(0)) if comm.rank == root else xp.zeros(shape, as_dtype(dtype))
+        flat = array.reshape(-1)
+        comm.broadcast(flat, root).wait(host=True)
+    return Tensor(array) if kind == "tensor" else array

@@ -1,0 +1,66 @@
+"""What is kept beside parameters and must be alike wherever a replica of them is trained.
+
+Optimizers, schedules and loss scales attach themselves to the flat buffers of their parameters; who keeps replicas
+alike looks there. Neither knows the other, and a companion that is gone is forgotten.
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from minigrad.arguments import is_number
+
+if TYPE_CHECKING:
+    from minigrad.nn.flat import FlatBuffer
+
+
+class Companion(Protocol):
+    """State beside parameters."""
+
+    def mark(self) -> int:
+        """A number that differs where the state does, or may: cheap, and nothing waits for a device.
+
+        It must be the same in every process whose state came about in the same way.
+        """
+
+    def settle(self, number: int) -> None:
+        """Take the state for one that all replicas share: marks count on from this number."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state itself."""
+
+
+Attached = tuple["weakref.ref[Any]", ...]
+
+
+def attach(companion: Companion, buffers: Iterable[FlatBuffer]) -> None:
+    """Let whoever keeps these parameters alike see a companion of theirs; once more where it has other parameters."""
+    for buffer in buffers:
+        kept = tuple(ref for ref in buffer.companions if ref() not in (None, companion))
+        buffer.companions = (*kept, weakref.ref(companion))
+
+
+def is_attached(companion: Companion, buffer: FlatBuffer) -> bool:
+    """Whether a companion is seen at a buffer."""
+    for ref in buffer.companions:
+        if ref() is companion:
+            return True
+    return False
+
+
+def number_of(value: Any) -> int:
+    """A number for plain data, the same in every process; numbers count by their value."""
+    return zlib.crc32(_plain(value).encode())
+
+
+def _plain(value: Any) -> str:
+    if value.__class__ is float:
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_plain, value))}]"
+    if isinstance(value, (bool, str)) or value is None:
+        return repr(value)
+    return repr(float(value)) if is_number(value) else type(value).__qualname__
