@@ -385,6 +385,21 @@ def test_communication_on_a_device_is_timed_by_its_events(cuda, strict_cupy):
         assert stats.exposed_s >= 0.0
 
 
+@pytest.mark.parametrize("how", ["sync_gradients", "overlapped_sync_gradients"])
+def test_nothing_is_hidden_on_a_device_that_has_nothing_else_to_do(how, cuda):
+    for seed in range(5):
+        with machine(seed):
+            ddp = DDP(Chain().to(cuda), Pretending(cuda), bucket_cap_bytes=64, sync="manual")
+            x = minigrad.Tensor(data(5, 0)[0]).to(cuda)
+            for _ in range(3):
+                ddp(x).sum().backward()
+                getattr(ddp, how)()
+                streams_of(cuda).get_current_stream().synchronize()
+            stats = ddp.stats()
+            assert stats.hidden_s == stats.overlap_fraction == 0.0
+            assert stats.exposed_s == stats.communication_s > 0.0
+
+
 def test_a_full_ring_loses_the_oldest(cuda):
     with machine(0):
         timer = CudaTimer(cuda, slots=2)

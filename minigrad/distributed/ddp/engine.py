@@ -9,6 +9,7 @@ in device memory, so a bucket goes out as soon as its gradients are there.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -74,6 +75,9 @@ class DeviceEngine:
         self.communication = CudaTimer(comm.device, _SLOTS, streams)  # of each bucket, on the communication stream
         self.exposed = CudaTimer(comm.device, streams=streams)  # of what the caller's stream waits at the end
         self._is_exposed = False
+        self._launched = 0  # buckets that no stretch of exposed is known for yet
+        self._buckets = deque[int]()  # of each stretch of exposed that was not read yet
+        self._read: list[float] = []  # times of buckets whose stretch was not read yet
 
     def begin(
         self, plan: BucketPlan, layout: str, samples: float, mark: float, used: Sequence[bool], exact: bool
@@ -90,7 +94,36 @@ class DeviceEngine:
         """From here on the caller's stream has nothing to do but wait; or that is over."""
         if still != self._is_exposed:
             self._is_exposed = still
-            self.exposed.start() if still else self.exposed.stop()
+            if still:
+                self.exposed.start()
+            else:
+                self.exposed.stop()
+                self._buckets.append(self._launched)
+                self._launched = 0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around the launch of a bucket, on the communication stream."""
+        self.communication.start()
+        try:
+            yield
+        finally:
+            self.communication.stop()
+            self._launched += 1
+
+    def read_s(self) -> list[tuple[float, float]]:
+        """Exposed, and of the communication, seconds of each pass that the device is through with, once each."""
+        exposed = self.exposed.read_s()  # first: of those, every bucket is over too
+        self._read += self.communication.read_s()
+        lost, self.communication.lost = self.communication.lost, 0  # the oldest: device and host are far apart
+        skipped, self.exposed.lost = self.exposed.lost, 0
+        passes = []
+        for exposed_s in [0.0] * skipped + exposed:
+            count = self._buckets.popleft()
+            known, lost = max(0, count - lost), max(0, lost - count)
+            passes.append((exposed_s, sum(self._read[:known])))
+            del self._read[:known]
+        return passes[skipped:]
 
 
 class DevicePass(Pass):
@@ -150,12 +183,8 @@ class DevicePass(Pass):
     def launching(self) -> Iterator[None]:
         """What is launched inside comes after the gradients that are complete, on the communication stream."""
         self._side.follow()
-        with self._side.current():
-            self._engine.communication.start()
-            try:
-                yield
-            finally:
-                self._engine.communication.stop()
+        with self._side.current(), self._engine.timed():
+            yield
 
     def weight_in_memory(self) -> Array | None:
         """n_r / Σn as it stands in device memory, float64 (1,); None for 1.
@@ -190,8 +219,8 @@ class DevicePass(Pass):
     def add_to(self, stats: Stats) -> None:
         """Add what this pass took; times of the device are those of passes that it is through with."""
         self._engine.stand(False)
-        exposed_s = sum(self._engine.exposed.read_s())
-        stats.exposed_s += exposed_s
-        stats.hidden_s += sum(self._engine.communication.read_s()) - exposed_s
+        for exposed_s, communication_s in self._engine.read_s():
+            stats.exposed_s += exposed_s
+            stats.hidden_s += max(0.0, communication_s - exposed_s)
         stats.backward_s += self._over_s - self._began_s
         self._add_counts(stats)

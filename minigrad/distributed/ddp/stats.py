@@ -48,7 +48,7 @@ class Stats:
     @property
     def overlap_fraction(self) -> float:
         """The part of the communication that is hidden, between 0 and 1; 0 where there was none."""
-        return max(0.0, self.hidden_s / self.communication_s) if self.communication_s > 0.0 else 0.0
+        return self.hidden_s / self.communication_s if self.communication_s > 0.0 else 0.0
 
     def reset(self) -> None:
         """Start to count again."""
