@@ -7,10 +7,12 @@ from minigrad.testing.conformance import CHECKS, MinigradAdapter
 from tests.distributed import (
     test_bitwise,
     test_buckets,
+    test_buffers_on_tape,
     test_ddp,
     test_faults,
     test_hooks,
     test_join,
+    test_kept_gradients,
     test_replicas,
     test_samples,
     test_schedules,
@@ -30,6 +32,9 @@ def suite():
             yield name, getattr(module, name)
     for before in (test_samples.an_evaluation_that_records, test_samples.gradients_that_are_dropped):
         yield before.__name__, functools.partial(test_samples.test_only_what_backward_reaches_counts, before)
+    twice = test_buffers_on_tape.test_two_backwards_before_the_next_forward
+    for form in ("mul", "a view", "where"):
+        yield form, functools.partial(twice, form, "one graph")
     yield "unequal options", functools.partial(test_ddp.test_unequal_options_are_refused_on_all_ranks, "sync", "manual")
     for seed in range(8):
         yield f"schedule {seed}", functools.partial(test_schedules.test_overlapped_equals_serial_bit_for_bit, seed)
@@ -46,6 +51,8 @@ OTHERS = {
         "test_a_replaced_or_moved_parameter_is_noticed",
         "test_a_rank_that_raises_in_backward_stops_the_others",
     ],
+    test_buffers_on_tape: ["test_a_buffer_that_comes_home"],
+    test_kept_gradients: ["test_averaged_by_hand", "test_hooks_that_keep_the_gradient_of_a_shard"],
     test_samples: ["test_forwards_and_their_backwards_in_any_order"],
     test_two_wrappers: [
         "test_one_loss_over_two_wrappers_of_equal_plans",

@@ -187,6 +187,19 @@ MUTANTS = {
         "self.comm.broadcast(piece.pack(), root)",
         "self.comm.broadcast(0 * piece.pack(), root)",
     ),
+    "a buffer that a tape holds stays where it lives": ("ddp.buffers", "if savers(buffer):", "if False:"),
+    "a buffer travels over what a tape holds": (
+        "ddp.buffers",
+        "self._new_memory() if any(self._savers) else self._home",
+        "self._home",
+    ),
+    "nobody knows who holds a buffer that has come home": (
+        "ddp.buffers",
+        "self._savers[i] = savers(buffer)",
+        "pass",
+    ),
+    "what was kept of a gradient is filled with zeros": ("ddp.layout", "    keep_given(param)", "    pass"),
+    "what was kept of a shard's gradient is scaled": ("ddp.bitwise", "    keep_given(params[j])", "    pass"),
     "the odd rank out is left out of sums": (
         "collectives",
         "while stride < len(values):",

@@ -115,6 +115,26 @@ def test_a_buffer_that_no_tape_holds_is_written_where_it_lives():
     assert run(body, 2, timeout_s=10.0) == [(True, [2.0, 1.5, 3.0])] * 2
 
 
+def test_a_buffer_that_comes_home():
+    """A held one leaves the array in which all travel, and comes back to it, held again, in the next pass."""
+
+    def body(comm):
+        model = Factor(rank=comm.rank)
+        ddp, x = DDP(model, comm, init_sync=False), minigrad.Tensor(np.ones(1))
+        for _ in range(4):
+            model.mask.add_(1.0 + comm.rank)
+            loss, saved = ddp(x), model.mask.data.copy()
+            loss.backward(retain_graph=True)
+            model.zero_grad()
+            with ddp.no_sync():
+                loss.backward()
+            np.testing.assert_allclose(model.w.grad.data, 2 * model.w.data * saved**2)
+            model.zero_grad()
+        return model.mask.tolist()
+
+    assert run(body, 2, timeout_s=10.0) == [[5.0, 4.5, 6.0]] * 2
+
+
 def test_a_change_by_hand_is_still_noticed():
     """Before the pass in which ranks agree, and after it."""
     for after in (False, True):

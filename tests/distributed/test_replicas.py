@@ -433,7 +433,8 @@ def test_the_function_refuses_wrong_arguments():
             average_gradients(params, solo, 1)
     with pytest.raises(ArgumentError, match="average_gradients: expected a communicator, got NoneType"):
         average_gradients([], None, 1)
-    average_gradients([], solo, 1)
+    with pytest.raises(ArgumentError, match="average_gradients: expected at least one parameter, got none"):
+        average_gradients([], solo, 1)
 
     def body(comm):
         with pytest.raises(CollectiveMismatchError):
