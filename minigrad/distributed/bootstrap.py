@@ -175,6 +175,7 @@ def init(
 
     Raises:
         ArgumentError: see `detect` and `choose_backend`.
+        DeviceError: the device is not there.
         CollectiveTimeoutError, RankFailedError: the others did not come, or know another key.
     """
     if (rank is None) != (world_size is None):
@@ -230,6 +231,7 @@ def _connect_gpus(place: Place, device: Device, timeout_s: float) -> NcclCommuni
     debug = os.environ.get("MINIGRAD_DEBUG", "0")
     if debug not in ("0", "1"):
         raise ArgumentError(f"init: expected MINIGRAD_DEBUG to be 0 or 1, got {debug!r}")
+    device.xp  # a GPU that is not there is refused before the others are waited for
     meeting = meet(place, os.environ, timeout_s)
     try:
         comm = NcclCommunicator(meeting, device, timeout_s=timeout_s, debug=debug == "1")

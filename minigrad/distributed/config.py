@@ -13,6 +13,15 @@ from minigrad.distributed.balance.shares import SpeedHint
 from minigrad.errors import ArgumentError
 
 
+class NoHint(dict[int, float]):
+    """A hint that knows of no device."""
+
+    def __call__(self, *hint: float) -> DdpConfig:
+        """Say how a hint is given; ArgumentError."""
+        given = ", ".join(map(repr, hint))
+        raise ArgumentError(f"DdpConfig: expected DdpConfig(speed_hint=({given})), got a call of speed_hint")
+
+
 @dataclass(frozen=True)
 class DdpConfig:
     """Options of `Trainer.setup_with` and `Graph.distribute`.
@@ -20,7 +29,7 @@ class DdpConfig:
     Attributes:
         speed_hint: What is known of the devices before any is measured: (slow_rank, ratio), where every other device
             is `ratio` >= 1 times as fast as that one; or a mapping from rank to speed > 0. Measurements correct it.
-            One device alone looks at none.
+            One device alone looks at none. None, an empty mapping from then on, knows of none.
         overhead_target: El Che's: the time of a reduction over that of the computing before it, in [0.01, 0.5]; None
             means 0.10.
         max_anchor: El Che's: batches of the slowest device between two reductions. None lets El Che find them, 0 turns
@@ -32,6 +41,7 @@ class DdpConfig:
             min(0.05, 0.5/world_size).
         calibration_steps: Shares are first decided after so many steps, >= 1.
         rebalance_interval: And then after so many each, >= 1.
+        granularity: Shards are multiples of it where the batch is, >= 1.
 
     Raises:
         ArgumentError: a value out of its range. What depends on the number of devices is checked by `distribute`.
@@ -49,10 +59,12 @@ class DdpConfig:
     min_ratio: float | None = None
     calibration_steps: int = 10
     rebalance_interval: int = 50
+    granularity: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "speed_hint", self.speed_hint or NoHint())
         keep_as(self, as_integer, "max_anchor", least=0, optional=True)
-        keep_as(self, as_integer, "calibration_steps", "rebalance_interval", least=1)
+        keep_as(self, as_integer, "calibration_steps", "rebalance_interval", "granularity", least=1)
         check_max_norm("DdpConfig", self.max_grad_norm)
         if self.timeline is not None:
             check_timeline("DdpConfig", self.timeline)
@@ -62,16 +74,21 @@ class DdpConfig:
     def balance_config(self) -> BalanceConfig:
         """How batches are divided."""
         return BalanceConfig(
-            self.calibration_steps, self.rebalance_interval, min_ratio=self.min_ratio, speed_hint=self.speed_hint
+            self.calibration_steps,
+            self.rebalance_interval,
+            min_ratio=self.min_ratio,
+            granularity=self.granularity,
+            speed_hint=self.speed_hint or None,
         )
 
     def cadence_config(self) -> CadenceConfig:
         """How El Che goes, where it is on."""
         target = DEFAULT_OVERHEAD_TARGET if self.overhead_target is None else self.overhead_target
         if not self.max_anchor:
-            return CadenceConfig(overhead_target=target, max_anchor=DEFAULT_MAX_ANCHOR, speed_hint=self.speed_hint)
+            hint = self.speed_hint or None
+            return CadenceConfig(overhead_target=target, max_anchor=DEFAULT_MAX_ANCHOR, speed_hint=hint)
         n = self.max_anchor
-        return CadenceConfig(n, target, min_anchor=n, max_anchor=n, speed_hint=self.speed_hint)
+        return CadenceConfig(n, target, min_anchor=n, max_anchor=n, speed_hint=self.speed_hint or None)
 
 
 def check_max_norm(who: str, value: Any) -> None:

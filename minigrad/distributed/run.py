@@ -53,6 +53,7 @@ def run(
     """
     if blas_threads is not None:
         blas_threads = as_integer("run", "blas_threads", blas_threads, 1)
+    as_integer("run", "world_size", world_size, 1)
     world = ThreadWorld(world_size, timeout_s=timeout_s)
     return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
 

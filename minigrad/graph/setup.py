@@ -57,7 +57,15 @@ def unused_options(on: bool, config: DdpConfig, world_size: int) -> list[str]:
     names = ["min_ratio"] if on else ["overhead_target", "max_anchor"]
     if world_size == 1:
         names += ["min_ratio", "speed_hint"]
-    return [name for name in names if getattr(config, name) is not None and getattr(config, name) != 0]
+    return [name for name in names if getattr(config, name)]
+
+
+def idle_gpus(group: DeviceGroup) -> list[str]:
+    """The GPUs of this machine where the graph was built on its CPU, and what would use them."""
+    if any(device.type != "cpu" for device in group.devices):
+        return []
+    gpus = [str(device) for device in available_devices() if device.type != "cpu"]
+    return [f"{', '.join(gpus)} (build the graph on {gpus[0]}, or pass devices)"] if gpus else []
 
 
 def summary(group: DeviceGroup, config: DdpConfig, el_che: bool | None) -> str:
@@ -66,7 +74,7 @@ def summary(group: DeviceGroup, config: DdpConfig, el_che: bool | None) -> str:
     number = len(group.devices)
     kinds = [(len(list(same)), *kind) for kind, same in groupby(zip(map(str, group.devices), group.models))]
     listed = [f"{f'{n} x ' if n > 1 else ''}{device}: {model}" for n, device, model in kinds]
-    unused = unused_options(on, config, number)
+    unused = unused_options(on, config, number) + idle_gpus(group)
     parts = [f"{number} device{'s' * (number > 1)}", *listed, f"El Che is {'on' if on else 'off'}: {reason}"]
     return " | ".join(parts + ([f"not used: {', '.join(unused)}"] if unused else []))
 

@@ -117,7 +117,7 @@ class Trainable(PlanModule):
                 f"{len(loaders)}"
             )
         if len(loaders) > 1 and state is not None and state.el_che is None:
-            given = [name for name in ("speed_hint", "min_ratio") if getattr(state.config, name) is not None]
+            given = [name for name in ("speed_hint", "min_ratio") if getattr(state.config, name)]
             if given:
                 raise ArgumentError(
                     f"{self._who()}.set_data_loader: expected one loader, whose batches are divided by "

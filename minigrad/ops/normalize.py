@@ -79,7 +79,11 @@ def batch_norm(
     _check_running(x, running_mean, running_var, training)
     plan = batch_rows(x.data.size // max(channels, 1), channels)
     if training and plan.population == 1:
-        raise ShapeError(f"batch_norm: expected several values for each channel in training, got x {x.shape}")
+        raise ShapeError(
+            f"batch_norm: expected several values for each channel in training, got x {x.shape}: make batches larger; "
+            "where they are divided, granularity=2 (of BalanceConfig, of DdpConfig) leaves no shard with one sample, "
+            "if the batch is a multiple of it"
+        )
     if training and x.data.size:
         mean, variance = statistics(as_rows(x.data, plan), plan)
         move_running(running_mean, mean, momentum)

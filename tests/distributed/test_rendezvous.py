@@ -104,7 +104,8 @@ def test_missing_ranks_are_named():
     started = time.monotonic()
     found = _meet(3, [b"key", None, b"key"], 0.5)
     assert isinstance(found[0], CollectiveTimeoutError) and "none of ranks [1]" in str(found[0])
-    assert isinstance(found[2], (CollectiveTimeoutError, RankFailedError))
+    assert isinstance(found[2], CollectiveTimeoutError)  # told by rank 0, which is not to blame
+    assert str(found[2]) == str(found[0]).replace("rank 0:", "rank 2:")
     assert time.monotonic() - started < 5.0
     with pytest.raises(CollectiveTimeoutError, match="rank 1: rendezvous: expected rank 0"):
         Rendezvous(1, 2, "127.0.0.1", free_port(), b"key", 0.2)

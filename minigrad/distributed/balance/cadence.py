@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer, keep_as
+from minigrad.arguments import as_amount, as_integer, foreign_forms, keep_as
 from minigrad.data.plan import as_list, largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, check_hint, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
@@ -85,6 +85,7 @@ class CadenceConfig:
         return CadenceConfig(anchor, min_anchor=anchor, max_anchor=anchor, speed_hint=speed_hint)
 
 
+@foreign_forms
 @dataclass(frozen=True)
 class ElChe:
     """The state of the cadence; `report_timing` gives the next.

@@ -363,6 +363,18 @@ def default_timeout_s(timeout_s: float | None = None) -> float:
     return as_real("MINIGRAD_TIMEOUT_S", "seconds", text, above=0.0, finite=True)
 
 
+def stays_here(comm: Any, protocol: Any) -> Any:
+    """The `__reduce_ex__` of what belongs to one rank of one process.
+
+    Raises:
+        ArgumentError: always.
+    """
+    raise ArgumentError(
+        f"pickle: expected plain data, got a {type(comm).__name__}, which belongs to rank "
+        f"{getattr(comm, 'rank', 0)} of this process: call distributed.init() in each process"
+    )
+
+
 def check_world(who: str, rank: int, world_size: int) -> None:
     """Refuse a rank outside its world.
 

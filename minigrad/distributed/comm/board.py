@@ -22,8 +22,8 @@ from minigrad.errors import (
 )
 
 SLOTS = 64  # calls that may be under way at once
-INLINE_BYTES = 8192  # arrays up to this size travel in the slot of their call
-STAGING_BYTES = 1024 * 1024
+INLINE_BYTES = 4096  # arrays up to this size travel in the slot of their call
+STAGING_BYTES = 256 * 1024
 
 _HEADER_BYTES, _FAILURE_BYTES = 512, 4096
 _POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT = 0, 8, 16, 24, 25, 26  # in int64, a cache line for each that moves

@@ -37,6 +37,7 @@ from minigrad.distributed.comm.base import (
     decode_object,
     default_timeout_s,
     encode_object,
+    stays_here,
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.mpi_control import DATA, Control, load_mpi, meet
@@ -91,6 +92,8 @@ class MpiCommunicator:
     """
 
     device = CPU
+
+    __reduce_ex__ = stays_here
 
     def __init__(self, base: Any = None, *, timeout_s: float | None = None, clock: Clock | None = None) -> None:
         self.timeout_s = default_timeout_s(timeout_s)

@@ -33,6 +33,7 @@ from minigrad.distributed.comm.base import (
     decode_object,
     default_timeout_s,
     encode_object,
+    stays_here,
 )
 from minigrad.distributed.comm.control import Control
 from minigrad.distributed.comm.forks import never_end, tell_children
@@ -98,6 +99,8 @@ class NcclCommunicator:
         MissingPackageError: there is no NCCL.
         CollectiveTimeoutError, RankFailedError: the others did not come.
     """
+
+    __reduce_ex__ = stays_here
 
     def __init__(
         self,

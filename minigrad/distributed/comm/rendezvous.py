@@ -6,6 +6,7 @@ listens; an exchange gathers one message of each rank there and sends all of the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -14,11 +15,13 @@ import time
 from multiprocessing.connection import Connection
 
 from minigrad.distributed.comm.base import check_world
-from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
+from minigrad.errors import ArgumentError, CollectiveTimeoutError, DistributedError, RankFailedError
 
 _RETRY_S = 0.05
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LENGTH_BYTES = 8  # before each message
+_FAILED = 1 << 63  # added to the length of a message: rank 0 says why it gives up
+_GRACE_S = 2.0  # how much longer a peer waits for rank 0, which says who is missing
 _GREETING_S = 5.0  # how long one that connects may take to show that it knows the key
 
 
@@ -64,10 +67,10 @@ class Rendezvous:
             raw, _ = server.accept()
         except TimeoutError as error:
             absent = [r for r in range(1, self.world_size) if r not in self._peers]
-            self.close()
-            raise CollectiveTimeoutError(
-                f"rank 0: rendezvous: expected {self.world_size} ranks within {self.timeout_s:g} s, "
-                f"got none of ranks {absent}"
+            raise self._given_up(
+                CollectiveTimeoutError(
+                    f"expected {self.world_size} ranks within {self.timeout_s:g} s, got none of ranks {absent}"
+                )
             ) from error
         nonce = secrets.token_bytes(_NONCE_BYTES)
         try:
@@ -87,10 +90,11 @@ class Rendezvous:
         known = rank in self._peers
         if known or not 0 < rank < self.world_size:
             raw.close()
-            self.close()
-            raise RankFailedError(
-                f"rank 0: rendezvous: expected each of ranks 1 to {self.world_size - 1} once, got rank {rank}"
-                f"{' twice' if known else ''}: give every process its own rank, and all the same world size"
+            raise self._given_up(
+                RankFailedError(
+                    f"expected each of ranks 1 to {self.world_size - 1} once, got rank {rank}"
+                    f"{' twice' if known else ''}: give every process its own rank, and all the same world size"
+                )
             )
         _send_small_messages_at_once(raw)
         self._peers[rank] = raw
@@ -161,18 +165,34 @@ class Rendezvous:
     def _receive(self, peer: int, deadline: float) -> bytes:
         raw = self._peers[peer]
         try:
-            length = int.from_bytes(_read(raw, _LENGTH_BYTES, deadline), "little")
-            return _read(raw, length, deadline)
+            patience_s = 0.0 if self.rank == 0 else min(_GRACE_S, self.timeout_s)
+            length = int.from_bytes(_read(raw, _LENGTH_BYTES, deadline + patience_s), "little")
+            data = _read(raw, length & ~_FAILED, deadline + patience_s)
         except OSError as error:
             raise self._lost(peer, error) from error
+        if length & _FAILED:
+            late, text = data[:1] == b"T", data[1:].decode()
+            raise self._given_up((CollectiveTimeoutError if late else RankFailedError)(text))
+        return data
 
-    def _lost(self, peer: int, error: OSError) -> CollectiveTimeoutError | RankFailedError:
-        """Close all connections, whose messages can't be told apart any more; the error: the peer is late, or gone."""
-        self.close()
-        expected = f"rank {self.rank}: rendezvous: expected rank {peer}"
+    def _lost(self, peer: int, error: OSError) -> DistributedError:
+        """The error where a peer is late, or gone."""
         if isinstance(error, TimeoutError):
-            return CollectiveTimeoutError(f"{expected} within {self.timeout_s:g} s, got nothing")
-        return RankFailedError(f"{expected}, which is gone")
+            return self._given_up(
+                CollectiveTimeoutError(f"expected rank {peer} within {self.timeout_s:g} s, got nothing")
+            )
+        return self._given_up(RankFailedError(f"expected rank {peer}, which is gone"))
+
+    def _given_up(self, error: DistributedError) -> DistributedError:
+        """Close all connections, whose messages can't be told apart any more; rank 0 tells the others why first."""
+        if self.rank == 0:
+            told = (b"T" if isinstance(error, CollectiveTimeoutError) else b"F") + str(error).encode()
+            for raw in self._peers.values():
+                with contextlib.suppress(OSError):
+                    raw.settimeout(_GREETING_S)
+                    raw.sendall((len(told) | _FAILED).to_bytes(_LENGTH_BYTES, "little") + told)
+        self.close()
+        return type(error)(f"rank {self.rank}: rendezvous: {error}")
 
     def take_over(self) -> dict[int, Connection]:
         """The connections by rank, to rank 0 or from it; from now on they are the caller's."""

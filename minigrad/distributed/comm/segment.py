@@ -41,7 +41,7 @@ class Segment:
             if rank == 0:
                 path, self._map = self._create()
         except OSError as error:
-            problem = f"rank 0 could not make {self.world_size * self.part_bytes} bytes in {_FOLDER}: {error}"
+            problem = self._too_small(error)
         try:
             first = exchange(f"{path}\n{problem}".encode())[0].decode()
             path, problem = first.split("\n", 1)
@@ -78,6 +78,14 @@ class Segment:
             raise
         finally:
             os.close(descriptor)
+
+    def _too_small(self, error: OSError) -> str:
+        space = os.statvfs(_FOLDER)
+        return (
+            f"expected {self.world_size * self.part_bytes:,} bytes for {self.world_size} ranks in {_FOLDER}, got "
+            f"{space.f_bavail * space.f_frsize:,} free ({error}): make it larger (docker run --shm-size=1g, or mount "
+            f"-o remount,size=1g {_FOLDER}), or use the backend mpi"
+        )
 
     def _open(self, path: str) -> mmap.mmap:
         descriptor = os.open(path, os.O_RDWR)

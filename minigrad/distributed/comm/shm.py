@@ -41,6 +41,7 @@ from minigrad.distributed.comm.base import (
     default_timeout_s,
     encode_object,
     span_of,
+    stays_here,
 )
 from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
 from minigrad.distributed.comm.forks import in_a_child, tell_children
@@ -102,6 +103,8 @@ class ShmCommunicator:
     """
 
     device = CPU
+
+    __reduce_ex__ = stays_here
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from minigrad.distributed.comm.base import (
     decode_object,
     default_timeout_s,
     encode_object,
+    stays_here,
 )
 from minigrad.errors import RankFailedError
 
@@ -43,8 +44,12 @@ class SoloCommunicator:
 
     rank, world_size = 0, 1
 
-    def __init__(self, device: Device = CPU, *, clock: Clock | None = None) -> None:
-        self.device = device
+    __reduce_ex__ = stays_here
+
+    def __init__(self, device: Device | str = CPU, *, clock: Clock | None = None) -> None:
+        self.device = Device(device)
+        if self.device != CPU:
+            self.device.xp  # refused here where it is not there, not at the first array
         self.clock: Clock = clock if clock is not None else HostClock()
         self.timeout_s = default_timeout_s()
         self._over = ""

@@ -34,6 +34,7 @@ from minigrad.distributed.comm.base import (
     doing,
     encode_object,
     incomplete,
+    stays_here,
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.errors import (
@@ -226,6 +227,8 @@ class _ThreadWork:
 
 class ThreadCommunicator:
     """The collectives of one rank of a ThreadWorld; see `Communicator`."""
+
+    __reduce_ex__ = stays_here
 
     def __init__(self, world: ThreadWorld, rank: int, device: Device = CPU, *, clock: Clock | None = None) -> None:
         check_world("ThreadCommunicator", rank, world.world_size)

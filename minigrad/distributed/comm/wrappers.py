@@ -20,6 +20,7 @@ from minigrad.distributed.comm.base import (
     check_headers,
     encode_object,
     note_event,
+    stays_here,
     waiting,
     weighted_all_reduce,
 )
@@ -53,6 +54,8 @@ class Wrapper:
     Args:
         comm: The communicator to pass calls on to.
     """
+
+    __reduce_ex__ = stays_here
 
     def __init__(self, comm: Communicator) -> None:
         check_communicator(type(self).__name__, comm)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from typing import Any, Literal
 
-from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch
+from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
 from minigrad.autograd import is_grad_enabled, mark_changed, next_number
 from minigrad.backend.device import Device
 from minigrad.distributed.comm.base import Communicator, announce, check_communicator, check_root
@@ -29,6 +29,7 @@ from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
 
+@foreign_forms
 class DistributedDataParallel(Module):
     """A module whose gradients are those of the mean over the global batch, whatever each rank's shard.
 
