@@ -10,12 +10,14 @@ from tests.distributed import (
     test_buffers_on_tape,
     test_ddp,
     test_faults,
+    test_half,
     test_hooks,
     test_join,
     test_kept_gradients,
     test_replicas,
     test_samples,
     test_schedules,
+    test_stats,
     test_two_wrappers,
 )
 from tests.distributed.mutants import RANKS_S
@@ -35,6 +37,8 @@ def suite():
     twice = test_buffers_on_tape.test_two_backwards_before_the_next_forward
     for form in ("mul", "a view", "where"):
         yield form, functools.partial(twice, form, "one graph")
+    yield "small halves", functools.partial(test_half.test_what_is_small_is_not_lost, "threads")
+    yield "bytes of a hook", functools.partial(test_stats.test_bytes_are_those_that_a_hook_sends, "top-k", "threads")
     yield "unequal options", functools.partial(test_ddp.test_unequal_options_are_refused_on_all_ranks, "sync", "manual")
     for seed in range(8):
         yield f"schedule {seed}", functools.partial(test_schedules.test_overlapped_equals_serial_bit_for_bit, seed)
@@ -64,6 +68,7 @@ OTHERS = {
         "test_predividing_leaves_room_for_the_sum",
         "test_what_comes_out_of_a_bucket_is_weighted_once",
     ],
+    test_stats: ["test_waiting_for_a_slow_rank_is_no_communication", "test_what_the_calls_of_a_rank_come_to"],
     test_bitwise: ["test_counts_weigh_what_is_no_sample"],
     test_replicas: ["test_a_replica_that_counts_nothing_needs_none_and_adds_none"],
     test_buckets: ["test_a_frozen_parameter_splits_a_bucket"],

@@ -114,6 +114,27 @@ MUTANTS = {
     ),
     "a parameter is used only where two ranks use it": ("ddp.passes", "parameter] > 0)", "parameter] > 1)"),
     "all parameters are used": ("ddp.passes", "return not self._looks or", "return True or"),
+    "16-bit gradients are rounded before they are added up": (
+        "collectives",
+        "    if not is_half(arrays[0].dtype):\n",
+        "    if True:\n",
+    ),
+    "waiting for a rank passes for communication": (
+        "ddp.ledger",
+        "late_s = min(max(0.0, started_s - began_s), ended_s - began_s)",
+        "late_s = 0.0",
+    ),
+    "queueing passes for communication": (
+        "ddp.ledger",
+        "begin_s = max(started_s, reached_s)",
+        "begin_s = started_s",
+    ),
+    "what is held in a call passes for computing": ("ddp.ledger", "exposed_s += _overlap_s(held, busy)", "pass"),
+    "what a hook sends is not counted": (
+        "ddp.booked",
+        "ledger.called(result, began_s, nbytes)",
+        "ledger.called(result, began_s)",
+    ),
     "a weight of 0 is left out": ("ddp.weights", "if weight == 1.0:", "if weight in (0.0, 1.0):"),
     "NaN times nothing is NaN": ("backend.fused.grad_scale", "    if factor[0]:\n", "    if True:\n"),
     "gradients are scaled in a copy": (

@@ -41,7 +41,8 @@ class Stats:
     def communication_s(self) -> float:
         """How long the wire works: from when all ranks have called a collective until it is over, exposed or hidden.
 
-        It counts all that a pass sends: the sum of the samples, the buckets, and buffers and fingerprints after them.
+        It counts all that a pass sends: the sum of the samples, the buckets, and buffers and fingerprints after them;
+        not what layers send by themselves, as SyncBatchNorm does.
         """
         return self.exposed_s + self.hidden_s
 
