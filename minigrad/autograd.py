@@ -168,15 +168,16 @@ def record_node(
     wanted = False
     for x in inputs:
         stamp = x.stamp
-        if stamp is not None and stamp[1]:
-            check_taken(x)
+        if stamp is not None:
+            if stamp[1]:
+                check_taken(x)
+            if stamp[2] is not None:
+                saved = _watched(x, saved)
         if x.requires_grad:
             wanted = True
             edges.append(x.node or x)
         else:
             edges.append(None)
-            if stamp is not None and stamp[2] is not None:
-                saved = _watched(x, saved)
     if not wanted:
         return None
     node = _new_node(Node)
@@ -220,7 +221,7 @@ def mark_changed(x: Variable) -> None:
 
 
 def watch(x: Variable) -> None:
-    """Let `savers` know from now on who saves x, or a view of it, where it needs no gradient."""
+    """Let `savers` know from now on who saves x, or a view of it."""
     stamp = shared_stamp(x)
     if stamp[2] is None:
         stamp[2] = []

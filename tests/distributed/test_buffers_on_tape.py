@@ -148,6 +148,14 @@ def test_a_change_by_hand_is_still_noticed():
             loss.backward()
 
 
+def test_a_buffer_that_collects_a_gradient():
+    model = Factor()
+    model.mask.requires_grad_()
+    twice(DDP(model, SoloCommunicator()), minigrad.Tensor(np.ones(1)), "one graph")
+    np.testing.assert_allclose(model.w.grad.data, 4 * model.w.data * model.mask.data**2)
+    np.testing.assert_allclose(model.mask.grad.data, (4 * model.w.data**2 * model.mask.data).sum(0))
+
+
 def test_two_wrappers_that_share_a_buffer():
     def body(comm):
         first, second = Factor(rank=comm.rank), Factor("where", comm.rank)
@@ -241,6 +249,22 @@ def test_one_collective_for_float32_alone():
     recording.calls.clear()
     ddp(minigrad.ones(2)).backward()
     assert [call.kind for call in recording.calls] == ["all_reduce", "all_reduce", "broadcast"]  # samples, bucket
+
+
+def test_those_of_replicas_too():
+    class Counting:
+        calls = []
+
+        def all_reduce(self, arrays, op=None):
+            in_memory.all_reduce(arrays)
+
+        def broadcast(self, arrays, root):
+            self.calls.append(arrays[0].dtype.name)
+            in_memory.broadcast(arrays, root)
+
+    ddp = Ddp.wrap([batch_norms(20), batch_norms(20)], ["cpu", "cpu"], collectives=Counting())
+    ddp.sync_buffers()
+    assert Counting.calls == ["float32", "int64"]
 
 
 def statistics(comm, policy):
