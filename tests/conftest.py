@@ -35,6 +35,7 @@ def strict_cupy(monkeypatch):
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module)
     cupy.syncs.count = 0
+    cupy.cuda.Device(0).use()  # a rank of the test before may have made its own device current
     forget_found()
     with using_kernels(StandInKernels()):
         yield cupy

@@ -5,10 +5,11 @@ CuPy is imported only when a CUDA device is first used, and only here and beside
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import re
 import socket
-from collections.abc import Iterator
+import sys
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -34,19 +35,20 @@ class Device:
         ('cpu', 'cuda:0')
     """
 
-    __slots__ = ("type", "index")
+    __slots__ = ("type", "index", "_module", "_always")
     type: str
     index: int
+    _module: ModuleType | None
+    _always: _OnCpu | None
 
-    def __init__(self, spec: str | Device) -> None:
+    def __new__(cls, spec: str | Device) -> Device:
+        """The one object of each device: a step that asks for its device again makes none."""
         if isinstance(spec, Device):
-            self.type, self.index = spec.type, spec.index
-            return
+            return spec
         match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
         if match is None:
             raise DeviceError(f"Device: expected 'cpu' or 'cuda:<index>', got {spec!r}")
-        self.type = "cpu" if match[1] else "cuda"
-        self.index = int(match[2] or 0)
+        return CPU if match[1] else _gpu(int(match[2] or 0))
 
     def __repr__(self) -> str:
         return f"Device({str(self)!r})"
@@ -54,11 +56,14 @@ class Device:
     def __str__(self) -> str:
         return "cpu" if self.type == "cpu" else f"cuda:{self.index}"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and (self.type, self.index) == (other.type, other.index)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Device, (str(self),)
 
-    def __hash__(self) -> int:
-        return hash((self.type, self.index))
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Device:
+        return self
 
     @property
     def xp(self) -> ModuleType:
@@ -69,24 +74,71 @@ class Device:
         """
         if self.type == "cpu":
             return np
-        present = available_devices()
-        if self not in present:
-            listed = ", ".join(str(device) for device in present)
-            raise DeviceError(f"Device: expected one of the devices present ({listed}), got {self}{_why_no_cuda()}")
-        return load_cupy()
+        if self._module is None or self._module is not sys.modules.get("cupy"):  # not looked for yet
+            present = available_devices()
+            if self not in present:
+                listed = ", ".join(str(device) for device in present)
+                raise DeviceError(f"Device: expected one of the devices present ({listed}), got {self}{_why_no_cuda()}")
+            self._module = load_cupy()
+        return self._module
 
-    @contextlib.contextmanager
-    def current(self) -> Iterator[ModuleType]:
+    def current(self) -> AbstractContextManager[ModuleType]:
         """Make this the current device of this thread inside the block, and hand out its array module."""
-        xp = self.xp
-        if self.type == "cpu":
-            yield xp
-        else:
-            with xp.cuda.Device(self.index):
-                yield xp
+        return self._always or _OnGpu(self.xp, self.index)
+
+    def use(self) -> None:
+        """Make this the current device of this thread from now on; nothing to do for the CPU.
+
+        A rank is on its device by this: `init`, `run` and `NcclCommunicator` call it.
+
+        Raises:
+            DeviceError: the device is not there.
+        """
+        if self.type != "cpu":
+            self.xp.cuda.Device(self.index).use()
 
 
-CPU = Device("cpu")
+class _OnCpu:
+    """The block of `Device.current` for the CPU, which is always current."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> ModuleType:
+        return np
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class _OnGpu:
+    """The block of `Device.current` for a GPU."""
+
+    __slots__ = ("_module", "_device")
+
+    def __init__(self, module: ModuleType, index: int) -> None:
+        self._module, self._device = module, module.cuda.Device(index)
+
+    def __enter__(self) -> ModuleType:
+        self._device.__enter__()
+        return self._module
+
+    def __exit__(self, *error: object) -> None:
+        self._device.__exit__(*error)
+
+
+def _make(kind: str, index: int) -> Device:
+    device = object.__new__(Device)
+    device.type, device.index, device._module = kind, index, None
+    device._always = _OnCpu() if kind == "cpu" else None
+    return device
+
+
+@functools.cache
+def _gpu(index: int) -> Device:
+    return _make("cuda", index)
+
+
+CPU = _make("cpu", 0)
 
 
 def load_cupy() -> ModuleType:
@@ -114,7 +166,7 @@ def available_devices() -> list[Device]:
         return [CPU]
     if not cupy.cuda.is_available():
         return [CPU]
-    return [CPU] + [Device(f"cuda:{i}") for i in range(cupy.cuda.runtime.getDeviceCount())]
+    return [CPU] + [_gpu(i) for i in range(cupy.cuda.runtime.getDeviceCount())]
 
 
 def _why_no_cuda() -> str:
@@ -167,7 +219,7 @@ def _find_module(array: Array) -> ModuleType:
 
 def device_of(array: Array) -> Device:
     """The device on which an array lives."""
-    return CPU if array_module(array) is np else Device(f"cuda:{array.device.id}")
+    return CPU if array_module(array) is np else _gpu(array.device.id)
 
 
 def to_device(array: Array, device: Device) -> Array:
@@ -176,8 +228,32 @@ def to_device(array: Array, device: Device) -> Array:
         return array
     if device.type == "cpu":
         return array_module(array).asnumpy(array)
-    with device.current() as cupy:
-        return cupy.asarray(array)
+    if device_of(array) is CPU:
+        with device.current() as cupy:
+            return cupy.asarray(array)
+    return _across(array, device_of(array), device)
+
+
+def _across(array: Array, source: Device, target: Device) -> Array:
+    """From one GPU to another, in the order that its elements have in memory.
+
+    CuPy moves contiguous memory only, so the axes are put in the order of their strides first, and back afterwards.
+    The copy runs on the target's current stream: after what the source's was given, and before what it is given next,
+    which might take the memory.
+    """
+    axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    with source.current() as cupy:
+        ready = cupy.cuda.Event(disable_timing=True)
+        packed = cupy.ascontiguousarray(array.transpose(axes)).reshape([array.shape[axis] for axis in axes])
+        ready.record()
+    with target.current():
+        copied = cupy.cuda.Event(disable_timing=True)
+        cupy.cuda.get_current_stream().wait_event(ready)
+        moved = cupy.asarray(packed)
+        copied.record()
+    with source.current():
+        cupy.cuda.get_current_stream().wait_event(copied)
+    return moved.transpose(np.argsort(axes).tolist())
 
 
 def to_host(array: Array) -> np.ndarray[Any, Any]:

@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from minigrad.backend.device import Device
+from minigrad.errors import DeviceError
 
+_NOT_READY = 600  # cudaErrorNotReady
 COMM_PRIORITY = -1  # lower is served first; CUDA takes the nearest that the card has
 
 
@@ -73,6 +75,26 @@ def streams_of(device: Device) -> Any:
         DeviceError: the device is not there.
     """
     return HostStreams if device.type == "cpu" else device.xp.cuda
+
+
+def has_happened(event: Any, streams: Any) -> bool:
+    """Whether the device has passed an event; never waits.
+
+    CuPy's own `done` takes an error of the device for "not yet": one would wait for ever, and blame another rank.
+
+    Args:
+        streams: What `streams_of(device)` gives, or a stand-in.
+
+    Raises:
+        DeviceError: the device has failed, by whatever ran on it before.
+    """
+    if event.done:
+        return True
+    code = streams.runtime.eventQuery(event.ptr)
+    if code not in (0, _NOT_READY):
+        error = streams.runtime.CUDARuntimeError(code)
+        raise DeviceError(f"event: expected a device that works, got {error}: see what it ran before")
+    return bool(code == 0)
 
 
 class CommStream:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from minigrad.arguments import as_integer
 from minigrad.backend.device import Device
-from minigrad.backend.stream import streams_of
+from minigrad.backend.stream import has_happened, streams_of
 from minigrad.errors import ArgumentError
 
 _SLOTS = 64
@@ -126,7 +126,7 @@ class CudaTimer:
         """Seconds of each stretch that the device has passed and that was not read before."""
         read = []
         with self._device.current():
-            while self._count and self._ring[self._oldest][1].done:
+            while self._count and has_happened(self._ring[self._oldest][1], self._streams):
                 begin, end = self._ring[self._oldest]
                 read.append(float(self._streams.get_elapsed_time(begin, end)) / 1e3)
                 self._drop_oldest()

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from minigrad.backend.device import CPU, Device
+from minigrad.backend.device import CPU, Device, available_devices
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed.comm.base import Communicator, check_world, default_timeout_s
 from minigrad.distributed.comm.mpi import MpiCommunicator
@@ -170,7 +170,8 @@ def init(
     Args:
         backend: "solo", "shm", "mpi" or "nccl"; by default $MINIGRAD_BACKEND, else what fits.
         rank, world_size: Instead of the environment's; both or none.
-        device: "cpu" by default, but for "nccl"; "cuda" means the GPU of the local rank.
+        device: "cpu" by default, but for "nccl"; "cuda" means the GPU of the local rank, or the only one that
+            this process sees. It is then the current device of this thread.
         timeout_s: How long a collective waits; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
     Raises:
@@ -197,11 +198,15 @@ def init(
 def _local_device(device: str | Device | None, place: Place) -> Device:
     if device is None:
         return CPU
-    return Device(f"cuda:{place.local_rank}") if device == "cuda" else Device(device)
+    if device != "cuda":
+        return Device(device)
+    only_one = len(available_devices()) == 2  # with the CPU: a launcher may show each process a GPU of its own
+    return Device(f"cuda:{0 if only_one else place.local_rank}")
 
 
 def _connect(backend: Backend, place: Place, device: Device, timeout_s: float) -> Communicator:
     if backend == "solo":
+        device.use()
         return SoloCommunicator(device)
     if backend in ("shm", "mpi") and device != CPU:
         raise ArgumentError(f"init: expected the device cpu for backend {backend!r}, got {device}: use nccl")

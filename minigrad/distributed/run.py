@@ -77,6 +77,7 @@ def run_world(
     errors: list[tuple[int, BaseException]] = []  # in order of time
 
     def body(comm: Communicator) -> None:
+        comm.device.use()
         set_noise_key(comm.rank)
         thread_rank.set(comm)
         try:

@@ -335,5 +335,5 @@ def _check_labels(who: str, input: Tensor, target: Tensor) -> None:
     expected = _rows_shape(input.data.shape)
     if target.data.shape != expected:
         raise ShapeError(f"{who}: expected labels of shape {expected} for input {input.shape}, got {target.shape}")
-    if target.data.__class__ is not input.data.__class__:
+    if target.data.__class__ is not np.ndarray or input.data.__class__ is not np.ndarray:
         same_device(who, input, target)

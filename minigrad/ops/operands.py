@@ -27,7 +27,7 @@ def operands(who: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
         DeviceError: tensors on different devices.
     """
     if isinstance(x, Tensor) and isinstance(y, Tensor):
-        if x.data.dtype is y.data.dtype and x.data.__class__ is y.data.__class__:
+        if x.data.dtype is y.data.dtype and x.data.__class__ is y.data.__class__ is np.ndarray:
             return x, y
     elif isinstance(x, Tensor) and is_number(y):
         return _with_number(who, x, y)

@@ -1,5 +1,6 @@
 """What is NCCL's own, beside the contract: its start, no debug, the watchdog, its end, all devices of a process."""
 
+import gc
 import os
 import socket
 import time
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device
+from minigrad import Device, nn
 from minigrad.backend.device import CPU, device_identity
 from minigrad.backend.nccl import dtype_code, load_nccl, problem_of
 from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, Recording, ReduceOp, init
+from minigrad.distributed.comm import nccl_devices
 from minigrad.distributed.comm.base import check_headers
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.errors import (
@@ -26,9 +28,11 @@ from minigrad.errors import (
     ReplicaMismatchError,
     ShapeError,
 )
+from minigrad.graph import FlowBuilder
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 from tests.distributed.worlds import run_nccl
+from tests.strict_cupy import streams
 from tests.strict_cupy.device import current_id
 
 
@@ -155,7 +159,7 @@ class NeverDone:
     """Streams whose events never happen: a device that hangs."""
 
     class Event:
-        done = False
+        done, ptr = False, 0
 
         def __init__(self, disable_timing):
             pass
@@ -168,6 +172,10 @@ class NeverDone:
 
         def wait_event(self, event):
             pass
+
+    class runtime:
+        def eventQuery(address):
+            return 600  # cudaErrorNotReady
 
     get_current_stream = Stream
 
@@ -378,3 +386,54 @@ def test_an_error_of_nccl_ends_all(devices):
 def test_wrong_devices(listed):
     with pytest.raises(ArgumentError, match="NcclDevices: expected"):
         NcclDevices(listed, nccl=FakeNccl())
+
+
+# ------------------------------------------------------------------------------------------------ what goes wrong
+
+
+def test_an_interrupt_in_a_launch_leaves_nothing_open_and_blames_nobody(strict_cupy, monkeypatch):
+    fake = FakeNccl(current_device=current_id)
+    comm = alone(fake, Device("cuda:1"))
+    array = strict_cupy.ones(3)
+    comm.all_reduce(array).wait()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comm._comm, "allReduce", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        comm.all_reduce(array)
+    with pytest.raises(RankFailedError, match=r"rank 0: call 1: all_reduce.*its launch raised KeyboardInterrupt"):
+        comm.barrier()
+    comm.close()
+    fake.check_all_given_back()
+
+
+def test_an_error_of_the_device_is_told_and_no_rank_is_blamed(strict_cupy, monkeypatch):
+    fake = FakeNccl(current_device=current_id)
+    comm = alone(fake, Device("cuda:1"))
+    work = comm.all_reduce(strict_cupy.ones(3))
+    monkeypatch.setattr(streams, "failures", [700])
+    with pytest.raises(DeviceError, match="expected a device that works, got .*700"):
+        work.done()
+    monkeypatch.setattr(streams, "failures", [])
+    comm.close()
+    fake.check_all_given_back()
+
+
+def test_the_communicators_of_a_graph_end_with_it(strict_cupy, monkeypatch):
+    fake = FakeNccl(current_device=current_id)
+    monkeypatch.setattr(nccl_devices, "load_nccl", lambda: fake)
+
+    def build(device):
+        return FlowBuilder.from_(nn.Linear(3, 2, device=device)).build()
+
+    for _ in range(3):
+        with Device("cuda:0").current():
+            graph = build(Device("cuda:0"))
+            graph.distribute(build, ["cuda:0", "cuda:1"])
+            graph(minigrad.ones(4, 3, device="cuda:0"))
+        assert len(fake.open) == 2
+        del graph
+        gc.collect()
+        fake.check_all_given_back()

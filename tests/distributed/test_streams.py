@@ -256,7 +256,7 @@ def nccl_world_of_one(cuda, late):
     streams = {}
 
     class Streams:
-        Event = streams_of(cuda).Event
+        Event, runtime = streams_of(cuda).Event, streams_of(cuda).runtime
 
         @staticmethod
         def get_current_stream():

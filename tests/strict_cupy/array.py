@@ -164,7 +164,9 @@ class ndarray:
     # --------------------------------------------------------------------------------------- moving and making
 
     def copy(self, order: str = "C") -> ndarray:
-        """A copy on the current device, wherever it lives."""
+        """A copy on the current device, wherever it lives; in its own order, "K", only contiguous memory moves."""
+        if order == "K" and self.size and self.device.id != current_id() and not self.flags.forc:
+            raise NotImplementedError("CuPy cannot copy non-contiguous array between devices.")
         return ndarray(run(self.memory.copy, "copy", [order], {}), current_id())
 
     def __copy__(self) -> ndarray:

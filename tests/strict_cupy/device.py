@@ -93,6 +93,14 @@ class Device:
         return f"<CUDA Device {self.id}>"
 
 
+class CUDARuntimeError(RuntimeError):
+    """cupy.cuda.runtime.CUDARuntimeError: made of a code."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"CUDA error {status}")
+        self.status = status
+
+
 cuda = SimpleNamespace(
     Device=Device,
     Event=streams.Event,
@@ -104,6 +112,8 @@ cuda = SimpleNamespace(
     runtime=SimpleNamespace(
         getDeviceCount=lambda: DEVICE_COUNT,
         getDevice=current_id,
+        eventQuery=streams.event_query,
+        CUDARuntimeError=CUDARuntimeError,
         getDeviceProperties=lambda device: {"uuid": bytes([device]) * 16},
     ),
 )

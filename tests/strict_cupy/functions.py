@@ -26,7 +26,7 @@ def array(
     """An array on the current device: an upload from the host, or a copy from another device."""
     if isinstance(obj, ndarray):
         if obj.device.id != current_id():
-            obj, copy = obj.copy(), False
+            obj, copy = obj.copy("K"), False
         made = obj.astype(obj.dtype if dtype is None else dtype, copy=copy)
         return made if made.ndim >= ndmin else made.reshape((1,) * (ndmin - made.ndim) + made.shape)
     if isinstance(obj, (list, tuple)) and any(isinstance(part, ndarray) for part in obj):

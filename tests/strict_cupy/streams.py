@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,8 @@ _thread = threading.local()
 _addresses = itertools.count(4096)
 _null: dict[int, Stream] = {}
 _machine: Machine | None = None
+_events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
+failures: list[int] = []  # codes of errors that the device has met, which stay: a test adds one and removes it
 
 
 class Item:
@@ -118,6 +121,8 @@ class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.device, self.timed = _device(), not disable_timing
         self.item: Item | None = None
+        self.ptr = next(_addresses)
+        _events[self.ptr] = self
 
     def record(self, stream: Stream | None = None) -> None:
         """It happens when the stream has done what it was given so far."""
@@ -128,7 +133,10 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """Whether it has happened; the device goes on a little in the meantime."""
+        """Whether it has happened; as in CuPy, never where the device has failed. The device goes on meanwhile."""
+        return event_query(self.ptr) == 0
+
+    def _has_happened(self) -> bool:
         if _machine is not None and self.item is not None and self.item.at is None:
             _machine.progress()
         return self.item is None or self.item.at is not None
@@ -138,6 +146,11 @@ class Event:
         _note("Event.synchronize")
         if _machine is not None:
             _machine.run_until(self.item)
+
+
+def event_query(address: int) -> int:
+    """cupy.cuda.runtime.eventQuery: 0 where it has happened, 600 where it has not, else the device's error."""
+    return failures[-1] if failures else 0 if _events[address]._has_happened() else 600
 
 
 class Stream:

@@ -19,7 +19,7 @@ from minigrad.backend.device import Device, device_identity, device_of
 from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import address_of, aligned_zeros
 from minigrad.backend.nccl import BYTE, dtype_code, load_nccl, problem_of
-from minigrad.backend.stream import streams_of
+from minigrad.backend.stream import has_happened, streams_of
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -53,7 +53,7 @@ _PATIENCE_S = 0.5  # NCCL may hear of another rank's end before that rank's own 
 
 
 class _Entry:
-    """A collective under way; its event is None until it has been handed to the stream."""
+    """A collective under way; it has an event once it has been handed to the stream."""
 
     __slots__ = ("header", "began_s", "event")
 
@@ -117,6 +117,7 @@ class NcclCommunicator:
         self.rank, self.world_size, self.device = meeting.rank, meeting.world_size, device
         self.clock: Clock = clock if clock is not None else HostClock()
         self.timeout_s = default_timeout_s(timeout_s)
+        device.use()
         self._nccl = nccl if nccl is not None else load_nccl()
         self._streams = streams if streams is not None else streams_of(device)
         self._debug = debug
@@ -124,6 +125,7 @@ class NcclCommunicator:
         self._hash = hashlib.blake2b(digest_size=8)
         self._last: Header | None = None
         self._under_way: deque[_Entry] = deque()
+        self._launching: _Entry | None = None  # NCCL may wait for other ranks there, too
         self._trouble_s = 0.0  # when NCCL first told of an error
         self._comm: Any = None
         self._ending = threading.Lock()
@@ -287,10 +289,13 @@ class NcclCommunicator:
             return
         self._closed = True
         atexit.unregister(self.close)
-        whole = self._is_idle()
-        self._control.leave()
-        self._end_nccl(abort=not whole)
-        self._control.fail(RankFailedError("the communicator was closed"), tell=False)
+        whole = False
+        try:
+            whole = self._is_idle()
+            self._control.leave()
+        finally:
+            self._end_nccl(abort=not whole)
+            self._control.fail(RankFailedError("the communicator was closed"), tell=False)
 
     # -------------------------------------------------------------------------------------------------------- calls
 
@@ -327,26 +332,31 @@ class NcclCommunicator:
         header = self._next(kind, detail, arrays[0])
         if self._debug:
             self._agree(header)
-        entry = _Entry(header)
-        self._under_way.append(entry)
-        with self.device.current():
-            stream = self._streams.get_current_stream()
-            comm = self._comm
-            problem = problem_of(self._nccl, lambda: launch(comm, stream.ptr)) if arrays[0].size and comm else ""
-            event = self._streams.Event(disable_timing=True)
-            event.record(stream)
+        entry = self._launching = _Entry(header)
+        try:
+            with self.device.current():
+                stream = self._streams.get_current_stream()
+                comm = self._comm
+                problem = problem_of(self._nccl, lambda: launch(comm, stream.ptr)) if arrays[0].size and comm else ""
+                entry.event = self._streams.Event(disable_timing=True)
+                entry.event.record(stream)
+            self._under_way.append(entry)
+        except BaseException as error:  # an interrupt, say: nobody knows whether the collective is under way
+            self._control.fail(RankFailedError(f"rank {self.rank}: {header}: its launch raised {error!r}"))
+            raise
+        finally:
+            self._launching = None
         if problem:
             self._control.await_failure(_PATIENCE_S)
             self._control.fail(DistributedError(f"{header}: expected NCCL to take it, got {problem}"))
         self._control.raise_failure()
-        entry.event = event
         return _NcclWork(self, entry, arrays)
 
     def is_done(self, entry: _Entry) -> bool:
         """Whether the device has passed a collective."""
         self._control.raise_failure()
         with self.device.current():
-            return bool(entry.event.done)
+            return has_happened(entry.event, self._streams)
 
     def complete(self, entry: _Entry, host: bool) -> None:
         """Order the caller's stream after a collective; with host=True return when its result is there.
@@ -371,11 +381,12 @@ class NcclCommunicator:
     def _watch(self) -> None:
         """Look after the oldest collective under way; the control thread calls this a few times within a timeout."""
         with self.device.current():
-            while self._under_way and self._under_way[0].event is not None and self._under_way[0].event.done:
+            while self._under_way and has_happened(self._under_way[0].event, self._streams):
                 self._under_way.popleft()
-        if not self._under_way:
+        entry = self._under_way[0] if self._under_way else self._launching
+        if entry is None:
             return
-        entry, peers = self._under_way[0], self._control.peers
+        peers = self._control.peers
         self._ask_nccl(entry)
         seq = entry.header.seq
         absent = [r for r in range(self.world_size) if r != self.rank and peers[r].posted <= seq]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +48,8 @@ class NcclDevices:
         self._over = ""
         self._comms: list[Any] = []
         self._call("initAll", self._init_all)
-        atexit.register(self.close)
+        # with the last reference to this, at the latest with the process
+        self._finish = weakref.finalize(self, _give_back, self._comms, self.devices)
         tell_children(self)
 
     def _init_all(self) -> None:
@@ -85,12 +86,11 @@ class NcclDevices:
     def forked(self) -> None:
         """See `Inherited`: CUDA does not work here, so what NCCL holds is left as it is, for ever."""
         self._over = str(in_a_child())
+        self._finish.detach()
         never_end(self._comms)
-        self._comms = []
-        atexit.unregister(self.close)
 
     def close(self) -> None:
-        """Destroy what NCCL holds; idempotent."""
+        """Destroy what NCCL holds; idempotent. It also happens when the last reference to this is gone."""
         self._end("it was closed", abort=False)
 
     def _check(self, who: str, arrays: Sequence[Array]) -> None:
@@ -131,8 +131,16 @@ class NcclDevices:
 
     def _end(self, why: str, abort: bool) -> None:
         self._over = self._over or why
-        atexit.unregister(self.close)
-        comms, self._comms = self._comms, []
-        for comm, device in zip(comms, self.devices):
-            with device.current():
-                comm.abort() if abort else comm.destroy()
+        if abort:
+            for comm, device in zip(self._comms, self.devices):
+                with device.current():
+                    comm.abort()
+            self._comms.clear()
+        self._finish()
+
+
+def _give_back(comms: list[Any], devices: Sequence[Device]) -> None:
+    for comm, device in zip(comms, devices):
+        with device.current():
+            comm.destroy()
+    comms.clear()

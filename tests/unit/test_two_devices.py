@@ -1,0 +1,113 @@
+"""Two GPUs in one process, on the stand-in: what moves between them, and what is refused."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import Device, nn, ops, optim
+from minigrad.backend.device import device_of, to_device
+from minigrad.errors import DeviceError
+from tests.strict_cupy.streams import machine
+
+FIRST, SECOND = Device("cuda:0"), Device("cuda:1")
+
+
+def test_a_device_is_one_object():
+    assert Device("cuda") is Device("cuda:0") is Device(FIRST) is not SECOND
+    assert copy.deepcopy(SECOND) is copy.copy(SECOND) is pickle.loads(pickle.dumps(SECOND)) is SECOND
+    assert {Device("cpu"): 1}[Device("cpu")] == 1
+
+
+def test_a_device_that_is_used_stays_current_for_its_thread(strict_cupy):
+    SECOND.use()
+    try:
+        assert device_of(strict_cupy.zeros(2)) is SECOND
+        Device("cpu").use()
+        assert device_of(strict_cupy.zeros(2)) is SECOND
+    finally:
+        FIRST.use()
+    with pytest.raises(DeviceError, match="got cuda:2"):
+        Device("cuda:2").use()
+
+
+LAYOUTS = {
+    "as it is": lambda a: a,
+    "transposed": lambda a: a.transpose(1, 0, 2),
+    "every other column": lambda a: a[:, ::2],
+    "backwards": lambda a: a[::-1, :, ::-2],
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+    "images": lambda a: a.transpose(2, 0, 1),
+    "no axes": lambda a: a[0, 0, 0],
+    "no elements": lambda a: a[:0].transpose(2, 1, 0),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout_moves_to_another_gpu(strict_cupy, layout):
+    host = np.arange(60.0).reshape(3, 4, 5)
+    with FIRST.current():
+        array = LAYOUTS[layout](strict_cupy.asarray(host))
+    moved = to_device(array, SECOND)
+    assert device_of(moved) is SECOND
+    assert (moved.get() == LAYOUTS[layout](host)).all() and moved.shape == LAYOUTS[layout](host).shape
+    if layout in ("transposed", "images"):
+        assert moved.strides == array.strides  # images keep the order that the next convolution wants
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2)], ids=lambda m: type(m).__name__)
+def test_images_move_to_another_gpu(strict_cupy, layer):
+    x = minigrad.randn(2, 3, 6, 6)
+    expected = layer(x).detach().numpy()
+    y = layer.to(FIRST)(x.to(FIRST)).to(SECOND)
+    assert y.device is SECOND and np.allclose(y.detach().cpu().numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_comes_after_what_its_source_was_given_and_before_what_it_gets_next(strict_cupy, seed):
+    with machine(seed):
+        with FIRST.current():
+            array = strict_cupy.zeros(3)
+            array += 1.0
+        moved = to_device(array, SECOND)
+        with FIRST.current():
+            array += 10.0
+        with SECOND.current():
+            moved += 0.5
+    assert moved.memory.tolist() == [1.5, 1.5, 1.5] and array.memory.tolist() == [11.0, 11.0, 11.0]
+
+
+REFUSED = {
+    "add": lambda a, b, labels: a + b,
+    "matmul": lambda a, b, labels: a @ b,
+    "linear": lambda a, b, labels: ops.linear(a, b),
+    "where": lambda a, b, labels: ops.where(a > 0, a, b),
+    "mse_loss": lambda a, b, labels: ops.mse_loss(a, b),
+    "cat": lambda a, b, labels: ops.cat([a, b]),
+    "layer_norm": lambda a, b, labels: ops.layer_norm(a, (3,), b[0], b[0]),
+    "batch_norm": lambda a, b, labels: ops.batch_norm(a, b[0], b[0]),
+    "conv2d": lambda a, b, labels: ops.conv2d(a[None, None], b[None, None]),
+    "cross_entropy": lambda a, b, labels: ops.cross_entropy(a, labels),
+    "copy_": lambda a, b, labels: a.copy_(b),
+    "index": lambda a, b, labels: a[labels],
+    "embedding": lambda a, b, labels: ops.embedding(a, labels),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_tensors_of_two_gpus_are_refused_by_name(strict_cupy, name):
+    a, b = minigrad.ones(3, 3, device=FIRST), minigrad.ones(3, 3, device=SECOND)
+    labels = minigrad.tensor([0, 1, 2], device=SECOND)
+    with pytest.raises(DeviceError, match="expected .* one device, got .*cuda:[01].*cuda:[01].*to"):
+        REFUSED[name](a, b, labels)
+
+
+def test_zeroing_gradients_needs_no_current_device(strict_cupy):
+    with SECOND.current():
+        layer = nn.Linear(2, 2, device=SECOND)
+        opt = optim.SGD(layer.parameters(), lr=0.1)
+        layer(minigrad.ones(3, 2, device=SECOND)).sum().backward()
+    opt.zero_grad(set_to_none=False)
+    assert not layer.weight.grad.cpu().numpy().any()
