@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -99,6 +99,18 @@ def shard_noise(shard: int) -> Iterator[None]:
         yield
     finally:
         _streams.reset(token)
+
+
+def shards_have_drawn(shards: Iterable[int]) -> bool:
+    """Whether any of these logical shards has drawn noise in this context."""
+    streams = _current().shards
+    states: list[Any] = [streams[shard].bit_generator.state for shard in shards if shard in streams]
+    return any(state["state"]["counter"].any() for state in states)
+
+
+def current_seed() -> int:
+    """The seed of this context's streams."""
+    return _current().seed
 
 
 def init_generator() -> np.random.Generator:

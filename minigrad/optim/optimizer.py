@@ -233,8 +233,13 @@ class Optimizer:
         options = tuple([group[name] for group in self.param_groups for name in self.defaults])
         if options != self._options:
             self._options, self._options_number = options, number_of(options)
-        state = (self._base, sum([part.updates for part in self._all_parts()])) if any(self._state.values()) else ()
-        return hash((self._options_number, *state))
+        if not any(self._state.values()):
+            return self._options_number
+        updates = 0
+        for parts in self.parts:
+            for part in parts:
+                updates += part.updates
+        return hash((self._options_number, self._base, updates))
 
     def settle(self, number: int) -> None:
         """See `nn.companions.Companion`."""

@@ -7,7 +7,7 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import DDP, Ddp, Recording, run
+from minigrad.distributed import DDP, Ddp, Recording, average_gradients, run
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.graph import FlowBuilder
 from tests.distributed.worlds import run_nccl, run_ranks
@@ -333,3 +333,35 @@ def test_replicas_of_a_graph():
     graph.distributed.optimizers[1].load_state_dict(copy.deepcopy(state))
     with pytest.raises(ReplicaMismatchError, match="Adam: exp_avg of .*weight is an array of fingerprint"):
         step()
+
+
+def test_gradients_that_are_averaged_by_a_call():
+    def body(comm):
+        model = nn.Linear(3, 1)
+        optimizer = optim.Adam(model.parameters(), lr=0.1)
+        messages = []
+        for step in range(3):
+            model(minigrad.ones(2, 3)).sum().backward()
+            if step < 2:
+                average_gradients(model.parameters(), comm, 2)
+            else:
+                messages = [refusal(lambda: average_gradients(model.parameters(), comm, 2))]
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 1 and comm.rank == 1:
+                optimizer.load_state_dict(earlier(copy.deepcopy(optimizer.state_dict())))
+        return messages
+
+    for message in run(body, 2, timeout_s=TIMEOUT_S):
+        assert "average_gradients: expected" in message[0] and "Adam: step of " in message[0]
+
+
+def test_seeds_of_shards_that_draw_noise():
+    def body(comm, p):
+        minigrad.manual_seed(comm.rank)
+        ddp = DDP(nn.Sequential(nn.Linear(3, 1), nn.Dropout(p)), comm)
+        return ddp.backward_shards(lambda x: ddp(x).sum(), [minigrad.ones(2, 3)])
+
+    assert alike(run(body, 2, 0.0, timeout_s=TIMEOUT_S))
+    with pytest.raises(ReplicaMismatchError, match="the seed, .* noise, is 0 on rank 0 and 1 on rank 1"):
+        run(body, 2, 0.5, timeout_s=TIMEOUT_S)

@@ -46,13 +46,8 @@ class Alike:
         self._apart: list[ref[Any]] = []  # companions of parameters that no other rank trains
 
     def set_option(self, name: str, value: Any) -> None:
-        """Say what an option of the wrapper is from now on."""
+        """Say what an option of the wrapper is from now on; None where it is not in force."""
         self._options[name] = value
-        self._options_number = number_of(list(self._options.values()))
-
-    def drop_option(self, name: str) -> None:
-        """Say that an option plays no part any more."""
-        del self._options[name]
         self._options_number = number_of(list(self._options.values()))
 
     def mark(self) -> float:
@@ -96,8 +91,7 @@ class Alike:
         Raises:
             ReplicaMismatchError: on all ranks; it names the first difference.
         """
-        present = [mark for mark in marks if mark]
-        if present.count(present[0] if present else 0.0) == len(present):
+        if marks.count(max(marks)) + marks.count(0.0) >= len(marks):
             return
         found = comm.all_gather_object(self.describe(idle) if marks[comm.rank] else None)
         self.compare(f"rank {comm.rank}: {who}", {r: each for r, each in enumerate(found) if each is not None})
@@ -200,7 +194,7 @@ def _without_optimizers(description: Description) -> Description:
 
 def _difference(mine: int, my: Description, theirs: int, their: Description) -> str:
     """What differs first between two ranks, in words; empty where nothing does."""
-    words = _first_fact("", my["options"], their["options"], mine, theirs)
+    words = _first_fact("", *_in_both(my["options"], their["options"]), mine, theirs)
     kinds = dict.fromkeys(kind for kind, _, _ in (*my["companions"], *their["companions"]))
     for kind in kinds:
         ours, others = ([facts for k, _, facts in each["companions"] if k == kind] for each in (my, their))
@@ -211,6 +205,11 @@ def _difference(mine: int, my: Description, theirs: int, their: Description) -> 
         if len(ours) != len(others) and not (kind != "optimizer" and missing):
             words = words or f"{len(ours)} {kind} on rank {mine} and {len(others)} on rank {theirs}"
     return words
+
+
+def _in_both(my: Facts, their: Facts) -> tuple[Facts, Facts]:
+    """The facts of what both have: an option that is in force on one rank only is said to be None on the others."""
+    return [fact for fact in my if fact[0] in dict(their)], [fact for fact in their if fact[0] in dict(my)]
 
 
 def _first_fact(label: str, my: Facts, their: Facts, mine: int, theirs: int) -> str:

@@ -10,6 +10,7 @@ from minigrad.arguments import as_samples
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, check_communicator, weighted_all_reduce
+from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
 from minigrad.distributed.ddp.weights import as_weight, weight_of
@@ -32,6 +33,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     Raises:
         ArgumentError: n is no such number, params no iterable or empty, comm no communicator. DtypeError: params holds
             something else.
+        ReplicaMismatchError: optimizers, schedules or loss scales differ between ranks; on all of them.
         UnreducedGradientError: a rank with n > 0 has no gradient where another has one; on all ranks.
         CollectiveMismatchError: the ranks' parameters differ in number or size.
 
@@ -49,7 +51,9 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()
     plan = plan_buckets(layout.entries())
-    counts, used = _presence(layout, [i for bucket in plan.buckets for i in bucket.entries], comm, samples)
+    alike, numbers = Alike(layout), [i for bucket in plan.buckets for i in bucket.entries]
+    counts, marks, used = _presence(layout, numbers, comm, samples, alike.mark())
+    alike.check("average_gradients", comm, marks, idle=not samples)
     total = float(counts.sum())
     works = []
     for bucket in plan.buckets:
@@ -66,15 +70,17 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
         adopt(layout.params[i])
 
 
-def _presence(layout: Layout, numbers: Sequence[int], comm: Communicator, samples: float) -> tuple[Array, set[int]]:
-    """The samples of all ranks, and which of these parameters have a gradient on any of them."""
-    row = np.array([samples, *(layout.params[i].grad_array is not None for i in numbers)], np.float64)
+def _presence(
+    layout: Layout, numbers: Sequence[int], comm: Communicator, samples: float, mark: float
+) -> tuple[Array, list[float], set[int]]:
+    """The samples and marks of all ranks, and which of these parameters have a gradient on any of them."""
+    row = np.array([samples, mark, *(layout.params[i].grad_array is not None for i in numbers)], np.float64)
     with comm.device.current() as xp:
         gathered = xp.empty(comm.world_size * row.size, np.float64)
         comm.all_gather(gathered, xp.asarray(row)).wait()
     table = to_host(gathered).reshape(comm.world_size, row.size)
     counts, used = table[:, 0], set()
-    for i, column in zip(numbers, table.T[1:]):
+    for i, column in zip(numbers, table.T[2:]):
         if not column.any():
             continue
         used.add(i)
@@ -84,4 +90,4 @@ def _presence(layout: Layout, numbers: Sequence[int], comm: Communicator, sample
                 f"rank {comm.rank}: average_gradients: expected a gradient of parameter {layout.names[i]} on every "
                 f"rank that counts, got none on rank {', '.join(lacking)}: use it in the loss there, or pass n=0"
             )
-    return counts, used
+    return counts, table[:, 1].tolist(), used

@@ -8,7 +8,8 @@ those of W = 1 for every W that divides V, where
 - the communicator adds in pairwise order: threads and shm;
 - every rank has the same kind of processor and the same BLAS, with one thread (a matrix product is then a function
   of its operands alone; with more threads it is not);
-- the ranks have the same seed: each shard has a noise stream of its own, see `shard_noise`;
+- the ranks have the same seed: each shard has a noise stream of its own, see `shard_noise`. Where shards have drawn
+  noise, the pass refuses ranks with other seeds;
 - what a shard computes depends on this shard and the parameters only: BatchNorm normalises each shard by itself, and
   its running statistics, which see the shards of one rank one after the other, are not part of the promise.
 """
@@ -23,7 +24,7 @@ import numpy as np
 from minigrad.arguments import as_samples
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.random import shard_noise
+from minigrad.backend.random import current_seed, shard_noise, shards_have_drawn
 from minigrad.distributed.collectives import pairwise
 from minigrad.distributed.ddp.layout import adopt, fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
@@ -64,6 +65,9 @@ class ShardedBackward:
         except BaseException as error:
             reducer.comm.abort(f"{_WHO} raised {type(error).__name__}: {error}")
             raise
+        first = reducer.comm.rank * len(shards)
+        if shards_have_drawn(range(first, first + len(shards))):
+            reducer.alike.set_option("the seed, of which shards draw noise,", current_seed())
         with reducer.comm.device.current() as xp:
             loss = xp.array([pairwise(losses, _add)])
         summing = reducer.comm.all_reduce(loss)

@@ -11,7 +11,7 @@ from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.errors import RankFailedError
 
-_JOIN = "join(divide_by_initial_world_size, throw_on_early_termination, also)"
+JOIN = "join(divide_by_initial_world_size, throw_on_early_termination, also)"
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def joined(
     names = ", ".join(type(thing).__name__ for thing in also)
     options = [divide_by_initial_world_size, throw_on_early_termination]
     reducer.before_launch = rule
-    reducer.alike.set_option(_JOIN, [*options, names])
+    reducer.alike.set_option(JOIN, [*options, names])
     try:
         yield
         reducer.active = False
@@ -53,5 +53,5 @@ def joined(
             hand_over("join(also=)", reducer.comm, reducer.last_active[0], also)
     finally:
         reducer.active = True
-        reducer.alike.drop_option(_JOIN)
+        reducer.alike.set_option(JOIN, None)
         reducer.before_launch = before

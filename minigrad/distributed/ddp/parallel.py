@@ -18,7 +18,7 @@ from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync, policy
 from minigrad.distributed.ddp.finite import NonFinite
 from minigrad.distributed.ddp.handover import check_stateful
 from minigrad.distributed.ddp.hooks import CommHook
-from minigrad.distributed.ddp.join import joined
+from minigrad.distributed.ddp.join import JOIN, joined
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
@@ -133,6 +133,7 @@ class DistributedDataParallel(Module):
         self._inventory = Inventory(module)
         self.reducer = Reducer(comm, named, kind=type(module).__name__, **self._options)
         self.batch_dim = batch_dim
+        self.reducer.alike.set_option(JOIN, None)
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
