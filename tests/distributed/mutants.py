@@ -173,8 +173,8 @@ MUTANTS = {
     "ranks may differ in their options": ("ddp.agreement", "if value != theirs[name]:", "if False:"),
     "wrappers of equal plans are told apart by nothing": (
         "ddp.reducer",
-        'return f"{self._tag} {self.plan.id}"',
-        "return self.plan.id",
+        'self._layout_id = f"{self.name}{change}, plan {self.plan.id}"',
+        "self._layout_id = self.plan.id",
     ),
     "two wrappers in one backward send as it comes": ("ddp.reducer", " or self._has_company(leaves)", ""),
     "gradients may stay behind when their parameters are frozen": (
