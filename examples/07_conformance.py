@@ -58,7 +58,7 @@ class NaiveReplica:
         return [second for second, first in self.setup.tied.items() if first == name]
 
     def set_gradients(self, values: Arrays) -> None:
-        """See `Replica`."""
+        """See `Extras`."""
         self.grads.update({name: value.copy() for name, value in values.items()})
 
     def gradients(self) -> dict[str, Array | None]:

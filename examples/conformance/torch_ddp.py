@@ -68,6 +68,7 @@ class TorchReplica:
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._model = setup, LinearModel(setup)
+        self._scaler: Any = None
         optimizer = self._descent() if setup.optimizer_first else None
         cap = {} if setup.bucket_bytes is None else {"bucket_cap_mb": setup.bucket_bytes / 2**20}
         self._ddp = DistributedDataParallel(self._model, find_unused_parameters=setup.unused, **cap)
@@ -87,8 +88,34 @@ class TorchReplica:
             if outputs.requires_grad:  # a loss that reaches no parameter has no backward
                 (scale * outputs.mean()).backward()
 
+    def backward_within(self, outer: Arrays, inner: Arrays) -> None:
+        """See `Extras`."""
+        first, second = (
+            self._ddp({name: torch.tensor(array) for name, array in part.items()}).mean() for part in (outer, inner)
+        )
+        started: list[Any] = []
+
+        def hook(leaf: Any) -> None:
+            if not started:
+                started.append(leaf)
+                second.backward()
+
+        handles = [p.register_post_accumulate_grad_hook(hook) for p in self._model.parameters()]
+        first.backward()
+        for handle in handles:
+            handle.remove()
+
+    def scaled_step(self, batch: Arrays, init_scale: float) -> None:
+        """See `Extras`."""
+        self._scaler = self._scaler or torch.amp.GradScaler("cpu", init_scale=init_scale)
+        self.zero_grad()
+        outputs = self._ddp({name: torch.tensor(array) for name, array in batch.items()})
+        self._scaler.scale(outputs.mean()).backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
     def set_gradients(self, values: Arrays) -> None:
-        """See `Replica`."""
+        """See `Extras`."""
         for name, value in values.items():
             getattr(self._model, name).grad = torch.tensor(value)
 

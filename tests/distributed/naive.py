@@ -177,6 +177,18 @@ class NaiveReplica:
 
     # ------------------------------------------------------------------------------------- the other calls
 
+    def backward_within(self, outer, inner):
+        self.backward(outer)
+        self.backward(inner, sync="nested_stays" not in self.faults)
+
+    def scaled_step(self, batch, init_scale):
+        if "own_scale" not in self.faults and len(set(self.comm.all_gather_object(init_scale))) > 1:
+            raise DistributedError("the scale of the loss differs by rank")
+        self.zero_grad()
+        self.backward(batch, scale=init_scale)
+        self._combined = {name: gradient / init_scale for name, gradient in self._combined.items()}
+        self.step()
+
     def set_gradients(self, values):
         mine = self._combined if "hand_stays" in self.faults else self._local
         mine.update({name: value.copy() for name, value in values.items()})

@@ -43,6 +43,7 @@ FAULTS = {  # what a wrapper does wrong -> checks that must fail
     "order_by_cap": "bits_do_not_depend_on_the_cap",
     "order_by_chance": "bits_do_not_depend_on_the_run",
     "order_by_rank": "all_ranks_have_the_same_bits",
+    "own_scale": "loss_scale_that_differs",
     "own_step": "training",
     "plain_mean": "unequal_batches",
     "prefix": "state_is_that_of_the_model",

@@ -13,7 +13,7 @@ the same run. What an adapter does not have raises NotImplementedError, and coun
 """
 
 from minigrad.testing.conformance import buckets, failures, means, parameters, replicas
-from minigrad.testing.conformance.adapter import Adapter, Check, Replica, Setup
+from minigrad.testing.conformance.adapter import Adapter, Check, Extras, Replica, Setup
 from minigrad.testing.conformance.checks import CHECKS
 from minigrad.testing.conformance.outcome import NotOfferedError, Outcome, VerdictError
 from minigrad.testing.conformance.own import MinigradAdapter
@@ -24,6 +24,7 @@ __all__ = [
     "Adapter",
     "CHECKS",
     "Check",
+    "Extras",
     "MinigradAdapter",
     "NotOfferedError",
     "Outcome",

@@ -43,10 +43,7 @@ class Setup:
 
 
 class Replica(Protocol):
-    """One rank's wrapped model with its optimizer. Arrays that it returns are copies.
-
-    A method that an adapter leaves out counts as one that raises NotImplementedError.
-    """
+    """One rank's wrapped model with its optimizer. Arrays that it returns are copies; `Extras` are what it may have."""
 
     def backward(
         self, batch: Arrays, *, samples: float | None = None, scale: float = 1.0, sync: bool = True
@@ -58,9 +55,6 @@ class Replica(Protocol):
             samples: What the loss is a mean over; given only where that is not the length of the batch.
             sync: False: keep the gradients local, for the next synchronising backward to combine.
         """
-
-    def set_gradients(self, values: Arrays) -> None:
-        """Give these parameters a gradient by hand, in place of what they have."""
 
     def gradients(self) -> dict[str, Array | None]:
         """The gradient of each parameter, None where there is none; names as in `Setup.params`."""
@@ -91,6 +85,26 @@ class Replica(Protocol):
 
     def join(self) -> AbstractContextManager[Any]:
         """Around the backwards of ranks that make different numbers of them."""
+
+
+class Extras(Protocol):
+    """What a `Replica` may have beside; a method that it leaves out counts as one that raises NotImplementedError."""
+
+    def backward_within(self, outer: Arrays, inner: Arrays) -> None:
+        """Forward of both batches, then the backward of outer, in which a hook runs that of inner.
+
+        The hook comes when the gradient of a parameter is complete, the first one whose is.
+        """
+
+    def set_gradients(self, values: Arrays) -> None:
+        """Give these parameters a gradient by hand, in place of what they have."""
+
+    def scaled_step(self, batch: Arrays, init_scale: float) -> None:
+        """A step of mixed precision: gradients of the loss times a scale are divided by it before the optimizer's step.
+
+        Args:
+            init_scale: What this rank's scaler is made with at the first such step.
+        """
 
 
 class Adapter(Protocol):

@@ -14,7 +14,7 @@ from minigrad.distributed import DistributedDataParallel, run
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter
 from minigrad.ops import linear
-from minigrad.optim import SGD, clip_grad_norm_
+from minigrad.optim import SGD, GradScaler, clip_grad_norm_
 from minigrad.tensor import Tensor
 from minigrad.testing.conformance.adapter import Arrays, Setup
 
@@ -47,6 +47,7 @@ class MinigradReplica:
 
     def __init__(self, comm: Any, setup: Setup) -> None:
         model = LinearModel(setup)
+        self._scaler: GradScaler | None = None
         options: dict[str, Any] = {"find_unused_parameters": setup.unused, "bucket_cap_bytes": setup.bucket_bytes}
         if setup.optimizer_first:
             self._optimizer = self._descent(model, setup)
@@ -72,8 +73,34 @@ class MinigradReplica:
             outputs = self._ddp(**{name: Tensor(array) for name, array in batch.items()})
             (outputs.sum() * (scale / max(1, len(outputs)))).backward()
 
+    def backward_within(self, outer: Arrays, inner: Arrays) -> None:
+        """See `Extras`."""
+        first, second = (
+            self._ddp(**{name: Tensor(array) for name, array in part.items()}).mean() for part in (outer, inner)
+        )
+        started: list[Tensor] = []
+
+        def hook(leaf: Tensor) -> None:
+            if not started:
+                started.append(leaf)
+                second.backward()
+
+        removes = [p.register_post_accumulate_grad_hook(hook) for p in self._ddp.module.parameters()]
+        first.backward()
+        for remove in removes:
+            remove()
+
+    def scaled_step(self, batch: Arrays, init_scale: float) -> None:
+        """See `Extras`."""
+        self._scaler = self._scaler or GradScaler(init_scale)
+        self.zero_grad()
+        outputs = self._ddp(**{name: Tensor(array) for name, array in batch.items()})
+        self._scaler.scale(outputs.mean()).backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
     def set_gradients(self, values: Arrays) -> None:
-        """See `Replica`."""
+        """See `Extras`."""
         for name, value in values.items():
             getattr(self._ddp.module, name).grad = Tensor(value.copy())
 

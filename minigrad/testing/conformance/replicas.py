@@ -15,6 +15,7 @@ from minigrad.testing.conformance.expect import (
     expect_raised,
     expect_same_bits,
     faulty,
+    offered,
     returned,
     scalars,
     values,
@@ -95,6 +96,29 @@ def _one_step(place: Any, adapter: Adapter, setup: Setup) -> Any:
     replica = adapter.wrap(place, setup)
     replica.backward(batch(w=[2.0 + 2.0 * place.rank]))
     replica.step()
+    return replica.values()
+
+
+def check_loss_scale_that_differs(adapter: Adapter) -> None:
+    """Ranks multiply their losses by scales of their own, restored on one of them, say: replicas part without a word.
+
+    Three steps of gradient 2 with a rate of 0.5 lead from 10 to 7, or to an error.
+    """
+    setup = Setup(scalars(w=10.0), lr=0.5)
+    found = faulty(adapter, _scaled, 2, setup, control={"w": 7.0})
+    if all(one.kind == "value" for one in found):
+        expect_on_all(returned(found), w=7.0)
+    else:
+        expect_raised(found, "scales that differ")
+
+
+def _scaled(place: Any, adapter: Adapter, setup: Setup) -> Any:
+    """The same steps with one scale on all ranks, and with another on each."""
+    for factor in (1, 2**place.rank):
+        replica = adapter.wrap(place, setup)
+        for _ in range(3):
+            offered(replica, "scaled_step")(batch(w=[2.0]), 1024.0 * factor)
+        yield replica.values()
     return replica.values()
 
 
