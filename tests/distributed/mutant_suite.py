@@ -5,6 +5,7 @@ import functools
 from minigrad.distributed import run
 from minigrad.testing.conformance import CHECKS, MinigradAdapter
 from tests.distributed import (
+    test_alike,
     test_bitwise,
     test_buckets,
     test_buffers_on_tape,
@@ -40,11 +41,20 @@ def suite():
     yield "small halves", functools.partial(test_half.test_what_is_small_is_not_lost, "threads")
     yield "bytes of a hook", functools.partial(test_stats.test_bytes_are_those_that_a_hook_sends, "top-k", "threads")
     yield "unequal options", functools.partial(test_ddp.test_unequal_options_are_refused_on_all_ranks, "sync", "manual")
+    restored = test_alike.test_a_state_restored_on_one_rank_only_is_refused
+    yield "restored on one", functools.partial(restored, *test_alike.RESTORED[2])
+    otherwise = test_alike.test_what_was_made_or_set_otherwise_on_one_rank_is_refused
+    yield "set otherwise on one", functools.partial(otherwise, *test_alike.OTHERWISE[1])
+    behind = test_alike.test_what_stayed_behind_in_a_join_is_refused_unless_it_is_handed_on
+    yield "join", functools.partial(behind, "threads", (2, 4))
+    alike = test_alike.test_a_state_that_is_alike_is_taken_however_it_came_about
+    yield "alike", functools.partial(alike, "threads")
     for seed in range(8):
         yield f"schedule {seed}", functools.partial(test_schedules.test_overlapped_equals_serial_bit_for_bit, seed)
 
 
 OTHERS = {
+    test_alike: ["test_each_rank_may_have_an_optimizer_of_parameters_of_its_own"],
     test_ddp: [
         "test_successive_backwards_add",
         "test_reduce_sum_adds_up_and_refuses_to_add_twice",

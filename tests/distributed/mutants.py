@@ -226,6 +226,20 @@ MUTANTS = {
         "while stride < len(values):",
         "while 2 * stride <= len(values):",
     ),
+    "nobody compares what is beside the model": (
+        "ddp.alike",
+        "if marks.count(max(marks)) + marks.count(0.0) >= len(marks):",
+        "if True:",
+    ),
+    "options beside the model are not part of the mark": ("ddp.alike", "total = self._options_number", "total = 0"),
+    "a difference beside the model is let pass": ("ddp.alike", "            if words:\n", "            if False:\n"),
+    "what is alike stays in doubt": ("ddp.alike", "            companion.settle(number)\n", "            pass\n"),
+    "optimizers of parameters of their own are compared": ("ddp.alike", "if _is_divided(found):", "if False:"),
+    "join hands on the parameters alone": (
+        "ddp.join",
+        '            hand_over("join(also=)", reducer.comm, reducer.last_active[0], also)\n',
+        "",
+    ),
 }
 
 
