@@ -80,6 +80,7 @@ def run_world(
         comm.device.use()
         set_noise_key(comm.rank)
         thread_rank.set(comm)
+        world.enter(comm.rank)
         try:
             with around(comm):
                 results[comm.rank] = _call(fn, comm, *args)

@@ -140,11 +140,13 @@ class Peer:
         posted: Calls that it had made.
         doing: The last of them, in words.
         left_after: Calls that it took part in before it left; None while it is there.
+        line: Where in the user's code it was when it was asked.
     """
 
     posted: int = 0
     doing: str = "has made no call yet"
     left_after: int | None = None
+    line: str = ""
 
 
 def doing(calls: Iterable[object]) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import LAST_CALLS, Header, doing, incomplete
 from minigrad.distributed.comm.segment import Segment
+from minigrad.distributed.comm.where import ask, whereabouts
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -26,9 +27,11 @@ INLINE_BYTES = 4096  # arrays up to this size travel in the slot of their call
 STAGING_BYTES = 256 * 1024
 
 _HEADER_BYTES, _FAILURE_BYTES = 512, 4096
-_POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT = 0, 8, 16, 24, 25, 26  # in int64, a cache line for each that moves
+# in int64, a cache line for each that moves
+_POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT, _ASKED, _ANSWERED = 0, 8, 16, 24, 25, 26, 32, 40
 _FAILURE_AT = 512
-_SLOTS_AT = _FAILURE_AT + _FAILURE_BYTES
+_LINE_AT, _LINE_BYTES = _FAILURE_AT + _FAILURE_BYTES, 512
+_SLOTS_AT = _LINE_AT + _LINE_BYTES
 _WEIGHT_BYTES = 64  # a cache line: the weight, when the rank posted the call, when it had executed it
 _INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
 _SLOT_BYTES = _INLINE_AT + INLINE_BYTES
@@ -167,7 +170,29 @@ class Board:
     def timeout(self, seq: int, timeout_s: float) -> CollectiveTimeoutError:
         """The error of a call for which this rank has waited too long."""
         known = {rank: self.doing(rank) for rank in self.absent(seq)}
-        return CollectiveTimeoutError(self.incomplete(seq, known, f" within {timeout_s:g} s"))
+        told = self.incomplete(seq, known, f" within {timeout_s:g} s")
+        return CollectiveTimeoutError(told + whereabouts(self._lines(), known))
+
+    def _lines(self) -> dict[int, str]:
+        """Where each rank is, as far as its watcher says so in time."""
+        self._numbers[self.rank][_ASKED] += 1
+        wanted = self._questions()
+        ask(lambda: all(numbers[_ANSWERED] >= wanted for numbers in self._numbers))
+        return {
+            rank: _text(area[_LINE_AT : _LINE_AT + _LINE_BYTES]) if numbers[_ANSWERED] >= wanted else ""
+            for rank, (area, numbers) in enumerate(zip(self._bytes, self._numbers))
+        }
+
+    def _questions(self) -> int:
+        return sum(numbers[_ASKED] for numbers in self._numbers)
+
+    def answer(self, line: Callable[[], str]) -> None:
+        """Publish where this rank is, if another has asked since the last answer; see `Watcher`."""
+        asked = self._questions()
+        if asked != self._numbers[self.rank][_ANSWERED]:
+            text = line().encode()[-(_LINE_BYTES - 1) :]
+            self._bytes[self.rank][_LINE_AT : _LINE_AT + len(text) + 1] = text + b"\0"
+            self._numbers[self.rank][_ANSWERED] = asked
 
     def incomplete(self, seq: int, absent: Mapping[int, str], limit: str = "") -> str:
         """The message of a call to which not all ranks came; see `incomplete` of comm.base."""

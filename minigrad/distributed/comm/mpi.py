@@ -41,6 +41,7 @@ from minigrad.distributed.comm.base import (
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.mpi_control import DATA, Control, load_mpi, meet
+from minigrad.distributed.comm.where import ask, user_line, whereabouts
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -107,10 +108,11 @@ class MpiCommunicator:
             atexit.register(self.end_job)  # or MPI's own end would wait for those ranks
             raise
         self._comm = base.Dup()
-        self._control = Control(self._mpi, self._comm, token)
+        thread = threading.get_ident()
+        self._control = Control(self._mpi, self._comm, token, lambda: user_line(thread))
         self._changed = threading.Condition()
         self._failure: DistributedError | None = None
-        self._to_tell = False
+        self._to_tell = self._to_ask = False
         self._closed, self._whole = False, True
         self._posted, self._carried_out, self._doing, self._agreeing_on = 0, 0, "", ""
         self._told_at = 0.0
@@ -309,8 +311,12 @@ class MpiCommunicator:
         absent = [r for r in self._ranks() if r != self.rank and peers[r].posted <= header.seq]
         present = [r for r in self._ranks() if r not in absent]
         listed = ", ".join(f"rank {r} {peers[r].doing}" for r in absent) or "all have come, but their data has not"
+        self._to_ask = True
+        ask(lambda: all(peer.line for r, peer in enumerate(peers) if r != self.rank))
+        lines = {r: peer.line for r, peer in enumerate(peers)} | {self.rank: user_line(threading.get_ident())}
         return CollectiveTimeoutError(
             f"{header}: expected all {self.world_size} ranks within {self.timeout_s:g} s, got ranks {present}: {listed}"
+            f"{whereabouts(lines, absent)}"
         )
 
     def _fail(self, error: DistributedError, tell: bool = True) -> None:
@@ -374,6 +380,9 @@ class MpiCommunicator:
             with self._changed:
                 self._to_tell = False
                 self._changed.notify_all()
+        if self._to_ask:
+            self._to_ask = False
+            self._control.ask_lines()
         now = time.monotonic()
         if now - self._told_at > _NEWS_S:
             self._told_at = now

@@ -112,6 +112,7 @@ class Control:
     Args:
         mpi: The module mpi4py.MPI.
         comm: A communicator of minigrad's own.
+        line: Gives the line of the user's code that this rank is in.
         token: Shared by its ranks and nobody else, so that no message of an earlier world is taken for one of this.
 
     Attributes:
@@ -119,13 +120,14 @@ class Control:
         failure: What another rank told that it failed of.
     """
 
-    def __init__(self, mpi: Any, comm: Any, token: bytes) -> None:
+    def __init__(self, mpi: Any, comm: Any, token: bytes, line: Callable[[], str]) -> None:
         self._mpi, self._comm, self._token = mpi, comm, token
         self.rank, self.world_size = int(comm.Get_rank()), int(comm.Get_size())
         self.peers = [Peer() for _ in range(self.world_size)]
         self.failure: DistributedError | None = None
         self._sending: list[tuple[Any, bytes]] = []
         self._status = mpi.Status()
+        self._line = line
 
     # --------------------------------------------------------------------------------------------------- agreeing
 
@@ -180,6 +182,10 @@ class Control:
             self.listen()
         return True
 
+    def ask_lines(self) -> None:
+        """Let the others tell where they are; `peers` then says what has come."""
+        self._tell({"ask": self.rank})
+
     def _tell(self, news: dict[str, Any]) -> None:
         for rank in range(self.world_size):
             if rank != self.rank:
@@ -188,8 +194,13 @@ class Control:
     def listen(self) -> None:
         """Take in what has arrived; never waits."""
         while (news := self._receive(_NEWS, self._mpi.ANY_SOURCE)) is not None:
-            peer = self.peers[self._status.Get_source()]
-            if "posted" in news:
+            source = self._status.Get_source()
+            peer = self.peers[source]
+            if "ask" in news:
+                self._send(_NEWS, {"line": self._line()}, source)
+            elif "line" in news:
+                peer.line = news["line"]
+            elif "posted" in news:
                 peer.posted, peer.doing = news["posted"], news["doing"]
             elif "left" in news:
                 peer.left_after = news["left"]

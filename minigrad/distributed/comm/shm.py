@@ -47,6 +47,7 @@ from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_h
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.place import Place, chunks
 from minigrad.distributed.comm.segment import Segment
+from minigrad.distributed.comm.where import Watcher
 from minigrad.errors import DistributedError, RankFailedError
 
 Views = list[Array]
@@ -131,6 +132,7 @@ class ShmCommunicator:
         self._nowhere = Place("", 0, [np.empty(0)], 0)
         self._failure: DistributedError | None = None
         self._inherited = False
+        self._watcher = Watcher(self, self.board.answer)
         tell_children(self)
 
     # ------------------------------------------------------------------------------------------------ collectives
@@ -234,6 +236,7 @@ class ShmCommunicator:
         if self._failure is None:
             self._failure = RankFailedError("the communicator was closed")
         self.board.leave()
+        self._watcher.stop()
         for held in (self._queue, self._calls, self._places, self._seen):
             held.clear()
 

@@ -37,6 +37,7 @@ from minigrad.distributed.comm.base import (
     stays_here,
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.comm.where import user_line, whereabouts
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -84,6 +85,7 @@ class ThreadWorld:
         self._failure: DistributedError | None = None
         self._last = [deque[Header](maxlen=LAST_CALLS) for _ in range(self.world_size)]  # the latest first
         self._left: dict[int, str] = {}
+        self._threads: dict[int, int] = {}  # of the ranks
         self.inherited = False
         tell_children(self)
 
@@ -98,6 +100,10 @@ class ThreadWorld:
         self._changed = threading.Condition()  # one of them may have held the old one
         self._failure = in_a_child()
         self.inherited = True
+
+    def enter(self, rank: int) -> None:
+        """A rank runs in the thread that calls this; else that of its first call counts."""
+        self._threads[rank] = threading.get_ident()
 
     def check_process(self, rank: int) -> None:
         """Refuse a child of a fork, also where no call is made.
@@ -132,6 +138,7 @@ class ThreadWorld:
             call.payloads[rank] = payload
             call.present.add(rank)
             self._last[rank].appendleft(header)
+            self._threads.setdefault(rank, threading.get_ident())
             complete = len(call.present) == self.world_size
             if not complete and self._left:
                 self._fail_for_departed(call)
@@ -171,7 +178,9 @@ class ThreadWorld:
     def _timeout(self, call: _Call) -> CollectiveTimeoutError:
         absent = {r: doing(last) for r, last in enumerate(self._last) if r not in call.present}
         limit = f" within {self.timeout_s:g} s"
-        return CollectiveTimeoutError(incomplete(call.header, self.world_size, absent, limit))
+        lines = {r: user_line(self._threads.get(r, 0)) for r in range(self.world_size)}
+        told = incomplete(call.header, self.world_size, absent, limit) + whereabouts(lines, absent)
+        return CollectiveTimeoutError(told)
 
     # ----------------------------------------------------------------------------------------------- failure
 
