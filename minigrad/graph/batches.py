@@ -62,7 +62,8 @@ Join = Callable[[Sequence[Tensor], Device], Tensor]
 
 def _join(parts: Sequence[Tensor], device: Device) -> Tensor:
     there = [part.to(device) for part in parts]
-    return there[0] if len(there) == 1 else cat(there, 0)
+    with device.current():
+        return there[0] if len(there) == 1 else cat(there, 0)
 
 
 def gather(who: str, parts: Sequence[Any], sizes: Sequence[int], device: Device, join: Join = _join) -> Any:

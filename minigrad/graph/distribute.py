@@ -247,38 +247,50 @@ class DistributedState:
         else:
             batch = map_tensors(lambda x: x.to(self.devices[0]), batch)
             samples = self.count(self.replicas[0].inputs_of(batch))
-        return self._backward(loss_fn(self.replicas[0], batch), samples, samples)
+        with self.devices[0].current():
+            return self._backward(loss_fn(self.replicas[0], batch), samples, samples)
 
     def _run_window(self, window: Window, loss_fn: LossFn) -> Tensor:
-        """Whole batches on each device, in turns so that devices work side by side; the mean loss over all samples."""
+        """Whole batches on each device, in turns so that devices work side by side; the mean loss over all samples.
+
+        Two GPUs wait for each other at a copy between them: batches go to theirs before the first turn, and losses
+        stay where they are until after the last.
+        """
         sizes = [[self.count_shard(rank, batch) for batch in each] for rank, each in enumerate(window.batches)]
         total = sum(map(sum, sizes))
         if not total:
             raise ArgumentError("Graph.backward_batch: expected batches with samples, got none")
         self._begin_pass([sum(each) for each in sizes], window.counts)
         self.last_el_che_counts = window.counts
-        mean = None
+        there = [[self._over(rank, batch) for batch in each] for rank, each in enumerate(window.batches)]
+        losses: dict[int, Tensor] = {}  # the part that each device has in the mean
         for turn in range(max(window.counts)):
-            for rank, batches in enumerate(window.batches):
+            for rank, batches in enumerate(there):
                 if turn < len(batches) and sizes[rank][turn]:
-                    part = self._run_whole(rank, batches[turn], sizes[rank][turn], total, loss_fn)
-                    mean = part if mean is None else mean + part
-        assert mean is not None
-        return mean
+                    loss = self._run_whole(rank, batches[turn], sizes[rank][turn], total, loss_fn)
+                    with self.devices[rank].current():
+                        part = loss * (sizes[rank][turn] / total)
+                        losses[rank] = losses[rank] + part if rank in losses else part
+        with self.devices[0].current():
+            first, *others = [loss.to(self.devices[0]) for loss in losses.values()]
+            return functools.reduce(Tensor.__add__, others, first)
+
+    def _over(self, rank: int, batch: Any) -> Any:
+        """A batch on its device where it lies on another GPU; from the host it comes when it is its turn."""
+        return map_tensors(lambda x: x if x.device.type == "cpu" else x.to(self.devices[rank]), batch)
 
     def _run_whole(self, rank: int, batch: Any, samples: int, total: int, loss_fn: LossFn) -> Tensor:
-        """One batch of one device, forward and backward; its part of the mean loss."""
+        """One batch of one device, forward and backward; its mean loss, there."""
         self._work_on(rank)
         self.alone, self.active = True, {rank: samples}
         self.apart.clear()
         try:
             self.group.clocks[rank].compute(samples)
             here = map_tensors(lambda x: x.to(self.devices[rank]), batch)
-            loss = self._backward(loss_fn(self.replicas[rank], here), samples, total)
+            return self._backward(loss_fn(self.replicas[rank], here), samples, total)
         finally:
             self.alone = False
             self._work_on(None)
-        return loss.to(self.devices[0]) * (samples / total)
 
     def _backward(self, loss: Any, samples: int, total: int) -> Tensor:
         """Backward of a mean over some samples, weighted so that all since the last step make one mean."""

@@ -10,9 +10,11 @@ from minigrad.distributed import Ddp, DdpConfig, LocalDevices, NcclDevices
 from minigrad.distributed.ddp import group as group_module
 from minigrad.distributed.simulate import Cluster, SimulatedDevices
 from minigrad.errors import ArgumentError
+from minigrad.graph.batches import Window
 from minigrad.graph.stopwatch import boundary
 from minigrad.train import HasGraph
 from tests.distributed.fake_nccl import FakeNccl
+from tests.strict_cupy.array import ndarray
 from tests.strict_cupy.device import current_id
 from tests.train.graphs import (
     OPTIMIZERS,
@@ -235,10 +237,11 @@ def nccl(strict_cupy):
         devices.close()
 
 
+@pytest.mark.parametrize("devices", [["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"]], ids=",".join)
 @pytest.mark.parametrize("el_che", [False, True])
-def test_with_nccl_calls_are_grouped_on_the_device_that_is_current(el_che, nccl):
-    devices = ["cuda:0", "cuda:1"]
-    graph = make_graph(device="cuda:0")
+def test_with_nccl_calls_are_grouped_on_the_device_that_is_current(el_che, devices, nccl):
+    """Also where that of the first replica is not the one that this thread is on."""
+    graph = make_graph(device=devices[0])
     config = DdpConfig(max_grad_norm=0.5, max_anchor=2 if el_che else None)
     group = LocalDevices(devices, collectives=nccl(devices))
     Trainer.setup_with(graph, replica, SGD, config, devices=group, el_che=el_che)
@@ -304,6 +307,33 @@ def test_a_step_waits_for_no_device(el_che, nccl, strict_cupy):
             loss = graph.backward_batch(batch)
             graph.step()
     assert np.isfinite(to_host(loss.data)).all()
+
+
+@pytest.mark.parametrize("home", ["cpu", "cuda:0"])
+def test_el_che_copies_nothing_between_the_batches_of_a_round(home, nccl, monkeypatch):
+    """Two GPUs wait for each other at a copy between them: after each batch of one the other would stand still."""
+    log, copy = [], ndarray.copy
+
+    def watched(array, order="C"):
+        if array.device.id != current_id():
+            log.append(f"cuda:{array.device.id} to cuda:{current_id()}")
+        return copy(array, order)
+
+    def watching(model, batch):
+        log.append(f"batch on cuda:{current_id()}")
+        return loss_fn(model, batch)
+
+    graph = make_graph(device="cuda:0")
+    graph.distribute(replica, LocalDevices(["cuda:0", "cuda:1"], collectives=nccl(["cuda:0", "cuda:1"])), el_che=True)
+    graph.set_loss_fn(watching)
+    batches = [tuple(x.to(home) for x in batch) for batch in BATCHES[:5]]
+    monkeypatch.setattr(ndarray, "copy", watched)
+    loss = graph.backward_batch(Window((tuple(batches[:4]), tuple(batches[4:]))))
+    over = [] if home == "cpu" else ["cuda:0 to cuda:1"] * len(batches[4])
+    turns = [f"batch on cuda:{rank}" for rank in (0, 1, 0, 0, 0)]
+    assert log == [*over, *turns, "cuda:1 to cuda:0"]
+    together = [minigrad.cat(fields, 0) for fields in zip(*BATCHES[:5])]
+    assert loss.item() == pytest.approx(loss_fn(make_graph(), together).item(), rel=1e-12)
 
 
 def test_every_gpu_is_used_by_a_graph_that_lives_on_one(nccl, monkeypatch):
