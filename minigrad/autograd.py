@@ -27,7 +27,8 @@ from minigrad.kept import keep_given
 
 _tick = itertools.count(1).__next__
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
-is_grad_enabled = _recording.get
+_under_way: ContextVar[tuple[Reached, ...]] = ContextVar("minigrad_backwards", default=())
+is_grad_enabled, backwards_under_way = _recording.get, _under_way.get  # what backwards reach, outermost first
 
 # Of one memory, shared by all tensors on it. First come the number of its last change and that of the last one that was
 # recorded; then two lists of weak references, None where nobody asked: savers, to what nodes saved of it (`watch`), and
@@ -57,6 +58,7 @@ class Variable:
     grad_owned: bool
     grad_view: Array | None
     listeners: tuple[BackwardListener, ...]
+    grad_by_hand: bool = False  # whether somebody set the gradient; False elsewhere than on parameters in a flat layout
     grad_given: tuple[Array, Stamp] | None = None  # other than None on parameters alone
 
 
@@ -80,8 +82,7 @@ class Node:
 
     def release(self) -> None:
         """Drop what was saved and the edges: the arrays of the forward pass die as early as possible."""
-        self.backward = _freed
-        self.saved, self.inputs, self.output_stamp = (), [], None
+        self.backward, self.saved, self.inputs, self.output_stamp = _freed, (), [], None
 
 
 Edge = Node | Variable | None
@@ -363,11 +364,11 @@ def run_backward(
     nodes, leaves = _reach(root)
     numbers = sorted(nodes)
     reached = Reached((leaf for leaf, _ in leaves.values()), numbers)
-    listeners, watcher = _listeners(reached), _watching.get()
-    before = None
+    listeners, watcher, before = _listeners(reached), _watching.get(), None
     if watcher is not None:
         listeners, before = [watcher, *listeners], watcher.leaf
     begun: list[BackwardListener] = []
+    token = _under_way.set((*_under_way.get(), reached))
     try:
         for listener in listeners:
             begun.append(listener)
@@ -382,6 +383,8 @@ def run_backward(
             node.grad_array = None
         _end(begun, error, watcher)
         raise
+    finally:
+        _under_way.reset(token)
     _end(begun, None, watcher)
 
 

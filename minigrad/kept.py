@@ -26,6 +26,8 @@ def give_gradient(out: Any, x: Any) -> None:
 def drop_gradient(x: Any) -> None:
     """Set the gradient of x to None. Without a flat layout its memory is left to those who view it."""
     x.grad_array = None
+    if x.grad_by_hand:
+        x.grad_by_hand = False
     if x.grad_given is not None and x.grad_view is None:
         x.grad_given = None
 

@@ -202,6 +202,8 @@ class Tensor(BoundMethods):
         drop_gradient(self)
         with self.device.current():
             lend(self, value.data)
+        if self.grad_view is not None:
+            self.grad_by_hand = True
 
     def _gradient(self) -> Tensor:
         return Tensor(self.grad_array)

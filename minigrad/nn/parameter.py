@@ -53,13 +53,14 @@ class Parameter(_Owned):
         DtypeError: requires_grad with an integer dtype.
     """
 
-    __slots__ = ("flat", "name", "grad_given")
+    __slots__ = ("flat", "name", "grad_given", "grad_by_hand")
 
     def __init__(self, data: Tensor | Array, requires_grad: bool = True) -> None:
         super().__init__(data, requires_grad)
         self.flat: FlatBuffer | None = None
         self.name: str | None = None
         self.grad_given: tuple[Array, Stamp] | None = None
+        self.grad_by_hand = False
 
     def _gradient(self) -> Tensor:
         gradient = super()._gradient()

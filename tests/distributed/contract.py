@@ -21,6 +21,7 @@ import minigrad
 from minigrad import optim
 from minigrad.distributed import DDP, NcclCommunicator, ReduceOp, SoloCommunicator, collectives, run
 from minigrad.distributed.comm.base import span_of, weighted_all_reduce
+from minigrad.distributed.comm.given_up import give_up
 from minigrad.errors import (
     ArgumentError,
     CollectiveMismatchError,
@@ -362,6 +363,30 @@ def abort_reaches_everybody_and_stays(comm):
     for _ in range(2):
         with pytest.raises(RankFailedError, match="rank 1 aborted: no more"):
             comm.barrier()
+
+
+@contract()
+def what_all_give_up_is_as_if_nothing_had_been(comm):
+    before = comm.all_reduce(np.ones(2), layout="under way")
+    for _ in range(2):
+        give_up(comm, f"rank {comm.rank} had enough")
+    array = np.full(3, comm.rank + 1.0)
+    comm.all_reduce(array).wait()
+    before.wait()
+    assert array.tolist() == [sum(range(1, comm.world_size + 1))] * 3
+    comm.barrier()
+
+
+@contract(sizes=(2, 3))
+def what_one_rank_gives_up_fails_all(comm):
+    comm.barrier()
+    if comm.rank == 1:
+        give_up(comm, "enough (of it)")
+    for _ in range(2):
+        with pytest.raises(RankFailedError, match=r"rank 1 aborted: enough \(of it\)$"):
+            comm.all_reduce(np.ones(2)).wait(host=True)
+            comm.barrier()
+    give_up(comm, "this says nothing any more")
 
 
 @contract()

@@ -16,19 +16,19 @@ RELOADED = ("minigrad.backend.fused", "minigrad.distributed", "minigrad.testing"
 # What is broken -> module of minigrad.distributed, or of the backend, its text, and what stands there instead.
 MUTANTS = {
     "the samples of the last micro-batch count alone": (
-        "ddp.reducer",
-        "self._samples += self._forward_samples if",
-        "self._samples = self._forward_samples if",
+        "ddp.samples",
+        "self.total += sum(samples)",
+        "self.total = sum(samples)",
     ),
     "samples are never forgotten": (
         "ddp.reducer",
-        "self._samples, self._combined = 0.0, True",
-        "self._combined = True",
+        "        self._combined, self._spoilt = True, False\n        self.samples.forget()\n",
+        "        self._combined, self._spoilt = True, False\n",
     ),
     "a combined gradient is not known as one": (
         "ddp.reducer",
-        "self._samples, self._combined = 0.0, True",
-        "self._samples = 0.0",
+        "        self._combined, self._spoilt = True, False\n",
+        "        self._spoilt = False\n",
     ),
     "no_sync is ignored": ("ddp.reducer", "if not self.syncing:", "if False:"),
     "a forward that nobody counted is let pass": ("ddp.reducer", "            self._check_counted()\n", ""),
@@ -42,7 +42,7 @@ MUTANTS = {
     "nobody looks which parameters are used": ("ddp.reducer", "self._used(reached) if self.find_unused else []", "[]"),
     "old gradients of missing parameters are sent": (
         "ddp.reducer",
-        "            fill_missing(self.layout.params_of(bucket))\n",
+        "            fill_missing(params)\n",
         "",
     ),
     "gradients are not weighted": ("ddp.reducer", "if self.mean and not one.weighted else None", "if False else None"),
@@ -73,7 +73,7 @@ MUTANTS = {
         "while launched != most and",
         "while len(one.works) < max(1, len(self.plan.buckets) - 1) and",
     ),
-    "backward does not wait for its buckets": ("ddp.reducer", "            one.wait()\n", ""),
+    "backward does not wait for its buckets": ("ddp.reducer", "entries)\n            one.wait()\n", "entries)\n"),
     "the combined gradient of a parameter without one is dropped": (
         "ddp.reducer",
         "                adopt(param)\n",
@@ -82,8 +82,9 @@ MUTANTS = {
     "buffers are left alone": ("ddp.reducer", "            self.after_pass(one)\n", ""),
     "a rank that fails in backward tells nobody": (
         "ddp.reducer",
-        'self.comm.abort(f"its backward raised {type(error).__name__}: {error}")',
-        "pass",
+        "            self.comm.abort(reason)\n            return\n        if one is None and not begun.hosts:\n"
+        "            self._match_counts()\n        give_up(self.comm, reason)\n",
+        "            return\n",
     ),
     "join has no say": ("ddp.reducer", "            self.before_launch(one)\n", "            pass\n"),
     "a moved parameter is not noticed": ("ddp.reducer", "        self.layout.check()\n", ""),
@@ -183,13 +184,13 @@ MUTANTS = {
         "",
     ),
     "a backward counts the forwards that it does not reach": (
-        "ddp.reducer",
+        "ddp.samples",
         "after < len(numbers) and numbers[after] < ended",
         "True",
     ),
     "samples of gradients that were dropped count on": (
         "ddp.reducer",
-        "if (self._samples or not self.mean) and all(param.grad_array is None for param in self._params):",
+        "if self.samples.weighed or self._spoilt or not self.mean or not any(samples):",
         "if False:",
     ),
     "a hook's sum is not written back": (

@@ -13,6 +13,7 @@ import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import LAST_CALLS, Header, doing, incomplete
+from minigrad.distributed.comm.given_up import GIVE_UP, disagreement, given_up
 from minigrad.distributed.comm.segment import Segment
 from minigrad.distributed.comm.where import ask, whereabouts
 from minigrad.errors import (
@@ -82,6 +83,11 @@ class Board:
         index = _weight_at(seq)
         return [floats[index] for floats in self._floats]
 
+    def note(self, seq: int, reason: str) -> None:
+        """Write why this rank gives up, in the slot of the call that says so; before it is posted."""
+        start, text = _slot_at(seq) + _INLINE_AT, reason.encode()[: _FAILURE_BYTES - 1] + b"\0"
+        self._bytes[self.rank][start : start + len(text)] = text
+
     def all_posted_s(self, seq: int) -> float:
         """When the last rank posted a call, on the clock of this host; before this rank has done its share of it."""
         index = _weight_at(seq) + 1
@@ -135,7 +141,11 @@ class Board:
 
     def _header(self, rank: int, seq: int) -> str:
         start = _slot_at(seq)
-        return f"call {seq}: {_text(self._bytes[rank][start : start + _HEADER_BYTES])}"
+        what = _text(self._bytes[rank][start : start + _HEADER_BYTES])
+        if what == GIVE_UP:
+            start += _INLINE_AT
+            what += f"({_text(self._bytes[rank][start : start + _FAILURE_BYTES])})"
+        return f"call {seq}: {what}"
 
     def doing(self, rank: int) -> str:
         """What a rank was last seen doing, in words."""
@@ -159,13 +169,19 @@ class Board:
 
     # --------------------------------------------------------------------------------------------------- failure
 
-    def mismatch(self, seq: int) -> CollectiveMismatchError:
+    def mismatch(self, seq: int) -> DistributedError:
         """The error of a call that is not the same on all ranks."""
-        texts = self.headers(seq)
-        rank = next(r for r, text in enumerate(texts) if text != texts[0])
-        return CollectiveMismatchError(
-            f"expected all ranks to make one call, got {texts[0]} on rank 0 and {texts[rank]} on rank {rank}"
-        )
+        return self._differ(list(enumerate(self.headers(seq))))
+
+    def gave_up(self, seq: int) -> DistributedError | None:
+        """The error of a call which some ranks have posted, and others have given up; None while there is none."""
+        posted = [rank for rank, numbers in enumerate(self._numbers) if numbers[_POSTED] > seq]
+        calls = [(rank, self._header(rank, seq)) for rank in posted]
+        return self._differ(calls) if len({given_up(text) for _, text in calls}) > 1 else None
+
+    def _differ(self, calls: list[tuple[int, str]]) -> DistributedError:
+        first = next((call for call in calls if given_up(call[1])), calls[0])
+        return disagreement(first, next(call for call in calls if call[1] != first[1]))
 
     def timeout(self, seq: int, timeout_s: float) -> CollectiveTimeoutError:
         """The error of a call for which this rank has waited too long."""

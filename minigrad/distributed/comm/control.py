@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 
 from minigrad.distributed.comm.base import LAST_CALLS, Header, Peer, doing, incomplete
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -28,7 +29,7 @@ from minigrad.errors import (
     RankFailedError,
 )
 
-_ITEM, _STATE, _LEFT, _FAILED = range(4)
+_ITEM, _STATE, _LEFT, _FAILED, _GAVE_UP = range(5)
 _HEAD = struct.Struct("<BIQI")  # kind, rank, number of an item or of calls, bytes of the text that follows
 _KINDS: dict[str, type[DistributedError]] = {
     kind.__name__: kind
@@ -67,6 +68,7 @@ class Control:
         self._last = deque[Header](maxlen=LAST_CALLS)
         self._items: dict[int, dict[int, tuple[str, bytes]]] = {}
         self._gathered = 0
+        self._given_up: dict[int, dict[int, str]] = {}  # by number of the call, the reason of each rank
         self._untold: bytes | None = None
         self._told_posted = 0
         self._handled = self._left = False
@@ -127,6 +129,29 @@ class Control:
         """This rank has made another call; the others hear of it at the next look."""
         self._last.appendleft(header)
         self.peers[self.rank].posted = header.seq + 1
+
+    def give_up(self, seq: int, reason: str) -> None:
+        """This rank is about to give up a call: all fail at the next look where another rank makes one there."""
+        with self.changed:
+            self._given_up.setdefault(seq, {})[self.rank] = reason
+        self._broadcast(_message(_GAVE_UP, self.rank, seq, "", reason.encode()))
+
+    def check_given_up(self, all_came: bool = False) -> None:
+        """Fail where this rank has made a call that another one gave up; forget those that all gave up.
+
+        Args:
+            all_came: Whether what all ranks have given up so far is known here.
+        """
+        posted = self.peers[self.rank].posted
+        with self.changed:
+            given_up = [(seq, reasons) for seq, reasons in self._given_up.items() if seq < posted]
+            for seq, reasons in given_up:
+                if len(reasons) == self.world_size:
+                    del self._given_up[seq]
+        for seq, reasons in given_up:
+            if self.rank not in reasons or all_came and len(reasons) < self.world_size:
+                rank, reason = next(iter(reasons.items()))
+                self.fail(disagreement((rank, str(Header(seq, GIVE_UP, reason)))))
 
     def fail(self, error: DistributedError, tell: bool = True) -> None:
         """Fail for good, the first failure wins; the thread lets the others know."""
@@ -196,6 +221,7 @@ class Control:
             self._watch()
         except Exception as error:
             self.fail(DistributedError(f"rank {self.rank}: watchdog: {error!r}"))
+        self.check_given_up()
         posted = self.peers[self.rank].posted
         if posted != self._told_posted:
             if self._tell(_message(_STATE, self.rank, posted, doing(list(self._last)))):
@@ -235,6 +261,8 @@ class Control:
             peer = self.peers[rank]
             if kind == _ITEM:
                 self._items.setdefault(number, {})[rank] = (text, data)
+            elif kind == _GAVE_UP:
+                self._given_up.setdefault(number, {})[rank] = data.decode()
             elif kind == _FAILED:
                 self.failure = self.failure or _KINDS[text](data.decode())
             else:

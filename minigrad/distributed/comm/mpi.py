@@ -40,10 +40,10 @@ from minigrad.distributed.comm.base import (
     stays_here,
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.comm.given_up import GIVE_UP, disagreement, given_up
 from minigrad.distributed.comm.mpi_control import DATA, Control, load_mpi, meet
 from minigrad.distributed.comm.where import ask, user_line, whereabouts
 from minigrad.errors import (
-    CollectiveMismatchError,
     CollectiveTimeoutError,
     DistributedError,
     RankFailedError,
@@ -173,6 +173,10 @@ class MpiCommunicator:
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         self._post("barrier", "", None, lambda: None).wait()
+
+    def give_up(self, reason: str) -> None:
+        """Fail all ranks, unless all of them make this call; see comm.given_up."""
+        self._post(GIVE_UP, reason, None, lambda: None)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason; they go on running, see `end_job`."""
@@ -359,9 +363,8 @@ class MpiCommunicator:
     def _carry_out(self, work: _MpiWork) -> None:
         self._agreeing_on = str(work.header)
         seen = self._control.agree(self._agreeing_on, self._pause)
-        if len(seen) > 1:
-            listed = " and ".join(f"{text} on rank {r}" for text, r in sorted(seen.items(), key=lambda pair: pair[1]))
-            raise CollectiveMismatchError(f"expected all ranks to make one call, got {listed}")
+        if len(seen) > 1 and not all(map(given_up, seen)):
+            raise disagreement(*sorted((rank, text) for text, rank in seen.items()))
         started_s = self.clock.now_s()
         work.execute()
         work.span = started_s, self.clock.now_s()

@@ -37,9 +37,9 @@ from minigrad.distributed.comm.base import (
 )
 from minigrad.distributed.comm.control import Control
 from minigrad.distributed.comm.forks import never_end, tell_children
+from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import (
-    CollectiveMismatchError,
     CollectiveTimeoutError,
     DeviceError,
     DistributedError,
@@ -276,6 +276,12 @@ class NcclCommunicator:
         if self._inherited:
             self._control.raise_failure()
 
+    def give_up(self, reason: str) -> None:
+        """Fail all ranks, unless all of them make this call; see comm.given_up. NCCL hears nothing of it."""
+        self._control.raise_failure()
+        self._control.give_up(self._seq, reason)
+        self._next(GIVE_UP)
+
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
         self._check_process()
@@ -321,8 +327,9 @@ class NcclCommunicator:
         gathered = self._control.gather(str(header), data)
         first_rank = {text: rank for rank, (text, _) in reversed(list(enumerate(gathered)))}
         if len(first_rank) > 1:
-            listed = " and ".join(f"{text} on rank {r}" for text, r in sorted(first_rank.items(), key=lambda p: p[1]))
-            self._control.fail(CollectiveMismatchError(f"expected all ranks to make one call, got {listed}{advice}"))
+            self._control.check_given_up(all_came=True)
+            calls = sorted((rank, text) for text, rank in first_rank.items())
+            self._control.fail(disagreement(*calls, advice=advice))
             self._control.raise_failure()
         return [part for _, part in gathered]
 

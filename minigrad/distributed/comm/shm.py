@@ -45,6 +45,7 @@ from minigrad.distributed.comm.base import (
 )
 from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.comm.given_up import GIVE_UP
 from minigrad.distributed.comm.place import Place, chunks
 from minigrad.distributed.comm.segment import Segment
 from minigrad.distributed.comm.where import Watcher
@@ -55,7 +56,7 @@ Execute = Callable[[Place, list[float]], None]  # this rank's share of a call, g
 _SPINS, _YIELD_S, _LIVENESS_S = 3, 1e-3, 0.02
 _SLEEP_RATIO, _LONGEST_SLEEP_S = 0.05, 1e-3  # a sleep is that share of the time waited so far
 _MOST_PLACES = 4096  # remembered at once
-_BARRIER = encode_header(Header(0, "barrier"))
+_BARRIER, _GIVE_UP = encode_header(Header(0, "barrier")), encode_header(Header(0, GIVE_UP))
 
 
 class _Call:
@@ -222,6 +223,12 @@ class ShmCommunicator:
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         self._post(_BARRIER, self._nowhere, _nothing).wait()
+
+    def give_up(self, reason: str) -> None:
+        """Fail all ranks, unless all of them make this call; see comm.given_up."""
+        self._make_room()
+        self.board.note(self.seq, reason)
+        self._post(_GIVE_UP, self._nowhere, _nothing)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
@@ -400,6 +407,9 @@ class ShmCommunicator:
         told, absent = self.board.told_failure(), self.board.absent(seq)
         if told is not None:
             self._fail(told, tell=False)
+        given_up = self.board.gave_up(self._queue[0].seq) if self._queue else None
+        if given_up is not None:
+            self._fail(given_up)
         if any(r in gone for r in absent):
             known = {r: f"{gone.get(r, 'did not come yet')} and {self.board.doing(r)}" for r in absent}
             self._fail(RankFailedError(self.board.incomplete(seq, known)))

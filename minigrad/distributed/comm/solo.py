@@ -101,6 +101,9 @@ class SoloCommunicator:
         """Return at once."""
         self._check("barrier")
 
+    def give_up(self, reason: str) -> None:
+        """Nothing: nobody waits."""
+
     def abort(self, reason: str) -> None:
         """Make every later call raise."""
         self._over = self._over or f"it was aborted: {reason}"

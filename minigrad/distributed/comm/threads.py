@@ -37,9 +37,9 @@ from minigrad.distributed.comm.base import (
     stays_here,
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.where import user_line, whereabouts
 from minigrad.errors import (
-    CollectiveMismatchError,
     CollectiveTimeoutError,
     DistributedError,
     RankFailedError,
@@ -127,13 +127,8 @@ class ThreadWorld:
             if rank in self._left:
                 raise RankFailedError(f"rank {rank}: {header}: expected a rank that takes part, it {self._left[rank]}")
             call = self._calls.setdefault(header.seq, _Call(rank, header, self.world_size))
-            if header != call.header:
-                self._fail(
-                    CollectiveMismatchError(
-                        f"expected all ranks to make one call, got {call.header} on rank {call.first_rank} "
-                        f"and {header} on rank {rank}"
-                    )
-                )
+            if header != call.header and not header.kind == call.header.kind == GIVE_UP:
+                self._fail(disagreement((call.first_rank, str(call.header)), (rank, str(header))))
                 self._raise_failure(rank)
             call.payloads[rank] = payload
             call.present.add(rank)
@@ -324,6 +319,10 @@ class ThreadCommunicator:
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         self.world.wait(self.rank, self._post(Header(self._seq, "barrier"), None, lambda parts: None))
+
+    def give_up(self, reason: str) -> None:
+        """Fail all ranks, unless all of them make this call; see comm.given_up."""
+        self._post(Header(self._seq, GIVE_UP, reason), None, lambda parts: None)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""

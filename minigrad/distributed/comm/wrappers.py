@@ -24,6 +24,7 @@ from minigrad.distributed.comm.base import (
     waiting,
     weighted_all_reduce,
 )
+from minigrad.distributed.comm.given_up import give_up
 
 Make = Callable[[], Any]
 KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
@@ -142,6 +143,10 @@ class Wrapper:
     def event(self, kind: str, **fields: Any) -> None:
         """Tell the inner communicator what happened, where it takes notes."""
         note_event(self.inner, kind, fields)
+
+    def give_up(self, reason: str) -> None:
+        """Fail all ranks, unless all of them make this call; see comm.given_up."""
+        give_up(self.inner, reason)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""

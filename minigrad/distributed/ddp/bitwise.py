@@ -54,17 +54,14 @@ class ShardedBackward:
     ) -> float:
         """Compute and combine the gradients of all shards; the mean loss over them."""
         reducer = self._reducer
-        self._check_start()
-        numbers = _counts(shards, counts, batch_dim)
-        total = self._agree(numbers)
-        reducer.prepare()
-        arrays = [reducer.layout.gradients(bucket) for bucket in reducer.plan.buckets]
-        self._make_levels(arrays, len(shards))
-        try:
+        with reducer.hosting(_WHO):
+            self._check_start()
+            numbers = _counts(shards, counts, batch_dim)
+            total = self._agree(numbers)
+            reducer.prepare()
+            arrays = [reducer.layout.gradients(bucket) for bucket in reducer.plan.buckets]
+            self._make_levels(arrays, len(shards))
             losses = self._run_shards(loss_fn, shards, numbers, total, arrays)
-        except BaseException as error:
-            reducer.comm.abort(f"{_WHO} raised {type(error).__name__}: {error}")
-            raise
         first = reducer.comm.rank * len(shards)
         if shards_have_drawn(range(first, first + len(shards))):
             reducer.alike.set_option("the seed, of which shards draw noise,", current_seed())
@@ -196,7 +193,7 @@ class ShardedBackward:
         reducer = self._reducer
         kept, reducer.override = reducer.override, samples
         try:
-            reducer.synchronize(strict=False, weighted=True)
+            reducer.synchronize(_WHO, strict=False, weighted=True)
         finally:
             reducer.override = kept
 

@@ -46,7 +46,7 @@ def joined(
     try:
         yield
         reducer.active = False
-        while reducer.synchronize(strict=False).active_ranks:
+        while reducer.synchronize("join", strict=False).active_ranks:
             pass
         if reducer.last_active:
             broadcast_parameters(reducer.last_active[0])

@@ -90,6 +90,6 @@ def fill_missing(params: Sequence[Parameter]) -> None:
 
 def adopt(param: Parameter) -> None:
     """Say that the gradient of a parameter is what lies in its place."""
-    param.grad_array, param.grad_owned = param.grad_view, True
+    param.grad_array, param.grad_owned, param.grad_by_hand = param.grad_view, True, False
     if param.grad_given is not None:
         gradient_changed(param)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.ddp.buckets import BucketPlan
-from minigrad.errors import DistributedError
+from minigrad.errors import DistributedError, UnreducedGradientError
 
 _MOST_NAMES = 8
 _MOST_RUNS, _MOST_LETTERS = 3, 160  # of a change in a header
@@ -93,3 +93,13 @@ class Naming:
         """Raise the error with names in place of the one without."""
         if isinstance(error, DistributedError):
             raise named(error, self._plan, self._bucket) from error
+
+
+def unreduced(rank: int, plan: BucketPlan, missing: Iterable[int]) -> UnreducedGradientError:
+    """The error of a rank on which these parameters of the plan have no gradient."""
+    bucket_of = {i: bucket.index for bucket in plan.buckets for i in bucket.entries}
+    listed = ", ".join(f"{plan.names[i]} (bucket {bucket_of[i]})" for i in missing)
+    return UnreducedGradientError(
+        f"rank {rank}: expected a gradient for every trainable parameter, got none for {listed}: "
+        "set find_unused_parameters=True, freeze them, or call flush() where the loss reaches none"
+    )

@@ -166,7 +166,7 @@ class DistributedDataParallel(Module):
         samples = self._count(args, kwargs)
         began_s, began = self.comm.clock.now_s(), next_number()
         output = self.module(*args, **kwargs)
-        self.reducer.add_forward(samples, began)
+        self.reducer.samples.add_forward(samples, began)
         self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
         return output
 
@@ -236,7 +236,7 @@ class DistributedDataParallel(Module):
         are the samples of the forwards since the last backward, and those accumulated.
         """
         self._check_parameters()
-        self.reducer.synchronize(strict=False)
+        self.reducer.synchronize("flush", strict=False)
 
     def sync_gradients(self) -> None:
         """Combine the gradients of the backwards since the last time, bucket after bucket; for sync="manual".
@@ -244,15 +244,15 @@ class DistributedDataParallel(Module):
         Raises:
             UnreducedGradientError: a trainable parameter has none, unless find_unused_parameters.
         """
-        self._synchronize(one_by_one=True)
+        self._synchronize("sync_gradients", one_by_one=True)
 
     def overlapped_sync_gradients(self) -> None:
         """The same, with the same bits, but all buckets are under way before the first is waited for."""
-        self._synchronize(one_by_one=False)
+        self._synchronize("overlapped_sync_gradients", one_by_one=False)
 
-    def _synchronize(self, one_by_one: bool) -> None:
+    def _synchronize(self, what: str, one_by_one: bool) -> None:
         self._check_parameters()
-        self.reducer.synchronize(strict=not self.reducer.find_unused, one_by_one=one_by_one)
+        self.reducer.synchronize(what, strict=not self.reducer.find_unused, one_by_one=one_by_one)
 
     def join(
         self,
@@ -331,6 +331,7 @@ class DistributedDataParallel(Module):
         """
         if self.reducer.nonfinite is None:
             raise ArgumentError("nonfinite_gradients: expected a wrapper with track_nonfinite=True, got one without")
+        self.reducer.check_idle("nonfinite_gradients")
         return self.reducer.nonfinite.take()
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
@@ -356,6 +357,7 @@ class DistributedDataParallel(Module):
             ArgumentError: root is no rank.
         """
         check_root("broadcast_parameters", self.comm.rank, root, self.comm.world_size)
+        self.reducer.check_idle("broadcast_parameters")
         works = [self.comm.broadcast(values, root) for values in self.reducer.layout.values()]
         self._buffer_sync.broadcast(root)
         for work in works:

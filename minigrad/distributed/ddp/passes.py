@@ -38,6 +38,8 @@ class Pass:
         active_ranks: The ranks that still have data, once counted.
         shrink: A factor on the weight of every rank.
         weighted: Whether the gradients were weighted before the pass.
+        sends: Whether any bucket may be under way.
+        in_hook: Whether a comm hook runs.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Pass:
     ) -> None:
         self.samples, self.total, self.shrink, self.weighted = samples, -1.0, 1.0, False
         self._sent, self._bytes, self._is_booked = 0, 0, False
+        self.sends = self.in_hook = False
         self.works: list[Waitable] = []
         self.reached: set[int] = set()
         self.active_ranks: list[int] = []

@@ -10,15 +10,16 @@ waits for all of them: when `backward()` returns, every gradient is the combined
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from minigrad.autograd import Reached, next_number
+from minigrad.autograd import Reached, backwards_under_way
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, check_headers
 from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.comm.given_up import give_up
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.booked import Booked
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
@@ -26,13 +27,16 @@ from minigrad.distributed.ddp.engine import Engine, engine_of
 from minigrad.distributed.ddp.finite import NonFiniteFlags
 from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
-from minigrad.distributed.ddp.naming import Naming, change_in, wrapper_name
+from minigrad.distributed.ddp.naming import Naming, change_in, unreduced, wrapper_name
+from minigrad.distributed.ddp.nesting import Begun, Nesting
 from minigrad.distributed.ddp.passes import Pass
+from minigrad.distributed.ddp.samples import SampleCount
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.errors import ArgumentError, AutogradError, DistributedError, UnreducedGradientError
+from minigrad.errors import ArgumentError, AutogradError, DistributedError
+from minigrad.kept import drop_gradient
+from minigrad.nn.parameter import Parameter
 
-
-_MOST_FORWARDS = 65536  # remembered at once: those that no backward has reached, evaluations say, never go else
+_HOW_TO_GO_ON = ": every later call raises too; to go on, make a new communicator, unwrap() the wrapper, wrap again"
 
 
 class Reducer:
@@ -52,6 +56,7 @@ class Reducer:
 
     Attributes:
         name: The wrapper in messages: its number on this communicator, and the class of the module.
+        samples: What this rank's gradients weigh.
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         override: Samples to count instead of the length of the batch, or None.
         booked: The communicator, with what is sent in a pass in its ledger: for what else takes part in it.
@@ -103,11 +108,11 @@ class Reducer:
         self.last_active: list[int] = []
         self.before_launch: Callable[[Pass], None] = _nothing
         self.after_pass: Callable[[Pass], None] = _nothing
-        self._forwards = deque[tuple[int, int, float]](maxlen=_MOST_FORWARDS)  # first and last number, samples
-        self._forward_samples = 0.0
-        self._samples = self._samples_before = self._began_s = 0.0
-        self._combined = self._deferred = False
+        self.samples = SampleCount()
+        self._combined = self._spoilt = self._deferred = False
+        self._began_s = 0.0
         self._pass: Pass | None = None
+        self._nesting = Nesting()
         self._inherited: DistributedError | None = None
         tell_children(self)
 
@@ -122,14 +127,15 @@ class Reducer:
 
     def detach(self) -> None:
         """Stop listening: backward is local again."""
+        self.check_idle("unwrap")
         for param in self._params:
             param.listeners = tuple(kept for kept in param.listeners if kept is not self)
 
     def register_hook(self, state: Any, hook: CommHook) -> None:
         """Let a hook add up each bucket; see `DistributedDataParallel.register_comm_hook`."""
-        if self.hook is not None or self._pass is not None:
-            found = "a backward under way" if self.hook is None else "one registered before"
-            raise ArgumentError(f"register_comm_hook: expected no hook and no backward yet, got {found}")
+        self.check_idle("register_comm_hook")
+        if self.hook is not None:
+            raise ArgumentError("register_comm_hook: expected no hook yet, got one registered before")
         self.hook = RegisteredHook(state, hook, self.comm)
 
     # --------------------------------------------------------------------------------------------- the plan
@@ -151,50 +157,32 @@ class Reducer:
 
     # -------------------------------------------------------------------------------------------- samples
 
-    def add_forward(self, samples: float, began: int) -> None:
-        """Say how many samples a forward pass took that is over now.
-
-        Args:
-            began: What `next_number` gave before it: all nodes that it recorded have higher numbers.
-        """
-        self._forwards.append((began, next_number(), samples))
-        self._forward_samples += samples
-
-    def _samples_behind(self, numbers: list[int]) -> list[float]:
-        """The samples of each forward of which these nodes, in ascending order, hold a part."""
-        found = []
-        for began, ended, samples in reversed(self._forwards):
-            if not numbers or ended < numbers[0]:
-                break
-            after = bisect_right(numbers, began)
-            if after < len(numbers) and numbers[after] < ended:
-                found.append(samples)
-        return found
-
-    def _take_samples(self) -> None:
+    def _take_samples(self, samples: list[float]) -> None:
         """The samples of what comes now join those since the last synchronisation, unless their gradients are gone."""
-        if (self._samples or not self.mean) and all(param.grad_array is None for param in self._params):
-            self._samples, self._combined = 0.0, False
-        self._samples_before = self._samples
-        self._samples += self._forward_samples if self.override is None else self.override
-        self._forward_samples = 0.0
+        if self.override is not None:
+            samples = [self.override]
+        if self.samples.weighed or self._spoilt or not self.mean or not any(samples):
+            if all(param.grad_array is None for param in self._params):
+                self._combined = self._spoilt = False
+                self.samples.forget()
+        self.samples.add(samples)
 
     @property
     def loss_weight(self) -> float:
         """How much this rank's loss counts in the backward under way, up to a factor that all ranks share."""
-        return self._samples if self.mean else 1.0
+        return self.samples.total if self.mean else 1.0
 
     # --------------------------------------------------------------------------------------------- events
 
     def begin(self, leaves: Reached) -> None:
         """Backward starts: check what it will reach, and launch the sum of the samples."""
+        self._enter("its backward", backwards_under_way()[:-1], combines=self.syncing)
         if self._inherited is not None:
             raise type(self._inherited)(f"rank {self.comm.rank}: backward: {self._inherited}")
-        samples = self._samples_behind(leaves.numbers)
+        samples = self.samples.behind(leaves.numbers)
         if not samples:
             self._check_counted()
-        self._forward_samples = sum(samples)
-        self._take_samples()
+        self._take_samples(samples)
         self._began_s = self.comm.clock.now_s()
         if not self.syncing:
             return
@@ -211,52 +199,128 @@ class Reducer:
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over: launch the rest and wait for all; or, after an error, let the other ranks know."""
-        one = self._pass
         if error is not None:
-            self._samples = self._samples_before
-        if one is None:
-            if error is None:
-                self.stats.backward_s += self.comm.clock.now_s() - self._began_s
-            return
-        if error is not None:
-            self._pass = self.booked.ledger = None
-            self.comm.abort(f"its backward raised {type(error).__name__}: {error}")
+            self._fail(error)
             return
         try:
-            self._combine(one)
+            self._nesting.check_refusal()
+            one = self._pass
+            if one is not None:
+                self._combine(one)
         except BaseException as caught:
-            self.end(caught)
+            self._fail(caught)
             raise
+        self._nesting.leave()
         self._pass = None
-        self._finish(one)
+        if one is not None:
+            self._finish(one)
+        else:
+            self.stats.backward_s += self.comm.clock.now_s() - self._began_s
 
-    def synchronize(self, *, strict: bool, one_by_one: bool = False, weighted: bool = False) -> Pass:
+    def synchronize(self, what: str, *, strict: bool, one_by_one: bool = False, weighted: bool = False) -> Pass:
         """Combine what is there, without a backward.
 
         Args:
+            what: Who asks for it.
             strict: Refuse trainable parameters without gradient; else they count as zero.
             one_by_one: Wait for each bucket before the next is launched; the same bits.
             weighted: The gradients are weighted already, and none of them is a combined one.
         """
-        self._take_samples()
+        try:
+            one = self._launch_present(what, strict, one_by_one, weighted)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.end(None)
+        return one
+
+    def _launch_present(self, what: str, strict: bool, one_by_one: bool, weighted: bool) -> Pass:
+        self._enter(what, backwards_under_way(), combines=True)
+        self._take_samples(self.samples.pending())
         self._combined = self._combined and not weighted
+        self._check_weights()
         present = {i for i, p in enumerate(self._params) if p.grad_array is not None}
-        self._start(present if strict else set(), strict)
-        one = self._pass
-        assert one is not None
+        one = self._start(present if strict else set(), strict)
         one.backward_over()
         one.weighted = weighted
         for i in self._bucket_of:
             if i in one.reached:
                 one.complete(self._bucket_of[i])
-        try:
-            while one_by_one and self._launch_ready(wait=True, most=1):
-                one.wait_for(len(one.works) - 1)
-        except BaseException as error:
-            self.end(error)
-            raise
-        self.end(None)
+        while one_by_one and self._launch_ready(wait=True, most=1):
+            one.wait_for(len(one.works) - 1)
         return one
+
+    # ---------------------------------------------------------------------------------- a pass within a pass, failure
+
+    def _enter(self, what: str, around: Sequence[Reached], *, combines: bool, hosts: bool = False) -> None:
+        """Begin a backward, or a pass without one, within others; `end` or `_fail` has to follow in any case."""
+        begun = Begun(what, combines, hosts, self.samples.total, self.samples.weighed)
+        self._nesting.enter(f"rank {self.comm.rank}", begun)
+        if combines and around:
+            for other in _reducers(around):
+                other.settle()
+
+    def settle(self) -> None:
+        """Launch what is ready now, since collectives of others come next, which may not depend on timing."""
+        if self._pass is not None and not self._deferred and not self._pass.in_hook:
+            self._launch_ready(wait=True)
+
+    def check_idle(self, what: str) -> None:
+        """Raise an AutogradError while a backward or a pass is under way, in which this must not happen."""
+        self._nesting.check_idle(f"rank {self.comm.rank}", what)
+
+    @contextmanager
+    def hosting(self, what: str) -> Iterator[None]:
+        """Around local backwards whose gradients are combined afterwards, by what is not a backward itself."""
+        try:
+            self._enter(what, backwards_under_way(), combines=True, hosts=True)
+            yield
+            self._nesting.check_refusal()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._nesting.leave()
+
+    def _fail(self, error: BaseException) -> None:
+        """What began last is over, by an error. Where other ranks wait for it, they fail, unless all fail here alike.
+
+        While this rank has launched no bucket that takes two calls, which all ranks make that fail: the counts, and
+        one that says so.
+        """
+        begun = self._nesting.leave()
+        self.samples.total, self.samples.weighed = begun.samples, begun.weighed
+        if not self._nesting.is_idle or self._inherited is not None:
+            return  # the outermost one tells, and a child of a fork tells nobody
+        refused = self._nesting.take_refusal()
+        one, self._pass, self.booked.ledger = self._pass, None, None
+        self._spoilt = self._spoilt or one is not None or not begun.combines
+        if not begun.combines and not refused:
+            return
+        reason = f"{begun.what} raised {type(error).__name__}: {error}{_HOW_TO_GO_ON}"
+        if one is not None and one.sends and not self._is_over(one):
+            self.comm.abort(reason)
+            return
+        if one is None and not begun.hosts:
+            self._match_counts()
+        give_up(self.comm, reason)
+
+    def _is_over(self, one: Pass) -> bool:
+        """Whether all that was launched is over, and no other rank waits for the rest: so with one rank alone."""
+        if self.comm.world_size > 1:
+            return False
+        try:
+            one.wait()
+        except Exception:
+            return False
+        return True
+
+    def _match_counts(self) -> None:
+        """Launch the counts of a pass that was refused before, such as no pass that goes on can have."""
+        used = [False] * len(self._params) if self.find_unused else []
+        try:
+            self.engine.begin(self.plan, self._layout_id, math.nan, self.active, used, exact=True)
+        except DistributedError:
+            pass  # it has failed already, which every later call says
 
     # -------------------------------------------------------------------------------------------- one pass
 
@@ -268,35 +332,33 @@ class Reducer:
             self._set_plan()
 
     def _check_frozen(self) -> None:
-        """Refuse a frozen parameter with a gradient of passes that were not combined: it would stay this rank's own."""
+        """Refuse a frozen parameter with a gradient that was not combined: it would stay this rank's own."""
+        weighed = self._nesting.weighed_before
         own = [
             name
             for name, param, trained in zip(self._names, self._params, self._trainable)
-            if trained and not param.requires_grad and param.grad_array is not None
+            if trained and not param.requires_grad and param.grad_array is not None and (weighed or param.grad_by_hand)
         ]
-        if own and self._samples_before:
-            error = AutogradError(
+        if own:
+            raise AutogradError(
                 f"rank {self.comm.rank}: DistributedDataParallel: expected gradients to be combined before their "
                 f"parameters are frozen, got accumulated ones of {', '.join(own)}: call flush() or zero_grad() first"
             )
-            self.comm.abort(str(error))
-            raise error
 
-    def _start(self, reached: set[int], strict: bool) -> None:
+    def _start(self, reached: set[int], strict: bool) -> Pass:
         self.prepare()
         self._check_not_combined_twice()
         missing = [i for i in self._bucket_of if i not in reached]
         if missing and strict:
-            error = self._unreduced(missing)
-            self.comm.abort(str(error))
-            raise error
+            raise unreduced(self.comm.rank, self.plan, missing)
         exact = self.before_launch is not _nothing
         used = self._used(reached) if self.find_unused else []
         mark = self.alike.mark() if self.active and self.comm.world_size > 1 else float(self.active)
-        self._pass = one = self.engine.begin(self.plan, self._layout_id, self._samples, mark, used, exact)
+        self._pass = one = self.engine.begin(self.plan, self._layout_id, self.samples.total, mark, used, exact)
         one.reached, self.booked.ledger = reached, one.ledger
         for i in missing:
             one.complete(self._bucket_of[i])
+        return one
 
     def _used(self, reached: set[int]) -> list[bool]:
         """For each parameter whether this rank has a gradient to give for it, or will have."""
@@ -309,26 +371,34 @@ class Reducer:
     def _check_counted(self) -> None:
         """Refuse a backward whose samples nobody counted: its gradients would have a wrong weight, or stay local."""
         if self.mean and self.override is None:
-            error = AutogradError(
+            raise AutogradError(
                 f"rank {self.comm.rank}: DistributedDataParallel: expected a forward through the wrapper before "
                 "backward, got none: call the wrapper, not its module, or say with samples(n) what the loss counts"
             )
-            self.comm.abort(str(error))
-            raise error
+
+    def _check_weights(self) -> None:
+        """Refuse gradients of which nobody has said what they weigh: they would be dropped, or stay this rank's own."""
+        if self.samples.weighed or not self.mean or not self.active:
+            return
+        own = [self._names[i] for i in self._bucket_of if self._is_own(self._params[i])]
+        if own:
+            raise AutogradError(
+                f"rank {self.comm.rank}: DistributedDataParallel: expected gradients that a forward through the "
+                f"wrapper made since the last synchronisation, got others, such as set by hand, of {', '.join(own)}: "
+                "say what they weigh, with samples(n) around this call, change combined ones in place, or zero_grad()"
+            )
+
+    def _is_own(self, param: Parameter) -> bool:
+        """Whether there is a gradient, and it is not a combined one: it was set by hand, or none was combined since."""
+        return param.grad_array is not None and (param.grad_by_hand or self._spoilt or not self._combined)
 
     def _check_not_combined_twice(self) -> None:
-        if not self.mean and self._combined and any(p.grad_array is not None for p in self._params):
+        there = (param for param in self._params if param.grad_array is not None)
+        if not self.mean and self._combined and not all(param.grad_by_hand for param in there):
             raise AutogradError(
                 "DistributedDataParallel: expected no combined gradients before a backward with reduce='sum', "
                 "got some, which would be added up again: call zero_grad() first"
             )
-
-    def _unreduced(self, missing: list[int]) -> UnreducedGradientError:
-        listed = ", ".join(f"{self._names[i]} (bucket {self._bucket_of[i]})" for i in missing)
-        return UnreducedGradientError(
-            f"rank {self.comm.rank}: expected a gradient for every trainable parameter, got none for {listed}: "
-            "set find_unused_parameters=True, freeze them, or call flush() where the loss reaches none"
-        )
 
     def _launch_ready(self, wait: bool, most: int | None = None) -> int:
         """Launch the next buckets that are ready, in order; the number of those launched."""
@@ -352,17 +422,29 @@ class Reducer:
         return self.mean and one.total == 0.0
 
     def _launch(self, bucket: Bucket, one: Pass) -> None:
+        params = self.layout.params_of(bucket)
+        one.sends = True
         with Naming(self.plan, bucket.index), one.launching():
-            fill_missing(self.layout.params_of(bucket))
+            if self.mean and not one.samples and not one.weighted:
+                self._drop_own(params)
+            fill_missing(params)
             shown = self._shown(bucket)
             weight = one.weight_in_memory() if self.mean and not one.weighted else None
             shown.begin(weight, self.nonfinite.of(bucket.index) if self.nonfinite is not None else None)
             if self.hook is not None:
+                one.in_hook = True
                 one.handed_over(self.hook.launch(shown, self.booked))
+                one.in_hook = False
                 return
             began_s = one.ledger.now_s()
             work = shown.all_reduce(self.comm)
             one.launched(work, began_s, shown.sent_bytes)
+
+    def _drop_own(self, params: Iterable[Parameter]) -> None:
+        """Drop gradients behind which there is no sample; combined ones stay."""
+        for param in params:
+            if self._is_own(param):
+                drop_gradient(param)
 
     def _shown(self, bucket: Bucket) -> GradBucket:
         """A bucket as hooks see it, made anew only where its gradients have moved."""
@@ -382,12 +464,15 @@ class Reducer:
         self._counted(one, wait=True)
         if one.active_ranks:
             self._launch_ready(wait=True)
+            if not self._is_void(one) and len(one.works) < len(self.plan.buckets):
+                raise unreduced(self.comm.rank, self.plan, self.plan.buckets[len(one.works)].entries)
             one.wait()
 
     def _finish(self, one: Pass) -> None:
         """Take over the combined gradients; every rank does the same, so an error here is an error on all."""
         reduced = [self._params[i] for i in self._bucket_of if one.used(i)]
         if self._is_void(one):
+            self._drop_own(reduced)
             fill_missing(reduced)
         if one.active_ranks:
             self.last_active = one.active_ranks
@@ -396,10 +481,17 @@ class Reducer:
             self.after_pass(one)
         self.booked.ledger = None
         one.add_to(self.stats)
-        self._samples, self._combined = 0.0, True
+        self._combined, self._spoilt = True, False
+        self.samples.forget()
         told = check_headers(self.comm, self._layout_id, one.mark)
         marks = one.marks or told or self.comm.all_gather_object(one.mark)
         self.alike.check(self.name, self.comm, marks, idle=not one.samples)
+
+
+def _reducers(backwards: Iterable[Reached]) -> set[Reducer]:
+    """Those that hear of these backwards."""
+    heard = (listener for leaves in backwards for leaf in leaves for listener in leaf.listeners)
+    return {listener for listener in heard if isinstance(listener, Reducer)}
 
 
 def _nothing(one: Pass) -> None:

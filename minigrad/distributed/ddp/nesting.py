@@ -1,0 +1,89 @@
+"""What is under way on one reducer: one pass at a time; backwards that stay local may lie within each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minigrad.errors import AutogradError
+
+
+class Begun(NamedTuple):
+    """A backward, or a synchronisation without one, that has begun and is not over.
+
+    Attributes:
+        what: In words, such as "its backward", of a rank.
+        combines: Whether it is combined with those of other ranks, which then wait for it.
+        hosts: Whether local backwards are a part of it.
+        samples, weighed: What was known before of the samples behind the gradients; see `SampleCount`.
+    """
+
+    what: str
+    combines: bool
+    hosts: bool
+    samples: float
+    weighed: bool
+
+
+class Nesting:
+    """Those that have begun, the outermost first.
+
+    Attributes:
+        refusal: What was refused within the outermost one, which must not end as if nothing had been; None else.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[Begun] = []
+        self.refusal: AutogradError | None = None
+
+    def enter(self, who: str, begun: Begun) -> None:
+        """Let another one begin; `leave` has to follow in any case.
+
+        Raises:
+            AutogradError: one is under way already, and not both are local.
+        """
+        outer = self._begun[-1] if self._begun else None
+        self._begun.append(begun)
+        if outer is not None and (begun.combines or outer.combines and not outer.hosts):
+            self.refusal = self.refusal or _refused(who, begun.what, outer.what)
+            raise self.refusal
+
+    def check_refusal(self) -> None:
+        """Raise what was refused, when the outermost one is over: whoever caught it there would lose a gradient."""
+        if self.refusal is not None and len(self._begun) == 1:
+            raise self.refusal
+
+    def take_refusal(self) -> bool:
+        """Whether anything was refused; the outermost one is over, so nothing is any more."""
+        refused, self.refusal = self.refusal is not None, None
+        return refused
+
+    def leave(self) -> Begun:
+        """The innermost one is over."""
+        return self._begun.pop()
+
+    @property
+    def weighed_before(self) -> bool:
+        """Whether there were counted gradients, not yet combined, when the innermost one began."""
+        return bool(self._begun) and self._begun[-1].weighed
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._begun
+
+    def check_idle(self, who: str, what: str) -> None:
+        """Refuse what would pull the ground from under a backward.
+
+        Raises:
+            AutogradError: something is under way.
+        """
+        if self._begun:
+            raise _refused(who, what, self._begun[-1].what)
+
+
+def _refused(who: str, what: str, outer: str) -> AutogradError:
+    what, outer = what.removeprefix("its "), outer.removeprefix("its ")
+    return AutogradError(
+        f"{who}: DistributedDataParallel: expected one pass at a time, got {what}() inside {outer}() of the same "
+        "wrapper: call it when the outer one is over, or add the losses up and call backward() once"
+    )
