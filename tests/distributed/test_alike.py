@@ -201,6 +201,20 @@ def test_each_rank_may_have_an_optimizer_of_parameters_of_its_own():
     assert run(body, 2, timeout_s=TIMEOUT_S) == [["all_reduce"] * 2] * 2
 
 
+def test_what_was_replaced_does_not_count_even_where_it_hangs_in_a_cycle():
+    def body(comm):
+        rank = Rank(comm)
+        if comm.rank == 1:
+            rank.schedule.me = rank.schedule
+        rank.optimizer = optim.Adam(rank.ddp.parameters(), lr=0.25)
+        rank.schedule = optim.LRScheduler(rank.optimizer, optim.StepDecay(1, gamma=0.5))
+        for _ in range(2):
+            rank.step()
+        return rank.values()
+
+    assert alike(run(body, 2, timeout_s=TIMEOUT_S))
+
+
 def test_a_rank_without_samples_need_not_have_used_its_scale():
     def body(comm):
         rank = Rank(comm)
@@ -225,8 +239,7 @@ def uneven(rank, counts, steps_after, **options):
         rank.step()
 
 
-@kinds
-@pytest.mark.parametrize("counts", [(2, 4), (4, 2, 0)])
+@pytest.mark.parametrize("kind, counts", [("threads", (4, 2, 0)), ("shm", (2, 4))])
 def test_what_stayed_behind_in_a_join_is_refused_unless_it_is_handed_on(kind, counts):
     def body(comm):
         rank = Rank(comm, optim.AdamW)

@@ -24,7 +24,7 @@ from minigrad.optim.optimizer import Optimizer
 from minigrad.tensor import Tensor
 
 _MARKS = 2**52 - 1  # one more is still exact in float64
-_ADVICE = "load one state on all ranks, or let join(also=[...]) hand it on"
+_ADVICE = "set, make or load it alike on all ranks, or hand it on with join(also=[...])"
 Facts = list[list[str]]  # [what, how it is]
 Description = dict[str, Any]  # plain data: "idle", "options" and "companions", each of these [class, parameters, facts]
 
@@ -114,12 +114,14 @@ class Alike:
             companion.settle(number)
 
     def describe(self, idle: bool) -> Description:
-        """All of it in plain data; waits for devices. What nobody holds any more is gone by then.
+        """All of it in plain data; waits for devices. What was replaced and nobody holds any more is gone by then.
 
         Args:
             idle: Whether this rank had no samples, and so may not have used all that it has.
         """
-        gc.collect()
+        kinds = [_kind(each) for each in self.companions()]
+        if len(set(kinds)) < len(kinds):
+            gc.collect()
         companions = [[_kind(each), self.places(each), self._facts(each)] for each in self.companions()]
         return {"idle": idle, "options": _facts(self._options), "companions": companions}
 
