@@ -63,9 +63,9 @@ class Board:
 
     def post(self, seq: int, what: bytes, weight: float, now_s: float) -> None:
         """Publish what a call is, see `encode_header`, this rank's weight in it, and when; then that it is posted."""
-        start, index = _slot_at(seq), _weight_at(seq)
-        self._floats[self.rank][index] = weight
-        self._floats[self.rank][index + 1] = now_s
+        start = _slot_at(seq)
+        index, mine = (start + _HEADER_BYTES) // 8, self._floats[self.rank]
+        mine[index], mine[index + 1] = weight, now_s
         self._bytes[self.rank][start : start + len(what)] = what
         self._numbers[self.rank][_POSTED] = seq + 1
 
@@ -88,20 +88,16 @@ class Board:
         start, text = _slot_at(seq) + _INLINE_AT, reason.encode()[: _FAILURE_BYTES - 1] + b"\0"
         self._bytes[self.rank][start : start + len(text)] = text
 
-    def all_posted_s(self, seq: int) -> float:
-        """When the last rank posted a call, on the clock of this host; before this rank has done its share of it."""
-        index = _weight_at(seq) + 1
-        return max(floats[index] for floats in self._floats)
-
-    def all_executed_s(self, seq: int, now_s: float) -> float:
-        """When the last rank had done its share of a call; now where some slot holds a later call already."""
-        index = _weight_at(seq) + 2
-        latest_s = max(floats[index] for floats in self._floats)
-        return latest_s if all(numbers[_POSTED] < seq + SLOTS for numbers in self._numbers) else now_s
+    def span(self, seq: int) -> tuple[float, float] | None:
+        """When the last rank posted a call, and when the last had executed it; None where a later call has its slot."""
+        index = _weight_at(seq)
+        started_s = max([floats[index + 1] for floats in self._floats])
+        over_s = max([floats[index + 2] for floats in self._floats])
+        return (started_s, over_s) if max([numbers[_POSTED] for numbers in self._numbers]) < seq + SLOTS else None
 
     def executed(self, seq: int, now_s: float) -> None:
         """Publish when this rank has done its share of a call, and then that it has."""
-        self._floats[self.rank][_weight_at(seq) + 2] = now_s
+        self._floats[self.rank][(_slot_at(seq) + _HEADER_BYTES) // 8 + 2] = now_s
         self._numbers[self.rank][_EXECUTED] = seq + 1
 
     def all_posted(self, seq: int) -> bool:

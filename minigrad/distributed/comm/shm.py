@@ -17,7 +17,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -52,6 +52,7 @@ from minigrad.distributed.comm.where import Watcher
 from minigrad.errors import DistributedError, RankFailedError
 
 Views = list[Array]
+Span = Optional[tuple[float, float]]
 Execute = Callable[[Place, list[float]], None]  # this rank's share of a call, given the weights of all ranks
 _SPINS, _YIELD_S, _LIVENESS_S = 3, 1e-3, 0.02
 _SLEEP_RATIO, _LONGEST_SLEEP_S = 0.05, 1e-3  # a sleep is that share of the time waited so far
@@ -62,19 +63,24 @@ _BARRIER, _GIVE_UP = encode_header(Header(0, "barrier")), encode_header(Header(0
 class _Call:
     """A posted collective: this rank's share of it, and how its result gets to where the caller wants it."""
 
-    __slots__ = ("seq", "header", "over", "_comm", "_place", "_execute", "_deliver", "span", "_started_s")
+    __slots__ = ("seq", "header", "over", "_comm", "_place", "_execute", "_deliver", "_span")
 
     def __init__(
         self, comm: ShmCommunicator, header: bytes, place: Place, execute: Execute, deliver: Callable[[], None] | None
     ) -> None:
         self.seq, self.header, self.over = comm.seq, header, False
         self._comm, self._place, self._execute, self._deliver = comm, place, execute, deliver
-        self.span: tuple[float, float] | None = None  # see `span_of`
-        self._started_s = 0.0
+        self._span: tuple[float, float] | None = None
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """See `span_of`; to be asked for before 64 more calls."""
+        if self._span is None and self.over:
+            self._span = self._comm.board.span(self.seq)
+        return self._span
 
     def execute(self) -> None:
         """Do this rank's share, once all have posted the call."""
-        self._started_s = self._comm.board.all_posted_s(self.seq)
         self._execute(self._place, self._comm.board.weights(self.seq))
 
     def done(self) -> bool:
@@ -86,7 +92,6 @@ class _Call:
         """Block until the result is there."""
         if not self.over:
             self._comm.complete(self.seq)
-            self.span = self._started_s, self._comm.board.all_executed_s(self.seq, self._comm.clock.now_s())
             if self._deliver is not None:
                 self._deliver()
             self.over = True
@@ -173,11 +178,11 @@ class ShmCommunicator:
         near = self._near("broadcast", detail, array, copy)
         if near is not None:
             return near
-        calls = []
+        spans = []
         for start, part in chunks(flat):
-            calls.append(self._staged("broadcast", detail, start, part, flat.size, copy))
+            spans.append(self._staged("broadcast", detail, start, part, flat.size, copy))
             part[...] = self._chunk_place(start, part, flat.size).views[self.rank]
-        return _over(calls)
+        return _over(spans)
 
     def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Overwrite output by this rank's part of the reduction of source; blocks."""
@@ -197,15 +202,15 @@ class ShmCommunicator:
             check_array("all_gather", self.rank, array)
         check_parts("all_gather", self.rank, output, source, self.world_size)
         rows = output.reshape(self.world_size, -1)
-        flat, calls = source.reshape(-1), []
+        flat, spans = source.reshape(-1), []
         for start, part in chunks(flat):
 
             def copy(place: Place, weights: list[float], start: int = start, size: int = part.size) -> None:
                 for row, view in zip(rows, place.views):
                     row[start : start + size] = view
 
-            calls.append(self._staged("all_gather", "", start, part, flat.size, copy))
-        return _over(calls)
+            spans.append(self._staged("all_gather", "", start, part, flat.size, copy))
+        return _over(spans)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank."""
@@ -262,15 +267,16 @@ class ShmCommunicator:
         near = self._near(kind, detail, array, functools.partial(Place.reduce, op=op), weight)
         if near is not None:
             return near
-        flat, calls = array.reshape(-1), []
+        flat, spans = array.reshape(-1), []
         for start, part in chunks(flat):
             place = self._chunk_place(start, part, flat.size)
             place.give(part)
             execute = functools.partial(Place.reduce, op=op, mine=part)
-            calls.append(self._post(place.header(kind, detail), place, execute, weight))
-            calls[-1].wait()
+            call = self._post(place.header(kind, detail), place, execute, weight)
+            call.wait()
+            spans.append(call.span)
             place.take(part)
-        return _over(calls)
+        return _over(spans)
 
     def _near(self, kind: str, detail: str, array: Array, execute: Execute, weight: float = 1.0) -> Work | None:
         """Post an operation on arrays that lie in a segment or fit into the slot; None for others."""
@@ -292,13 +298,13 @@ class ShmCommunicator:
 
         return self._post(place.header(kind, detail), place, execute, weight, deliver)
 
-    def _staged(self, kind: str, detail: str, start: int, part: Array, whole: int, execute: Execute) -> _Call:
+    def _staged(self, kind: str, detail: str, start: int, part: Array, whole: int, execute: Execute) -> Span:
         """Carry out an operation on a chunk, through the staging area."""
         place = self._chunk_place(start, part, whole)
         place.views[self.rank][...] = part
         call = self._post(place.header(kind, detail), place, execute)
         call.wait()
-        return call
+        return call.span
 
     def _segment_place(self, array: Array) -> Place | None:
         if array.base is None:  # it owns its memory
@@ -434,11 +440,10 @@ class ShmCommunicator:
         return [text.encode() for text in self.all_gather_object(data.decode())]
 
 
-def _over(calls: list[_Call]) -> DoneWork:
+def _over(spans: list[Span]) -> DoneWork:
     """What is left to wait for of calls that are all over: nothing."""
-    first, last = calls[0].span, calls[-1].span
-    assert first is not None and last is not None
-    return DoneWork((first[0], last[1]))
+    first, last = spans[0], spans[-1]
+    return DoneWork((first[0], last[1]) if first and last else None)
 
 
 def _nothing(place: Place, weights: list[float]) -> None:

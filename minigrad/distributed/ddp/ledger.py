@@ -65,6 +65,7 @@ class Ledger:
         began_s = self.now_s()
         work.wait(host)
         self.waited(work, began_s)
+        span_of(work)  # some keep it only if it is asked for soon
 
     def account(self) -> Account:
         """What it comes to, once all is over."""
