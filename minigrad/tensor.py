@@ -13,7 +13,7 @@ from minigrad.backend.device import CPU, Device, array_module, device_of, to_hos
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
 from minigrad.bound import BoundMethods
-from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
+from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.kept import drop_gradient
 
 _new = object.__new__
@@ -216,8 +216,7 @@ class Tensor(BoundMethods):
             ArgumentError: requires_grad is no bool.
             AutogradError: stopping on the output of a recorded operation: use `.detach()`.
         """
-        if requires_grad is not True and requires_grad is not False:
-            raise ArgumentError(f"requires_grad_: expected True or False, got {requires_grad!r:.100}")
+        check_switch("requires_grad_", requires_grad=requires_grad)
         if self.node is not None:
             if not requires_grad:
                 raise AutogradError("requires_grad_: expected a leaf, got the output of an operation: use .detach()")

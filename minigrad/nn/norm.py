@@ -233,7 +233,8 @@ class GroupNorm(Module):
 
 
 def _as_shape(normalized_shape: int | tuple[int, ...] | list[int]) -> tuple[int, ...]:
-    return tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    lengths = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    return tuple(int(length) for length in lengths)
 
 
 def _reset_affine(layer: LayerNorm | GroupNorm) -> None:

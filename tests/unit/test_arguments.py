@@ -1,5 +1,7 @@
 """Every option that is an integer, a real or a switch is checked alike: NumPy's numbers count, other kinds do not."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -268,6 +270,9 @@ OPTIONS = {
         lambda **o: distributed.Reading(**{"samples": 2.0, "seconds": 0.5, **o}),
         {"samples": 2.5, "seconds": 0.5},
     ),
+    "CostModel.time_s": (lambda **o: distributed.CostModel(1.0, 1.0).time_s(**o), {"samples": 2.5}),
+    "CostModel.scaled": (lambda **o: distributed.CostModel(1.0, 1.0).scaled(**o), {"factor": 2.5}),
+    "BalanceConfig.is_due": (lambda **o: distributed.BalanceConfig().is_due(**o), {"step": 3}),
     "DdpConfig": (
         lambda **o: distributed.DdpConfig(**o),
         {
@@ -320,6 +325,23 @@ def test_an_option_takes_its_kind_and_no_other(call, name, value):
         with pytest.raises(MinigradError, match="expected"):
             call(**{name: wrong})
     minigrad.set_rng_state(random)
+
+
+def test_numbers_of_numpy_do_not_reach_a_file():
+    hint, caps = {np.int64(0): np.float32(2.0), 1: 1.0}, (np.int64(5), None)
+    balance = distributed.BalanceConfig(calibration_steps=np.int64(3), caps=caps, speed_hint=hint)
+    cadence = distributed.CadenceConfig(anchor=np.int64(3), speed_hint=(np.int64(0), np.float32(2.0)))
+    place = {"rank": np.int64(0), "world_size": np.int64(2), "seed": np.int64(3)}
+    shares = data.DistributedSampler(np.int64(8), **place, mode="exact", shares=np.array([0.5, 0.5]))
+    adam = optim.Adam(fresh(), lr=np.float32(0.5), betas=[np.float32(0.5), 0.9])
+    states = [
+        distributed.Balance.start(2, balance).state_dict(),
+        distributed.ElChe.start(2, cadence).state_dict(),
+        data.DataLoader(range(8), np.int64(2), sampler=shares).state_dict(),
+        adam.state_dict()["param_groups"],
+    ]
+    assert json.loads(json.dumps(states))[2]["sampler"]["sampler"]["shares"] == [0.5, 0.5]
+    assert distributed.compute_shard_sizes(8, np.array([1, 0])) == (8, 0)  # NumPy's integers as shares
 
 
 def test_a_number_of_samples():

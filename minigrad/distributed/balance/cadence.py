@@ -23,7 +23,7 @@ from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, foreign_forms, keep_as
 from minigrad.data.plan import as_list, largest_remainder
-from minigrad.distributed.balance.shares import SpeedHint, check_hint, relative_speeds
+from minigrad.distributed.balance.shares import SpeedHint, as_hint, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
 
@@ -72,7 +72,7 @@ class CadenceConfig:
                 f"{who}: expected overhead_target in [{least}, {most}], got {self.overhead_target!r}"
             )
         if self.speed_hint is not None:
-            check_hint(self.speed_hint)
+            object.__setattr__(self, "speed_hint", as_hint(self.speed_hint))
 
     @property
     def floor(self) -> int:

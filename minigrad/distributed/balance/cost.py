@@ -56,10 +56,11 @@ class CostModel:
 
     def time_s(self, samples: float) -> float:
         """Seconds for so many samples."""
-        return self.fixed_s + self.per_sample_s * samples
+        return self.fixed_s + self.per_sample_s * as_amount("time_s", "samples", samples)
 
     def scaled(self, factor: float) -> CostModel:
         """The model of a rank that takes `factor` times as long for everything."""
+        factor = as_amount("scaled", "factor", factor)
         return CostModel(self.fixed_s * factor, self.per_sample_s * factor)
 
 

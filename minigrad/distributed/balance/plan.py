@@ -13,8 +13,8 @@ from minigrad.distributed.balance.calibration import calibration_sizes
 from minigrad.distributed.balance.cost import CostModel, History, Reading, median_cost, settle
 from minigrad.distributed.balance.shares import (
     SpeedHint,
+    as_hint,
     check_caps,
-    check_hint,
     check_min_ratio,
     compute_shard_sizes,
     hint_ratios,
@@ -67,9 +67,9 @@ class BalanceConfig:
         keep_as(self, as_amount, "min_ratio", optional=True)
         if self.caps is not None:
             check_caps("BalanceConfig", self.caps, len(self.caps) if isinstance(self.caps, Sequence) else 1, 0)
-            object.__setattr__(self, "caps", tuple(self.caps))
+            object.__setattr__(self, "caps", tuple(None if cap is None else int(cap) for cap in self.caps))
         if self.speed_hint is not None:
-            check_hint(self.speed_hint)
+            object.__setattr__(self, "speed_hint", as_hint(self.speed_hint))
 
     def is_due(self, step: int) -> bool:
         """Whether a decision comes after so many steps.
@@ -78,6 +78,7 @@ class BalanceConfig:
             >>> [step for step in range(200) if BalanceConfig().is_due(step)]
             [10, 60, 110, 160]
         """
+        as_integer("is_due", "step", step, 0)
         return step >= self.calibration_steps and (step - self.calibration_steps) % self.interval_steps == 0
 
 

@@ -122,11 +122,14 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
     return tuple(1.0 if rank == slow else ratio for rank in range(world_size))
 
 
-def check_hint(hint: Any) -> None:
-    """Refuse a speed hint that fits no number of ranks; ArgumentError."""
+def as_hint(hint: Any) -> SpeedHint:
+    """A speed hint, of Python's numbers; ArgumentError where it fits no number of ranks."""
     ranks = list(hint) if isinstance(hint, Mapping) else list(hint[:1]) if isinstance(hint, (tuple, list)) else []
     last = max((as_integer("speed_hint", "a rank", rank, 0) for rank in ranks), default=0)
     relative_speeds(last + 1, hint)
+    if isinstance(hint, Mapping):
+        return {int(rank): float(speed) for rank, speed in hint.items()}
+    return int(hint[0]), float(hint[1])
 
 
 def hint_ratios(world_size: int, hint: SpeedHint, min_ratio: float | None = None) -> tuple[float, ...]:

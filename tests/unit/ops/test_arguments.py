@@ -97,7 +97,7 @@ REFUSED = [
     (lambda: minigrad.randn_like([1.0]), DtypeError, "randn_like: expected a Tensor, got list"),
     (lambda: minigrad.empty_like(3), DtypeError, "empty_like: expected a Tensor, got int"),
     (lambda: minigrad.zeros(2, device=np.ones(2)), DeviceError, "expected 'cpu' or 'cuda:<index>'"),
-    (lambda: minigrad.zeros(2, requires_grad=1), ArgumentError, "requires_grad_: expected True or False, got 1"),
+    (lambda: minigrad.zeros(2, requires_grad=1), ArgumentError, "expected requires_grad to be True or False, got 1"),
     (lambda: minigrad.zeros(10**30), ShapeError, r"zeros: expected integers of less than 2\*\*48"),
     (lambda: minigrad.zeros(2**30, 2**30), ShapeError, r"zeros: expected fewer than 2\*\*48 elements"),
     (lambda: minigrad.full((2,), float("inf"), dtype="int64"), DtypeError, "a value that fits into int64, got inf"),
