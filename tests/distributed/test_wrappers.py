@@ -322,7 +322,7 @@ class Noting(Wrapper):
     def event(self, kind, **fields):
         self.asked.append((kind, fields))
 
-    def check_headers(self, layout=""):
+    def check_headers(self, layout="", mark=0.0):
         self.asked.append("check_headers")
 
     def waiting(self):
