@@ -12,7 +12,7 @@ from minigrad.distributed import ReduceOp, run
 from minigrad.errors import DistributedError, UnreducedGradientError
 from minigrad.testing.conformance import Processes
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 3.0
 COUNT = itertools.count()  # of replicas; by run, it stands for the order in which ranks happen to come
 RELEASED = threading.Event()  # ends the ranks that wait for ever, once the test is over
 
@@ -296,7 +296,7 @@ def alone():
 class Dying(NaiveAdapter):
     """Every rank is a process that dies."""
 
-    run = Processes(alone, preload=[__name__])
+    run = Processes(alone, preload=[__name__, "pytest"])
 
     def wrap(self, place, setup):
         os._exit(3)

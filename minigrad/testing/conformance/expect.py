@@ -127,18 +127,24 @@ def values(adapter: Adapter, body: Callable[..., Any], world_size: int, *args: A
 
 
 def faulty(
-    adapter: Adapter, body: Callable[..., Any], world_size: int, *args: Any, control: Mapping[str, Any]
+    adapter: Adapter,
+    body: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    control: Mapping[str, Any],
+    stay: bool = True,
 ) -> list[Outcome]:
     """What became of each rank of steps with a fault, once the same steps without it were right in the same run.
 
     Args:
         body: Yields the gradients of the steps without the fault first.
         control: What these are.
+        stay: See `outcomes`: that a rank ends shall not be what another one raises of.
 
     Raises:
         VerdictError: "not judged", since the control went wrong.
     """
-    found = outcomes(adapter, body, world_size, *args)
+    found = outcomes(adapter, body, world_size, *args, stay=stay)
     if not all(one.steps for one in found):
         fail("not judged", f"without the fault: {told(found)}")
     try:

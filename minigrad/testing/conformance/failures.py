@@ -33,7 +33,7 @@ def _raising(place: Any, adapter: Adapter, setup: Setup) -> Any:
 
 def _others(adapter: Adapter) -> list[Outcome]:
     """What became of the ranks beside one that raised."""
-    found = faulty(adapter, _raising, 3, ONE, control={"w": 1.0})
+    found = faulty(adapter, _raising, 3, ONE, control={"w": 1.0}, stay=False)
     return [one for rank, one in enumerate(found) if rank != 1]
 
 
@@ -63,12 +63,12 @@ def _uneven(place: Any, adapter: Adapter, setup: Setup) -> Any:
 
 def check_rank_that_leaves(adapter: Adapter) -> None:
     """One rank has a batch fewer and leaves, and the others wait for it."""
-    expect_end(faulty(adapter, _uneven, 2, ONE, control={"w": 1.0}))
+    expect_end(faulty(adapter, _uneven, 2, ONE, control={"w": 1.0}, stay=False))
 
 
 def check_nobody_goes_on_alone(adapter: Adapter) -> None:
     """One rank has a batch fewer, and the others go on with what is not a mean over all."""
-    found = faulty(adapter, _uneven, 2, ONE, control={"w": 1.0})
+    found = faulty(adapter, _uneven, 2, ONE, control={"w": 1.0}, stay=False)
     _waits(found[0])
     assert found[0].kind == "raised", f"a rank that left: expected an error on rank 0, got {told(found)}"
 
@@ -83,7 +83,7 @@ def _waits(one: Outcome) -> None:
 
 def check_nothing_works_after_a_failure(adapter: Adapter) -> None:
     """After a backward that failed the next one is matched with another step's, and its result passes for a mean."""
-    found = faulty(adapter, _trying_again, 2, ONE, control={"w": 1.0})[0]
+    found = faulty(adapter, _trying_again, 2, ONE, control={"w": 1.0}, stay=False)[0]
     if len(found.steps) < 2:
         _waits(found)
         fail("fails", str(found))

@@ -13,6 +13,7 @@ import os
 import pickle
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from unittest import SkipTest
 from minigrad.testing.conformance.adapter import Adapter
 
 TIMEOUT_S = 60.0  # of a run, where the adapter has no `timeout_s`
+POLL_S = 0.002  # between two looks at who has ended
+ENDED = ".ended"
 Kind = Literal["value", "raised", "out of time", "died"]
 
 
@@ -73,17 +76,22 @@ class Outcome:
         return f"rank {self.rank}: {self.kind}{what}"
 
 
-def outcomes(adapter: Adapter, body: Callable[..., Any], world_size: int, *args: Any) -> list[Outcome]:
+def outcomes(
+    adapter: Adapter, body: Callable[..., Any], world_size: int, *args: Any, stay: bool = False
+) -> list[Outcome]:
     """Run body(place, adapter, *args) on each rank by the adapter, and tell what became of each.
 
     Args:
         body: A function of a module; or a generator function, whose yields are the `steps`.
+        stay: Whether a rank that has returned stays until all have come to an end, as where a script goes on; else it
+            ends, and what waits for it may hear of that. One that raises ends in any case.
 
     Raises:
         NotOfferedError: a rank raised NotImplementedError, or `adapter.run` did.
     """
     with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
-        said = _Said(lambda: adapter.run(recorded, world_size, folder, body, adapter, *args))
+        stay_for = world_size if stay else 0
+        said = _Said(lambda: adapter.run(recorded, world_size, folder, stay_for, body, adapter, *args))
         said.wait(float(getattr(adapter, "timeout_s", TIMEOUT_S)))
         found = [_outcome(rank, _read(Path(folder) / str(rank)), said) for rank in range(world_size)]
     for one in found:
@@ -109,8 +117,8 @@ def fail(verdict: str, message: str) -> NoReturn:
 # ------------------------------------------------------------------------------------------------ on a rank
 
 
-def recorded(place: Any, folder: str, body: Callable[..., Any], *args: Any) -> None:
-    """What each rank runs: body(place, *args), which it writes down."""
+def recorded(place: Any, folder: str, stay_for: int, body: Callable[..., Any], *args: Any) -> None:
+    """What each rank runs: body(place, *args), which it writes down; then it waits for the end of so many ranks."""
     path = Path(folder) / str(place.rank)
     _write(path, os.getpid())
     try:
@@ -124,6 +132,10 @@ def recorded(place: Any, folder: str, body: Callable[..., Any], *args: Any) -> N
     except BaseException as error:
         _write(path, raised(error))
         raise
+    finally:
+        _write(path.with_suffix(ENDED), True)
+    while Path(folder).exists() and not all((Path(folder) / f"{rank}{ENDED}").exists() for rank in range(stay_for)):
+        time.sleep(POLL_S)
 
 
 def raised(error: BaseException) -> Outcome:
