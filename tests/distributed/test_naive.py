@@ -29,6 +29,7 @@ FAULTS = {  # what a wrapper does wrong -> checks that must fail
     "keeps_unused": "unused_by_all_after_used",
     "last_samples_only": "accumulation_of_unequal_batches",
     "needs_two": "one_rank",
+    "nested_stays": "backward_within_a_backward",
     "new_parameters": "optimizer_made_before",
     "no_broadcast": "replicas_start_alike",
     "no_buffers": "buffers_agree",

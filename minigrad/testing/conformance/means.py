@@ -143,6 +143,32 @@ def check_backwards_add_up(adapter: Adapter) -> None:
     expect_on_all(combined(adapter, ONE, passes), w=3.0 + 6.0)
 
 
+def check_backward_within_a_backward(adapter: Adapter) -> None:
+    """A backward that a hook runs while another is under way stays each rank's own, or is lost, without a word.
+
+    Gradients 1 and 3 of one and 100 and 300 of the other make 202, or an error.
+    """
+    setup = Setup(scalars(v=1.0, w=1.0))
+    found = faulty(adapter, _nested, 2, setup, control={"v": 202.0, "w": 404.0})
+    if all(one.kind == "value" for one in found):
+        expect_on_all(returned(found), v=202.0, w=404.0)
+    else:
+        expect_raised(found, "a backward within a backward")
+
+
+def _nested(place: Any, adapter: Adapter, setup: Setup) -> Any:
+    """The same two backwards, one after the other and one within the other."""
+    r = 1.0 + 2.0 * place.rank
+    outer, inner = batch(v=[r], w=[2 * r]), batch(v=[100 * r], w=[200 * r])
+    replica = adapter.wrap(place, setup)
+    replica.backward(outer)
+    replica.backward(inner)
+    yield replica.gradients()
+    replica = adapter.wrap(place, setup)
+    offered(replica, "backward_within")(outer, inner)
+    return replica.gradients()
+
+
 def check_gradient_set_by_hand(adapter: Adapter) -> None:
     """A gradient that no forward made stays each rank's own, beside the mean of those that one made, without a word.
 
