@@ -22,6 +22,7 @@ from minigrad.distributed.balance.plan import Balance
 from minigrad.distributed.balance.shares import is_balanced
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.group import DeviceGroup
+from minigrad.distributed.ddp.nesting import check_complete
 from minigrad.distributed.ddp.replicas import Ddp
 from minigrad.errors import ArgumentError, AutogradError, ShapeError
 from minigrad.graph.batches import ShardedBatch, Window, count_samples, gather, scatter, sizes_of
@@ -361,6 +362,7 @@ class DistributedState:
         """Combine, clip, step every replica alike, and look at the balance; see `Graph.step`."""
         if not any(param.grad_array is not None for param in self._params):
             raise AutogradError("Graph.step: expected gradients, got none: call backward() first")
+        check_complete("Graph.step", self._params)
         with self._sync.measure():
             if not self.pending.combined:
                 self.all_reduce_gradients()

@@ -10,11 +10,14 @@ from tests.distributed import (
     test_buckets,
     test_buffers_on_tape,
     test_ddp,
+    test_failed_backward,
     test_faults,
+    test_given_gradients,
     test_half,
     test_hooks,
     test_join,
     test_kept_gradients,
+    test_nested_passes,
     test_replicas,
     test_samples,
     test_schedules,
@@ -40,6 +43,20 @@ def suite():
         yield form, functools.partial(twice, form, "one graph")
     yield "small halves", functools.partial(test_half.test_what_is_small_is_not_lost, "threads")
     yield "bytes of a hook", functools.partial(test_stats.test_bytes_are_those_that_a_hook_sends, "top-k", "threads")
+    alike = test_failed_backward.test_where_all_fail_alike_the_next_step_is_right
+    yield "all fail alike", functools.partial(alike, "threads", 2)
+    yield "one fails", functools.partial(
+        test_failed_backward.test_where_others_wait_all_fail_and_go_on_with_a_new_communicator,
+        "threads",
+        test_failed_backward.one_rank_before_any_bucket,
+    )
+    for how in ("raises", "is caught"):
+        nested = test_nested_passes.test_a_pass_nested_in_a_backward_is_named_on_all_ranks
+        yield how, functools.partial(nested, "flush", how)
+    refused = test_given_gradients.test_gradients_that_no_counted_forward_made_are_refused
+    yield "by hand", functools.partial(refused, test_given_gradients.over_a_combined_one, "flush")
+    weightless = test_given_gradients.test_gradients_that_weigh_nothing_on_any_rank_are_zero
+    yield "weightless", functools.partial(weightless, "by hand")
     yield "unequal options", functools.partial(test_ddp.test_unequal_options_are_refused_on_all_ranks, "sync", "manual")
     restored = test_alike.test_a_state_restored_on_one_rank_only_is_refused
     yield "restored on one", functools.partial(restored, *test_alike.RESTORED[2])
@@ -54,6 +71,8 @@ def suite():
 
 
 OTHERS = {
+    test_failed_backward: ["test_a_failed_backward_says_nothing_of_samples"],
+    test_nested_passes: ["test_local_backwards_within_each_other_add_up"],
     test_alike: ["test_each_rank_may_have_an_optimizer_of_parameters_of_its_own"],
     test_ddp: [
         "test_successive_backwards_add",

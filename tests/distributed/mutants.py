@@ -86,6 +86,31 @@ MUTANTS = {
         "            self._match_counts()\n        give_up(self.comm, reason)\n",
         "            return\n",
     ),
+    "nobody asks what gradients weigh": ("ddp.reducer", "        self._check_weights()\n", ""),
+    "a gradient set by hand passes for a combined one": ("ddp.reducer", "(param.grad_by_hand or ", "("),
+    "a pass may lie within a pass": ("ddp.nesting", "if outer is not None and (", "if False and ("),
+    "who catches what was refused within a pass hears no more of it": (
+        "ddp.nesting",
+        "if self.refusal is not None and len",
+        "if False and len",
+    ),
+    "a failed backward ends all, though all have failed": (
+        "ddp.reducer",
+        "        give_up(self.comm, reason)\n",
+        "        self.comm.abort(reason)\n",
+    ),
+    "a backward that is refused launches no counts": ("ddp.reducer", "    self._match_counts()\n", "    pass\n"),
+    "samples of a backward that failed count on": (
+        "ddp.reducer",
+        "self.samples.total, self.samples.weighed = begun.samples, begun.weighed",
+        "pass",
+    ),
+    "what one rank gives up is no failure": (
+        "comm.threads",
+        "not header.kind == call.header.kind == GIVE_UP",
+        "GIVE_UP not in (header.kind, call.header.kind)",
+    ),
+    "gradients that weigh nothing stay": ("ddp.reducer", "            self._drop_own(reduced)\n", ""),
     "join has no say": ("ddp.reducer", "            self.before_launch(one)\n", "            pass\n"),
     "a moved parameter is not noticed": ("ddp.reducer", "        self.layout.check()\n", ""),
     "freezing makes no new plan": (

@@ -13,6 +13,7 @@ from minigrad.distributed.comm.base import Communicator, check_communicator, wei
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
+from minigrad.distributed.ddp.nesting import check_complete
 from minigrad.distributed.ddp.weights import as_weight, weight_of
 from minigrad.errors import UnreducedGradientError
 from minigrad.nn.flat import flatten
@@ -47,6 +48,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     samples = as_samples("average_gradients", n)
     check_communicator("average_gradients", comm)
     unique = distinct_parameters("average_gradients", params)
+    check_complete("average_gradients", unique)
     flatten(unique)
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from minigrad.autograd import backwards_under_way
 from minigrad.errors import AutogradError
+from minigrad.nn.parameter import Parameter
 
 
 class Begun(NamedTuple):
@@ -79,6 +82,22 @@ class Nesting:
         """
         if self._begun:
             raise _refused(who, what, self._begun[-1].what)
+
+
+def check_complete(who: str, params: Iterable[Parameter]) -> None:
+    """Refuse to combine gradients while a backward is under way that adds to them.
+
+    Raises:
+        AutogradError: one is.
+    """
+    for leaves in backwards_under_way():
+        reached = {id(leaf) for leaf in leaves}
+        for param in params:
+            if id(param) in reached:
+                raise AutogradError(
+                    f"{who}: expected no backward under way, got one that reaches {param.name or 'a parameter'}: "
+                    "call it when that is over"
+                )
 
 
 def _refused(who: str, what: str, outer: str) -> AutogradError:

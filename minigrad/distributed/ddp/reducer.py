@@ -10,7 +10,6 @@ waits for all of them: when `backward()` returns, every gradient is the combined
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -255,7 +254,9 @@ class Reducer:
     def _enter(self, what: str, around: Sequence[Reached], *, combines: bool, hosts: bool = False) -> None:
         """Begin a backward, or a pass without one, within others; `end` or `_fail` has to follow in any case."""
         begun = Begun(what, combines, hosts, self.samples.total, self.samples.weighed)
+        deferred, self._deferred = self._deferred, True  # where this is refused no bucket may go out any more
         self._nesting.enter(f"rank {self.comm.rank}", begun)
+        self._deferred = deferred
         if combines and around:
             for other in _reducers(around):
                 other.settle()
@@ -318,7 +319,7 @@ class Reducer:
         """Launch the counts of a pass that was refused before, such as no pass that goes on can have."""
         used = [False] * len(self._params) if self.find_unused else []
         try:
-            self.engine.begin(self.plan, self._layout_id, math.nan, self.active, used, exact=True)
+            self.engine.begin(self.plan, self._layout_id, float("nan"), self.active, used, exact=True)
         except DistributedError:
             pass  # it has failed already, which every later call says
 

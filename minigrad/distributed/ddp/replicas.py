@@ -20,6 +20,7 @@ from minigrad.distributed.ddp.alike import Alike, check_alike
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
+from minigrad.distributed.ddp.nesting import check_complete
 from minigrad.distributed.ddp.weights import as_weight, weight_of
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.nn.module import Module
@@ -122,6 +123,7 @@ class Ddp(DeprecatedSetup):
     def sync_params(self) -> None:
         """Overwrite the parameters and buffers of all replicas, in place, by those of replica 0."""
         self._check()
+        check_complete("sync_params", [param for layout in self._layouts for param in layout.params])
         for arrays in zip(*(layout.values() for layout in self._layouts)):
             self._collectives.broadcast(arrays, 0)
         for layout in self._layouts[1:]:
@@ -225,6 +227,7 @@ class Ddp(DeprecatedSetup):
 
     def _used(self, who: str, counts: list[float]) -> set[int]:
         """The numbers of the parameters that have a gradient."""
+        check_complete(who, [param for layout in self._layouts for param in layout.params])
         used = set()
         for i in (i for bucket in self.plan.buckets for i in bucket.entries):
             missing = [rank for rank, layout in enumerate(self._layouts) if layout.params[i].grad_array is None]
