@@ -102,7 +102,7 @@ MUTANTS = {
     "a backward that is refused launches no counts": ("ddp.reducer", "    self._match_counts()\n", "    pass\n"),
     "samples of a backward that failed count on": (
         "ddp.reducer",
-        "self.samples.total, self.samples.weighed = begun.samples, begun.weighed",
+        "self.samples.total, self.samples.weighed = begun.total, begun.weighed",
         "pass",
     ),
     "what one rank gives up is no failure": (

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from minigrad.autograd import backwards_under_way
+from minigrad.distributed.ddp.samples import SampleCount
 from minigrad.errors import AutogradError
 from minigrad.nn.parameter import Parameter
 
 
-class Begun(NamedTuple):
+class Begun:
     """A backward, or a synchronisation without one, that has begun and is not over.
 
-    Attributes:
+    Args:
         what: In words, such as "its backward", of a rank.
         combines: Whether it is combined with those of other ranks, which then wait for it.
+        samples: Whose numbers are kept, as they are now.
         hosts: Whether local backwards are a part of it.
-        samples, weighed: What was known before of the samples behind the gradients; see `SampleCount`.
     """
 
-    what: str
-    combines: bool
-    hosts: bool
-    samples: float
-    weighed: bool
+    __slots__ = ("what", "combines", "hosts", "total", "weighed")
+
+    def __init__(self, what: str, combines: bool, samples: SampleCount, hosts: bool = False) -> None:
+        self.what, self.combines, self.hosts = what, combines, hosts
+        self.total, self.weighed = samples.total, samples.weighed
 
 
 class Nesting:
@@ -38,7 +38,7 @@ class Nesting:
         self._begun: list[Begun] = []
         self.refusal: AutogradError | None = None
 
-    def enter(self, who: str, begun: Begun) -> None:
+    def enter(self, rank: int, begun: Begun) -> None:
         """Let another one begin; `leave` has to follow in any case.
 
         Raises:
@@ -47,7 +47,7 @@ class Nesting:
         outer = self._begun[-1] if self._begun else None
         self._begun.append(begun)
         if outer is not None and (begun.combines or outer.combines and not outer.hosts):
-            self.refusal = self.refusal or _refused(who, begun.what, outer.what)
+            self.refusal = self.refusal or _refused(rank, begun.what, outer.what)
             raise self.refusal
 
     def check_refusal(self) -> None:
@@ -74,14 +74,14 @@ class Nesting:
         """Whether nothing is under way."""
         return not self._begun
 
-    def check_idle(self, who: str, what: str) -> None:
+    def check_idle(self, rank: int, what: str) -> None:
         """Refuse what would pull the ground from under a backward.
 
         Raises:
             AutogradError: something is under way.
         """
         if self._begun:
-            raise _refused(who, what, self._begun[-1].what)
+            raise _refused(rank, what, self._begun[-1].what)
 
 
 def check_complete(who: str, params: Iterable[Parameter]) -> None:
@@ -100,9 +100,9 @@ def check_complete(who: str, params: Iterable[Parameter]) -> None:
                 )
 
 
-def _refused(who: str, what: str, outer: str) -> AutogradError:
+def _refused(rank: int, what: str, outer: str) -> AutogradError:
     what, outer = what.removeprefix("its "), outer.removeprefix("its ")
     return AutogradError(
-        f"{who}: DistributedDataParallel: expected one pass at a time, got {what}() inside {outer}() of the same "
+        f"rank {rank}: DistributedDataParallel: expected one pass at a time, got {what}() inside {outer}() of the same "
         "wrapper: call it when the outer one is over, or add the losses up and call backward() once"
     )

@@ -10,7 +10,7 @@ waits for all of them: when `backward()` returns, every gradient is the combined
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -175,7 +175,9 @@ class Reducer:
 
     def begin(self, leaves: Reached) -> None:
         """Backward starts: check what it will reach, and launch the sum of the samples."""
-        self._enter("its backward", backwards_under_way()[:-1], combines=self.syncing)
+        self._nesting.enter(self.comm.rank, Begun("its backward", self.syncing, self.samples))
+        if self.syncing and len(backwards_under_way()) > 1:
+            _settle(backwards_under_way()[:-1])
         if self._inherited is not None:
             raise type(self._inherited)(f"rank {self.comm.rank}: backward: {self._inherited}")
         samples = self.samples.behind(leaves.numbers)
@@ -202,7 +204,8 @@ class Reducer:
             self._fail(error)
             return
         try:
-            self._nesting.check_refusal()
+            if self._nesting.refusal is not None:
+                self._nesting.check_refusal()
             one = self._pass
             if one is not None:
                 self._combine(one)
@@ -234,7 +237,8 @@ class Reducer:
         return one
 
     def _launch_present(self, what: str, strict: bool, one_by_one: bool, weighted: bool) -> Pass:
-        self._enter(what, backwards_under_way(), combines=True)
+        self._nesting.enter(self.comm.rank, Begun(what, True, self.samples))
+        _settle(backwards_under_way())
         self._take_samples(self.samples.pending())
         self._combined = self._combined and not weighted
         self._check_weights()
@@ -251,16 +255,6 @@ class Reducer:
 
     # ---------------------------------------------------------------------------------- a pass within a pass, failure
 
-    def _enter(self, what: str, around: Sequence[Reached], *, combines: bool, hosts: bool = False) -> None:
-        """Begin a backward, or a pass without one, within others; `end` or `_fail` has to follow in any case."""
-        begun = Begun(what, combines, hosts, self.samples.total, self.samples.weighed)
-        deferred, self._deferred = self._deferred, True  # where this is refused no bucket may go out any more
-        self._nesting.enter(f"rank {self.comm.rank}", begun)
-        self._deferred = deferred
-        if combines and around:
-            for other in _reducers(around):
-                other.settle()
-
     def settle(self) -> None:
         """Launch what is ready now, since collectives of others come next, which may not depend on timing."""
         if self._pass is not None and not self._deferred and not self._pass.in_hook:
@@ -268,13 +262,14 @@ class Reducer:
 
     def check_idle(self, what: str) -> None:
         """Raise an AutogradError while a backward or a pass is under way, in which this must not happen."""
-        self._nesting.check_idle(f"rank {self.comm.rank}", what)
+        self._nesting.check_idle(self.comm.rank, what)
 
     @contextmanager
     def hosting(self, what: str) -> Iterator[None]:
         """Around local backwards whose gradients are combined afterwards, by what is not a backward itself."""
         try:
-            self._enter(what, backwards_under_way(), combines=True, hosts=True)
+            self._nesting.enter(self.comm.rank, Begun(what, True, self.samples, hosts=True))
+            _settle(backwards_under_way())
             yield
             self._nesting.check_refusal()
         except BaseException as error:
@@ -289,8 +284,9 @@ class Reducer:
         one that says so.
         """
         begun = self._nesting.leave()
-        self.samples.total, self.samples.weighed = begun.samples, begun.weighed
+        self.samples.total, self.samples.weighed = begun.total, begun.weighed
         if not self._nesting.is_idle or self._inherited is not None:
+            self._deferred = self._deferred or self._nesting.refusal is not None  # no bucket may go out any more
             return  # the outermost one tells, and a child of a fork tells nobody
         refused = self._nesting.take_refusal()
         one, self._pass, self.booked.ledger = self._pass, None, None
@@ -394,8 +390,9 @@ class Reducer:
         return param.grad_array is not None and (param.grad_by_hand or self._spoilt or not self._combined)
 
     def _check_not_combined_twice(self) -> None:
-        there = (param for param in self._params if param.grad_array is not None)
-        if not self.mean and self._combined and not all(param.grad_by_hand for param in there):
+        if self.mean or not self._combined:
+            return
+        if not all(param.grad_by_hand for param in self._params if param.grad_array is not None):
             raise AutogradError(
                 "DistributedDataParallel: expected no combined gradients before a backward with reduce='sum', "
                 "got some, which would be added up again: call zero_grad() first"
@@ -465,7 +462,7 @@ class Reducer:
         self._counted(one, wait=True)
         if one.active_ranks:
             self._launch_ready(wait=True)
-            if not self._is_void(one) and len(one.works) < len(self.plan.buckets):
+            if len(one.works) < len(self.plan.buckets) and not self._is_void(one):
                 raise unreduced(self.comm.rank, self.plan, self.plan.buckets[len(one.works)].entries)
             one.wait()
 
@@ -489,10 +486,11 @@ class Reducer:
         self.alike.check(self.name, self.comm, marks, idle=not one.samples)
 
 
-def _reducers(backwards: Iterable[Reached]) -> set[Reducer]:
-    """Those that hear of these backwards."""
+def _settle(backwards: Iterable[Reached]) -> None:
+    """Let the passes of these backwards send what is ready, since others send now."""
     heard = (listener for leaves in backwards for leaf in leaves for listener in leaf.listeners)
-    return {listener for listener in heard if isinstance(listener, Reducer)}
+    for reducer in {listener for listener in heard if isinstance(listener, Reducer)}:
+        reducer.settle()
 
 
 def _nothing(one: Pass) -> None:
