@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minigrad import Tensor, no_grad
 from minigrad.backend.memory import ALIGN_BYTES
-from minigrad.errors import DtypeError, LayoutError
+from minigrad.errors import ArgumentError, DtypeError, LayoutError
 from minigrad.nn import Parameter
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.testing import assert_close
@@ -207,7 +207,8 @@ def test_replaced_data_is_noticed():
 def test_only_parameters_have_a_layout():
     with pytest.raises(DtypeError, match="flatten: expected parameters, got Tensor"):
         flatten([Tensor(np.ones(3))])
-    assert flatten([]) == []
+    with pytest.raises(ArgumentError, match="flatten: expected at least one parameter, got none"):
+        flatten([])
     [buffer] = flatten(parameters([(3,)], 0))
     stranger = parameters([(3,)], 1)[0]
     for ask in (buffer.span, lambda param: buffer.runs([param])):
