@@ -43,7 +43,7 @@ class Part:
     Attributes:
         params: In the order of the layout.
         steps: How often each was updated.
-        updates: How often any was, or would have been but for a GPU that skipped the step; see `Optimizer.mark`.
+        updates: A number for which were when, or would have been but for a GPU that skipped it; see `Optimizer.mark`.
         slots: Names of the state arrays that the group needs.
         state: The state arrays of the buffer by name, of its length; shared with the other groups.
     """
@@ -68,8 +68,8 @@ class Part:
                 by_step.setdefault(step, []).append(param)
                 mark_changed(param)
         for step, params in by_step.items():
-            self.updates += len(params)
             runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
+            self.updates = hash((self.updates, step, *runs))
             for start, stop in runs:
                 yield start, stop, step
 
@@ -114,9 +114,8 @@ class Optimizer:
         self.parts: list[list[Part]] = []  # of each group
         self._state: dict[int, dict[str, Array]] = {}  # by id of the flat buffer, which its parts keep alive
         self._attempts = Attempts()
-        self._base = number_of((self.name, master_weights))
+        self._base = self._options_number = 0
         self._options: tuple[Any, ...] = ()
-        self._options_number = 0
         self._add_groups(_as_groups(self.name, params))
 
     # ------------------------------------------------------------------------------------- for subclasses
@@ -229,17 +228,14 @@ class Optimizer:
         self.settle(secrets.randbits(_BASE_BITS))  # nobody knows whether other replicas got the same
 
     def mark(self) -> int:
-        """See `nn.companions.Companion`: the options, and how often the state was updated since it was last known."""
+        """See `nn.companions.Companion`: the options, and what was updated since the state was last known."""
         options = tuple([group[name] for group in self.param_groups for name in self.defaults])
         if options != self._options:
-            self._options, self._options_number = options, number_of(options)
+            self._options, self._options_number = options, number_of((self.name, self.master_weights, options))
         if not any(self._state.values()):
             return self._options_number
-        updates = 0
-        for parts in self.parts:
-            for part in parts:
-                updates += part.updates
-        return hash((self._options_number, self._base, updates))
+        updates = sorted([part.updates for parts in self.parts for part in parts])
+        return hash((self._options_number, self._base, *updates))
 
     def settle(self, number: int) -> None:
         """See `nn.companions.Companion`."""

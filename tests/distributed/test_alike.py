@@ -140,6 +140,10 @@ def test_what_was_made_or_set_otherwise_on_one_rank_is_refused(change, message):
     assert all(message in each for each in run(body, 2, timeout_s=TIMEOUT_S))
 
 
+class Odd(optim.SGD):
+    """Without state too, and with the same options."""
+
+
 def test_another_class_or_other_parameters_of_an_optimizer_are_named():
     def body(comm, make):
         rank = Rank(comm, optim.SGD)
@@ -150,9 +154,24 @@ def test_another_class_or_other_parameters_of_an_optimizer_are_named():
     makers = [
         (lambda r, m: (optim.SGD if r else optim.Adam)(m.parameters(), lr=0.1), "class is Adam on rank 0 and SGD"),
         (lambda r, m: optim.SGD([m.weight, m.bias][: 2 - r], lr=0.1), "is bias, weight on rank 0 and weight on rank"),
+        (lambda r, m: (Odd if r else optim.SGD)(m.parameters(), lr=0.1), "class is SGD on rank 0 and Odd on rank 1"),
+        (lambda r, m: optim.AdamW(m.parameters(), master_weights=r == 1), "AdamW: master_weights is False on rank 0"),
+        (lambda r, m: [optim.SGD([p], lr=0.1 + (r ^ i)) for i, p in enumerate(m.parameters())], "SGD: lr is "),
     ]
     for make, message in makers:
         assert all(message in each for each, _ in run(functools.partial(body, make=make), 2, timeout_s=TIMEOUT_S))
+
+
+def test_a_step_of_other_parameters_is_refused():
+    def body(comm):
+        rank = Rank(comm)
+        rank.backward()
+        [rank.ddp.module.weight, rank.ddp.module.bias][comm.rank].grad = None
+        rank.optimizer.step()
+        rank.optimizer.zero_grad()
+        return refusal(rank.backward)
+
+    assert all("step of bias is 1 on rank 0 and missing" in each for each in run(body, 2, timeout_s=TIMEOUT_S))
 
 
 # ----------------------------------------------------------------------------------------------------- what is alike
@@ -199,6 +218,19 @@ def test_each_rank_may_have_an_optimizer_of_parameters_of_its_own():
         return kinds
 
     assert run(body, 2, timeout_s=TIMEOUT_S) == [["all_reduce"] * 2] * 2
+
+
+def test_optimizers_may_be_made_in_another_order():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 1), comm)
+        made = {}
+        for i in sorted(range(2), key=lambda i: i ^ comm.rank):
+            made[i] = (optim.SGD, optim.Adam)[i]([list(ddp.parameters())[i]], lr=0.1)
+        if comm.rank == 1:
+            made[0].load_state_dict(copy.deepcopy(made[0].state_dict()))
+        return ddp(minigrad.ones(2, 3)).sum().backward()
+
+    run(body, 2, timeout_s=TIMEOUT_S)
 
 
 def test_what_was_replaced_does_not_count_even_where_it_hangs_in_a_cycle():

@@ -55,12 +55,13 @@ class Alike:
         seen = [buffer.companions for buffer in self._layout.buffers]
         if seen != self._seen:
             self._look(seen)
-        total = self._options_number
+        marks = []
         for held, number in self._held:
             companion = held()
             if companion is not None:
-                total += hash((number, companion.mark()))
-        return 1.0 + (total & _MARKS)
+                marks.append((number, companion.mark()))
+        marks.sort()  # a sum would not notice two that have changed places
+        return 1.0 + (hash((self._options_number, *marks)) & _MARKS)
 
     def _look(self, seen: list[Any]) -> None:
         self._seen = seen
@@ -70,7 +71,7 @@ class Alike:
         self._held = [(held, number_of(places)) for held, places in placed if places != []]
 
     def companions(self) -> list[Companion]:
-        """What counts, in the order in which it was attached."""
+        """What counts, in the order in which it was attached, which need not be the same on all ranks."""
         return [companion for held, _ in self._held if (companion := held()) is not None]
 
     def places(self, companion: Any) -> list[int] | None:
@@ -129,7 +130,7 @@ class Alike:
         if not isinstance(companion, Optimizer):
             return _facts(companion.state_dict())
         names = self._layout.names
-        facts = [["class", type(companion).__name__]]
+        facts = [["class", companion.name], ["master_weights", str(companion.master_weights)]]
         facts += [["parameters", ", ".join(names[i] for i in self.places(companion) or [])]]
         for i, group in enumerate(companion.param_groups):
             of = "" if len(companion.param_groups) == 1 else f" of group {i}"
@@ -199,7 +200,7 @@ def _difference(mine: int, my: Description, theirs: int, their: Description) -> 
     words = _first_fact("", *_in_both(my["options"], their["options"]), mine, theirs)
     kinds = dict.fromkeys(kind for kind, _, _ in (*my["companions"], *their["companions"]))
     for kind in kinds:
-        ours, others = ([facts for k, _, facts in each["companions"] if k == kind] for each in (my, their))
+        ours, others = (_facts_of(kind, each) for each in (my, their))
         for a, b in zip(ours, others):
             label = f"{dict(a).get('class', kind)}: " if dict(a).get("class") == dict(b).get("class") else f"{kind}: "
             words = words or _first_fact(label, a, b, mine, theirs)
@@ -207,6 +208,12 @@ def _difference(mine: int, my: Description, theirs: int, their: Description) -> 
         if len(ours) != len(others) and not (kind != "optimizer" and missing):
             words = words or f"{len(ours)} {kind} on rank {mine} and {len(others)} on rank {theirs}"
     return words
+
+
+def _facts_of(kind: str, description: Description) -> list[Facts]:
+    """Of each companion of a kind, in an order that does not depend on when it was made."""
+    found = sorted([places or [], facts] for k, places, facts in description["companions"] if k == kind)
+    return [facts for _, facts in found]
 
 
 def _in_both(my: Facts, their: Facts) -> tuple[Facts, Facts]:
