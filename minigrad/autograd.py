@@ -41,13 +41,13 @@ class Variable:
 
     grad_array is the gradient so far, None before the first contribution. grad_owned says that nobody else can see
     that array, so it may be added to in place. grad_view, on parameters with a flat layout, is where the gradient
-    has to live. taken, on views alone, is the number of the last recorded change of the memory when it was viewed.
-    grad_given, on parameters, is the array that `grad` last gave tensors on, and their stamp.
+    has to live. grad_given is the array that `grad` last gave tensors on, and their stamp; None where nobody asked.
+    taken, on views alone, is the number of the last recorded change of the memory when it was viewed.
     """
 
     __slots__ = (
         *("data", "requires_grad", "node", "listeners", "stamp", "taken"),
-        *("grad_array", "grad_owned", "grad_view"),
+        *("grad_array", "grad_owned", "grad_view", "grad_given"),
     )
     data: Array
     requires_grad: bool
@@ -57,9 +57,9 @@ class Variable:
     grad_array: Array | None
     grad_owned: bool
     grad_view: Array | None
+    grad_given: tuple[Array, Stamp] | None
     listeners: tuple[BackwardListener, ...]
     grad_by_hand: bool = False  # whether somebody set the gradient; False elsewhere than on parameters in a flat layout
-    grad_given: tuple[Array, Stamp] | None = None  # other than None on parameters alone
 
 
 class Node:
@@ -78,7 +78,7 @@ class Node:
     grad_array: Array | None
     grad_owned: bool
     grad_view: Array | None = None  # only leaves have one
-    grad_given: tuple[Array, Stamp] | None = None  # only parameters have one
+    grad_given: tuple[Array, Stamp] | None = None
 
     def release(self) -> None:
         """Drop what was saved and the edges: the arrays of the forward pass die as early as possible."""

@@ -7,20 +7,25 @@ overwritten they get memory of their own. Where nobody kept anything, nothing is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
 from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.memory import same_part
+from minigrad.backend.memory import contiguous, same_part
 
 
-def give_gradient(out: Any, x: Any) -> None:
-    """Say that a tensor was made on the gradient that x has."""
+def give_gradient(x: Any, tensor: Callable[[Array], Any]) -> Any:
+    """A tensor on the gradient that x has, which is in C order from now on, as every place is that it may move to."""
     if x.grad_given is None or x.grad_given[0] is not x.grad_array:
+        with device_of(x.grad_array).current():
+            x.grad_array = contiguous(x.grad_array)
         x.grad_given = x.grad_array, [0, 0, None, []]
+    out = tensor(x.grad_array)
     out.stamp = stamp = x.grad_given[1]
     stamp[3].append(ref(out, stamp[3].remove))
+    return out
 
 
 def drop_gradient(x: Any) -> None:

@@ -14,7 +14,7 @@ from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
 from minigrad.bound import BoundMethods
 from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
-from minigrad.kept import drop_gradient
+from minigrad.kept import drop_gradient, give_gradient
 
 _new = object.__new__
 
@@ -186,7 +186,7 @@ class Tensor(BoundMethods):
         """
         if self.node is not None:
             raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
-        return None if self.grad_array is None else self._gradient()
+        return None if self.grad_array is None else give_gradient(self, Tensor)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -204,9 +204,6 @@ class Tensor(BoundMethods):
             lend(self, value.data)
         if self.grad_view is not None:
             self.grad_by_hand = True
-
-    def _gradient(self) -> Tensor:
-        return Tensor(self.grad_array)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Start or stop collecting a gradient, in place; returns the tensor.
@@ -334,7 +331,7 @@ class _LeafHook:
 
 def _make_leaf(x: Tensor) -> None:
     x.requires_grad = x.grad_owned = False
-    x.node = x.stamp = x.grad_array = x.grad_view = None
+    x.node = x.stamp = x.grad_array = x.grad_view = x.grad_given = None
     x.listeners = ()
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from minigrad.arguments import check_switch
-from minigrad.autograd import Stamp, gradient_changed, view_memory, watch
+from minigrad.autograd import gradient_changed, view_memory, watch
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.errors import ArgumentError, DtypeError
-from minigrad.kept import drop_gradient, give_gradient
+from minigrad.kept import drop_gradient
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -53,19 +53,13 @@ class Parameter(_Owned):
         DtypeError: requires_grad with an integer dtype.
     """
 
-    __slots__ = ("flat", "name", "grad_given", "grad_by_hand")
+    __slots__ = ("flat", "name", "grad_by_hand")
 
     def __init__(self, data: Tensor | Array, requires_grad: bool = True) -> None:
         super().__init__(data, requires_grad)
         self.flat: FlatBuffer | None = None
         self.name: str | None = None
-        self.grad_given: tuple[Array, Stamp] | None = None
         self.grad_by_hand = False
-
-    def _gradient(self) -> Tensor:
-        gradient = super()._gradient()
-        give_gradient(gradient, self)
-        return gradient
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         copy = Parameter(self._copied_data(), self.requires_grad)

@@ -267,6 +267,26 @@ def test_those_of_replicas_too():
     assert Counting.calls == ["float32", "int64"]
 
 
+def test_buffers_of_another_dtype_or_shape_since_the_last_pass():
+    """None of their digits or elements is lost, as they would be in the memory that was made for the others."""
+
+    def body(comm):
+        model = nn.Sequential(nn.Linear(2, 1), nn.Module())
+        model[1].mask = nn.Buffer(minigrad.ones(3))
+        model.forward = lambda x: model[0](x).sum()
+        ddp = DDP(model, comm)
+        ddp(minigrad.ones(1, 2)).backward()
+        seen = []
+        for change in (model[1].double, lambda: setattr(model[1].mask, "data", np.zeros((1, 2)))):
+            change()
+            model[1].mask.fill_((comm.rank + 1) / 3)
+            ddp(minigrad.ones(1, 2)).backward()
+            seen.append(model[1].mask.tolist())
+        return seen
+
+    assert run(body, 2, timeout_s=10.0) == [[[1 / 3] * 3, [[1 / 3] * 2]]] * 2
+
+
 def statistics(comm, policy):
     """The running statistics of four batch norms after a pass on batches that differ by rank."""
     model = batch_norms(4)

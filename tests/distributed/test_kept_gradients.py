@@ -149,6 +149,27 @@ def test_a_graph_that_saved_a_gradient():
                 loss.backward()
 
 
+def test_the_gradient_of_a_tensor_that_is_no_parameter():
+    for spoil in (lambda w: (w * w).sum().backward(), lambda w: w.grad.mul_(3.0)):
+        w, x = (minigrad.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+        (w * w).sum().backward()
+        loss = (x * w.grad).sum()
+        spoil(w)
+        with pytest.raises(AutogradError, match="mul saved, got data changed in place since"):
+            loss.backward()
+    (x * 1.0 + (w + w)).backward(w.grad)
+    assert w.grad.tolist() == [18.0, 36.0] and x.grad.tolist() == [6.0, 12.0]
+
+
+def test_a_gradient_in_another_order_than_its_place():
+    """The columns lie together in what the backward computes, and the rows do in a flat layout."""
+    w, c = nn.Parameter(np.zeros((2, 3))), minigrad.Tensor(np.arange(6.0).reshape(3, 2))
+    ((w * c.T).T * minigrad.ones(3, 2, dtype="float64")).sum().backward()
+    row, column = w.grad[0], w.grad[:, 1]
+    flatten([w])
+    assert row.tolist() == [0.0, 2.0, 4.0] and column.tolist() == [2.0, 3.0]
+
+
 def test_a_gradient_as_the_start_of_a_backward():
     """Its memory is that of the next gradient, which the backward writes before it has read all of the start."""
     a, b = nn.Parameter(np.ones(3)), nn.Parameter(np.ones(3))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from minigrad.autograd import mark_changed, move_to, savers
-from minigrad.backend.device import Device
+from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, plan_offsets
 from minigrad.distributed.ddp.agreement import Inventory
@@ -48,6 +48,14 @@ class BufferPiece:
         ends = [start + buffer.numel() for start, buffer in zip(offsets, self._buffers)]
         views = [array[start:end].reshape(b.shape) for start, end, b in zip(offsets, ends, self._buffers)]
         return array, views
+
+    def fits(self) -> bool:
+        """Whether the buffers have still the shapes, the dtype and the device for which it was made."""
+        for buffer, view in zip(self._buffers, self._home[1]):
+            data = buffer.data
+            if data is not view and (data.shape, data.dtype, device_of(data)) != (view.shape, self.dtype, self._device):
+                return False
+        return True
 
     def pack(self) -> Array:
         """All values as one 1-D array, for a collective to overwrite."""
@@ -91,7 +99,7 @@ class BufferMemory:
     def pieces(self) -> list[BufferPiece]:
         """One for each device and dtype, in the order of their first buffers; the same ones while the buffers are."""
         buffers = self._inventory.buffers()
-        if buffers is not self._buffers:
+        if buffers is not self._buffers or not all(map(BufferPiece.fits, self._pieces)):
             groups: dict[tuple[Device, np.dtype[np.generic]], list[Buffer]] = {}
             for buffer in buffers:
                 groups.setdefault((buffer.device, buffer.dtype), []).append(buffer)
