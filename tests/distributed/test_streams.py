@@ -8,6 +8,7 @@ import pytest
 
 import minigrad
 from minigrad import Device, nn, optim
+from minigrad.autograd import mark_changed
 from minigrad.backend.stream import CommStream, HostStreams, streams_of
 from minigrad.backend.timer import CudaTimer, HostTimer, timer_of
 from minigrad.distributed import (
@@ -138,6 +139,46 @@ def late_results(cuda, **options):
 
 def test_training_is_right_in_any_order_that_the_edges_allow(cuda):
     assert all(late_results(cuda))
+
+
+class GivingUp(Pretending):
+    """The other ranks fail too."""
+
+    def give_up(self, reason):
+        """All have said so."""
+
+
+@pytest.mark.parametrize("after_a_bucket", [False, True])
+def test_after_a_failed_backward_the_next_step_is_right(strict_cupy, after_a_bucket):
+    """Nothing of it may still run when the next one writes; with one rank alone even what was sent is over."""
+    cuda = Device("cuda:1")
+    cuda.use()
+    for seed in SEEDS[:8]:
+        with machine(seed):
+            comm = SoloCommunicator(cuda) if after_a_bucket else GivingUp(cuda)
+            module = Chain().to(cuda)
+            ddp = DDP(module, comm, bucket_cap_bytes=64)
+            inputs, targets = (minigrad.Tensor(array).to(cuda) for array in data(5, 0, outputs=3))
+            with pytest.raises(RuntimeError):
+                loss = ddp(inputs).sum()
+                if not after_a_bucket:
+                    mark_changed(module.w3)
+                loss.backward(on_leaf=fail_at(module.w2))
+            ddp.zero_grad()
+            error = ddp(inputs) - targets
+            ((error * error).sum() / 5).backward()
+            got = [p.grad_array.get() for p in module.parameters()]
+        scale = 1 + OTHERS if after_a_bucket else 1.0
+        for gradient, exact in zip(got, expected(steps=1)[3:]):
+            np.testing.assert_allclose(gradient, (exact - 1) * scale if after_a_bucket else exact, rtol=0, atol=1e-12)
+
+
+def fail_at(param):
+    def on_leaf(leaf):
+        if leaf is param:
+            raise RuntimeError("on purpose")
+
+    return on_leaf
 
 
 def test_a_step_waits_for_nothing(cuda, strict_cupy):
