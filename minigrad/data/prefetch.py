@@ -8,6 +8,8 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from minigrad.errors import ArgumentError
+
 T = TypeVar("T")
 _END = object()
 
@@ -72,7 +74,15 @@ class _Producer:
         return not self.closed
 
     def take(self) -> Any:
-        """The next item, or _END."""
+        """The next item, or _END.
+
+        Raises:
+            ArgumentError: in a child of a fork, which does not have the thread, once what was finished is taken.
+        """
+        if not self.thread.is_alive() and self.finished.empty():
+            raise ArgumentError(
+                "DataLoader: expected the process that began this epoch, got a fork of it: begin another one there"
+            )
         item = self.finished.get()
         if isinstance(item, _Failure):
             try:

@@ -10,8 +10,9 @@ import pytest
 
 import minigrad
 from minigrad import nn
+from minigrad.data import DataLoader
 from minigrad.distributed import DDP
-from minigrad.errors import DistributedError
+from minigrad.errors import ArgumentError, DistributedError
 from tests.distributed.worlds import run_ranks
 
 
@@ -97,3 +98,15 @@ def test_a_child_of_a_world_of_one_may_train():
         assert in_a_fork(lambda: ddp(minigrad.ones(2, 3)).sum().backward())
 
     run_ranks("solo", body, 1)
+
+
+def test_an_epoch_that_was_begun_ahead_does_not_hang_in_a_child():
+    batches = iter(DataLoader(range(100), 2, prefetch=2))
+    next(batches)
+
+    def child():
+        with pytest.raises(ArgumentError, match="DataLoader: expected the process that began this epoch, got a fork"):
+            list(batches)
+
+    assert in_a_fork(child)
+    assert len(list(batches)) == 49

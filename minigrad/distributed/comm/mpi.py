@@ -102,6 +102,8 @@ class MpiCommunicator:
         base = base if base is not None else self._mpi.COMM_WORLD
         self.clock: Clock = clock if clock is not None else HostClock()
         self.rank, self.world_size = int(base.Get_rank()), int(base.Get_size())
+        self._inherited = False
+        tell_children(self)
         try:
             token = meet(self._mpi, base, self.timeout_s)
         except CollectiveTimeoutError:
@@ -119,8 +121,6 @@ class MpiCommunicator:
         self._queue: queue.SimpleQueue[_MpiWork | None] = queue.SimpleQueue()
         self._scratch = np.empty(0, np.uint8)
         self._thread = threading.Thread(target=self._serve, name=f"mpi-rank-{self.rank}", daemon=True)
-        self._inherited = False
-        tell_children(self)
         self._thread.start()
         atexit.register(self._leave_at_exit)
 
@@ -187,6 +187,7 @@ class MpiCommunicator:
 
     def end_job(self, status: int = 1) -> None:
         """End all processes of the job now (MPI_Abort)."""
+        self._check_process()
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_OUTPUT_S)
@@ -211,7 +212,8 @@ class MpiCommunicator:
         """See `Inherited`: this process has neither the thread nor, as MPI sees it, a place among the ranks."""
         self._changed, self._queue = threading.Condition(), queue.SimpleQueue()
         self._failure, self._inherited = in_a_child(), True
-        atexit.unregister(self._leave_at_exit)
+        for at_exit in (self._leave_at_exit, self.end_job):
+            atexit.unregister(at_exit)
 
     def _check_process(self) -> None:
         if self._inherited:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import functools
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minigrad.distributed.comm.base import Peer
+from minigrad.distributed.comm.forks import in_a_child
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -43,8 +45,10 @@ def load_mpi(timeout_s: float) -> Any:
 
     Raises:
         MissingPackageError: mpi4py or the MPI library is not there.
-        DistributedError: MPI was started for a single thread.
+        DistributedError: MPI was started for a single thread, or by the process that this one is a fork of.
     """
+    if _starter() != os.getpid():
+        raise DistributedError(f"mpi: {in_a_child()}")
     starts = "mpi4py.MPI" not in sys.modules
     if starts:
         _end_mpi_ourselves()
@@ -64,6 +68,12 @@ def load_mpi(timeout_s: float) -> Any:
             "leave mpi4py.rc.thread_level as it is"
         )
     return MPI
+
+
+@functools.cache
+def _starter() -> int:
+    """The process that asked for MPI first."""
+    return os.getpid()
 
 
 def _end_mpi_ourselves() -> None:
