@@ -25,7 +25,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError
 from minigrad.kept import keep_given
 
-_tick = itertools.count(1).__next__
+next_number = itertools.count(1).__next__  # above those of all nodes so far, and below those of all that follow
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 _under_way: ContextVar[tuple[Reached, ...]] = ContextVar("minigrad_backwards", default=())
 is_grad_enabled, backwards_under_way = _recording.get, _under_way.get  # what backwards reach, outermost first
@@ -79,10 +79,6 @@ class Node:
     grad_owned: bool
     grad_view: Array | None = None  # only leaves have one
     grad_given: tuple[Array, Stamp] | None = None
-
-    def release(self) -> None:
-        """Drop what was saved and the edges: the arrays of the forward pass die as early as possible."""
-        self.backward, self.saved, self.inputs, self.output_stamp = _freed, (), [], None
 
 
 Edge = Node | Variable | None
@@ -159,45 +155,6 @@ def enable_grad() -> Iterator[None]:
         _recording.reset(token)
 
 
-def record_node(
-    backward: Callable[[Node, Array], None], inputs: tuple[Variable, ...], saved: tuple[Any, ...]
-) -> Node | None:
-    """The node of an operation on these inputs, or None where none of them needs a gradient."""
-    if not _recording.get():
-        return None
-    edges: list[Edge] = []
-    wanted = False
-    for x in inputs:
-        stamp = x.stamp
-        if stamp is not None:
-            if stamp[1]:
-                check_taken(x)
-            if stamp[2] is not None:
-                saved = _watched(x, saved)
-        if x.requires_grad:
-            wanted = True
-            edges.append(x.node or x)
-        else:
-            edges.append(None)
-    if not wanted:
-        return None
-    node = _new_node(Node)
-    node.seq = _tick()
-    node.backward = backward
-    node.inputs = edges
-    node.saved = saved
-    node.output_stamp = node.grad_array = None
-    return node
-
-
-_new_node = object.__new__
-
-
-def next_number() -> int:
-    """A number above those of all nodes so far, and below those of all that follow."""
-    return _tick()
-
-
 def shared_stamp(x: Variable) -> Stamp:
     """The stamp of a tensor's memory, to be shared with a view of it or with the node that saved it."""
     if x.stamp is None:
@@ -218,7 +175,7 @@ def view_memory(out: Variable, x: Variable) -> Stamp:
 
 def mark_changed(x: Variable) -> None:
     """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
-    shared_stamp(x)[0] = _tick()
+    shared_stamp(x)[0] = next_number()
 
 
 def watch(x: Variable) -> None:
@@ -234,7 +191,7 @@ def savers(x: Variable) -> list[Any]:
     return found
 
 
-def _watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+def save_watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a node saves, with a tensor of its own in the place of x, which stays where x is now if x moves."""
     for one in saved:
         if one is x:
@@ -260,13 +217,13 @@ def move_to(x: Variable, data: Array) -> None:
 def gradient_changed(x: Any) -> None:
     """`mark_changed` for the gradient of x: nodes that saved a tensor on it will refuse to go backward."""
     if x.grad_given is not None:
-        x.grad_given[1][0] = _tick()
+        x.grad_given[1][0] = next_number()
 
 
 def mark_rerecorded(x: Variable) -> None:
     """`mark_changed`, for a change that the tape holds as the new history of x: views taken before have the old one."""
     stamp = shared_stamp(x)
-    stamp[0] = stamp[1] = _tick()
+    stamp[0] = stamp[1] = next_number()
 
 
 def is_view(x: Variable) -> bool:
@@ -442,23 +399,18 @@ def _walk(
         node = nodes.pop(seq)
         grad, node.grad_array = node.grad_array, None
         if grad is not None:
-            _check_unchanged(node, grad)
+            if node.saved is None:
+                raise AutogradError(f"backward: expected the saved data of {_name(node)}, got none: it was dropped")
+            for saved in node.saved:
+                if isinstance(saved, Variable) and saved.stamp is not None and saved.stamp[0] > seq:
+                    raise _changed(node, f"its input of shape {saved.data.shape}")
+            if node.output_stamp is not None and node.output_stamp[0] > seq:
+                raise _changed(node, f"its output of shape {grad.shape}")
             node.backward(node, grad)
         if leaves is not None:
             _announce(node.inputs, leaves, before, on_leaf)
-        if not retain_graph:
-            node.release()
-
-
-def _check_unchanged(node: Node, grad: Array) -> None:
-    stamp, seq = node.output_stamp, node.seq
-    if node.saved is None:
-        raise AutogradError(f"backward: expected the saved data of {_name(node)}, got none: it was dropped")
-    for saved in node.saved:
-        if isinstance(saved, Variable) and saved.stamp is not None and saved.stamp[0] > seq:
-            raise _changed(node, f"its input of shape {saved.data.shape}")
-    if stamp is not None and stamp[0] > seq:
-        raise _changed(node, f"its output of shape {grad.shape}")
+        if not retain_graph:  # the arrays of the forward pass die as early as possible
+            node.backward, node.saved, node.inputs, node.output_stamp = _freed, (), [], None
 
 
 def _changed(node: Node, what: str) -> AutogradError:

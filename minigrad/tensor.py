@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Node, lend, mark_rerecorded, record_node, run_backward, shared_stamp, view_memory
+from minigrad.autograd import Edge, Node, check_taken, is_grad_enabled, lend, mark_rerecorded, next_number
+from minigrad.autograd import run_backward, save_watched, shared_stamp, view_memory
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
@@ -356,16 +357,31 @@ def record(
     """
     out = _new(Tensor)
     out.data = np.asarray(data) if isinstance(data, np.generic) else data
-    node = record_node(backward, inputs, saved)
-    if node is None:
-        _make_leaf(out)
-    else:
+    edges: list[Edge] = []
+    wanted = False
+    if is_grad_enabled():
+        for x in inputs:
+            stamp = x.stamp
+            if stamp is not None:
+                if stamp[1]:
+                    check_taken(x)
+                if stamp[2] is not None:
+                    saved = save_watched(x, saved)
+            if x.requires_grad:
+                wanted = True
+                edges.append(x.node or x)
+            else:
+                edges.append(None)
+    if wanted:
+        out.node = node = _new(Node)
         out.requires_grad = True
-        out.node = node
-        out.stamp = None
+        out.stamp = node.output_stamp = node.grad_array = None
+        node.seq, node.backward, node.inputs, node.saved = next_number(), backward, edges, saved
+    else:
+        _make_leaf(out)
     if view_of is not None:
         out.taken = view_memory(out, view_of)[1]
-    if saves_output and node is not None:
+    if saves_output and wanted:
         node.output_stamp = shared_stamp(out)
     return out
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad.arguments import as_real, check_generator, check_real, is_number
-from minigrad.autograd import Node, accumulate, check_taken, is_grad_enabled, is_view, mark_changed, record_node
+from minigrad.autograd import Node, accumulate, check_taken, is_grad_enabled, is_view, mark_changed
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
 from minigrad.backend.random import noise_generator
@@ -23,7 +23,7 @@ from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, operands, same_device, unbroadcast
-from minigrad.tensor import Tensor, rerecord
+from minigrad.tensor import Tensor, record, rerecord
 
 Same = TypeVar("Same", bound=Tensor)
 
@@ -89,7 +89,7 @@ def _assign(who: str, x: Same, index: tuple[Any, ...], value: Tensor, watched: t
     same_device(who, x, value)
     _check_dtype(who, x, common_dtype(who, x.dtype, value.dtype), value)
     saved = (index, value.data.shape, value.data.dtype, *watched)
-    node = record_node(_assign_backward, (x, value, *watched), saved)
+    node = record(x.data, _assign_backward, (x, value, *watched), saved).node
     try:
         x.data[index] = _apart(value.data, x.data)
     except ValueError as error:

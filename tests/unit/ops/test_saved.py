@@ -14,14 +14,16 @@ from tests.cases.evaluate import evaluate
 @pytest.fixture
 def records(monkeypatch):
     """The inputs and what was saved, of each operation that is recorded."""
-    module = sys.modules["minigrad.tensor"]  # the function tensor() has its name
-    found, record_node = [], module.record_node
+    record = sys.modules["minigrad.tensor"].record  # the function tensor() has the module's name
+    found = []
 
-    def noted(backward, inputs, saved):
+    def noted(data, backward, inputs, saved=(), **options):
         found.append((backward.__name__, inputs, saved))
-        return record_node(backward, inputs, saved)
+        return record(data, backward, inputs, saved, **options)
 
-    monkeypatch.setattr(module, "record_node", noted)
+    for module in [*sys.modules.values()]:
+        if getattr(module, "record", None) is record:
+            monkeypatch.setattr(module, "record", noted)
     return found
 
 
