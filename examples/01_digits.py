@@ -3,6 +3,7 @@
     python examples/01_digits.py --ranks 2                                        two threads
     python -m minigrad.distributed.launch -n 2 examples/01_digits.py              two processes, shared memory
     mpirun -n 2 python -m mpi4py examples/01_digits.py                            two processes, MPI
+    python -m minigrad.distributed.launch -n 2 examples/01_digits.py --device cuda      one process a GPU, NCCL
 
 It prints loss and test accuracy by epoch, whether the replicas ended with the same bits, and how far they were from
 one rank's parameters after 20 steps on the same global batches. It exits with 1 below its target.
@@ -54,10 +55,11 @@ class Training:
 
     def __init__(self, comm: Communicator, train: ArrayDataset, dtype: str, epochs: int) -> None:
         self.comm = comm
-        self.ddp = DistributedDataParallel(make_model(dtype), comm)
+        self.ddp = DistributedDataParallel(make_model(dtype).to(comm.device), comm)
         # every rank's batches are its share of the global ones, so that W ranks see what one rank sees
         sampler = DistributedSampler(train, rank=comm.rank, world_size=comm.world_size, mode="exact")
-        self.loader = DataLoader(train, batch_size=GLOBAL_BATCH // comm.world_size, sampler=sampler)
+        each = GLOBAL_BATCH // comm.world_size
+        self.loader = DataLoader(train, batch_size=each, sampler=sampler, device=comm.device)
         self.optimizer = optim.SGD(self.ddp.module.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
         steps = -(-len(train) // GLOBAL_BATCH)
         self.schedule = optim.LRScheduler(self.optimizer, optim.CosineAnnealing(epochs * steps))
@@ -65,7 +67,7 @@ class Training:
 
     def epoch(self, progress: tqdm | None = None, max_steps: int | None = None) -> float:
         """Train for an epoch, or max_steps of it; the mean loss over all samples of all ranks."""
-        total = np.zeros(2)  # summed loss, samples
+        total, samples = minigrad.zeros(dtype="float64", device=self.comm.device), 0
         for step, (images, labels) in enumerate(self.loader):
             if step == max_steps:
                 break
@@ -74,25 +76,29 @@ class Training:
             loss.backward()
             self.optimizer.step()
             self.schedule.step()
-            total += loss.item() * len(labels), len(labels)
+            total += loss.detach().to("float64") * len(labels)  # there, so that nothing waits for a GPU
+            samples += len(labels)
             if progress is not None:
                 progress.update()
-        self.comm.all_reduce(total).wait()
-        return float(total[0] / total[1])
+        return self.mean(total, samples)
+
+    def mean(self, total: minigrad.Tensor, samples: int) -> float:
+        """A sum over this rank's samples, as the mean over those of all ranks."""
+        total = total.to("float64")
+        both = minigrad.stack([total, minigrad.full_like(total, samples)])
+        self.comm.all_reduce(both.data).wait()
+        return float(both[0].item() / both[1].item())
 
     def accuracy(self, test: ArrayDataset) -> float:
         """The share of the test set that is classified right; every rank looks at its part."""
         part = slice(self.comm.rank, None, self.comm.world_size)
-        images, labels = (minigrad.Tensor(array[part]) for array in test.arrays)
+        images, labels = (minigrad.Tensor(array[part]).to(self.comm.device) for array in test.arrays)
         with minigrad.no_grad():
-            right = (self.ddp.module(images).argmax(dim=1) == labels).sum().item()
-        counts = np.array([right, len(labels)], np.float64)
-        self.comm.all_reduce(counts).wait()
-        return float(counts[0] / counts[1])
+            return self.mean((self.ddp.module(images).argmax(dim=1) == labels).sum(), len(labels))
 
     def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """A copy of every parameter."""
-        return {name: p.detach().numpy().copy() for name, p in self.ddp.module.named_parameters()}
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.ddp.module.named_parameters()}
 
     def digests(self) -> list[str]:
         """A digest of the bits of all parameters, on every rank."""
@@ -104,7 +110,7 @@ def difference_to_one_rank(comm: Communicator, train: ArrayDataset, dtype: str) 
     """The largest difference of a parameter to one rank's, after the first steps on the same global batches."""
     several = Training(comm, train, dtype, epochs=1)
     several.epoch(max_steps=COMPARED_STEPS)
-    alone = Training(SoloCommunicator(), train, dtype, epochs=1)
+    alone = Training(SoloCommunicator(comm.device), train, dtype, epochs=1)
     alone.epoch(max_steps=COMPARED_STEPS)
     expected = alone.parameters()
     return max(float(np.abs(value - expected[name]).max()) for name, value in several.parameters().items())
@@ -142,18 +148,21 @@ def main() -> int:
     """Read the command line, and run as the ranks that it asks for, or that the launcher started."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1, help="thread ranks; a launcher's processes come instead")
+    parser.add_argument("--device", help="cpu by default; cuda: the GPU of each process that the launcher starts")
     parser.add_argument("--dtype", choices=sorted(ALLOWED_DIFFERENCE), default="float32")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--smoke", action="store_true", help="two epochs, a lower target: takes seconds")
     options = parser.parse_args()
     if min(options.ranks, options.epochs) < 1:
         parser.error(f"expected --ranks and --epochs of at least 1, got {options.ranks} and {options.epochs}")
+    if options.ranks > 1 and options.device not in (None, "cpu"):
+        parser.error(f"expected the CPU for thread ranks, got --device {options.device}: start a process for each GPU")
     options.target = TARGET_ACCURACY
     if options.smoke:
         options.epochs, options.target = 2, 0.85
     if options.ranks > 1:
         return 0 if all(distributed.run(body, options.ranks, options)) else 1
-    return 0 if body(distributed.init(), options) else 1
+    return 0 if body(distributed.init(device=options.device), options) else 1
 
 
 if __name__ == "__main__":
