@@ -20,7 +20,7 @@ from weakref import ref
 
 import numpy as np
 
-from minigrad.backend.device import array_module
+from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError
 from minigrad.kept import keep_given
@@ -310,7 +310,7 @@ def destination(edge: Edge) -> Array | None:
 def run_backward(
     root: Edge, grad: Array, retain_graph: bool = False, on_leaf: Callable[[Any], None] | None = None
 ) -> None:
-    """Send a gradient from the root to every leaf that it reaches.
+    """Send a gradient from the root to every leaf that it reaches; the device of the root is current.
 
     Args:
         root: The node of the tensor to differentiate, or that tensor where it is a leaf.
@@ -334,7 +334,8 @@ def run_backward(
         watched = leaves if listeners or on_leaf is not None else None
         if watched and not nodes:
             _announce([root], watched, before, on_leaf)
-        _walk(nodes, numbers, watched, retain_graph, before, on_leaf)
+        here = None if grad.__class__ is np.ndarray else grad.device.id
+        _walk(nodes, numbers, watched, retain_graph, before, on_leaf, here)
     except BaseException as error:
         for node in nodes.values():
             node.grad_array = None
@@ -393,8 +394,14 @@ def _walk(
     retain_graph: bool,
     before: Callable[[Any], None] | None,
     on_leaf: Callable[[Any], None] | None,
+    here: int | None,
 ) -> None:
-    """Run the backward functions, the latest first; leaves is None where nobody listens."""
+    """Run the backward functions, the latest first, each with the device of its gradient current.
+
+    Args:
+        leaves: None where nobody listens.
+        here: The GPU that is current, that of the root; None where the root is in host memory.
+    """
     for seq in reversed(numbers):
         node = nodes.pop(seq)
         grad, node.grad_array = node.grad_array, None
@@ -406,7 +413,11 @@ def _walk(
                     raise _changed(node, f"its input of shape {saved.data.shape}")
             if node.output_stamp is not None and node.output_stamp[0] > seq:
                 raise _changed(node, f"its output of shape {grad.shape}")
-            node.backward(node, grad)
+            if grad.__class__ is np.ndarray or grad.device.id == here:
+                node.backward(node, grad)
+            else:
+                with device_of(grad).current():
+                    node.backward(node, grad)
         if leaves is not None:
             _announce(node.inputs, leaves, before, on_leaf)
         if not retain_graph:  # the arrays of the forward pass die as early as possible

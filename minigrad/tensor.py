@@ -259,7 +259,11 @@ class Tensor(BoundMethods):
                 f"backward: expected a tensor that requires grad, got {self.dtype.name} {self.shape} that does not: "
                 "was it computed under no_grad(), or from data alone?"
             )
-        run_backward(self.node or self, self._seed(grad), retain_graph, on_leaf)
+        if self.data.__class__ is np.ndarray:
+            run_backward(self.node or self, self._seed(grad), retain_graph, on_leaf)
+        else:
+            with self.device.current():  # a net, for a thread that is on another one
+                run_backward(self.node or self, self._seed(grad), retain_graph, on_leaf)
 
     def _seed(self, grad: Tensor | None) -> Array:
         if grad is None:

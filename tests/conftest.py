@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import minigrad
+
 pytest.register_assert_rewrite("tests.device_suite", "tests.kernel_suite")  # tests that others import
 
 # The same examples in every run, so that a red run can be repeated; no limit on the time of one, machines differ.
@@ -23,7 +25,8 @@ def rng():
 def strict_cupy(monkeypatch):
     """The stand-in for CuPy in its place: `cuda:0` and `cuda:1` are there, on NumPy memory; see tests/strict_cupy.
 
-    Kernels run on it by the runner of tests/kernels/cuda_on_cpu.
+    Kernels run on it by the runner of tests/kernels/cuda_on_cpu. A thread begins on cuda:0, as in CUDA, so that what
+    lives there may be right by chance: a test that makes arrays makes some on cuda:1. See the fixture `cuda`.
     """
     from minigrad.backend import device
     from minigrad.backend.flags import forget_found
@@ -31,14 +34,24 @@ def strict_cupy(monkeypatch):
     from minigrad.ops import operands
     from tests.kernels.cuda_on_cpu import StandInKernels
     from tests.strict_cupy import MODULES, cupy
+    from tests.strict_cupy.device import used
 
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module)
     cupy.syncs.count = 0
-    cupy.cuda.Device(0).use()  # a rank of the test before may have made its own device current
     forget_found()
+    used.clear()
     with using_kernels(StandInKernels()):
         yield cupy
+    cupy.cuda.Device(0).use()
     device._MODULES.pop(cupy.ndarray, None)
     operands._kept_constant.cache_clear()
     forget_found()
+    if used == {0}:
+        pytest.fail("expected a test on cuda:1, got one on cuda:0 alone: take the fixture `cuda`", pytrace=False)
+
+
+@pytest.fixture
+def cuda(strict_cupy):
+    """The device of the rank that a test is on the stand-in: the second one, which `init` has made current."""
+    return minigrad.distributed.init(backend="solo", device="cuda:1").device

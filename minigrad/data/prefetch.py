@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from minigrad.backend.thread import new_thread
 from minigrad.errors import ArgumentError
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
     Args:
         depth: Items made before they are asked for, >= 1.
     """
-    producer = _Producer(items, depth, copy_context())
+    producer = _Producer(items, depth)
     try:
         while (item := producer.take()) is not _END:
             yield item
@@ -52,13 +53,13 @@ class _Producer:
     a last permission that it must not use.
     """
 
-    def __init__(self, items: Iterator[Any], depth: int, context: Context) -> None:
+    def __init__(self, items: Iterator[Any], depth: int) -> None:
         self.items, self.closed = items, False
         self.finished: SimpleQueue[Any] = SimpleQueue()
         self.permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
             self.permits.put(None)
-        self.thread = threading.Thread(target=context.run, args=(self._run,), name="minigrad-prefetch", daemon=True)
+        self.thread = new_thread(self._run, name="minigrad-prefetch")
         self.thread.start()
 
     def _run(self) -> None:

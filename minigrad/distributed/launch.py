@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import IO, TextIO
 
+from minigrad.backend.thread import new_thread
 from minigrad.distributed.bootstrap import BLAS_THREADS
 from minigrad.distributed.comm.rendezvous import free_port
 
@@ -60,7 +61,7 @@ class Rank:
         self._start(self._note_end, list(self._threads))
 
     def _start(self, body: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=body, args=arguments, daemon=True)
+        thread = new_thread(body, *arguments)
         thread.start()
         self._threads.append(thread)
 

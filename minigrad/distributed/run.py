@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from minigrad.arguments import as_integer
 from minigrad.backend.random import set_noise_key
+from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
@@ -123,8 +124,7 @@ def _failed(rank: int, error: BaseException) -> DistributedError:
 
 
 def _start(body: Callable[[Communicator], None], comm: Communicator) -> threading.Thread:
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(body, comm), name=f"rank-{comm.rank}", daemon=True)
+    thread = new_thread(body, comm, name=f"rank-{comm.rank}")
     thread.start()
     return thread
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,7 +82,6 @@ class DistributedState:
         self._sync = SyncWatch([self.group.timer(rank) for rank in range(self.world_size)])
         self._dealt: tuple[int, ...] = ()  # the shards of the batch that `backward_batch` works on
         self._working: int | None = None  # the replica whose backward is under way
-        self._here = ExitStack()  # on whose device
         self._tagging = [
             [part for part in replica.modules() if isinstance(part, PlanModule) and part.has_tags]
             for replica in self.replicas
@@ -214,9 +212,6 @@ class DistributedState:
         if self._working is not None:
             self.group.clocks[self._working].progress(1.0)
         self._watch.switch(rank)
-        self._here.close()
-        if rank is not None:
-            self._here.enter_context(self.devices[rank].current())
         self._working = rank
 
     # ----------------------------------------------------------------------------------------------- backward
@@ -288,7 +283,8 @@ class DistributedState:
         try:
             self.group.clocks[rank].compute(samples)
             here = map_tensors(lambda x: x.to(self.devices[rank]), batch)
-            return self._backward(loss_fn(self.replicas[rank], here), samples, total)
+            with self.devices[rank].current():
+                return self._backward(loss_fn(self.replicas[rank], here), samples, total)
         finally:
             self.alone = False
             self._work_on(None)

@@ -70,7 +70,9 @@ def _moved(x: Tensor, device: Device) -> Tensor:
 
 
 def _moved_backward(node: Node, grad: Array) -> None:
-    accumulate(node.inputs[0], to_device(grad, node.saved[0]))
+    (origin,) = node.saved
+    with origin.current():
+        accumulate(node.inputs[0], to_device(grad, origin))
 
 
 def to_float(x: TensorLike) -> Tensor:

@@ -28,6 +28,7 @@ from tqdm import tqdm
 import minigrad
 from minigrad import Device, Tensor, nn, optim
 from minigrad.backend.device import load_cupy, to_device
+from minigrad.distributed import init
 from minigrad.nn import functional as F
 from tests.benchmarks.flat import FLAT, Run
 
@@ -289,9 +290,9 @@ def main() -> None:
     date = datetime.date.today().isoformat()
     chosen = [workload for workload in WORKLOADS if options.only in workload.name]
     rows = []
-    with options.device.current():
-        for workload in tqdm(chosen, disable=None):
-            rows.append(row(workload.name, *compare(workload, options.device, options.rounds, options.seconds)))
+    init(backend="solo", device=options.device)
+    for workload in tqdm(chosen, disable=None):
+        rows.append(row(workload.name, *compare(workload, options.device, options.rounds, options.seconds)))
     page = report(options.device, date, rows)
     name = re.sub(r"[^a-z0-9]+", "-", card_name(options.device).lower()).strip("-")
     path = options.out if options.out.suffix == ".md" else options.out / f"{name}-{date}.md"

@@ -37,8 +37,7 @@ def draw(shapes, dtype):
 def test_batched_product(cuda, dtype, name):
     a, b = draw(SHAPES[name], dtype)
     expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
-    with cuda.current():
-        got = bmm(to_device(a, cuda), to_device(b, cuda))
+    got = bmm(to_device(a, cuda), to_device(b, cuda))
     assert got.dtype == a.dtype
     assert_close(to_host(got).astype(np.float64), expected, tolerance=TOLERANCE[dtype])
 
@@ -53,8 +52,7 @@ def test_transposed_views(cuda, dtype, transposed):
         stored = np.ascontiguousarray(x.swapaxes(-1, -2)) if turned else x
         there = to_device(stored, cuda)
         parts.append(there.swapaxes(-1, -2) if turned else there)
-    with cuda.current():
-        got = bmm(*parts)
+    got = bmm(*parts)
     assert_close(to_host(got).astype(np.float64), expected, tolerance=TOLERANCE[dtype])
 
 
@@ -76,11 +74,9 @@ def test_attention_on_heads_that_lie_side_by_side(cuda, dtype):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_into_memory_with_gaps(cuda, dtype):
     a, b = draw(((3, 5, 7), (3, 7, 4)), dtype)
-    with cuda.current() as xp:
-        whole = xp.zeros((3, 5, 6), as_dtype(dtype))
-        bmm(to_device(a, cuda), to_device(b, cuda), whole[:, :, 1:5])
-        turned = xp.zeros((3, 4, 5), as_dtype(dtype))
-        bmm(to_device(a, cuda), to_device(b, cuda), turned.swapaxes(-1, -2))
+    whole, turned = (minigrad.zeros(*shape, dtype=dtype, device=cuda).data for shape in ((3, 5, 6), (3, 4, 5)))
+    bmm(to_device(a, cuda), to_device(b, cuda), whole[:, :, 1:5])
+    bmm(to_device(a, cuda), to_device(b, cuda), turned.swapaxes(-1, -2))
     expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
     found = to_host(whole).astype(np.float64)
     assert_close(found[:, :, 1:5], expected, tolerance=TOLERANCE[dtype])

@@ -32,9 +32,9 @@ def test_the_gradient_comes_back_to_where_the_tensor_was(cuda):
 
 
 def test_host_and_device_do_not_mix(cuda):
-    with pytest.raises(DeviceError, match="cuda:0"):
+    with pytest.raises(DeviceError, match=str(cuda)):
         Tensor(np.ones(3)) + minigrad.ones(3, dtype="float64", device=cuda)
-    with pytest.raises(DeviceError, match="cuda:0"):
+    with pytest.raises(DeviceError, match=str(cuda)):
         minigrad.ones(3, device=cuda).numpy()
 
 
@@ -74,7 +74,7 @@ def test_creation(cuda):
 
 def test_repr_shows_values_dtype_and_device(cuda):
     text = repr(minigrad.tensor([1.5, 2.5], device=cuda))
-    assert "1.5" in text and "float32" in text and "cuda:0" in text
+    assert "1.5" in text and "float32" in text and str(cuda) in text
 
 
 def test_dlpack_shares_memory(cuda, cupy):

@@ -7,8 +7,7 @@ import pytest
 
 import minigrad
 from minigrad import nn, ops
-from minigrad.backend.device import Device
-from minigrad.distributed import DDP, Ddp, NcclDevices, Recording, SoloCommunicator, run
+from minigrad.distributed import DDP, Ddp, NcclDevices, Recording, SoloCommunicator, init, run
 from minigrad.distributed import collectives as in_memory
 from minigrad.errors import AutogradError
 from tests.distributed.fake_nccl import FakeNccl
@@ -194,11 +193,9 @@ def test_on_a_device(strict_cupy):
     devices = NcclDevices(["cuda:0", "cuda:1"], nccl=FakeNccl(current_device=current_id, timeout_s=5.0))
     with contextlib.closing(devices):
         replicas_on(devices)
-    device = Device("cuda:1")
-    model = Factor().to(device)
-    ddp = DDP(model, SoloCommunicator(device))
-    with device.current() as xp:
-        twice(ddp, minigrad.Tensor(xp.ones(2)), "one graph")
+    comm = init(device="cuda:1")
+    model = Factor().to(comm.device)
+    twice(DDP(model, comm), minigrad.ones(2, dtype="float64", device=comm.device), "one graph")
     np.testing.assert_allclose(model.w.grad.cpu().numpy(), 8 * Factor().w.data * Factor().mask.data ** 2)
 
 
@@ -211,8 +208,7 @@ def replicas_on(devices):
             losses.append(model(minigrad.Tensor(xp.ones(1))))
     ddp.sync_buffers()
     for rank, (model, loss) in enumerate(zip(models, losses)):
-        with loss.device.current():
-            loss.backward()
+        loss.backward()
         assert model.mask.tolist() == [1.0, 0.5, 2.0]
         np.testing.assert_allclose(model.w.grad.cpu().numpy(), 2 * Factor().w.data * Factor("mul", rank).mask.data ** 2)
 

@@ -101,13 +101,12 @@ def test_what_is_small_is_not_lost(kind):
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 @pytest.mark.parametrize("place", ["cpu", "cuda:1"])
-def test_replicas_of_one_process(place, name, strict_cupy):
+def test_replicas_of_one_process(place, name, cuda):
     device = Device(place)
     models = [Weights(HALVES[name]).to(device) for _ in range(4)]
     ddp = Ddp.wrap(models, [device] * 4, collectives=collectives)
-    with device.current():
-        for model, row in zip(models, slopes(name, 4)):
-            model(minigrad.Tensor(row).to(device)).backward()
+    for model, row in zip(models, slopes(name, 4)):
+        model(minigrad.Tensor(row).to(device)).backward()
     ddp.weighted_all_reduce_gradients(SAMPLES)
     for model in models:
         assert to_host(model.first.grad_array).tobytes() == right(name).tobytes()

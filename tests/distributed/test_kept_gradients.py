@@ -272,13 +272,11 @@ def test_on_a_device(strict_cupy):
     net = Net().to(device)
     ddp = DDP(net, SoloCommunicator(device))
 
-    with device.current():
-        ddp(batch(1.0).to(device)).backward()
-        kept = [KEPT[how](p.grad) for p in net.parameters() for how in ("itself", "a part", "transposed")]
+    ddp(batch(1.0).to(device)).backward()
+    kept = [KEPT[how](p.grad) for p in net.parameters() for how in ("itself", "a part", "transposed")]
     copies = [one.cpu().data.copy() for one in kept]
     net.zero_grad()
-    with device.current():
-        ddp(batch(2.0).to(device)).backward()
+    ddp(batch(2.0).to(device)).backward()
     for one, copy in zip(kept, copies):
         assert one.device == device
         np.testing.assert_array_equal(one.cpu().data, copy)

@@ -239,9 +239,8 @@ def test_two_gpus_of_one_process_as_thread_ranks(strict_cupy):
         comm = NcclCommunicator(meeting, device, timeout_s=5.0, nccl=fake)
         part = slice(0, 3) if threads.rank == 0 else slice(3, 8)
         ddp = DDP(Mlp(threads.rank).to(device), comm, bucket_cap_bytes=64)
-        with device.current():
-            error = ddp(minigrad.Tensor(inputs[part]).to(device)) - minigrad.Tensor(targets[part]).to(device)
-            ((error * error).sum() / len(inputs[part])).backward()
+        error = ddp(minigrad.Tensor(inputs[part]).to(device)) - minigrad.Tensor(targets[part]).to(device)
+        ((error * error).sum() / len(inputs[part])).backward()
         with pytest.raises(DeviceError, match=f"an array on {device}, got one on cpu"):
             comm.all_reduce(np.ones(2))
         comm.close()
@@ -429,10 +428,9 @@ def test_the_communicators_of_a_graph_end_with_it(strict_cupy, monkeypatch):
         return FlowBuilder.from_(nn.Linear(3, 2, device=device)).build()
 
     for _ in range(3):
-        with Device("cuda:0").current():
-            graph = build(Device("cuda:0"))
-            graph.distribute(build, ["cuda:0", "cuda:1"])
-            graph(minigrad.ones(4, 3, device="cuda:0"))
+        graph = build(Device("cuda:0"))
+        graph.distribute(build, ["cuda:0", "cuda:1"])
+        graph(minigrad.ones(4, 3, device="cuda:0"))
         assert len(fake.open) == 2
         del graph
         gc.collect()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device
 from minigrad.distributed import (
     DDP,
     CompressionState,
@@ -70,8 +69,7 @@ def test_one_rank_and_a_new_plan():
     assert ddp.nonfinite_gradients() == [NonFinite(0, 0, ("w0",))]
 
 
-def test_on_a_device_only_the_question_waits(strict_cupy):
-    cuda = Device("cuda:0")
+def test_on_a_device_only_the_question_waits(cuda, strict_cupy):
     ddp = DDP(Slopes(2).to(cuda), SoloCommunicator(cuda), track_nonfinite=True)
     x = minigrad.Tensor(np.array([1.0, np.nan], np.float32)).to(cuda)
     with strict_cupy.no_sync():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, nn, optim
+from minigrad import nn, optim
 from minigrad.distributed import (
     CompressionState,
     Ddp,
@@ -22,12 +22,6 @@ from minigrad.distributed import (
 )
 from minigrad.errors import ArgumentError
 from minigrad.backend.device import to_host
-
-
-@pytest.fixture
-def cuda(strict_cupy):
-    """The first of the stand-in's devices."""
-    return Device("cuda:0")
 
 
 def test_sync_batch_norm_waits_for_nothing(cuda, strict_cupy):
@@ -85,7 +79,7 @@ def test_replicas_that_share_a_device_are_combined_in_its_memory(cuda, strict_cu
         found += [to_host(model.weight.grad_array) for model in models]
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[2], found[3])
     np.testing.assert_allclose(found[2], found[0], rtol=1e-5)
-    with pytest.raises(ArgumentError, match="each GPU once, got cuda:0, cuda:0: pass collectives=minigrad"):
+    with pytest.raises(ArgumentError, match="each GPU once, got cuda:1, cuda:1: pass collectives=minigrad"):
         Ddp.wrap(models, [cuda, cuda])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import minigrad
-from minigrad import Device, Tensor, optim
+from minigrad import Tensor, available_devices, optim
 from minigrad.backend.device import load_cupy, to_host
 from minigrad.distributed import (
     DDP,
@@ -30,7 +30,7 @@ from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import CollectiveTimeoutError, DeviceError, RankFailedError
 from tests.distributed.models import Mlp, data, gradients, mean_loss
 
-GPU = Device("cuda:0")
+GPU = available_devices()[-1]
 SHARDS = [slice(0, 3), slice(3, 8)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.strict_cupy.call import check_current, in_c_order, lower, run
-from tests.strict_cupy.device import Device, current_id, syncs
+from tests.strict_cupy.device import Device, current_id, syncs, used
 from tests.strict_cupy.errors import RefusedError, StrictError
 from tests.strict_cupy.indexing import check_no_duplicates, has_mask, index_arrays, lower_index
 from tests.strict_cupy.streams import is_late
@@ -39,6 +39,7 @@ class ndarray:
     def __init__(self, memory: np.ndarray[Any, Any], device: int) -> None:
         self.memory = memory
         self.device = Device(device)
+        used.add(device)
 
     # ------------------------------------------------------------------------------------------- what it is
 

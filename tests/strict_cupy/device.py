@@ -37,6 +37,7 @@ class Syncs:
             self._forbidden -= 1
 
 
+used: set[int] = set()  # the devices that arrays were made on, for tests, which clear it
 syncs = Syncs()
 no_sync = syncs.forbidden
 _thread = threading.local()

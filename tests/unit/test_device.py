@@ -71,13 +71,11 @@ def test_objects_that_are_no_arrays_have_no_module():
         array_module([1])
 
 
-def test_tensors_move_and_gradients_come_back(strict_cupy):
+def test_tensors_move_and_gradients_come_back(cuda):
     x = minigrad.arange(3.0).requires_grad_()
     y = x.to("cuda:1")
     assert (str(y.device), y.requires_grad, str(x.device)) == ("cuda:1", True, "cpu")
-    with Device("cuda:1").current():
-        z = y * y
-        z.backward(minigrad.ones(3, device="cuda:1"))
+    (y * y).backward(minigrad.ones(3, device="cuda:1"))
     assert x.grad.device == Device("cpu") and x.grad.tolist() == [0, 2, 4]
     assert y.to("cuda:1") is y and str(y.cuda(0).device) == "cuda:0" and y.detach().cpu().tolist() == [0, 1, 2]
     both = x.detach().to("cuda", "float64")
@@ -87,32 +85,32 @@ def test_tensors_move_and_gradients_come_back(strict_cupy):
 
 def test_creation_on_a_gpu(strict_cupy):
     tensors = [
-        minigrad.zeros(2, device="cuda"),
-        minigrad.full(2, 1.5, device="cuda"),
-        minigrad.empty(2, device="cuda"),
-        minigrad.eye(2, device="cuda"),
-        minigrad.arange(3, device="cuda"),
-        minigrad.linspace(0, 1, 3, device="cuda"),
-        minigrad.randn(3, device="cuda"),
-        minigrad.randint(3, size=(2,), device="cuda"),
-        minigrad.randperm(3, device="cuda"),
-        minigrad.tensor([1, 2], device="cuda"),
-        minigrad.as_tensor(np.ones(2), device="cuda"),
-        minigrad.zeros_like(minigrad.zeros(2, device="cuda")),
+        minigrad.zeros(2, device="cuda:1"),
+        minigrad.full(2, 1.5, device="cuda:1"),
+        minigrad.empty(2, device="cuda:1"),
+        minigrad.eye(2, device="cuda:1"),
+        minigrad.arange(3, device="cuda:1"),
+        minigrad.linspace(0, 1, 3, device="cuda:1"),
+        minigrad.randn(3, device="cuda:1"),
+        minigrad.randint(3, size=(2,), device="cuda:1"),
+        minigrad.randperm(3, device="cuda:1"),
+        minigrad.tensor([1, 2], device="cuda:1"),
+        minigrad.as_tensor(np.ones(2), device="cuda:1"),
+        minigrad.zeros_like(minigrad.zeros(2, device="cuda:1")),
     ]
-    assert {str(x.device) for x in tensors} == {"cuda:0"}
+    assert {str(x.device) for x in tensors} == {"cuda:1"}
     assert all(isinstance(x.data, strict_cupy.ndarray) for x in tensors)
 
 
 def test_one_seed_gives_the_same_values_everywhere(strict_cupy):
     for make in (minigrad.randn, minigrad.rand, minigrad.randperm):
-        host, device = (make(5, rng=np.random.default_rng(1), device=place) for place in ("cpu", "cuda:0"))
+        host, device = (make(5, rng=np.random.default_rng(1), device=place) for place in ("cpu", "cuda:1"))
         np.testing.assert_array_equal(host.numpy(), to_host(device.data))
 
 
-def test_tensors_on_two_devices_are_refused_with_both_named(strict_cupy):
-    x, y = minigrad.ones(2), minigrad.ones(2, device="cuda:0")
-    mask = minigrad.ones(2, device="cuda:0", dtype=bool)
+def test_tensors_on_two_devices_are_refused_with_both_named(cuda):
+    x, y = minigrad.ones(2), minigrad.ones(2, device="cuda:1")
+    mask = minigrad.ones(2, device="cuda:1", dtype=bool)
     for call in (
         lambda: x + y,
         lambda: ops.cat([x, y]),
@@ -127,23 +125,23 @@ def test_tensors_on_two_devices_are_refused_with_both_named(strict_cupy):
         with pytest.raises(DeviceError, match=r"expected tensors on one device, got .*: move"):
             call()
     x.requires_grad_()
-    with pytest.raises(DeviceError, match="grad: expected a gradient on cpu, got one on cuda:0"):
+    with pytest.raises(DeviceError, match="grad: expected a gradient on cpu, got one on cuda:1"):
         x.grad = y
 
 
-def test_leaving_a_gpu_takes_a_word(strict_cupy):
-    x = minigrad.ones(2, device="cuda:0")
-    with pytest.raises(DeviceError, match=r"numpy: expected a tensor on cpu, got one on cuda:0: use \.cpu\(\) first"):
+def test_leaving_a_gpu_takes_a_word(cuda):
+    x = minigrad.ones(2, device="cuda:1")
+    with pytest.raises(DeviceError, match=r"numpy: expected a tensor on cpu, got one on cuda:1: use \.cpu\(\) first"):
         x.numpy()
-    assert x.tolist() == [1, 1] and x[0].item() == 1 and "device='cuda:0'" in repr(x)
+    assert x.tolist() == [1, 1] and x[0].item() == 1 and "device='cuda:1'" in repr(x)
     with pytest.raises(AutogradError, match=r"use \.detach\(\)"):
         x.requires_grad_().numpy()
 
 
-def test_number_and_array_with_a_gpu_tensor(strict_cupy):
-    x = minigrad.ones(2, device="cuda:0")
-    assert str((2 * x + np.float64(1)).device) == "cuda:0" and (2 * x).dtype == np.float32
-    assert str(ops.where(x.bool(), 1.0, 0.0).device) == "cuda:0"
+def test_number_and_array_with_a_gpu_tensor(cuda, strict_cupy):
+    x = minigrad.ones(2, device="cuda:1")
+    assert str((2 * x + np.float64(1)).device) == "cuda:1" and (2 * x).dtype == np.float32
+    assert str(ops.where(x.bool(), 1.0, 0.0).device) == "cuda:1"
     with pytest.raises(DeviceError, match="expected tensors on one device"):
         x + np.ones(2, np.float32)
-    assert isinstance(strict_cupy.ones(2) + minigrad.ones(2, dtype="float64", device="cuda:0"), Tensor)
+    assert isinstance(strict_cupy.ones(2) + minigrad.ones(2, dtype="float64", device="cuda:1"), Tensor)

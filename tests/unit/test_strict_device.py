@@ -1,14 +1,13 @@
 """The suite of tests/device_suite on the stand-in for CuPy, and what only the stand-in can tell."""
 
 import contextlib
-import contextvars
-import threading
 
 import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, distributed, ops, optim
+from minigrad import distributed, ops, optim
+from minigrad.distributed.run import run_world
 from minigrad.testing import assert_close
 from tests.cases.models import MODELS, batch, training_step
 from tests.device_suite.checks import *  # noqa: F401, F403
@@ -25,12 +24,6 @@ from tests.strict_cupy import wrapping
 def cupy(strict_cupy):
     """The stand-in."""
     return strict_cupy
-
-
-@pytest.fixture
-def cuda(strict_cupy):
-    """The first of its devices."""
-    return Device("cuda:0")
 
 
 @pytest.fixture
@@ -109,16 +102,8 @@ def test_reading_a_loss_waits_once(cuda, cupy):
 
 def on_ranks(devices, fn):
     """What fn(comm) returns on a thread rank for each device, in order of rank."""
-    comms = distributed.ThreadWorld(len(devices), timeout_s=10).communicators(devices)
-    results, threads = {}, []
-    for comm in comms:
-        context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(lambda c: results.update({c.rank: fn(c)}), comm))
-        thread.start()
-        threads.append(thread)
-    for thread in threads:
-        thread.join()
-    return [results[rank] for rank in range(len(devices))]
+    world = distributed.ThreadWorld(len(devices), timeout_s=10)
+    return run_world(fn, world, world.communicators(devices))
 
 
 def data_parallel_weights(comm, name="mlp"):
@@ -148,13 +133,3 @@ def test_data_parallel_steps_equal_those_on_one_cpu(cuda):
 def test_solo_data_parallel_on_a_device(cuda):
     [weights] = on_ranks([cuda], data_parallel_weights)
     assert all(np.isfinite(value.numpy()).all() for value in weights.values())
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_training_on_the_second_device(name, cupy):
-    """With it current, everything stays there; the stand-in refuses any other array."""
-    with Device("cuda:1").current():
-        model = make(name, "cuda:1")
-        opt = optim.Adam(model.parameters(), lr=0.01)
-        loss = training_step(model, opt, *batch(name, "cuda:1"))
-    assert str(loss.device) == "cuda:1"

@@ -7,8 +7,8 @@ from tests.strict_cupy import StrictError, machine
 
 
 @pytest.fixture
-def cupy(strict_cupy):
-    """The stand-in."""
+def cupy(cuda, strict_cupy):
+    """The stand-in, on its second device."""
     return strict_cupy
 
 
@@ -86,12 +86,12 @@ def test_time_between_events_raises_before_they_have_happened(cupy):
 
 def test_the_wrong_device_is_refused(cupy):
     side, event = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event()
-    with cupy.cuda.Device(1):
-        with pytest.raises(StrictError, match="expected cuda:0 to be current, got cuda:1"), side:
+    with cupy.cuda.Device(0):
+        with pytest.raises(StrictError, match="expected cuda:1 to be current, got cuda:0"), side:
             pass
         with pytest.raises(StrictError, match="expected its device to be current"):
             side.wait_event(event)
-        with pytest.raises(StrictError, match="a stream of cuda:0, got one of cuda:1"):
+        with pytest.raises(StrictError, match="a stream of cuda:1, got one of cuda:0"):
             event.record()
     with pytest.raises(StrictError, match="non_blocking=True"):
         cupy.cuda.Stream()

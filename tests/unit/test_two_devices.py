@@ -48,8 +48,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_layout_moves_to_another_gpu(strict_cupy, layout):
     host = np.arange(60.0).reshape(3, 4, 5)
-    with FIRST.current():
-        array = LAYOUTS[layout](strict_cupy.asarray(host))
+    array = LAYOUTS[layout](to_device(host, FIRST))
     moved = to_device(array, SECOND)
     assert device_of(moved) is SECOND
     assert (moved.get() == LAYOUTS[layout](host)).all() and moved.shape == LAYOUTS[layout](host).shape
@@ -87,6 +86,11 @@ REFUSED = {
     "mse_loss": lambda a, b, labels: ops.mse_loss(a, b),
     "cat": lambda a, b, labels: ops.cat([a, b]),
     "layer_norm": lambda a, b, labels: ops.layer_norm(a, (3,), b[0], b[0]),
+    "batch_norm weight": lambda a, b, labels: ops.batch_norm(a, a[0], a[1], b[0], b[1]),
+    "masked_fill": lambda a, b, labels: a.masked_fill(minigrad.ones_like(b, dtype=bool), 1.0),
+    "masked_fill_": lambda a, b, labels: a.masked_fill_(minigrad.ones_like(b, dtype=bool), 1.0),
+    "nll_loss weight": lambda a, b, labels: ops.nll_loss(a, labels.to(FIRST), weight=b[0]),
+    "cross_entropy weight": lambda a, b, labels: ops.cross_entropy(a, labels.to(FIRST), weight=b[0]),
     "batch_norm": lambda a, b, labels: ops.batch_norm(a, b[0], b[0]),
     "conv2d": lambda a, b, labels: ops.conv2d(a[None, None], b[None, None]),
     "cross_entropy": lambda a, b, labels: ops.cross_entropy(a, labels),
@@ -105,9 +109,9 @@ def test_tensors_of_two_gpus_are_refused_by_name(strict_cupy, name):
 
 
 def test_zeroing_gradients_needs_no_current_device(strict_cupy):
-    with SECOND.current():
-        layer = nn.Linear(2, 2, device=SECOND)
-        opt = optim.SGD(layer.parameters(), lr=0.1)
-        layer(minigrad.ones(3, 2, device=SECOND)).sum().backward()
+    layer = nn.Linear(2, 2, device=SECOND)
+    opt = optim.SGD(layer.parameters(), lr=0.1)
+    for param in layer.parameters():
+        param.grad = minigrad.ones_like(param)
     opt.zero_grad(set_to_none=False)
     assert not layer.weight.grad.cpu().numpy().any()

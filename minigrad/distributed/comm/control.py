@@ -18,6 +18,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
+from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.base import LAST_CALLS, Header, Peer, doing, incomplete
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
@@ -73,7 +74,7 @@ class Control:
         self._told_posted = 0
         self._handled = self._left = False
         self._woken, self._waker = Pipe(duplex=False)
-        self._thread = threading.Thread(target=self._serve, name=f"control-{self.rank}", daemon=True)
+        self._thread = new_thread(self._serve, name=f"control-{self.rank}")
         self._thread.start()
         tell_children(self)
 

@@ -23,6 +23,7 @@ import numpy as np
 from minigrad.backend.device import CPU
 from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import aligned_zeros
+from minigrad.backend.thread import new_thread
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
@@ -120,7 +121,7 @@ class MpiCommunicator:
         self._told_at = 0.0
         self._queue: queue.SimpleQueue[_MpiWork | None] = queue.SimpleQueue()
         self._scratch = np.empty(0, np.uint8)
-        self._thread = threading.Thread(target=self._serve, name=f"mpi-rank-{self.rank}", daemon=True)
+        self._thread = new_thread(self._serve, name=f"mpi-rank-{self.rank}")
         self._thread.start()
         atexit.register(self._leave_at_exit)
 

@@ -20,6 +20,7 @@ from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import address_of, aligned_zeros
 from minigrad.backend.nccl import BYTE, dtype_code, load_nccl, problem_of
 from minigrad.backend.stream import has_happened, streams_of
+from minigrad.backend.thread import new_thread
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -150,7 +151,7 @@ class NcclCommunicator:
         unique = self._nccl.get_unique_id() if self.rank == 0 else b""
         unique = self._control.gather("nccl: its unique id", bytes(unique))[0][1]
         problems: list[BaseException] = []
-        thread = threading.Thread(target=self._make, args=(unique, problems), name="nccl-init", daemon=True)
+        thread = new_thread(self._make, unique, problems, name="nccl-init")
         thread.start()
         deadline = time.monotonic() + self.timeout_s
         while thread.is_alive() and time.monotonic() < deadline and self._control.failure is None:
@@ -168,13 +169,12 @@ class NcclCommunicator:
     def _make(self, unique: bytes, problems: list[BaseException]) -> None:
         """In a thread, since NCCL waits for the other ranks for ever."""
         try:
-            with self.device.current():
-                comm = self._nccl.NcclCommunicator(self.world_size, unique, self.rank)
-                with self._ending:
-                    if self._closed:
-                        comm.abort()
-                    else:
-                        self._comm = comm
+            comm = self._nccl.NcclCommunicator(self.world_size, unique, self.rank)
+            with self._ending:
+                if self._closed:
+                    comm.abort()
+                else:
+                    self._comm = comm
         except BaseException as error:
             problems.append(error)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
 from minigrad.autograd import is_grad_enabled, mark_changed, next_number
-from minigrad.backend.device import Device
+from minigrad.backend.device import CPU, Device
 from minigrad.distributed.comm.base import Communicator, announce, check_communicator, check_root
 from minigrad.distributed.ddp.agreement import Inventory, check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
@@ -129,7 +129,7 @@ class DistributedDataParallel(Module):
 
     def _wrap(self, module: Module, comm: Communicator, batch_dim: int) -> None:
         self.module = module
-        self.comm = comm
+        self.comm, self._device = comm, comm.device
         named = list(module.named_parameters())
         self._inventory = Inventory(module)
         self.reducer = Reducer(comm, named, kind=type(module).__name__, **self._options)
@@ -161,14 +161,19 @@ class DistributedDataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module, and count the samples where gradients are recorded."""
-        if not is_grad_enabled():
-            return self.module(*args, **kwargs)
-        self._check_parameters()
-        samples = self._count(args, kwargs)
-        began_s, began = self.comm.clock.now_s(), next_number()
-        output = self.module(*args, **kwargs)
-        self.reducer.samples.add_forward(samples, began)
-        self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
+        recording = is_grad_enabled()
+        if recording:
+            self._check_parameters()
+            samples = self._count(args, kwargs)
+            began_s, began = self.comm.clock.now_s(), next_number()
+        if self._device is CPU:
+            output = self.module(*args, **kwargs)
+        else:
+            with self._device.current():  # a net, for a thread that is on another one
+                output = self.module(*args, **kwargs)
+        if recording:
+            self.reducer.samples.add_forward(samples, began)
+            self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
         return output
 
     def _call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -6,13 +6,11 @@ is then of no matter; a rank that wrote nothing is out of time, or died.
 
 from __future__ import annotations
 
-import contextvars
 import inspect
 import multiprocessing
 import os
 import pickle
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 from unittest import SkipTest
 
+from minigrad.backend.thread import new_thread
 from minigrad.testing.conformance.adapter import Adapter
 
 TIMEOUT_S = 60.0  # of a run, where the adapter has no `timeout_s`
@@ -166,7 +165,7 @@ class _Said:
         self.returned: Any = None
         self.error: BaseException | None = None
         self._call = call
-        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._body,), daemon=True)
+        self._thread = new_thread(self._body)
         self._thread.start()
 
     def _body(self) -> None:

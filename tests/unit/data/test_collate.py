@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from minigrad import zeros
 from minigrad.data import default_collate
 from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.tensor import Tensor
@@ -70,13 +71,11 @@ def test_samples_that_do_not_fit_are_refused(samples, error, message):
         default_collate(samples)
 
 
-def test_samples_on_a_gpu_are_stacked_there(strict_cupy):
+def test_samples_on_a_gpu_are_stacked_there(cuda, strict_cupy):
     batch = default_collate([Tensor(strict_cupy.arange(2)), Tensor(strict_cupy.arange(2))])
-    assert str(batch.device) == "cuda:0" and batch.tolist() == [[0, 1], [0, 1]]
+    assert batch.device is cuda and batch.tolist() == [[0, 1], [0, 1]]
 
 
 def test_samples_on_two_gpus_are_refused(strict_cupy):
-    with strict_cupy.cuda.Device(1):
-        other = strict_cupy.zeros(2)
     with pytest.raises(DeviceError, match="one device, got cuda:0 and cuda:1"):
-        default_collate([strict_cupy.zeros(2), other])
+        default_collate([zeros(2, device="cuda:0"), zeros(2, device="cuda:1")])

@@ -174,11 +174,11 @@ def test_batches_go_to_the_device(strict_cupy):
         assert batch["name"] in (["a", "a"], ["a"])
 
 
-def test_arrays_on_a_gpu_are_read_there(strict_cupy):
+def test_arrays_on_a_gpu_are_read_there(cuda, strict_cupy):
     loader = DataLoader(ArrayDataset(strict_cupy.arange(5), np.arange(5)), 2)
     strict_cupy.syncs.count = 0
     devices = [[str(tensor.device) for tensor in batch] for batch in loader]
-    assert devices == [["cuda:0", "cpu"]] * 3
+    assert devices == [["cuda:1", "cpu"]] * 3
     assert strict_cupy.syncs.count == 0
 
 

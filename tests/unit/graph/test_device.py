@@ -1,17 +1,8 @@
 """Graphs on the stand-in for CuPy: right values, and nothing waits for the device."""
 
-import pytest
-
-from minigrad import Device
 from tests.device_suite.graphs import *  # noqa: F401, F403
 from tests.device_suite.graphs import given, loss_of
 from tests.unit.graph.nets import classifier
-
-
-@pytest.fixture
-def cuda(strict_cupy):
-    """The first of the stand-in's devices."""
-    return Device("cuda:0")
 
 
 def test_nothing_waits(cuda, strict_cupy):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor
-from minigrad.backend.device import Device, to_device
+from minigrad.backend.device import to_device
 from tests.cases import FAMILIES
 from tests.cases.evaluate import evaluate
 
@@ -42,8 +42,8 @@ def test_every_tensor_that_is_saved_is_an_input(family, records):
     check(records)
 
 
-def test_on_a_device_too(records, strict_cupy):
+def test_on_a_device_too(records, cuda):
     for family in ("losses", "index"):
         for case in FAMILIES[family]:
-            evaluate(case, lambda x: to_device(x, Device("cuda:0")))
+            evaluate(case, lambda x: to_device(x, cuda))
     check(records)

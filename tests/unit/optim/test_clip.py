@@ -199,10 +199,9 @@ def test_the_gpu_gets_the_same_without_waiting(strict_cupy, rng, p):
     gpu = Device("cuda:1")
     params = draw_parameters(rng)
     draw_gradients(rng, params)
-    with gpu.current():
-        twins = [Parameter(to_device(param.data, gpu)) for param in params]
-        for param, twin in zip(params, twins):
-            twin.grad = Tensor(to_device(param.grad.data, gpu))
+    twins = [Parameter(to_device(param.data, gpu)) for param in params]
+    for param, twin in zip(params, twins):
+        twin.grad = Tensor(to_device(param.grad.data, gpu))
     flatten(params), flatten(twins)
     with no_sync():
         norm = clip_grad_norm_(twins, 0.5, p)
@@ -217,9 +216,8 @@ def test_gradients_on_two_devices_have_one_norm(strict_cupy):
     places = [Device("cpu"), Device("cuda:0"), Device("cuda:1")]
     params = []
     for place, value in zip(places, (2.0, 3.0, 6.0)):
-        with place.current():
-            params.append(Parameter(to_device(np.zeros(1), place)))
-            params[-1].grad = Tensor(to_device(np.array([value]), place))
+        params.append(Parameter(to_device(np.zeros(1), place)))
+        params[-1].grad = Tensor(to_device(np.array([value]), place))
     norm = clip_grad_norm_(params, 3.5)
     assert norm.item() == 7.0 and norm.device == places[0]
     for param, expected in zip(params, (1.0, 1.5, 3.0)):

@@ -373,14 +373,12 @@ def test_the_formulas_work_on_plain_arrays():
 def test_the_gpu_gets_the_same_bits_without_waiting(strict_cupy, rng, make, options):
     gpu = Device("cuda:1")
     params = draw_parameters(rng)
-    with gpu.current():
-        twins = [Parameter(to_device(param.data, gpu)) for param in params]
+    twins = [Parameter(to_device(param.data, gpu)) for param in params]
     host, device = make(params, **options), make(twins, **options)
     for step in range(3):
         draw_gradients(rng, params)
-        with gpu.current():
-            for param, twin in zip(params, twins):
-                twin.grad = Tensor(to_device(param.grad.data, gpu))
+        for param, twin in zip(params, twins):
+            twin.grad = Tensor(to_device(param.grad.data, gpu))
         if step == 1:
             params[2].grad = twins[2].grad = None
         host.step()

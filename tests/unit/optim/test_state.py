@@ -115,8 +115,7 @@ def test_groups_of_pytorch_are_taken(rng):
 def test_state_lives_where_its_parameters_do(strict_cupy, rng):
     gpu = Device("cuda:1")
     params, optimizer = trained(rng, Adam, {})
-    with gpu.current():
-        twins = [Parameter(to_device(param.data, gpu)) for param in params]
+    twins = [Parameter(to_device(param.data, gpu)) for param in params]
     moved = Adam(twins)
     moved.load_state_dict(optimizer.state_dict())
     entry = moved.state_dict()["state"][3]

@@ -1,0 +1,38 @@
+"""Threads: each begins where the one that made it is, in a copy of its context and on its device."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from minigrad.backend.device import Device
+
+
+def new_thread(body: Callable[..., object], *args: Any, name: str | None = None) -> threading.Thread:
+    """A daemon thread, not started yet, that calls body(*args) with what is ambient here.
+
+    Modes and random streams are those of a copy of this context. The GPU that is current here is current there too: in
+    CUDA a new thread is on the first one.
+    """
+    device = _current_gpu()
+    steps = (body, *args) if device is None else (_begin_on, device, body, *args)
+    return threading.Thread(target=copy_context().run, args=steps, name=name, daemon=True)
+
+
+def _begin_on(device: Device, body: Callable[..., object], *args: Any) -> None:
+    device.use()
+    body(*args)
+
+
+def _current_gpu() -> Device | None:
+    """The GPU that is current for this thread; None where nobody has loaded CuPy, or it finds no GPU."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return None
+    try:
+        return Device(f"cuda:{cupy.cuda.runtime.getDevice()}")
+    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, no device; or a child of a fork, where CUDA does not work
+        return None

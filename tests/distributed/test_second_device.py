@@ -1,0 +1,177 @@
+"""Ranks and threads on a GPU that is not the first one, on the stand-ins: nobody here enters a device for them."""
+
+import contextvars
+import re
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import Device
+from minigrad.backend.device import to_device
+from minigrad.backend.thread import new_thread
+from minigrad.data import DataLoader
+from minigrad.data.dataset import Dataset
+from minigrad.distributed import DDP, SoloCommunicator, init, run
+from minigrad.distributed.comm import nccl
+from minigrad.distributed.comm.rendezvous import free_port
+from minigrad.errors import DeviceError
+from tests.cases import CASES
+from tests.cases.evaluate import evaluate
+from tests.distributed.fake_nccl import FakeNccl
+from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
+from tests.examples.test_readme import ROOT
+from tests.strict_cupy.device import current_id
+
+FIRST, SECOND = Device("cuda:0"), Device("cuda:1")
+
+
+@pytest.fixture
+def ranks(strict_cupy, monkeypatch):
+    """ranks(fn): what fn(comm) returns on two ranks, each a thread that knows of its GPU from `init` alone."""
+    fake = FakeNccl(current_device=current_id, timeout_s=10.0)
+    monkeypatch.setattr(nccl, "load_nccl", lambda: fake)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which each rank replaces
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "MINIGRAD_AUTHKEY": "k"}
+    for name, value in {**names, "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    found, errors = {}, []
+
+    def body(rank, fn):
+        try:
+            comm = init(backend="nccl", rank=rank, world_size=2, device=f"cuda:{rank}", timeout_s=10.0)
+        except BaseException as error:
+            errors.append(error)
+            return
+        try:
+            found[rank] = fn(comm)
+        except BaseException as error:
+            errors.append(error)
+            comm.abort(str(error))
+        finally:
+            comm.close()
+
+    def start(fn):
+        contexts = [contextvars.copy_context() for _ in range(2)]
+        threads = [threading.Thread(target=one.run, args=(body, rank, fn)) for rank, one in enumerate(contexts)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return [found[0], found[1]]
+
+    yield start
+    fake.check_all_given_back()
+
+
+def test_the_loops_of_the_readme_train_on_two_gpus(ranks):
+    names = {"__name__": "__main__"}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[:2]:
+        exec(compile(block, "README.md", "exec"), names)
+    (loss, state), (_, other) = ranks(names["train"])
+    on_host = run(names["train"], 2)
+    assert abs(loss - on_host[0][0]) < 1e-4
+    for name, value in state.items():
+        assert (str(value.device), str(other[name].device)) == ("cuda:0", "cuda:1")
+        assert np.array_equal(value.cpu().numpy(), other[name].cpu().numpy())
+        np.testing.assert_allclose(value.cpu().numpy(), on_host[0][1][name].numpy(), atol=1e-4)
+    (half, scale), (other, _) = ranks(names["train_in_half"])
+    assert np.isfinite([half, other]).all() and scale > 0
+
+
+def test_a_net_catches_a_thread_on_another_gpu(strict_cupy):
+    """Forward and backward of a wrapper whose model is on cuda:1, in a thread that is on cuda:0, and stays there."""
+    inputs, targets = data(8, 0)
+
+    class WithLoss(Mlp):
+        def forward(self, x, y):
+            error = super().forward(x) - y
+            return (error * error).sum() / len(x)
+
+    model, one = WithLoss(0).to(SECOND), Mlp(0)
+    ddp = DDP(model, SoloCommunicator(SECOND))
+    x, y = (minigrad.Tensor(array).to(SECOND) for array in (inputs, targets))
+    with minigrad.no_grad():
+        assert str(ddp(x, y).device) == "cuda:1"
+    ddp(x, y).backward()
+    mean_loss(one(minigrad.Tensor(inputs)), targets).backward()
+    assert_gradients_close({name: p.grad.cpu().numpy() for name, p in model.named_parameters()}, gradients(one))
+    assert current_id() == 0
+
+
+@pytest.mark.parametrize("end", ["cpu", "cuda:0", "cuda:1"])
+def test_a_backward_through_two_gpus_enters_each(end, cuda):
+    """In forward a thread enters a device by itself; on which one a gradient is computed it can't say."""
+    host, there = (minigrad.arange(1.0, 4.0) for _ in range(2))
+    host.requires_grad_(), there.requires_grad_()
+
+    def loss(x, second, first, last):
+        y = x.to(second) * x.to(second)
+        return (y.to(last).sum() + x.to(first).to(second).sum().to(last)).to(last)
+
+    loss(host, "cpu", "cpu", "cpu").backward()
+    loss(there, "cuda:1", "cuda:0", "cuda:1").to(end).backward()
+    assert there.grad.tolist() == host.grad.tolist() == [3.0, 5.0, 7.0]
+    assert current_id() == 1
+
+
+def test_a_leaf_of_another_gpu_collects_from_both(cuda):
+    leaf = minigrad.ones(3, device="cuda:1").requires_grad_()
+    for _ in range(2):
+        (leaf * 2.0 + leaf.to("cuda:0").to("cuda:1")).sum().to("cuda:0").backward()
+    assert leaf.grad.tolist() == [6.0] * 3 and str(leaf.grad.device) == "cuda:1"
+
+
+# -------------------------------------------------------------------------------------------------------- threads
+
+
+def test_a_thread_begins_on_the_gpu_of_the_one_that_makes_it(cuda):
+    seen = []
+    thread = new_thread(lambda *args: seen.append((*args, current_id())), 3, "a", name="mine")
+    thread.start()
+    thread.join()
+    assert seen == [(3, "a", 1)] and thread.name == "mine"
+
+
+def test_batches_are_made_ahead_on_the_gpu_of_the_consumer(cuda):
+    class Here(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return (minigrad.ones(2, device=cuda) * index).to("cpu")
+
+    loader = DataLoader(Here(), 2, device=cuda, prefetch=1)
+    assert [(batch.tolist(), batch.device) for batch in loader] == [([[0.0, 0.0], [1.0, 1.0]], cuda)]
+
+
+def test_thread_ranks_on_the_cpu_begin_on_the_gpu_of_the_caller(cuda):
+    assert run(lambda comm: (str(comm.device), current_id()), 2) == [("cpu", 1)] * 2
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+NOT_REFUSED = {
+    **dict.fromkeys(["to", "expand_as"], "the other tensor is only looked at"),
+    **dict.fromkeys(["batch_norm", "nll_loss", "masked_fill_"], "the case computes with it: see test_two_devices.py"),
+}
+
+
+def takes_several(case):
+    return case.op not in NOT_REFUSED and sum(isinstance(x, np.ndarray) for x in case.draw()) > 1
+
+
+SEVERAL = list({case.op: case for case in reversed(CASES) if takes_several(case)}.values())  # the first of each
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.id)
+def test_operands_on_two_gpus_are_refused_by_our_own_error(case, cuda):
+    """Before CuPy, or its stand-in, comes to it."""
+    places = iter([cuda])
+    with pytest.raises(DeviceError, match="one device.*cuda:[01].*cuda:[01]"):
+        evaluate(case, lambda array: to_device(array, next(places, FIRST)))
