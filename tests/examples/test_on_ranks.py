@@ -20,7 +20,7 @@ from tests.distributed.fake_nccl import FakeNccl
 from tests.strict_cupy.device import current_id
 
 FOLDER = Path(__file__).parents[2] / "examples"
-SAMPLES = {"train": 60, "test": 30}
+SAMPLES = {"train": 120, "test": 30}
 place = contextvars.ContextVar("place", default=bootstrap.Place())
 
 
@@ -73,12 +73,13 @@ def on_gpus(strict_cupy, monkeypatch):
                     made[rank].close() if codes[rank] is not None else made[rank].abort("main() raised")
 
         threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(body, rank)) for rank in range(world_size)
+            threading.Thread(target=contextvars.copy_context().run, args=(body, rank), daemon=True)
+            for rank in range(world_size)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(40.0)
         return codes
 
     return run
