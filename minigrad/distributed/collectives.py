@@ -125,11 +125,11 @@ def check_alike(who: str, arrays: Sequence[Array]) -> None:
         raise ArgumentError(f"{who}: expected at least one array, got none")
     for array in arrays:
         array_module(array)
-    shapes, dtypes = dict.fromkeys(a.shape for a in arrays), dict.fromkeys(a.dtype.name for a in arrays)
+    shapes, dtypes = dict.fromkeys([a.shape for a in arrays]), dict.fromkeys([a.dtype for a in arrays])
     if len(shapes) > 1:
         raise ShapeError(f"{who}: expected arrays of one shape, got {' and '.join(map(str, shapes))}")
     if len(dtypes) > 1:
-        raise DtypeError(f"{who}: expected arrays of one dtype, got {' and '.join(dtypes)}")
+        raise DtypeError(f"{who}: expected arrays of one dtype, got {' and '.join(dtype.name for dtype in dtypes)}")
 
 
 def _check_parts(who: str, wholes: Sequence[Array], parts: Sequence[Array]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from minigrad.arguments import as_integer, as_samples, check_switch, keep_as
 from minigrad.backend.device import to_host
+from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import raise_found
 from minigrad.data.plan import largest_remainder
 from minigrad.distributed.comm.base import Communicator, check_communicator
@@ -184,6 +185,7 @@ class DistributedTrainer:
         )
         self.steps = 0
         self.last_samples = 0.0
+        self._totals: Array = None
         self._wants_stop = self._stopped = self._ended = False
 
     @property
@@ -296,7 +298,9 @@ class DistributedTrainer:
     def _agree(self, loss_sum: Any, samples: float, is_last: bool) -> tuple[float, float]:
         """The mean loss and the samples of all ranks; on the way they learn of each other's wishes and ends."""
         with self._comm.device.current():
-            totals = self._comm.empty(4, np.dtype(np.float64))
+            if self._totals is None:
+                self._totals = self._comm.empty(4, np.dtype(np.float64))
+            totals = self._totals
             for place, value in enumerate((loss_sum, samples, float(self._wants_stop), float(is_last))):
                 totals[place] = value
             self._comm.all_reduce(totals).wait()

@@ -43,6 +43,8 @@ def suite():
         yield form, functools.partial(twice, form, "one graph")
     yield "small halves", functools.partial(test_half.test_what_is_small_is_not_lost, "threads")
     yield "bytes of a hook", functools.partial(test_stats.test_bytes_are_those_that_a_hook_sends, "top-k", "threads")
+    shared = test_stats.test_two_wrappers_in_one_backward_share_what_it_takes
+    yield "two wrappers", functools.partial(shared, 1.3)
     alike = test_failed_backward.test_where_all_fail_alike_the_next_step_is_right
     yield "all fail alike", functools.partial(alike, "threads", 2)
     yield "one fails", functools.partial(

@@ -155,7 +155,9 @@ MUTANTS = {
         "begin_s = max(started_s, reached_s)",
         "begin_s = started_s",
     ),
-    "what is held in a call passes for computing": ("ddp.ledger", "exposed_s += _overlap_s(held, busy)", "pass"),
+    "what is held in a call passes for computing": ("ddp.ledger", "= isinstance(clock, HostClock)", "= False"),
+    "what passes of other wrappers took is hidden": ("ddp.ledger", "        if self.others:", "        if False:"),
+    "another wrapper's waits pass for computing": ("ddp.ledger", "(account, *self.others)", "(account,)"),
     "what a hook sends is not counted": (
         "ddp.booked",
         "ledger.called(result, began_s, nbytes)",
@@ -202,7 +204,7 @@ MUTANTS = {
         'self._layout_id = f"{self.name}{change}, plan {self.plan.id}"',
         "self._layout_id = self.plan.id",
     ),
-    "two wrappers in one backward send as it comes": ("ddp.reducer", " or self._has_company(leaves)", ""),
+    "two wrappers in one backward send as it comes": ("ddp.reducer", " or bool(self._company)", ""),
     "gradients may stay behind when their parameters are frozen": (
         "ddp.reducer",
         "            self._check_frozen()\n",

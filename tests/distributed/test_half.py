@@ -110,3 +110,4 @@ def test_replicas_of_one_process(place, name, cuda):
     ddp.weighted_all_reduce_gradients(SAMPLES)
     for model in models:
         assert to_host(model.first.grad_array).tobytes() == right(name).tobytes()
+    assert ddp.last_bytes == 2 * sum(bucket.nbytes for bucket in ddp.plan.buckets)  # as float32

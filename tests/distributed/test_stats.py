@@ -78,6 +78,46 @@ def test_waiting_for_a_slow_rank_is_no_communication():
     assert fast.communication_s == pytest.approx(8 * WIRE_S + COUNT_S) == slow.communication_s
 
 
+def in_one_backward(comm, shards):
+    """Two wrappers whose gradients come from one backward, or one whose backward comes in shards."""
+    first, second = (layers(comm, first_bucket_mb=1) for _ in range(2))
+    if shards:
+        first.backward_shards(lambda x: first(x).sum(), [minigrad.randn(20, 16), minigrad.randn(40, 16)])
+        return [first.stats()]
+    second(first(minigrad.randn(30, 16))).sum().backward()
+    return [first.stats(), second.stats()]
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.3])
+def test_two_wrappers_in_one_backward_share_what_it_takes(slower):
+    """30 samples through each of them; the counts of the second queue behind those of the first."""
+    for rank, (both, step) in enumerate(simulated(in_one_backward, False, slower=slower)):
+        total = [sum(getattr(stats, name) for stats in both) for name in ("idle_s", "exposed_s", "hidden_s")]
+        assert total == pytest.approx([step.idle_s, step.exposed_s, step.hidden_s], abs=1e-12)
+        pace = slower if rank else 1.0
+        assert [stats.backward_s for stats in both] == pytest.approx([0.04 * pace] * 2)
+        assert sum(stats.forward_s for stats in both) == pytest.approx(0.02 * pace)
+
+
+def test_shards_have_a_forward():
+    for (stats,), step in simulated(in_one_backward, True):
+        assert stats.forward_s + stats.backward_s == pytest.approx(step.compute_s)
+        assert stats.forward_s == pytest.approx(0.02)
+
+
+def test_a_call_over_shared_memory_that_a_rank_has_not_begun_waits_for_that_rank():
+    def body(comm):
+        work = comm.all_reduce(np.zeros(3))
+        while not comm.board.all_posted(work.seq):
+            pass
+        posted_s = comm.clock.now_s()  # the rank that called first does its share in its wait
+        work.wait()
+        return posted_s, work.span
+
+    results = run_ranks("shm", body, 2)
+    assert all(span[0] >= min(posted_s for posted_s, _ in results) for _, span in results)
+
+
 class TopK:
     """A hook that sends the largest elements of a bucket, and where they are."""
 
@@ -191,13 +231,14 @@ def booked(*notes):
 def test_what_the_calls_of_a_rank_come_to():
     """Idle, exposed and hidden seconds, by hand."""
     last, first = Told(2.0, 5.0), Told(2.0, 5.0)
-    assert booked((last, 1.9, 5.0), (last, 9.0, 9.1, "wait")) == [0.0, 3.0, 0.0]  # held while it adds up
-    assert booked((first, 0.0, 0.1), (first, 1.0, 5.5, "wait")) == [1.0, 3.5, 0.0]  # half a second to wake up
-    assert booked((first, 0.0, 0.1), (first, 4.0, 5.0, "wait")) == [0.0, 1.0, 2.0]
-    assert booked((first, 0.0, 0.1), (first, 8.0, 8.0, "wait")) == [0.0, 0.0, 3.0]
+    assert booked((last, 1.9, 5.0), (last, 9.0, 9.1, "wait")) == [0.0, 3.1, 0.0]  # held while it weights and adds up
+    assert booked((first, 0.0, 0.5), (first, 4.0, 5.0, "wait")) == [0.0, 1.5, 2.0]  # did its share before the others
+    assert booked((first, 0.0, 0.1), (first, 1.0, 5.5, "wait")) == [1.0, 3.6, 0.0]  # half a second to wake up
+    assert booked((first, 0.0, 0.1), (first, 4.0, 5.0, "wait")) == [0.0, 1.1, 2.0]
+    assert booked((first, 0.0, 0.1), (first, 8.0, 8.0, "wait")) == [0.0, 0.1, 3.0]
     second = Told(3.0, 9.0)  # on the wire from 5 on
     assert booked((first, 0, 0), (second, 1, 1), (first, 4, 5, "wait"), (second, 6, 9, "wait")) == [0.0, 4.0, 3.0]
     assert booked((DoneWork((2.0, 5.0)), 1.0, 5.0)) == [1.0, 3.0, 0.0]  # a call that blocks
-    assert booked((DoneWork(), 1.0, 5.0)) == [0.0, 0.0, 0.0]  # alone
+    assert booked((DoneWork(), 1.0, 5.0)) == [0.0, 4.0, 0.0]  # one that does not tell
     unknown = Told()
-    assert booked((unknown, 1.0, 2.0), (unknown, 4.0, 5.0, "wait")) == [0.0, 1.0, 2.0]
+    assert booked((unknown, 1.0, 2.0), (unknown, 4.0, 5.0, "wait")) == [0.0, 2.0, 2.0]

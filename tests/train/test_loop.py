@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import SoloCommunicator, run, simulate
+from minigrad.distributed import Recording, SoloCommunicator, run, simulate
 from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
 from minigrad.train import DistributedCudaTrainer, DistributedTrainConfig, DistributedTrainer, SingleDeviceTrainer
@@ -42,6 +42,25 @@ def values(trainer):
 def part_of(batch, sizes, rank):
     start = sum(sizes[:rank])
     return tensors(array[start : start + sizes[rank]] for array in batch)
+
+
+class CountingEmpty(Recording):
+    """Counts the arrays that it was asked for: over shared memory each is a segment that stays."""
+
+    made = 0
+
+    def empty(self, count, dtype):
+        self.made += 1
+        return super().empty(count, dtype)
+
+
+def test_a_step_asks_for_no_new_memory_of_the_ranks():
+    comm = CountingEmpty(SoloCommunicator())
+    trainer = DistributedTrainer(single(), comm)
+    trainer.train_batch(tensors(data(4, 0)))
+    made = comm.made
+    trainer.train_batch(tensors(data(4, 1)))
+    assert comm.made == made
 
 
 @pytest.mark.parametrize("kind", list(MAKERS))

@@ -33,7 +33,7 @@ _POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT, _ASKED, _ANSWERED = 0, 8, 16
 _FAILURE_AT = 512
 _LINE_AT, _LINE_BYTES = _FAILURE_AT + _FAILURE_BYTES, 512
 _SLOTS_AT = _LINE_AT + _LINE_BYTES
-_WEIGHT_BYTES = 64  # a cache line: the weight, when the rank posted the call, when it had executed it
+_WEIGHT_BYTES = 64  # a cache line: the weight, when the rank began to execute the call, when it had executed it
 _INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
 _SLOT_BYTES = _INLINE_AT + INLINE_BYTES
 _STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
@@ -61,11 +61,10 @@ class Board:
 
     # -------------------------------------------------------------------------------------------------- counters
 
-    def post(self, seq: int, what: bytes, weight: float, now_s: float) -> None:
-        """Publish what a call is, see `encode_header`, this rank's weight in it, and when; then that it is posted."""
+    def post(self, seq: int, what: bytes, weight: float) -> None:
+        """Publish what a call is, see `encode_header`, and this rank's weight in it; then that it is posted."""
         start = _slot_at(seq)
-        index, mine = (start + _HEADER_BYTES) // 8, self._floats[self.rank]
-        mine[index], mine[index + 1] = weight, now_s
+        self._floats[self.rank][(start + _HEADER_BYTES) // 8] = weight
         self._bytes[self.rank][start : start + len(what)] = what
         self._numbers[self.rank][_POSTED] = seq + 1
 
@@ -89,15 +88,18 @@ class Board:
         self._bytes[self.rank][start : start + len(text)] = text
 
     def span(self, seq: int) -> tuple[float, float] | None:
-        """When the last rank posted a call, and when the last had executed it; None where a later call has its slot."""
-        index = _weight_at(seq)
-        started_s = max([floats[index + 1] for floats in self._floats])
-        over_s = max([floats[index + 2] for floats in self._floats])
-        return (started_s, over_s) if max([numbers[_POSTED] for numbers in self._numbers]) < seq + SLOTS else None
+        """When the last rank began to execute a call, and when the last had; None where a later call has its slot."""
+        index, started_s, over_s = _weight_at(seq), 0.0, 0.0
+        for floats, numbers in zip(self._floats, self._numbers):
+            if numbers[_POSTED] >= seq + SLOTS:
+                return None
+            started_s, over_s = max(started_s, floats[index + 1]), max(over_s, floats[index + 2])
+        return started_s, over_s
 
-    def executed(self, seq: int, now_s: float) -> None:
-        """Publish when this rank has done its share of a call, and then that it has."""
-        self._floats[self.rank][(_slot_at(seq) + _HEADER_BYTES) // 8 + 2] = now_s
+    def executed(self, seq: int, began_s: float, now_s: float) -> None:
+        """Publish when this rank began to do its share of a call, and when it has; and then that it has."""
+        index, mine = _weight_at(seq), self._floats[self.rank]
+        mine[index + 1], mine[index + 2] = began_s, now_s
         self._numbers[self.rank][_EXECUTED] = seq + 1
 
     def all_posted(self, seq: int) -> bool:

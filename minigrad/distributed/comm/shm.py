@@ -359,7 +359,7 @@ class ShmCommunicator:
         self._calls.append(call)
         self._queue.append(call)
         self.seq += 1
-        self.board.post(call.seq, header, weight, self.clock.now_s())
+        self.board.post(call.seq, header, weight)
         self.advance()
         return call
 
@@ -370,8 +370,9 @@ class ShmCommunicator:
                 call = self._queue.popleft()
                 if not self.board.all_agree(call.seq, call.header):
                     self._fail(self.board.mismatch(call.seq))
+                began_s = self.clock.now_s()
                 call.execute()
-                self.board.executed(call.seq, self.clock.now_s())
+                self.board.executed(call.seq, began_s, self.clock.now_s())
             except BaseException as error:  # an interrupt, say: half of this rank's share may be done
                 self.abort(f"its share of a collective raised {type(error).__name__}: {error}")
                 raise

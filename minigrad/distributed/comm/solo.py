@@ -68,7 +68,8 @@ class SoloCommunicator:
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> DoneWork:
         """Weight the array in its place."""
         self._check("weighted_all_reduce", array)
-        collectives.weighted_all_reduce([array], [weight], _alone)
+        if weight is not None:
+            collectives.weighted_all_reduce([array], [weight], _alone)
         return DoneWork()
 
     def broadcast(self, array: Array, root: int = 0) -> DoneWork:

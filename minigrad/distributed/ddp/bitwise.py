@@ -147,7 +147,10 @@ class ShardedBackward:
         return losses
 
     def _run_shard(self, loss_fn: Callable[..., Tensor], shard: Any, which: int, number: float) -> float:
-        self._reducer.comm.clock.compute(number)
+        clock = self._reducer.comm.clock
+        began_s = clock.now_s()
+        clock.compute(number)
+        self._reducer.stats.forward_s += clock.now_s() - began_s  # in a simulation it has passed, and elsewhere comes
         with shard_noise(which), watching_calls(None):  # this shard's calls have been charged
             loss = loss_fn(*shard) if isinstance(shard, (tuple, list)) else loss_fn(shard)
             if not isinstance(loss, Tensor):

@@ -216,7 +216,7 @@ class DevicePass(Pass):
         with waiting(self._comm):
             self._side.join()
 
-    def add_to(self, stats: Stats) -> None:
+    def add_to(self, stats: Stats, company: Sequence[Pass] = ()) -> None:
         """Add what this pass took; times of the device are those of passes that it is through with."""
         self._engine.stand(False)
         for exposed_s, communication_s in self._engine.read_s():

@@ -50,7 +50,7 @@ class GradBucket:
 
     __slots__ = (
         *("layout", "sent_bytes", "_index", "_buffer", "_parameters", "_last", "_weight", "_nonfinite"),
-        *("_placement", "_wide"),
+        *("_placement", "_wide", "_is_half"),
     )
 
     def __init__(self, index: int, buffer: Array, parameters: Sequence[Parameter], last: bool, layout: str) -> None:
@@ -60,6 +60,7 @@ class GradBucket:
         self._nonfinite: Array | None = None
         self._placement: Placement | None = None
         self._wide: Widened | None = None
+        self._is_half = is_half(buffer.dtype)
         self.sent_bytes = 0
 
     def begin(self, weight: Array | None, nonfinite: Array | None) -> None:
@@ -101,7 +102,7 @@ class GradBucket:
             CollectiveMismatchError, CollectiveTimeoutError, RankFailedError: here or in its wait, as `Work.wait`.
         """
         self.sent_bytes = int(self._buffer.nbytes)
-        if is_half(self.dtype) and (self._nonfinite is not None or not adds_weighted(comm)):
+        if self._is_half and (self._nonfinite is not None or not adds_weighted(comm)):
             return self._all_reduce_wide(comm)
         if self._nonfinite is not None:  # only here is each rank's own weighted gradient seen
             return comm.all_reduce(self.buffer(), layout=self.layout)
@@ -119,7 +120,7 @@ class GradBucket:
         """Write the weighted gradients · factor to an array of another dtype; the gradients stay as they are."""
         if wire.dtype.name in WIRES[self._buffer.dtype.name]:
             pack(self._place(), wire, self._scaled_weight(factor), self._nonfinite)
-        elif is_half(self.dtype):
+        elif self._is_half:
             wide = array_module(wire).empty(self.count, np.float32)
             pack(self._place(), wide, self._scaled_weight(factor), self._nonfinite)
             wire[...] = wide
@@ -131,7 +132,7 @@ class GradBucket:
         self._weight = None
         if wire.dtype.name in WIRES[self._buffer.dtype.name]:
             unpack(wire, self._scaled_weight(factor), self._place())
-        elif is_half(self.dtype):
+        elif self._is_half:
             self._buffer[...] = wire if factor == 1.0 else wire.astype(np.float32) * np.float32(factor)
         else:
             self._buffer[...] = wire

@@ -1,8 +1,9 @@
 """What one pass sends and waits for, on its rank's clock: how long the wire works, and how long the rank stands still.
 
-The wire works from when all ranks have called a collective, and the one before it is over, until it is over. A rank
-stands still while it waits, and while it is held in a call, to add up say. Until all ranks have called a collective
-it waits for a rank; from then on for the wire. What the wire does meanwhile is exposed; all else of it is hidden.
+The wire works from when all ranks have called a collective, and the one before it is over, until it is over; and while
+a call holds the rank, to weight or to add up say. A rank stands still while it waits, and while a call holds it. Until
+all ranks have called a collective it waits for a rank; from then on for the wire. What the wire does meanwhile is
+exposed; all else of it is hidden.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from minigrad.distributed.comm.base import Clock, DoneWork, span_of
+from minigrad.distributed.comm.base import Clock, DoneWork, HostClock, span_of
 
 Stretch = tuple[float, float]  # when it began, and when it ended
 
@@ -23,17 +24,14 @@ class Account(NamedTuple):
         exposed_s: Standing still while the wire works.
         hidden_s: What the wire works else.
         blocked: Each stretch in which the rank stood still.
+        taken: Each in which the wire worked for this pass, or the rank stood still for it with all ranks there.
     """
 
     idle_s: float
     exposed_s: float
     hidden_s: float
     blocked: list[Stretch]
-
-    def blocked_s(self, first_s: float, last_s: float) -> float:
-        """How long the rank stood still between two moments."""
-        inside = [(max(began_s, first_s), min(ended_s, last_s)) for began_s, ended_s in self.blocked]
-        return sum([ended_s - began_s for began_s, ended_s in inside if ended_s > began_s])
+    taken: list[Stretch]
 
 
 class Ledger:
@@ -41,13 +39,18 @@ class Ledger:
 
     Attributes:
         sent: Collectives so far, and nbytes: what this rank handed in to them; the sum of the samples is in neither.
+        others: What passes of other wrappers, which run in the same backward and are over, came to.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.now_s = clock.now_s
+        self._calls_take_time = isinstance(clock, HostClock)  # in a simulation it is computing that passes in them
         self.sent = self.nbytes = 0
+        self.others: list[Account] = []
         self._calls: list[tuple[Any, float, float]] = []  # what came back, when it was called, when that was over
         self._waits: list[tuple[Any, float, float]] = []
+        self._first: dict[int, Stretch] = {}  # by id of what came back, the first wait for it
+        self._spans: dict[int, Stretch | None] = {}  # likewise: some know it only for a while
 
     def called(self, work: Any, began_s: float, nbytes: int | None = None) -> None:
         """A collective was called: just now, since began_s."""
@@ -58,44 +61,69 @@ class Ledger:
 
     def waited(self, work: Any, began_s: float) -> None:
         """A wait for it is over: just now, since began_s."""
-        self._waits.append((work, began_s, self.now_s()))
+        ended_s = self.now_s()
+        self._waits.append((work, began_s, ended_s))
+        self._first.setdefault(id(work), (began_s, ended_s))
+        self._spans[id(work)] = span_of(work)
 
     def wait(self, work: Any, host: bool = False) -> None:
         """Wait for it."""
         began_s = self.now_s()
         work.wait(host)
         self.waited(work, began_s)
-        span_of(work)  # some keep it only if it is asked for soon
 
     def account(self) -> Account:
         """What it comes to, once all is over."""
-        spans, busy, reached_s, wire_s = {}, [], -math.inf, 0.0
-        over = {id(work): (began_s, ended_s) for work, began_s, ended_s in reversed(self._waits)}
+        spans, reached_s, wire_s = {}, -math.inf, 0.0
+        busy: list[Stretch] = []
+        blocked: list[Stretch] = []
+        held: list[Stretch] = []
+        still: list[Stretch] = []
         idle_s = exposed_s = 0.0
         for work, began_s, called_s in self._calls:
-            started_s, done_s = _span(work, began_s, called_s, over.get(id(work)))
-            spans[id(work)] = started_s, done_s
+            key = id(work)
+            known = self._spans.get(key) or span_of(work)
+            spans[key] = started_s, done_s = _span(work, known, began_s, called_s, self._first.get(key))
             begin_s = max(started_s, reached_s)
             if done_s > begin_s:
                 wire_s += done_s - begin_s
                 busy.append((begin_s, done_s))
                 reached_s = done_s
-            if isinstance(work, DoneWork) and work.span is not None:  # the call blocked
-                idle_s += max(0.0, min(started_s, called_s) - began_s)
+            if called_s > began_s:
+                blocked.append((began_s, called_s))
+                if isinstance(work, DoneWork) and work.span is not None:  # the call blocked
+                    late_s = max(0.0, min(started_s, called_s) - began_s)
+                    idle_s, began_s = idle_s + late_s, began_s + late_s
+                held.append((began_s, called_s))
         for work, began_s, ended_s in self._waits:
             started_s, done_s = spans.get(id(work), (began_s, ended_s))
+            late_s = 0.0
             if began_s < done_s:
                 late_s = min(max(0.0, started_s - began_s), ended_s - began_s)
                 idle_s += late_s
                 exposed_s += ended_s - began_s - late_s
-        held = [(began_s, called_s) for _, began_s, called_s in self._calls if called_s > began_s]
-        exposed_s += _overlap_s(held, busy)
-        return Account(idle_s, exposed_s, max(0.0, wire_s - exposed_s), held + [wait[1:] for wait in self._waits])
+            blocked.append((began_s, ended_s))
+            still.append((began_s + late_s, ended_s))
+        hidden_s = wire_s - exposed_s
+        if held:
+            inside_s = _overlap_s(held, busy)
+            exposed_s += sum([end_s - begin_s for begin_s, end_s in held]) if self._calls_take_time else inside_s
+            hidden_s -= inside_s
+        if self.others:
+            hidden_s -= _overlap_s(_merged([stretch for other in self.others for stretch in other.taken]), busy)
+        return Account(idle_s, exposed_s, max(0.0, hidden_s), blocked, busy + still)
+
+    def blocked_s(self, account: Account, first_s: float, last_s: float) -> float:
+        """How long the rank stood still between two moments, for this pass or for others."""
+        blocked_s = 0.0
+        for each in (account, *self.others):
+            for began_s, ended_s in each.blocked:
+                blocked_s += max(0.0, min(ended_s, last_s) - max(began_s, first_s))
+        return blocked_s
 
 
-def _span(work: Any, began_s: float, called_s: float, wait: Stretch | None) -> Stretch:
+def _span(work: Any, known: Stretch | None, began_s: float, called_s: float, wait: Stretch | None) -> Stretch:
     """When all ranks had called a collective, and when it was over, as far as this rank is concerned."""
-    known = span_of(work)
     if known is None:  # nobody tells: it may have run from its call to the end of its wait
         if not hasattr(work, "wait"):
             return began_s, called_s
@@ -106,6 +134,17 @@ def _span(work: Any, began_s: float, called_s: float, wait: Stretch | None) -> S
     if wait is not None and wait[0] < done_s < wait[1]:
         done_s = wait[1]  # a rank that waits needs time to wake up
     return started_s, done_s
+
+
+def _merged(stretches: list[Stretch]) -> list[Stretch]:
+    """Disjoint stretches, in order, that cover the same time."""
+    merged: list[Stretch] = []
+    for began_s, ended_s in sorted(stretches):
+        if merged and began_s <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], ended_s)
+        else:
+            merged.append((began_s, ended_s))
+    return merged
 
 
 def _overlap_s(some: list[Stretch], others: list[Stretch]) -> float:

@@ -197,12 +197,13 @@ class DistributedDataParallel(Module):
             return self.reducer.override
         for value in (*args, *kwargs.values()):
             if isinstance(value, Tensor):
-                if not -value.ndim <= self.batch_dim < value.ndim:
+                axis = self._batch_dim
+                if not -value.ndim <= axis < value.ndim:
                     raise ShapeError(
-                        f"DistributedDataParallel: expected an input with axis batch_dim={self.batch_dim}, "
+                        f"DistributedDataParallel: expected an input with axis batch_dim={axis}, "
                         f"got shape {value.shape}: use samples(n)"
                     )
-                return float(value.shape[self.batch_dim])
+                return float(value.shape[axis])
         raise ArgumentError(
             "DistributedDataParallel: expected a tensor argument to count samples, got none: use samples(n)"
         )

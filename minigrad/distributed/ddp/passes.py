@@ -11,7 +11,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.hooks import Waitable
-from minigrad.distributed.ddp.ledger import Account, Ledger
+from minigrad.distributed.ddp.ledger import Ledger
 from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.weights import weight_of
@@ -152,13 +152,21 @@ class Pass:
             self.wait_for(bucket)
         self._sent, self._bytes = self.ledger.sent, self.ledger.nbytes  # what follows is not the gradients'
 
-    def add_to(self, stats: Stats) -> None:
-        """Add what this pass took to the statistics."""
-        account = self.ledger.account() if self._world_size > 1 else Account(0.0, 0.0, 0.0, [])
-        stats.idle_s += account.idle_s
-        stats.exposed_s += account.exposed_s
-        stats.hidden_s += account.hidden_s
-        stats.backward_s += self._over_s - self._began_s - account.blocked_s(self._began_s, self._over_s)
+    def add_to(self, stats: Stats, company: Sequence[Pass] = ()) -> None:
+        """Add what this pass took to the statistics.
+
+        Args:
+            company: The passes of other wrappers in the same backward that end after this one.
+        """
+        stats.backward_s += self._over_s - self._began_s
+        if self._world_size > 1:
+            account = self.ledger.account()
+            stats.idle_s += account.idle_s
+            stats.exposed_s += account.exposed_s
+            stats.hidden_s += account.hidden_s
+            stats.backward_s -= self.ledger.blocked_s(account, self._began_s, self._over_s)
+            for other in company:
+                other.ledger.others.append(account)
         self._add_counts(stats)
 
     def _add_counts(self, stats: Stats) -> None:

@@ -111,7 +111,7 @@ class Reducer:
         self._combined = self._spoilt = self._deferred = False
         self._began_s = 0.0
         self._pass: Pass | None = None
-        self._nesting = Nesting()
+        self._nesting, self._company = Nesting(), set[Reducer]()
         self._inherited: DistributedError | None = None
         tell_children(self)
 
@@ -187,7 +187,8 @@ class Reducer:
         self._began_s = self.comm.clock.now_s()
         if not self.syncing:
             return
-        self._deferred = self.in_order and self.find_unused or self._has_company(leaves)
+        self._company = _reducers([leaves]) - {self}  # buckets then go out wrapper by wrapper
+        self._deferred = self.in_order and self.find_unused or bool(self._company)
         reached = {self._index[id(leaf)] for leaf in leaves if id(leaf) in self._index}
         self._start(reached, strict=not self.find_unused)
 
@@ -361,10 +362,6 @@ class Reducer:
         """For each parameter whether this rank has a gradient to give for it, or will have."""
         return [self.active and (i in reached or p.grad_array is not None) for i, p in enumerate(self._params)]
 
-    def _has_company(self, leaves: Reached) -> bool:
-        """Whether another wrapper synchronises in the same backward: buckets then go out wrapper by wrapper."""
-        return any(isinstance(heard, Reducer) and heard is not self for leaf in leaves for heard in leaf.listeners)
-
     def _check_counted(self) -> None:
         """Refuse a backward whose samples nobody counted: its gradients would have a wrong weight, or stay local."""
         if self.mean and self.override is None:
@@ -478,7 +475,7 @@ class Reducer:
                 adopt(param)
             self.after_pass(one)
         self.booked.ledger = None
-        one.add_to(self.stats)
+        one.add_to(self.stats, [other._pass for other in self._company if other._pass is not None])
         self._combined, self._spoilt = True, False
         self.samples.forget()
         told = check_headers(self.comm, self._layout_id, one.mark)
@@ -488,9 +485,14 @@ class Reducer:
 
 def _settle(backwards: Iterable[Reached]) -> None:
     """Let the passes of these backwards send what is ready, since others send now."""
-    heard = (listener for leaves in backwards for leaf in leaves for listener in leaf.listeners)
-    for reducer in {listener for listener in heard if isinstance(listener, Reducer)}:
+    for reducer in _reducers(backwards):
         reducer.settle()
+
+
+def _reducers(backwards: Iterable[Reached]) -> set[Reducer]:
+    """Those that hear of these backwards."""
+    heard = {listener for leaves in backwards for leaf in leaves for listener in leaf.listeners}
+    return {listener for listener in heard if isinstance(listener, Reducer)}
 
 
 def _nothing(one: Pass) -> None:

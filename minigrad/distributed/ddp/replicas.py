@@ -47,7 +47,7 @@ class Ddp(DeprecatedSetup):
         models: The replicas.
         devices: Where each of them lives.
         plan: The bucket plan.
-        last_bytes: Of one replica's gradients that travelled in the last reduction.
+        last_bytes: What of one replica's gradients travelled in the last reduction: 16-bit ones as float32.
 
     Example:
         >>> from minigrad import nn, randn
@@ -214,16 +214,19 @@ class Ddp(DeprecatedSetup):
         for bucket in self.plan.buckets:
             if used.isdisjoint(bucket.entries):
                 continue
-            self.last_bytes += bucket.nbytes
             for layout, device in zip(self._layouts, self.devices):
                 with device.current():
                     fill_missing(layout.params_of(bucket))
             gradients = [layout.gradients(bucket) for layout in self._layouts]
             factors = [as_weight(array, weight) for array, weight in zip(gradients, weights)]
-            in_memory.weighted_all_reduce(gradients, factors, self._collectives.all_reduce)
+            in_memory.weighted_all_reduce(gradients, factors, self._send)
         for layout in self._layouts:
             for i in used:
                 adopt(layout.params[i])
+
+    def _send(self, arrays: Sequence[Array]) -> None:
+        self.last_bytes += int(arrays[0].nbytes)
+        self._collectives.all_reduce(arrays)
 
     def _used(self, who: str, counts: list[float]) -> set[int]:
         """The numbers of the parameters that have a gradient."""

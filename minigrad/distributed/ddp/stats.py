@@ -16,7 +16,7 @@ class Stats:
     Attributes:
         passes: Synchronising backwards, flushes and manual synchronisations.
         forward_s, backward_s: Time in forward, and in backward less the standing still in it; local ones too.
-        idle_s: Waiting for ranks that had not called a collective yet.
+        idle_s: Waiting for ranks that had not called a collective yet; over shared memory, nor begun their share of it.
         exposed_s: Standing still while the wire works: communication that nothing hid.
         hidden_s: What the wire works while this rank computes, or waits for a rank.
         bytes_sent: What this rank handed in to collectives for its gradients: bytes of the wire's dtype, and with a
@@ -41,6 +41,7 @@ class Stats:
     def communication_s(self) -> float:
         """How long the wire works: from when all ranks have called a collective until it is over, exposed or hidden.
 
+        What a call itself takes, to weight or to add up, is exposed.
         It counts all that a pass sends: the sum of the samples, the buckets, and buffers and fingerprints after them;
         not what layers send by themselves, as SyncBatchNorm does.
         """
