@@ -5,35 +5,28 @@ inputs and what it saved. An edge is the Node that made the input, the input its
 where no gradient is wanted. Outputs point to inputs and never back, so a dropped loss frees its graph by reference
 counting alone. The order of recording is a topological order: backward sorts integers instead of walking depth first.
 
-One counter numbers nodes and in-place changes alike. Data that a node saved has been changed since exactly when
-its stamp is larger than the node's number: no version is copied when a node is recorded.
+Data that a node saved has been changed since exactly when the number in its stamp is larger than that of the node: no
+version is copied when a node is recorded. See `stamp`.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
-from weakref import ref
 
 import numpy as np
 
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError
-from minigrad.kept import keep_given
+from minigrad.kept import gradient_changed, keep_given
+from minigrad.stamp import Stamp
 
-next_number = itertools.count(1).__next__  # above those of all nodes so far, and below those of all that follow
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 _under_way: ContextVar[tuple[Reached, ...]] = ContextVar("minigrad_backwards", default=())
 is_grad_enabled, backwards_under_way = _recording.get, _under_way.get  # what backwards reach, outermost first
-
-# Of one memory, shared by all tensors on it. First come the number of its last change and that of the last one that was
-# recorded; then two lists of weak references, None where nobody asked: savers, to what nodes saved of it (`watch`), and
-# viewers, to all tensors that keep its numbers when it is overwritten (`kept.give_gradient`).
-Stamp = list[Any]
 
 
 class Variable:
@@ -153,91 +146,6 @@ def enable_grad() -> Iterator[None]:
         yield
     finally:
         _recording.reset(token)
-
-
-def shared_stamp(x: Variable) -> Stamp:
-    """The stamp of a tensor's memory, to be shared with a view of it or with the node that saved it."""
-    if x.stamp is None:
-        x.stamp = [0, 0, None, None]
-    return x.stamp
-
-
-def view_memory(out: Variable, x: Variable) -> Stamp:
-    """Say that a tensor views the memory of another; their stamp."""
-    stamp = x.stamp
-    if stamp is None:
-        stamp = shared_stamp(x)
-    elif stamp[3] is not None:
-        stamp[3].append(ref(out, stamp[3].remove))
-    out.stamp = stamp
-    return stamp
-
-
-def mark_changed(x: Variable) -> None:
-    """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
-    shared_stamp(x)[0] = next_number()
-
-
-def watch(x: Variable) -> None:
-    """Let `savers` know from now on who saves x, or a view of it."""
-    stamp = shared_stamp(x)
-    if stamp[2] is None:
-        stamp[2] = []
-
-
-def savers(x: Variable) -> list[Any]:
-    """Weak references to what nodes have saved of the memory of x, which is watched: empty once they are all freed."""
-    found: list[Any] = shared_stamp(x)[2]
-    return found
-
-
-def save_watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a node saves, with a tensor of its own in the place of x, which stays where x is now if x moves."""
-    for one in saved:
-        if one is x:
-            break
-    else:
-        return saved
-    seen = x.stamp[2]
-    own = seen[-1]() if seen else None
-    if own is None or own.data is not x.data:
-        own = x.detach()
-        seen.append(ref(own, seen.remove))
-    return tuple([own if one is x else one for one in saved])
-
-
-def move_to(x: Variable, data: Array) -> None:
-    """Let x live in other memory, which nobody else sees; who sees the old one keeps it, and its stamp."""
-    x.data = data
-    if x.stamp is not None:
-        changed, recorded, savers, _ = x.stamp
-        x.stamp = [changed, recorded, None if savers is None else [], None]
-
-
-def gradient_changed(x: Any) -> None:
-    """`mark_changed` for the gradient of x: nodes that saved a tensor on it will refuse to go backward."""
-    if x.grad_given is not None:
-        x.grad_given[1][0] = next_number()
-
-
-def mark_rerecorded(x: Variable) -> None:
-    """`mark_changed`, for a change that the tape holds as the new history of x: views taken before have the old one."""
-    stamp = shared_stamp(x)
-    stamp[0] = stamp[1] = next_number()
-
-
-def is_view(x: Variable) -> bool:
-    """Whether x was made by a view of another tensor, and has a history of its own."""
-    return hasattr(x, "taken")
-
-
-def check_taken(x: Variable) -> None:
-    """Refuse a view whose memory got another history since: a gradient through it would miss that."""
-    if is_view(x) and x.taken != shared_stamp(x)[1]:
-        raise AutogradError(
-            f"view: expected one of what its base is now, got one of shape {x.data.shape} taken before its base was "
-            "changed in place on the tape: take the view again"
-        )
 
 
 # ------------------------------------------------------------------------------------------------- accumulation
@@ -409,9 +317,9 @@ def _walk(
             if node.saved is None:
                 raise AutogradError(f"backward: expected the saved data of {_name(node)}, got none: it was dropped")
             for saved in node.saved:
-                if isinstance(saved, Variable) and saved.stamp is not None and saved.stamp[0] > seq:
+                if isinstance(saved, Variable) and saved.stamp is not None and saved.stamp.changed > seq:
                     raise _changed(node, f"its input of shape {saved.data.shape}")
-            if node.output_stamp is not None and node.output_stamp[0] > seq:
+            if node.output_stamp is not None and node.output_stamp.changed > seq:
                 raise _changed(node, f"its output of shape {grad.shape}")
             if grad.__class__ is np.ndarray or grad.device.id == here:
                 node.backward(node, grad)

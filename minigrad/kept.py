@@ -1,7 +1,7 @@
 """Gradients that were given: what was kept of `p.grad` keeps its numbers.
 
 `p.grad` is a tensor on the memory of the gradient, which a flat layout uses again for the next one. Whoever kept such a
-tensor, or a view of it, is found by the weak references in their stamp (see `autograd.Stamp`): before that memory is
+tensor, or a view of it, is found by the weak references in their stamp (see `stamp.Stamp`): before that memory is
 overwritten they get memory of their own. Where nobody kept anything, nothing is copied.
 """
 
@@ -14,6 +14,7 @@ from weakref import ref
 from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import contiguous, same_part
+from minigrad.stamp import Stamp, next_number
 
 
 def give_gradient(x: Any, tensor: Callable[[Array], Any]) -> Any:
@@ -21,10 +22,12 @@ def give_gradient(x: Any, tensor: Callable[[Array], Any]) -> Any:
     if x.grad_given is None or x.grad_given[0] is not x.grad_array:
         with device_of(x.grad_array).current():
             x.grad_array = contiguous(x.grad_array)
-        x.grad_given = x.grad_array, [0, 0, None, []]
+        x.grad_given = x.grad_array, Stamp()
+        x.grad_given[1].viewers = []
     out = tensor(x.grad_array)
-    out.stamp = stamp = x.grad_given[1]
-    stamp[3].append(ref(out, stamp[3].remove))
+    out.stamp = x.grad_given[1]
+    viewers = out.stamp.viewers
+    viewers.append(ref(out, viewers.remove))
     return out
 
 
@@ -40,7 +43,7 @@ def drop_gradient(x: Any) -> None:
 def keep_given(x: Any) -> None:
     """Before the memory of a gradient that x no longer has is overwritten: who views it keeps the numbers."""
     (memory, stamp), x.grad_given = x.grad_given, None
-    if stamp[3]:
+    if stamp.viewers:
         with device_of(memory).current():
             _move_viewers(stamp, memory, memory.copy())
 
@@ -54,7 +57,13 @@ def move_given(x: Any, data: Array) -> None:
     x.grad_array = data
 
 
-def _move_viewers(stamp: list[Any], memory: Array, data: Array) -> None:
-    for viewer in [reference() for reference in stamp[3]]:
+def gradient_changed(x: Any) -> None:
+    """`mark_changed` for the gradient of x: nodes that saved a tensor on it will refuse to go backward."""
+    if x.grad_given is not None:
+        x.grad_given[1].changed = next_number()
+
+
+def _move_viewers(stamp: Stamp, memory: Array, data: Array) -> None:
+    for viewer in [reference() for reference in stamp.viewers or ()]:
         if viewer is not None and viewer.stamp is stamp:
             viewer.data = same_part(viewer.data, memory, data)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Edge, Node, check_taken, is_grad_enabled, lend, mark_rerecorded, next_number
-from minigrad.autograd import run_backward, save_watched, shared_stamp, view_memory
+from minigrad.autograd import Edge, Node, is_grad_enabled, lend, run_backward
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
 from minigrad.bound import BoundMethods
 from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.kept import drop_gradient, give_gradient
+from minigrad.stamp import check_taken, mark_rerecorded, next_number, save_watched, shared_stamp, view_memory
 
 _new = object.__new__
 
@@ -273,7 +273,7 @@ class Tensor(BoundMethods):
                 )
             return array_module(self.data).ones(self.shape, self.dtype)
         self._check_like("backward", grad)
-        if grad.stamp is not None and grad.stamp[3] is not None:  # a gradient that this backward may overwrite
+        if grad.stamp is not None and grad.stamp.viewers is not None:  # a gradient that this backward may overwrite
             with self.device.current():
                 return grad.data.copy()
         return grad.data
@@ -367,9 +367,9 @@ def record(
         for x in inputs:
             stamp = x.stamp
             if stamp is not None:
-                if stamp[1]:
+                if stamp.recorded:
                     check_taken(x)
-                if stamp[2] is not None:
+                if stamp.savers is not None:
                     saved = save_watched(x, saved)
             if x.requires_grad:
                 wanted = True
@@ -384,7 +384,7 @@ def record(
     else:
         _make_leaf(out)
     if view_of is not None:
-        out.taken = view_memory(out, view_of)[1]
+        out.taken = view_memory(out, view_of).recorded
     if saves_output and wanted:
         node.output_stamp = shared_stamp(out)
     return out

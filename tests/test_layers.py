@@ -13,7 +13,7 @@ SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
 LAYERS = [
     ["errors", "arguments"],
     ["backend"],
-    ["autograd", "bound", "kept", "tensor", "ops"],
+    ["autograd", "bound", "kept", "stamp", "tensor", "ops"],
     ["nn"],
     ["optim", "data"],
     ["distributed"],

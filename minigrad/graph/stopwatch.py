@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from minigrad.autograd import Node, lend, shared_stamp
+from minigrad.autograd import Node, lend
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import Timer
+from minigrad.stamp import shared_stamp
 from minigrad.tensor import Tensor, record
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.autograd import move_to
 from minigrad.autograd import Edge, Node
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
@@ -21,6 +20,7 @@ from minigrad.errors import LayoutError
 from minigrad.kept import move_given
 from minigrad.nn.companions import Attached
 from minigrad.nn.parameter import Parameter, distinct_parameters
+from minigrad.stamp import move_to
 from minigrad.tensor import Tensor
 
 

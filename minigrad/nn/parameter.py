@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from minigrad.arguments import check_switch
-from minigrad.autograd import gradient_changed, view_memory, watch
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.errors import ArgumentError, DtypeError
-from minigrad.kept import drop_gradient
+from minigrad.kept import drop_gradient, gradient_changed
+from minigrad.stamp import view_memory, watch
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:

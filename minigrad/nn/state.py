@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import check_switch
-from minigrad.autograd import mark_changed, move_to
 from minigrad.backend.device import Device, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, LayoutError, StateDictError
 from minigrad.nn.parameter import Parameter
+from minigrad.stamp import mark_changed, move_to
 from minigrad.tensor import Tensor
 
 

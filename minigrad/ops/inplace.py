@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad.arguments import as_real, check_generator, check_real, is_number
-from minigrad.autograd import Node, accumulate, check_taken, is_grad_enabled, is_view, mark_changed
+from minigrad.autograd import Node, accumulate, is_grad_enabled
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
 from minigrad.backend.random import noise_generator
@@ -23,6 +23,7 @@ from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, operands, same_device, unbroadcast
+from minigrad.stamp import check_taken, is_view, mark_changed
 from minigrad.tensor import Tensor, record, rerecord
 
 Same = TypeVar("Same", bound=Tensor)

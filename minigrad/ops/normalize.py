@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_switch
-from minigrad.autograd import Edge, Node, accumulate, mark_changed
+from minigrad.autograd import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.layer_norm import column_gradients, normalize_rows, row_gradients
@@ -35,6 +35,7 @@ from minigrad.ops.statistics import (
     statistics,
     work_dtype,
 )
+from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor, record
 
 

@@ -118,7 +118,7 @@ def _lowered(x: Tensor, mode: _Mode) -> Tensor:
         return x
     if x.node is not None or not x.requires_grad:
         return cast(x, mode.dtype)
-    data, stamp = x.data, 0 if x.stamp is None else x.stamp[0]
+    data, stamp = x.data, 0 if x.stamp is None else x.stamp.changed
     kept = mode.kept.get(id(data))
     if kept is None or kept[1] != stamp:
         kept = mode.kept[id(data)] = data, stamp, converted(data, mode.dtype)

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from minigrad.arguments import as_real, check_switch
-from minigrad.autograd import gradient_changed
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.backend.fused.norm import largest, sum_of_squares
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, NonFiniteError
+from minigrad.kept import gradient_changed
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter, at_least_one
 from minigrad.optim.given import check_finished

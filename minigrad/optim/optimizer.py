@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_amount, check_switch
-from minigrad.autograd import enable_grad, mark_changed
+from minigrad.autograd import enable_grad
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.backend.fused.optimizer import SKIP
@@ -28,6 +28,7 @@ from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
 from minigrad.optim.given import check_finished
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
+from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]

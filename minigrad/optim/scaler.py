@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_switch
-from minigrad.autograd import gradient_changed
 from minigrad.backend.device import CPU, Device, array_module, to_device, to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.fused.optimizer import GOOD_STEPS, LOSS_SCALE, new_control, settle_step
 from minigrad.errors import AutogradError, DtypeError, StateDictError
+from minigrad.kept import gradient_changed
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
 from minigrad.nn.companions import attach, is_attached, number_of

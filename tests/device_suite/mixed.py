@@ -7,8 +7,8 @@ import pytest
 
 import minigrad
 from minigrad import Tensor, nn, ops, optim
-from minigrad.autograd import mark_changed
 from minigrad.backend.device import to_device
+from minigrad.stamp import mark_changed
 from minigrad.testing import assert_close
 from tests.cases.models import MODELS, batch
 from tests.device_suite.training import OPTIMIZERS, make

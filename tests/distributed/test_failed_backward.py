@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, optim
-from minigrad.autograd import mark_changed
 from minigrad.distributed import DDP, SoloCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.shm import ShmCommunicator
@@ -17,6 +16,7 @@ from minigrad.errors import (
     ShapeError,
     UnreducedGradientError,
 )
+from minigrad.stamp import mark_changed
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 from tests.distributed.worlds import run_ranks
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad.autograd import mark_changed
 from minigrad.distributed import DDP, run
 from minigrad.errors import AutogradError, RankFailedError
+from minigrad.stamp import mark_changed
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 
 TIMEOUT_S = 10.0

@@ -8,7 +8,6 @@ import pytest
 
 import minigrad
 from minigrad import Device, nn, optim
-from minigrad.autograd import mark_changed
 from minigrad.backend.stream import CommStream, HostStreams, streams_of
 from minigrad.backend.timer import CudaTimer, HostTimer, timer_of
 from minigrad.distributed import (
@@ -24,6 +23,7 @@ from minigrad.distributed.ddp.hooks import CompressionState
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
+from minigrad.stamp import mark_changed
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, data
 from tests.strict_cupy import machine

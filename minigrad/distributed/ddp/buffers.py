@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from minigrad.autograd import mark_changed, move_to, savers
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, plan_offsets
 from minigrad.distributed.ddp.agreement import Inventory
 from minigrad.nn.parameter import Buffer
+from minigrad.stamp import mark_changed, move_to, savers
 
 
 class BufferPiece:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from minigrad.autograd import gradient_changed
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.buckets import Bucket, Entry
-from minigrad.kept import keep_given
+from minigrad.kept import gradient_changed, keep_given
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any, Literal
 
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
-from minigrad.autograd import is_grad_enabled, mark_changed, next_number
+from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
 from minigrad.distributed.comm.base import Communicator, announce, check_communicator, check_root
 from minigrad.distributed.ddp.agreement import Inventory, check_free, check_replicas
@@ -26,6 +26,7 @@ from minigrad.distributed.ddp.syncbn import weigh_sync_batch_norms
 from minigrad.distributed.inspect.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
+from minigrad.stamp import mark_changed, next_number
 from minigrad.tensor import Tensor
 
 

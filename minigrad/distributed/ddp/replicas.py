@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from minigrad.arguments import as_samples
-from minigrad.autograd import mark_changed
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
@@ -24,6 +23,7 @@ from minigrad.distributed.ddp.nesting import check_complete
 from minigrad.distributed.ddp.weights import as_weight, weight_of
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.nn.module import Module
+from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor
 
 

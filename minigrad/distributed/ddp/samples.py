@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 
-from minigrad.autograd import next_number
+from minigrad.stamp import next_number
 
 _MOST_FORWARDS = 65536  # remembered at once: those that no backward has reached, evaluations say, never go else
 

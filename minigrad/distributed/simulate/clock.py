@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.arguments import as_amount
-from minigrad.autograd import Reached, is_grad_enabled, next_number
+from minigrad.autograd import Reached, is_grad_enabled
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.trace import Recorder
 from minigrad.errors import ArgumentError
+from minigrad.stamp import next_number
 
 _MOST_CALLS = 65536  # remembered at once, to tell which backward is theirs
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, no_grad
-from minigrad.autograd import is_view
 from minigrad.errors import AutogradError
+from minigrad.stamp import is_view
 from minigrad.testing import assert_close
 from tests.cases import CASES
 

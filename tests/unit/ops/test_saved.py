@@ -22,7 +22,7 @@ def records(monkeypatch):
         return record(data, backward, inputs, saved, **options)
 
     for module in [*sys.modules.values()]:
-        if getattr(module, "record", None) is record:
+        if vars(module).get("record") is record:
             monkeypatch.setattr(module, "record", noted)
     return found
 
@@ -36,7 +36,7 @@ def check(records):
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"compare"}))
 def test_every_tensor_that_is_saved_is_an_input(family, records):
-    """So the tape knows of each memory that it holds; see `autograd.watch`."""
+    """So the tape knows of each memory that it holds; see `stamp.watch`."""
     for case in FAMILIES[family]:
         evaluate(case, np.asarray)
     check(records)

@@ -1,0 +1,118 @@
+"""Stamps: what the tape knows of a memory, which several tensors may share.
+
+One counter numbers nodes and changes in place alike, so a stamp says by numbers alone which came first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from minigrad.backend.dtypes import Array
+from minigrad.errors import AutogradError
+
+if TYPE_CHECKING:
+    from minigrad.autograd import Variable
+
+next_number = itertools.count(1).__next__  # above those of all nodes so far, and below those of all that follow
+
+
+class Stamp:
+    """What the tape knows of one memory, shared by all tensors on it.
+
+    Attributes:
+        changed, recorded: The numbers of its last change, and of the last one that was recorded; 0 before the first.
+        savers: Weak references to what nodes saved of it; None where nobody asked by `watch`.
+        viewers: Weak references to all tensors that keep its numbers when it is overwritten; None but for gradients
+            (`kept.give_gradient`).
+    """
+
+    __slots__ = ("changed", "recorded", "savers", "viewers")
+
+    def __init__(self) -> None:
+        self.changed = self.recorded = 0
+        self.savers: list[Any] | None = None
+        self.viewers: list[Any] | None = None
+
+
+def shared_stamp(x: Variable) -> Stamp:
+    """The stamp of a tensor's memory, to be shared with a view of it or with the node that saved it."""
+    if x.stamp is None:
+        x.stamp = Stamp()
+    return x.stamp
+
+
+def view_memory(out: Variable, x: Variable) -> Stamp:
+    """Say that a tensor views the memory of another; their stamp."""
+    stamp = x.stamp
+    if stamp is None:
+        stamp = shared_stamp(x)
+    elif stamp.viewers is not None:
+        stamp.viewers.append(ref(out, stamp.viewers.remove))
+    out.stamp = stamp
+    return stamp
+
+
+def mark_changed(x: Variable) -> None:
+    """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
+    shared_stamp(x).changed = next_number()
+
+
+def watch(x: Variable) -> None:
+    """Let `savers` know from now on who saves x, or a view of it."""
+    stamp = shared_stamp(x)
+    if stamp.savers is None:
+        stamp.savers = []
+
+
+def savers(x: Variable) -> list[Any]:
+    """Weak references to what nodes have saved of the memory of x, which is watched: empty once they are all freed."""
+    found = shared_stamp(x).savers
+    assert found is not None
+    return found
+
+
+def save_watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a node saves, with a tensor of its own in the place of x, which stays where x is now if x moves."""
+    for one in saved:
+        if one is x:
+            break
+    else:
+        return saved
+    seen = x.stamp.savers
+    own = seen[-1]() if seen else None
+    if own is None or own.data is not x.data:
+        own = x.detach()
+        seen.append(ref(own, seen.remove))
+    return tuple([own if one is x else one for one in saved])
+
+
+def move_to(x: Variable, data: Array) -> None:
+    """Let x live in other memory, which nobody else sees; who sees the old one keeps it, and its stamp."""
+    x.data = data
+    if x.stamp is not None:
+        left, x.stamp = x.stamp, Stamp()
+        x.stamp.changed, x.stamp.recorded = left.changed, left.recorded
+        if left.savers is not None:
+            watch(x)
+
+
+def mark_rerecorded(x: Variable) -> None:
+    """`mark_changed`, for a change that the tape holds as the new history of x: views taken before have the old one."""
+    stamp = shared_stamp(x)
+    stamp.changed = stamp.recorded = next_number()
+
+
+def is_view(x: Variable) -> bool:
+    """Whether x was made by a view of another tensor, and has a history of its own."""
+    return hasattr(x, "taken")
+
+
+def check_taken(x: Variable) -> None:
+    """Refuse a view whose memory got another history since: a gradient through it would miss that."""
+    if is_view(x) and x.taken != shared_stamp(x).recorded:
+        raise AutogradError(
+            f"view: expected one of what its base is now, got one of shape {x.data.shape} taken before its base was "
+            "changed in place on the tape: take the view again"
+        )
