@@ -180,7 +180,8 @@ class ShardedBatch:
 
     `batch[1]`, `batch["label"]` and `image, label = batch` give fields with the rows of all shards, the first device's
     first: in the order of the outputs of `forward_batch`. They are put together when somebody looks at them: a graph
-    that is called with such fields gives each device its own shard, whose rows do not travel.
+    that is called with such fields gives each device its own shard, whose rows do not travel. A field is one object,
+    so what is changed in it in place stays changed.
 
     Args:
         shards: A batch for each device, None where its loader has ended.
@@ -194,7 +195,20 @@ class ShardedBatch:
     def __init__(self, shards: Sequence[Any], sizes: Sequence[int], device: Device) -> None:
         self.shards, self.sizes, self._device = tuple(shards), tuple(sizes), device
         self._present = [(shard, size) for shard, size in zip(self.shards, self.sizes) if size]
+        self._fields: dict[Any, Any] = {}  # that somebody has asked for
         _check_form("ShardedBatch", [shard for shard, _ in self._present])
+
+    def shard(self, rank: int, device: Device) -> Any:
+        """The batch of one device; the fields that somebody has asked for, as they are now, are there already."""
+        shard = self.shards[rank]
+        if not self._fields or not self.sizes[rank]:
+            return shard
+        take = partial(_rows, sizes=self.sizes, rank=rank, device=device)
+        mine = {name: map_tensors(take, x) for name, x in self._fields.items() if any(True for _ in tensors_in(x))}
+        if isinstance(shard, Mapping):
+            return {**shard, **mine}
+        fields = [mine.get(i, x) for i, x in enumerate(shard)]
+        return type(shard)(*fields) if hasattr(shard, "_fields") else type(shard)(fields)
 
     def whole(self) -> Any:
         """The batch, put together."""
@@ -205,7 +219,14 @@ class ShardedBatch:
         return list(self._present[0][0])
 
     def __getitem__(self, field: Any) -> Any:
-        return self._gather([shard[field] for shard, _ in self._present])
+        parts = [shard[field] for shard, _ in self._present]
+        if isinstance(field, slice):
+            return self._gather(parts)
+        if isinstance(field, int) and field < 0 and not isinstance(self._present[0][0], Mapping):
+            field += len(self)
+        if field not in self._fields:
+            self._fields[field] = self._gather(parts)
+        return self._fields[field]
 
     def __iter__(self) -> Iterator[Any]:
         first = self._present[0][0]

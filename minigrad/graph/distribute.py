@@ -145,10 +145,10 @@ class DistributedState:
 
     def forward_shards(self, batch: ShardedBatch) -> Any:
         """The output for a batch that came in shards."""
-        pairs = zip(self.replicas, self.devices, batch.shards, batch.sizes)
+        shards = [batch.shard(rank, device) for rank, device in enumerate(self.devices)]
         parts = [
             [map_tensors(lambda x: x.to(device), x) for x in replica.inputs_of(shard)] if size else []
-            for replica, device, shard, size in pairs
+            for replica, device, shard, size in zip(self.replicas, self.devices, shards, batch.sizes)
         ]
         return self.forward_parts(parts, batch.sizes)
 

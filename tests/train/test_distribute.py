@@ -208,6 +208,20 @@ def test_inputs_reckoned_from_fields_are_cut_as_the_loaders_had_cut_them():
     assert graph.shard_sizes == (3, 2)
 
 
+def test_what_is_changed_in_a_field_of_shards_stays_changed():
+    graph = graph_on(2)
+    graph.set_data_loader([make_batch(2, 1)], [make_batch(1)])
+    (batch,) = graph.epoch(0)
+    with minigrad.no_grad():
+        right = graph(batch[0] * 0.0, batch[1]).tolist()
+        batch[0].mul_(0.0)
+        assert graph(batch[0], batch[1]).tolist() == graph.forward_batch(batch).tolist() == right
+    assert batch[0] is batch[0] is batch[-3] and len(batch[:2]) == 2
+    batch[0].requires_grad_()
+    graph.forward_batch(batch).sum().backward()
+    assert batch[0].grad.shape == (3, 3)
+
+
 def test_a_field_of_shards_is_a_tensor_like_any_other():
     graph = graph_on(3)
     graph.set_data_loader([make_batch(2, 1)], [make_batch(1)], [make_batch(0)])
