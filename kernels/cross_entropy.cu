@@ -99,7 +99,7 @@ __device__ void mean(const A* losses, const A* factors, long long rows, T* resul
 }  // namespace
 
 #define CROSS_ENTROPY(NAME, T)                                                                                        \
-    extern "C" __global__ void forward_##NAME(                                                                        \
+    extern "C" __global__ void cross_entropy_forward_##NAME(                                                          \
         const T* x, const long long* labels, const T* weight, long long rows, long long classes,                      \
         long long ignore_index, double smoothing, int by_block, mg::compute_t<T>* losses, mg::compute_t<T>* largest,  \
         mg::compute_t<T>* totals, mg::compute_t<T>* factors) {                                                        \
@@ -110,7 +110,7 @@ __device__ void mean(const A* losses, const A* factors, long long rows, T* resul
             forward<mg::Team<false>>(x, labels, weight, rows, classes, ignore_index, smoothing, losses, largest,      \
                                      totals, factors);                                                                \
     }                                                                                                                 \
-    extern "C" __global__ void backward_##NAME(                                                                       \
+    extern "C" __global__ void cross_entropy_backward_##NAME(                                                         \
         const T* x, const long long* labels, const T* weight, const mg::compute_t<T>* mass_of_weights,                \
         const mg::compute_t<T>* largest, const mg::compute_t<T>* totals, const mg::compute_t<T>* factors,             \
         const T* grad, long long grad_stride, const mg::compute_t<T>* divisor, long long rows, long long classes,     \
@@ -122,8 +122,9 @@ __device__ void mean(const A* losses, const A* factors, long long rows, T* resul
             backward<mg::Team<false>>(x, labels, weight, mass_of_weights, largest, totals, factors, grad,             \
                                       grad_stride, divisor, rows, classes, ignore_index, smoothing, dx);              \
     }                                                                                                                 \
-    extern "C" __global__ void mean_##NAME(const mg::compute_t<T>* losses, const mg::compute_t<T>* factors,           \
-                                           long long rows, T* result, mg::compute_t<T>* divisor) {                    \
+    extern "C" __global__ void cross_entropy_mean_##NAME(                                                             \
+        const mg::compute_t<T>* losses, const mg::compute_t<T>* factors, long long rows, T* result,                   \
+        mg::compute_t<T>* divisor) {                                                                                  \
         mean(losses, factors, rows, result, divisor);                                                                 \
     }
 

@@ -104,25 +104,25 @@ __device__ void columns(const T* grad, const T* x, const A* means, const A* rstd
 }  // namespace
 
 #define LAYER_NORM(NAME, T)                                                                                           \
-    extern "C" __global__ void forward_##NAME(const T* x, const T* gain, const T* shift, long long rows,              \
-                                              long long length, double eps, int by_block, T* y,                       \
-                                              mg::compute_t<T>* means, mg::compute_t<T>* rstds) {                     \
+    extern "C" __global__ void layer_norm_forward_##NAME(                                                             \
+        const T* x, const T* gain, const T* shift, long long rows, long long length, double eps, int by_block, T* y,  \
+        mg::compute_t<T>* means, mg::compute_t<T>* rstds) {                                                           \
         if (by_block)                                                                                                 \
             forward<mg::Team<true>>(x, gain, shift, rows, length, eps, y, means, rstds);                              \
         else                                                                                                          \
             forward<mg::Team<false>>(x, gain, shift, rows, length, eps, y, means, rstds);                             \
     }                                                                                                                 \
-    extern "C" __global__ void backward_##NAME(const T* grad, const T* x, const T* gain,                              \
-                                               const mg::compute_t<T>* means, const mg::compute_t<T>* rstds,          \
-                                               long long rows, long long length, int by_block, T* dx) {               \
+    extern "C" __global__ void layer_norm_backward_##NAME(                                                            \
+        const T* grad, const T* x, const T* gain, const mg::compute_t<T>* means, const mg::compute_t<T>* rstds,       \
+        long long rows, long long length, int by_block, T* dx) {                                                      \
         if (by_block)                                                                                                 \
             backward<mg::Team<true>>(grad, x, gain, means, rstds, rows, length, dx);                                  \
         else                                                                                                          \
             backward<mg::Team<false>>(grad, x, gain, means, rstds, rows, length, dx);                                 \
     }                                                                                                                 \
-    extern "C" __global__ void columns_##NAME(const T* grad, const T* x, const mg::compute_t<T>* means,               \
-                                              const mg::compute_t<T>* rstds, long long rows, long long length,        \
-                                              long long height, mg::compute_t<T>* dgain, mg::compute_t<T>* dshift) {  \
+    extern "C" __global__ void layer_norm_columns_##NAME(                                                             \
+        const T* grad, const T* x, const mg::compute_t<T>* means, const mg::compute_t<T>* rstds, long long rows,      \
+        long long length, long long height, mg::compute_t<T>* dgain, mg::compute_t<T>* dshift) {                      \
         columns(grad, x, means, rstds, rows, length, height, dgain, dshift);                                          \
     }
 

@@ -256,6 +256,23 @@ def _across(array: Array, source: Device, target: Device) -> Array:
     return moved.transpose(np.argsort(axes).tolist())
 
 
+Place = tuple[int, int] | None  # a GPU, and the address of one of its streams; None for host memory
+
+
+def place_of(array: Array) -> Place:
+    """Where to keep what is made once, and then read beside arrays like this one: there, for the current stream.
+
+    Another stream would read it without an edge to the one that it was copied on.
+    """
+    return None if array_module(array) is np else (array.device.id, array_module(array).cuda.get_current_stream().ptr)
+
+
+def to_place(host: np.ndarray[Any, Any], place: Place) -> Array:
+    """An array that is to be kept, at its place; nobody writes into it."""
+    host.flags.writeable = False
+    return host if place is None else to_device(host, _gpu(place[0]))
+
+
 def to_host(array: Array) -> np.ndarray[Any, Any]:
     """The array in host memory, for reading by Python code; waits for a GPU."""
     return to_device(array, CPU)  # type: ignore[no-any-return]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
 from minigrad.arguments import is_integer, is_number
 from minigrad.autograd import Node, accumulate
-from minigrad.backend.device import Device, array_module, device_of, to_device
+from minigrad.backend.device import Place, array_module, device_of, place_of, to_place
 from minigrad.backend.dtypes import Array, common_dtype, converted, is_float, is_half, python_scalar, scalar_dtype
 from minigrad.errors import DeviceError, DtypeError, ShapeError
 from minigrad.tensor import Tensor, record
@@ -92,19 +93,15 @@ def constant(value: float, dtype: np.dtype[Any], like: Array) -> Tensor:
 
     Kept between calls: converting a Python number costs a ufunc about 0.5 µs.
     """
-    device_id = None if isinstance(like, np.ndarray) else like.device.id
+    place = None if isinstance(like, np.ndarray) else place_of(like)
     if value == 0:
-        return _new_constant(value, dtype, device_id)  # 0.0 and -0.0 are one key
-    return _kept_constant(value, dtype, device_id)
+        return _kept_constant(value, dtype, place, math.copysign(1.0, value))  # 0.0 and -0.0 are equal
+    return _kept_constant(value, dtype, place)
 
 
-def _new_constant(value: float, dtype: np.dtype[Any], device_id: int | None) -> Tensor:
-    data = np.asarray(value, dtype)
-    data.flags.writeable = False
-    return Tensor(data if device_id is None else to_device(data, Device(f"cuda:{device_id}")))
-
-
-_kept_constant = functools.lru_cache(maxsize=512, typed=True)(_new_constant)
+@functools.lru_cache(maxsize=512, typed=True)
+def _kept_constant(value: float, dtype: np.dtype[Any], place: Place, sign: float = 1.0) -> Tensor:
+    return Tensor(to_place(np.asarray(value, dtype), place))
 
 
 def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:

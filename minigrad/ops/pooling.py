@@ -5,6 +5,7 @@ Memory is (H, N, W, C), see image_order.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 
 from minigrad.arguments import check_switch
 from minigrad.autograd import Node, accumulate
-from minigrad.backend.device import array_module
+from minigrad.backend.device import Place, array_module, place_of, to_place
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.image_order import channels_first, channels_last
@@ -181,7 +182,7 @@ def avg_pool2d(
     total = array_module(pixels).zeros(pool.out_shape(pixels), _wide(pixels))
     for windows, seen in pool.taps():
         total[windows] += pixels[seen]
-    scale = _inverse_counts(pool, count_include_pad, total)
+    scale = _inverse_counts(pool, count_include_pad, total.dtype, place_of(total))
     total *= scale
     out = _image(total.astype(pixels.dtype, copy=False), x.data.ndim)
     return record(out, _avg_pool2d_backward, (x,), (pool, scale))
@@ -201,14 +202,15 @@ def _wide(pixels: Array) -> np.dtype[Any]:
     return np.dtype(np.float32) if pixels.dtype.itemsize == 2 else pixels.dtype
 
 
-def _inverse_counts(pool: _Pool, include_pad: bool, like: Array) -> Array:
+@functools.lru_cache(maxsize=64)
+def _inverse_counts(pool: _Pool, include_pad: bool, dtype: np.dtype[Any], place: Place) -> Array:
     """1 / the number of elements of each window, of shape (OH, 1, OW, 1)."""
     counts = [
         _counts(window, length, outputs, include_pad)
         for window, length, outputs in zip((pool.height, pool.width), pool.in_size, pool.out_size)
     ]
     inverse = 1.0 / np.multiply.outer(*counts)
-    return array_module(like).asarray(inverse[:, None, :, None].astype(like.dtype))
+    return to_place(inverse[:, None, :, None].astype(dtype), place)
 
 
 def _counts(window: Window, length: int, outputs: int, include_pad: bool) -> Array:

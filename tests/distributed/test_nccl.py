@@ -195,6 +195,16 @@ def test_what_nccl_says_meanwhile_is_raised(status, words):
     fake.check_all_given_back()
 
 
+def test_nccl_is_asked_while_nobody_can_abort_it():
+    """What is aborted is freed; the control thread aborts."""
+    comm, locked = alone(FakeNccl(), streams=NeverDone, timeout_s=0.3), []
+    comm._comm.check_async_error = lambda: locked.append(comm._ending.locked())
+    with pytest.raises(CollectiveTimeoutError):
+        comm.all_reduce(np.ones(3)).wait(host=True)
+    comm.close()
+    assert locked and all(locked)
+
+
 def test_problem_of_knows_the_codes():
     fake = FakeNccl()
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device
+from minigrad import Device, nn, optim
+from minigrad.backend import device
 from minigrad.backend.device import to_device
 from minigrad.backend.thread import new_thread
 from minigrad.data import DataLoader
@@ -124,6 +125,41 @@ def test_a_leaf_of_another_gpu_collects_from_both(cuda):
     for _ in range(2):
         (leaf * 2.0 + leaf.to("cuda:0").to("cuda:1")).sum().to("cuda:0").backward()
     assert leaf.grad.tolist() == [6.0] * 3 and str(leaf.grad.device) == "cuda:1"
+
+
+def test_a_step_makes_no_device_from_text_and_counts_none(ranks, strict_cupy, monkeypatch):
+    asked = []
+
+    def train(comm):
+        layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.BatchNorm1d(8))]
+        ddp = DDP(nn.Sequential(*layers, nn.Linear(8, 3)).to(comm.device), comm, bucket_cap_bytes=512)
+        optimizer = optim.Adam(ddp.parameters(), lr=0.01)
+        x, labels = minigrad.randn(5, 8, device=comm.device), minigrad.tensor([0, 1, 2, 0, 1], device=comm.device)
+        for step in range(4):
+            comm.barrier()
+            if step == 2 and comm.rank == 0:
+                monkeypatch.setattr(device, "_SPEC", Noting(device._SPEC))
+                monkeypatch.setattr(strict_cupy.cuda.runtime, "getDeviceCount", lambda: asked.append("count"))
+            comm.barrier()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(ddp(x), labels).backward()
+            optim.clip_grad_norm_(ddp.parameters(), 0.1)
+            optimizer.step()
+            comm.barrier()
+        if comm.rank == 0:
+            Device("cuda:1")
+        comm.barrier()
+
+    class Noting:
+        def __init__(self, pattern):
+            self.pattern = pattern
+
+        def fullmatch(self, text):
+            asked.append(text)
+            return self.pattern.fullmatch(text)
+
+    ranks(train)
+    assert asked == ["cuda:1"]  # what was asked for after the steps
 
 
 # -------------------------------------------------------------------------------------------------------- threads

@@ -5,6 +5,7 @@ import pytest
 from minigrad.backend import kernels
 from minigrad.backend.kernels import kernel_dir, kernel_names, kernel_source
 from minigrad.errors import KernelError
+from tests.kernels.cuda_on_cpu.loader import cpu_module
 
 
 @pytest.fixture
@@ -21,6 +22,12 @@ def test_the_real_folder_has_the_shared_header():
 
 def test_every_kernel_can_be_read():
     assert [name for name in kernel_names() if '#include "' in kernel_source(name)] == []
+
+
+def test_no_two_files_have_a_kernel_of_one_name():
+    """A profiler shows names alone."""
+    names = [name for file in kernel_names() for name in cpu_module(file, kernel_source(file)).names]
+    assert len(names) > 20 and len(set(names)) == len(names)
 
 
 def test_a_header_is_put_in_place_once(folder):

@@ -11,6 +11,7 @@ from tests.strict_cupy.array import ndarray
 from tests.strict_cupy.call import call, lower
 from tests.strict_cupy.device import current_id, syncs
 from tests.strict_cupy.errors import RefusedError, StrictError
+from tests.strict_cupy.streams import perform
 
 
 def array(
@@ -31,7 +32,8 @@ def array(
         return made if made.ndim >= ndmin else made.reshape((1,) * (ndmin - made.ndim) + made.shape)
     if isinstance(obj, (list, tuple)) and any(isinstance(part, ndarray) for part in obj):
         obj = np.array(lower("array", list(obj)))
-    return ndarray(np.array(obj, dtype, ndmin=ndmin, order="C"), current_id())
+    host = np.array(obj, dtype, ndmin=ndmin, order="C")  # taken at once, and there when the stream comes to it
+    return ndarray(perform(host.copy, "upload", [], None), current_id())
 
 
 def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> ndarray:

@@ -8,7 +8,9 @@ import pytest
 
 import minigrad
 from minigrad import Device, nn, ops, optim
+from minigrad.backend import device
 from minigrad.backend.device import device_of, to_device
+from minigrad.backend.fused.replicas import reduce_replicas_
 from minigrad.errors import DeviceError
 from tests.strict_cupy.streams import machine
 
@@ -115,3 +117,32 @@ def test_zeroing_gradients_needs_no_current_device(strict_cupy):
         param.grad = minigrad.ones_like(param)
     opt.zero_grad(set_to_none=False)
     assert not layer.weight.grad.cpu().numpy().any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_kept_between_steps_is_there_on_any_stream(cuda, strict_cupy, seed):
+    """A constant, or a table, that a comm hook was the first to need, say."""
+    kept = [lambda x: x * 2.5, lambda x: x * 0.0, lambda x: ops.avg_pool2d(x, 2)]
+    with machine(seed):
+        x = minigrad.ones(1, 1, 4, 4, device=cuda)
+        strict_cupy.cuda.get_current_stream().synchronize()
+        with strict_cupy.cuda.Stream(non_blocking=True):
+            beside = [call(x) for call in kept]
+        got = [call(x) for call in kept]
+    for values in (beside, got):
+        assert [float(value.data.memory.max()) for value in values] == [2.5, 0.0, 1.0]
+
+
+def test_nothing_is_uploaded_twice(cuda, monkeypatch):
+    """An upload takes as long as a launch, and can't be captured."""
+    x, several = minigrad.ones(1, 1, 4, 4, device=cuda), [minigrad.ones(3, device=cuda).data for _ in range(3)]
+
+    def work():
+        y = x * 0.0 + 1.5 - (-0.0)
+        ops.avg_pool2d(y, 2, padding=1, count_include_pad=False)
+        reduce_replicas_(several)
+
+    work()
+    monkeypatch.setattr(device, "to_device", None)
+    work()
+    assert several[0].tolist() == [9.0] * 3

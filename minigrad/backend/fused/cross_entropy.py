@@ -51,7 +51,7 @@ def row_losses(
     options = (np.int64(ignore_index), np.float64(smoothing), by_block)
     if len(x):
         args = (x, labels, weight, *shape, *options, losses, largest, totals, factors)
-        loader.launch("cross_entropy", f"forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+        loader.launch("cross_entropy", f"cross_entropy_forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
     mass = xp.asarray(weight.astype(dtype).sum()) if weight is not None and smoothing else None
     return losses, LabelledRows(x, labels, weight, mass, ignore_index, smoothing, largest, totals, factors)
 
@@ -62,7 +62,7 @@ def mean_loss(losses: Array, rows: LabelledRows) -> tuple[Array, Array]:
     xp = array_module(losses)
     result, divisor = xp.empty((), rows.x.dtype), xp.empty((), losses.dtype)
     args = (losses, rows.factors, np.int64(len(losses)), result, divisor)
-    loader.launch("cross_entropy", f"mean_{suffix_of(rows.x.dtype)}", 1, loader.threads, args)
+    loader.launch("cross_entropy", f"cross_entropy_mean_{suffix_of(rows.x.dtype)}", 1, loader.threads, args)
     return result, divisor
 
 
@@ -82,7 +82,7 @@ def row_gradients(rows: LabelledRows, grad: Array, divisor: Array | None) -> Arr
     options = (np.int64(rows.ignore_index), np.float64(rows.smoothing), by_block)
     if dx.size:
         args = (rows.x, rows.labels, rows.weight, *found, *given, *shape, *options, dx)
-        loader.launch("cross_entropy", f"backward_{suffix_of(dx.dtype)}", blocks, loader.threads, args)
+        loader.launch("cross_entropy", f"cross_entropy_backward_{suffix_of(dx.dtype)}", blocks, loader.threads, args)
     return dx
 
 

@@ -29,7 +29,7 @@ def normalize_rows(x: Array, gain: Array | None, shift: Array | None, eps: float
     if x.size:
         blocks, by_block = row_blocks(loader, x)
         args = (x, gain, shift, *_shape(x), np.float64(eps), by_block, y, mean, rstd)
-        loader.launch("layer_norm", f"forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+        loader.launch("layer_norm", f"layer_norm_forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
     return y, mean, rstd
 
 
@@ -40,7 +40,7 @@ def row_gradients(grad: Array, x: Array, gain: Array | None, mean: Array, rstd: 
     if x.size:
         blocks, by_block = row_blocks(loader, x)
         args = (grad, x, gain, mean, rstd, *_shape(x), by_block, dx)
-        loader.launch("layer_norm", f"backward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+        loader.launch("layer_norm", f"layer_norm_backward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
     return dx
 
 
@@ -56,7 +56,7 @@ def column_gradients(grad: Array, x: Array, mean: Array, rstd: Array) -> tuple[A
         tiles = -(-length // _WARP)
         args = (grad, x, mean, rstd, *_shape(x), np.int64(height), dgain, dshift)
         blocks = min(tiles * parts, loader.max_blocks)
-        loader.launch("layer_norm", f"columns_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+        loader.launch("layer_norm", f"layer_norm_columns_{suffix_of(x.dtype)}", blocks, loader.threads, args)
     return dgain.sum(axis=0), dshift.sum(axis=0)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
-from minigrad.backend.device import array_module
+from minigrad.backend.device import Place, place_of, to_place
 from minigrad.backend.dtypes import Array
 from minigrad.backend.kernels import kernels_for, suffix_of
 from minigrad.backend.memory import address_of
@@ -29,8 +30,14 @@ def reduce_replicas_(arrays: Sequence[Array]) -> None:
     assert loader is not None and len(arrays) <= MOST_REPLICAS
     first = arrays[0]
     if first.size:
-        table = array_module(first).asarray(np.array([address_of(array) for array in arrays]))
+        table = _table(tuple(map(address_of, arrays)), place_of(first))
         args = (table, np.int32(len(arrays)), np.int64(first.size))
         blocks = loader.blocks(-(-first.size // _VECTOR))
         name = f"reduce_{suffix_of(first.dtype)}"
         loader.launch("reduce_replicas", name, blocks, loader.threads, args, reaches=arrays)
+
+
+@functools.lru_cache(maxsize=256)
+def _table(addresses: tuple[int, ...], place: Place) -> Array:
+    """Addresses where the kernel reads them. They are those of buckets, as a rule, so the same in each step."""
+    return to_place(np.array(addresses), place)

@@ -402,8 +402,8 @@ class NcclCommunicator:
             self._control.fail(self._control.absence(str(entry.header), absent))
 
     def _ask_nccl(self, entry: _Entry) -> None:
-        comm = self._comm
-        problem = problem_of(self._nccl, comm.check_async_error) if comm is not None else ""
+        with self._ending:  # the control thread may be about to abort it, and what it is then is freed
+            problem = problem_of(self._nccl, self._comm.check_async_error) if self._comm is not None else ""
         if not problem:
             return
         now_s = time.monotonic()

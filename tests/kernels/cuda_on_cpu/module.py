@@ -23,6 +23,9 @@ class _Launch(ctypes.Structure):
 class CpuModule:
     """The kernels of one file.
 
+    Attributes:
+        names: Of its kernels.
+
     Raises:
         KernelError: it does not compile.
     """
@@ -35,6 +38,7 @@ class CpuModule:
         lock = threading.Lock()  # a library runs one launch at a time
         kernels = [CpuKernel(library, i, lock) for i in range(library.cpu_count())]
         self._kernels = {kernel.name: kernel for kernel in kernels}
+        self.names = list(self._kernels)
 
     def get_function(self, name: str) -> CpuKernel:
         """One kernel of the file.
