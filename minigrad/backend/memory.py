@@ -51,6 +51,16 @@ def address_of(array: Array) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
+def is_read_only(array: Array) -> bool:
+    """Whether nobody may write to an array; CuPy knows no such arrays."""
+    return not getattr(array.flags, "writeable", True)
+
+
+def is_stretched(array: Array) -> bool:
+    """Whether several elements of an array lie in one place, as those of an expanded one do."""
+    return bool(array.size) and any(n > 1 and step == 0 for n, step in zip(array.shape, array.strides))
+
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
@@ -66,7 +76,7 @@ def same_part(view: Array, whole: Array, other: Array) -> Array:
     start = (address_of(view) - address_of(whole)) // whole.dtype.itemsize if view.size else 0
     tricks = array_module(other).lib.stride_tricks
     part: Array = tricks.as_strided(other.reshape(-1)[start:], view.shape, view.strides)
-    if not getattr(view.flags, "writeable", True):
+    if is_read_only(view):
         part.flags.writeable = False
     return part
 

@@ -17,6 +17,7 @@ from minigrad.arguments import as_real, check_generator, check_real, is_number
 from minigrad.autograd import Node, accumulate, is_grad_enabled
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
+from minigrad.backend.memory import is_read_only, is_stretched
 from minigrad.backend.random import noise_generator
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
@@ -46,9 +47,9 @@ def _check_target(who: str, x: Tensor, *values: Any) -> None:
             f"{who}: expected recording to be off, got a view of shape {x.shape}, whose base would not get the "
             "gradient: use no_grad(), assign to the base, as in base[i] = base[i] + 1, or change a clone()"
         )
-    if not getattr(x.data.flags, "writeable", True):
+    if is_read_only(x.data):
         raise AutogradError(f"{who}: expected memory that may be written, got a read-only view of shape {x.shape}")
-    if x.data.size and any(n > 1 and step == 0 for n, step in zip(x.data.shape, x.data.strides)):
+    if is_stretched(x.data):
         raise AutogradError(f"{who}: expected each element in a place of its own, got a view of shape {x.shape}")
 
 

@@ -283,6 +283,19 @@ def test_buffers_of_another_dtype_or_shape_since_the_last_pass():
     assert run(body, 2, timeout_s=10.0) == [[[1 / 3] * 3, [[1 / 3] * 2]]] * 2
 
 
+def test_buffers_that_cannot_be_written_where_they_live():
+    """Read-only ones, and those whose elements share a place, get memory of their own."""
+
+    def body(comm):
+        model = Factor()
+        values = np.frombuffer(np.array([1.0 + comm.rank, 2.0, 3.0]).tobytes())
+        model.mask, model.more = nn.Buffer(values), nn.Buffer((minigrad.ones(1) + comm.rank).expand(3))
+        DDP(model, comm, init_sync=False)(minigrad.Tensor(np.ones(1))).backward()
+        return model.mask.tolist(), model.more.tolist()
+
+    assert run(body, 2, timeout_s=10.0) == [([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])] * 2
+
+
 def statistics(comm, policy):
     """The running statistics of four batch norms after a pass on batches that differ by rank."""
     model = batch_norms(4)

@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.memory import aligned_zeros, plan_offsets
+from minigrad.backend.memory import aligned_zeros, is_read_only, is_stretched, plan_offsets
 from minigrad.distributed.ddp.agreement import Inventory
 from minigrad.nn.parameter import Buffer
 from minigrad.stamp import mark_changed, move_to, savers
@@ -18,9 +18,10 @@ from minigrad.stamp import mark_changed, move_to, savers
 class BufferPiece:
     """The buffers of one device and dtype, one after the other in one array that a collective overwrites.
 
-    A buffer whose memory nobody else can see moves into that array at once, so that nothing has to be copied later;
-    any other is copied there and back. What a node of a tape has saved stays as it is: such a buffer lives in other
-    memory afterwards. Every other buffer is overwritten where it lives.
+    A buffer whose memory nobody else can see, or nobody can write to, moves into that array at once, so that nothing
+    has to be copied later; any other is copied there and back. What a node of a tape has saved stays as it is: such a
+    buffer lives in other memory afterwards, and who views the old one keeps that. Every other buffer is overwritten
+    where it lives.
 
     Args:
         buffers: At least one; in an order that is the same on all ranks.
@@ -36,7 +37,7 @@ class BufferPiece:
         self._home = self._array, self._views = self._new_memory()
         with self._device.current():
             for buffer, view in zip(self._buffers, self._views):
-                if _is_private(buffer):
+                if _is_private(buffer) or is_read_only(buffer.data) or is_stretched(buffer.data):
                     view[...] = buffer.data
                     move_to(buffer, view)
         self._savers = [savers(b) if b.data is view else [] for b, view in zip(self._buffers, self._views)]  # at home
