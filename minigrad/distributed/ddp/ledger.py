@@ -72,6 +72,14 @@ class Ledger:
         work.wait(host)
         self.waited(work, began_s)
 
+    def done(self, work: Any) -> bool:
+        """Whether it is over; a look that finds it so may have made time pass, in a simulation."""
+        began_s = self.now_s()
+        done: bool = work.done()
+        if done:
+            self.waited(work, began_s)
+        return done
+
     def account(self) -> Account:
         """What it comes to, once all is over."""
         spans, reached_s, wire_s = {}, -math.inf, 0.0

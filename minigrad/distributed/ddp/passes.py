@@ -92,19 +92,12 @@ class Pass:
         """Whether the counts of all ranks are known; with wait=True they are."""
         if self.total < 0.0:
             with Naming(self._plan, None):
-                if not wait and not self._is_there():
+                if not wait and not self.ledger.done(self._counting):
                     return False
                 total, *counts = self._read().tolist()
             self.total, self.marks = total, counts[: self._world_size]
             self.active_ranks = [rank for rank, mark in enumerate(self.marks) if mark]
         return True
-
-    def _is_there(self) -> bool:
-        began_s = self.ledger.now_s()
-        done = self._counting.done()
-        if done:  # a look that finds it done may have made time pass, in a simulation
-            self.ledger.waited(self._counting, began_s)
-        return done
 
     @property
     def weight(self) -> float:
