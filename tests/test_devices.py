@@ -13,10 +13,16 @@ ROOT = Path(__file__).parents[1]
 SEVERAL = "one thread with several devices enters each"
 ENTERS = {  # who enters a device, and why it has to
     "tests/conftest.py::strict_cupy": "leaves this thread as it was",
+    "tests/device_suite/pairs.py::test_any_layout_moves_to_another_gpu": SEVERAL,
+    "tests/device_suite/pairs.py::test_images_move_to_another_gpu": SEVERAL,
+    "tests/device_suite/pairs.py::test_replicas_on_two_gpus_have_the_gradient_of_one_device": SEVERAL,
+    "tests/device_suite/pairs.py::test_what_moves_is_what_was_there": SEVERAL,
     "tests/distributed/test_buffers_on_tape.py::replicas_on": SEVERAL,
     "tests/distributed/test_nccl.py::test_replicas_of_one_process": SEVERAL,
     "tests/distributed/test_streams.py::test_the_twin_for_the_cpu_has_done_everything_at_once": "a stream's",
     "tests/gpu/test_nccl.py::test_a_collective_follows_the_stream_it_was_called_on": "a stream's",
+    "tests/gpu/convolution.py::small_calls": "measures what it costs",
+    "tests/gpu/convolution.py::enter": "measures what it costs",
     "tests/gradcheck/test_strict.py::test_numbers_follow_their_partner": SEVERAL,
 }
 ABOUT_IT = {  # files that are about the current device, or about the stand-in itself

@@ -1,27 +1,17 @@
-"""Examples on several ranks, with `--device cuda` on the stand-ins: a GPU each, as the launcher starts them.
+"""Examples on several ranks, with `--device cuda` on the stand-ins: a GPU each, as the launcher starts them."""
 
-The ranks are threads here, since the stand-in for NCCL joins threads; each is told its place as its process would be.
-"""
-
-import contextvars
 import importlib.util
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from minigrad import distributed
 from minigrad.data import ArrayDataset, digits
-from minigrad.distributed import bootstrap
-from minigrad.distributed.comm import nccl
-from minigrad.distributed.comm.rendezvous import free_port
-from tests.distributed.fake_nccl import FakeNccl
-from tests.strict_cupy.device import current_id
+from tests.distributed.launched import launcher
 
 FOLDER = Path(__file__).parents[2] / "examples"
 SAMPLES = {"train": 120, "test": 30}
-place = contextvars.ContextVar("place", default=bootstrap.Place())
 
 
 def some_digits(split="train", **options):
@@ -45,44 +35,9 @@ def example(monkeypatch):
 
 
 @pytest.fixture
-def on_gpus(strict_cupy, monkeypatch):
-    """Calls main() on ranks that have a GPU each: the exit codes."""
-    fake = FakeNccl(current_device=current_id)
-    monkeypatch.setattr(nccl, "load_nccl", lambda: fake)
-    monkeypatch.setattr(bootstrap, "detect", lambda environ: place.get())
-    for name, value in {"ADDR": "127.0.0.1", "PORT": str(free_port())}.items():
-        monkeypatch.setenv(f"MASTER_{name}", value)
-    monkeypatch.setenv("MINIGRAD_AUTHKEY", "test")
-    init, made = distributed.init, {}
-
-    def starting(**options):
-        made[place.get().rank] = init(**options)
-        return made[place.get().rank]
-
-    monkeypatch.setattr(distributed, "init", starting)
-
-    def run(main, world_size):
-        codes = [None] * world_size
-
-        def body(rank):
-            place.set(bootstrap.Place(rank, world_size, rank, world_size, "minigrad"))
-            try:
-                codes[rank] = main()
-            finally:  # as at the end of its process
-                if rank in made:
-                    made[rank].close() if codes[rank] is not None else made[rank].abort("main() raised")
-
-        threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(body, rank), daemon=True)
-            for rank in range(world_size)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(40.0)
-        return codes
-
-    return run
+def launched(strict_cupy, monkeypatch):
+    """launched(main, world_size): what main() returns, or raises, on ranks with a GPU each."""
+    yield from launcher(monkeypatch)
 
 
 def value_of(printed, label):
@@ -91,12 +46,12 @@ def value_of(printed, label):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_digits(world_size, example, on_gpus, capsys):
+def test_digits(world_size, example, launched, capsys):
     module = example("01_digits", "--smoke", "--dtype", "float64")
     module.main()
     expected = capsys.readouterr().out
-    sys.argv += ["--device", "cuda"]
-    codes = on_gpus(module.main, world_size)
+    sys.argv += ["--device", "cuda" if world_size > 1 else "cuda:1"]
+    codes = launched(module.main, world_size)
     printed = capsys.readouterr().out
     assert f"{world_size} rank(s), float64" in printed and "replicas: bit-equal" in printed
     losses = [float(value_of(text, "first epoch's loss: ")) for text in (printed, expected)]
@@ -104,28 +59,28 @@ def test_digits(world_size, example, on_gpus, capsys):
     assert float(value_of(printed, "after 20 steps: ")) < 1e-11
 
 
-def test_graph(example, on_gpus, capsys):
+def test_graph(example, launched, capsys):
     module = example("03_graph", "--smoke")
     module.main()
     expected = capsys.readouterr().out
     sys.argv += ["--device", "cuda"]
-    on_gpus(module.main, 2)
+    launched(module.main, 2)
     printed = capsys.readouterr().out
     for epoch in ("epoch 1: loss ", "epoch 2: loss "):
         assert value_of(printed, epoch) == value_of(expected, epoch)
     assert "frozen part unchanged: True; same after a checkpoint: True" in printed
 
 
-def test_balance(example, on_gpus, capsys):
+def test_balance(example, launched, capsys):
     module = example("04_balance", "--steps", "15", "--device", "cuda")
-    assert on_gpus(module.main, 2) == [0, 0]
+    assert launched(module.main, 2) == [0, 0]
     printed = capsys.readouterr().out
     assert "2 rank(s), 15 steps" in printed and "step   10: shards" in printed
 
 
-def test_el_che(example, on_gpus, capsys):
+def test_el_che(example, launched, capsys):
     module = example("05_el_che", "--smoke", "--device", "cuda")
-    assert on_gpus(module.main, 2) == [0, 0]
+    assert launched(module.main, 2) == [0, 0]
     assert "2 rank(s): replicas bit-equal" in capsys.readouterr().out
 
 

@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import numpy as np
 import pytest
 
 import minigrad
@@ -12,9 +11,27 @@ from minigrad.backend import device
 from minigrad.backend.device import device_of, to_device
 from minigrad.backend.fused.replicas import reduce_replicas_
 from minigrad.errors import DeviceError
+from minigrad.distributed import NcclDevices
+from tests.device_suite.pairs import *  # noqa: F401, F403
+from tests.distributed.fake_nccl import FakeNccl
+from tests.strict_cupy.device import current_id
 from tests.strict_cupy.streams import machine
 
 FIRST, SECOND = Device("cuda:0"), Device("cuda:1")
+
+
+@pytest.fixture
+def pair(cuda):
+    """Both devices; the current one is the second."""
+    return FIRST, cuda
+
+
+@pytest.fixture
+def nccl_devices(pair):
+    """NCCL over them, which raises where NCCL would hang."""
+    devices = NcclDevices(pair, nccl=FakeNccl(current_device=current_id))
+    yield devices
+    devices.close()
 
 
 def test_a_device_is_one_object():
@@ -33,37 +50,6 @@ def test_a_device_that_is_used_stays_current_for_its_thread(strict_cupy):
         FIRST.use()
     with pytest.raises(DeviceError, match="got cuda:2"):
         Device("cuda:2").use()
-
-
-LAYOUTS = {
-    "as it is": lambda a: a,
-    "transposed": lambda a: a.transpose(1, 0, 2),
-    "every other column": lambda a: a[:, ::2],
-    "backwards": lambda a: a[::-1, :, ::-2],
-    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
-    "images": lambda a: a.transpose(2, 0, 1),
-    "no axes": lambda a: a[0, 0, 0],
-    "no elements": lambda a: a[:0].transpose(2, 1, 0),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout_moves_to_another_gpu(strict_cupy, layout):
-    host = np.arange(60.0).reshape(3, 4, 5)
-    array = LAYOUTS[layout](to_device(host, FIRST))
-    moved = to_device(array, SECOND)
-    assert device_of(moved) is SECOND
-    assert (moved.get() == LAYOUTS[layout](host)).all() and moved.shape == LAYOUTS[layout](host).shape
-    if layout in ("transposed", "images"):
-        assert moved.strides == array.strides  # images keep the order that the next convolution wants
-
-
-@pytest.mark.parametrize("layer", [nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2)], ids=lambda m: type(m).__name__)
-def test_images_move_to_another_gpu(strict_cupy, layer):
-    x = minigrad.randn(2, 3, 6, 6)
-    expected = layer(x).detach().numpy()
-    y = layer.to(FIRST)(x.to(FIRST)).to(SECOND)
-    assert y.device is SECOND and np.allclose(y.detach().cpu().numpy(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(6))
