@@ -224,7 +224,7 @@ def run_backward(
         root: The node of the tensor to differentiate, or that tensor where it is a leaf.
         grad: Gradient of the root, of its shape; lent.
         retain_graph: Keep the graph for another backward.
-        on_leaf: Called with each leaf once its gradient is complete.
+        on_leaf: Called with each leaf once its gradient is complete, before those who listen to it.
     """
     nodes, leaves = _reach(root)
     numbers = sorted(nodes)
@@ -354,7 +354,7 @@ def _announce(
     before: Callable[[Any], None] | None,
     on_leaf: Callable[[Any], None] | None,
 ) -> None:
-    """Count a contribution to each leaf among the edges; when it was the last tell before, who listens, and on_leaf."""
+    """Count a contribution to each leaf among the edges; when it was the last tell before, on_leaf, and who listens."""
     for edge in edges:
         if edge is None or isinstance(edge, Node):
             continue
@@ -364,7 +364,7 @@ def _announce(
             leaf = entry[0]
             if before is not None:
                 before(leaf)
-            for listener in leaf.listeners:
-                listener.leaf(leaf)
             if on_leaf is not None:
                 on_leaf(leaf)
+            for listener in leaf.listeners:
+                listener.leaf(leaf)

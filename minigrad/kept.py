@@ -14,7 +14,26 @@ from weakref import ref
 from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import contiguous, same_part
+from minigrad.errors import AutogradError
 from minigrad.stamp import Stamp, next_number
+
+
+def check_at_rest(x: Any) -> None:
+    """Refuse a gradient, while a backward is under way, that who listens to x has taken to send it.
+
+    Raises:
+        AutogradError: it has.
+    """
+    if any(getattr(listener, "holds_gradient", _nothing)(x) for listener in x.listeners):
+        raise AutogradError(
+            f"grad: expected a gradient that stays where it is, got that of "
+            f"{getattr(x, 'name', None) or 'a parameter'}, which is sent to other ranks: "
+            "use it in a hook of that parameter, or when the backward is over"
+        )
+
+
+def _nothing(x: Any) -> bool:
+    return False
 
 
 def give_gradient(x: Any, tensor: Callable[[Array], Any]) -> Any:

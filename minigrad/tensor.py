@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Edge, Node, is_grad_enabled, lend, run_backward
+from minigrad.autograd import Edge, Node, backwards_under_way, is_grad_enabled, lend, run_backward
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
 from minigrad.bound import BoundMethods
 from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
-from minigrad.kept import drop_gradient, give_gradient
+from minigrad.kept import check_at_rest, drop_gradient, give_gradient
 from minigrad.stamp import check_taken, mark_rerecorded, next_number, save_watched, shared_stamp, view_memory
 
 _new = object.__new__
@@ -183,14 +183,19 @@ class Tensor(BoundMethods):
         does, the tensor, its views and `detach()` keep their numbers, whatever the next backward brings.
 
         Raises:
-            AutogradError: the tensor is the output of a recorded operation, which keeps no gradient.
+            AutogradError: the tensor is the output of a recorded operation, which keeps no gradient; or a wrapper
+                sends the gradient to other ranks just now.
         """
         if self.node is not None:
             raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
+        if backwards_under_way():
+            check_at_rest(self)
         return None if self.grad_array is None else give_gradient(self, Tensor)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        if backwards_under_way():
+            check_at_rest(self)
         if value is None:
             drop_gradient(self)
             return

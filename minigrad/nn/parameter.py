@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from minigrad.arguments import check_switch
+from minigrad.autograd import backwards_under_way
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.errors import ArgumentError, DtypeError
-from minigrad.kept import drop_gradient, gradient_changed
+from minigrad.kept import check_at_rest, drop_gradient, gradient_changed
 from minigrad.stamp import view_memory, watch
 from minigrad.tensor import Tensor
 
@@ -118,6 +119,10 @@ def distinct_parameters(who: str, params: Iterable[Parameter]) -> list[Parameter
 def zero_gradients(who: str, params: Iterable[Parameter], set_to_none: bool) -> None:
     """Forget the gradients; with set_to_none=False fill those present with zeros instead."""
     check_switch(who, set_to_none=set_to_none)
+    if backwards_under_way():
+        params = list(params)
+        for param in params:
+            check_at_rest(param)
     for param in params:
         if set_to_none:
             param.grad_array = None

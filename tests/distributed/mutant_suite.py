@@ -57,6 +57,15 @@ def suite():
         yield how, functools.partial(nested, "flush", how)
     refused = test_given_gradients.test_gradients_that_no_counted_forward_made_are_refused
     yield "by hand", functools.partial(refused, test_given_gradients.over_a_combined_one, "flush")
+    yield "by a forward", functools.partial(
+        refused, test_given_gradients.after_a_forward_that_had_no_backward, "flush"
+    )
+    yield "accumulated", functools.partial(
+        test_join.test_who_leaves_hands_in_what_it_accumulated_and_nothing_else, test_join.all_have_accumulated, 5.0
+    )
+    early = test_nested_passes.test_gradients_are_used_when_the_backward_is_over
+    yield "a step", functools.partial(early, test_nested_passes.a_step, "backward")
+    yield "in place", functools.partial(test_nested_passes.test_a_gradient_that_is_sent_stays_as_it_is, "in place")
     weightless = test_given_gradients.test_gradients_that_weigh_nothing_on_any_rank_are_zero
     yield "weightless", functools.partial(weightless, "by hand")
     yield "unequal options", functools.partial(test_ddp.test_unequal_options_are_refused_on_all_ranks, "sync", "manual")

@@ -21,17 +21,17 @@ MUTANTS = {
         "self.total = sum(samples)",
     ),
     "samples are never forgotten": (
-        "ddp.reducer",
-        "        self._combined, self._spoilt = True, False\n        self.samples.forget()\n",
-        "        self._combined, self._spoilt = True, False\n",
+        "ddp.own",
+        "        self.combined, self.spoilt = True, False\n        self.samples.forget()\n",
+        "        self.combined, self.spoilt = True, False\n",
     ),
     "a combined gradient is not known as one": (
-        "ddp.reducer",
-        "        self._combined, self._spoilt = True, False\n",
-        "        self._spoilt = False\n",
+        "ddp.own",
+        "        self.combined, self.spoilt = True, False\n",
+        "        self.spoilt = False\n",
     ),
     "no_sync is ignored": ("ddp.reducer", "if not self.syncing:", "if False:"),
-    "a forward that nobody counted is let pass": ("ddp.reducer", "            self._check_counted()\n", ""),
+    "a forward that nobody counted is let pass": ("ddp.own", "if self._mean and not samples:", "if False:"),
     "an unused parameter is let pass": ("ddp.reducer", "if missing and strict:", "if False:"),
     "an unused parameter is refused where it is allowed": (
         "ddp.reducer",
@@ -86,8 +86,8 @@ MUTANTS = {
         "            self._match_counts()\n        give_up(self.comm, reason)\n",
         "            return\n",
     ),
-    "nobody asks what gradients weigh": ("ddp.reducer", "        self._check_weights()\n", ""),
-    "a gradient set by hand passes for a combined one": ("ddp.reducer", "(param.grad_by_hand or ", "("),
+    "nobody asks what gradients weigh": ("ddp.reducer", "        self.own.check_weights(self._bucket_of)\n", ""),
+    "a gradient set by hand passes for a combined one": ("ddp.own", "(param.grad_by_hand or self.s", "(self.s"),
     "a pass may lie within a pass": ("ddp.nesting", "if outer is not None and (", "if False and ("),
     "who catches what was refused within a pass hears no more of it": (
         "ddp.nesting",
@@ -110,7 +110,19 @@ MUTANTS = {
         "not header.kind == call.header.kind == GIVE_UP",
         "GIVE_UP not in (header.kind, call.header.kind)",
     ),
-    "gradients that weigh nothing stay": ("ddp.reducer", "            self._drop_own(reduced)\n", ""),
+    "gradients that weigh nothing stay": ("ddp.reducer", "            self.own.drop(reduced)\n", ""),
+    "a forward speaks for gradients set by hand": (
+        "ddp.reducer",
+        "take([] if said is None",
+        "take(pending if said is None",
+    ),
+    "what a rank accumulated before it ran out of data is lost": ("ddp.reducer", " or one.total > 0.0:", ":"),
+    "a gradient under way may change": ("ddp.passes", "self._pending[bucket] == 0 and not", "False and not"),
+    "a step may come before its gradients are combined": (
+        "ddp.reducer",
+        "        self.unfinished = _UNFINISHED\n",
+        "",
+    ),
     "join has no say": ("ddp.reducer", "            self.before_launch(one)\n", "            pass\n"),
     "a moved parameter is not noticed": ("ddp.reducer", "        self.layout.check()\n", ""),
     "freezing makes no new plan": (
@@ -207,7 +219,7 @@ MUTANTS = {
     "two wrappers in one backward send as it comes": ("ddp.reducer", " or bool(self._company)", ""),
     "gradients may stay behind when their parameters are frozen": (
         "ddp.reducer",
-        "            self._check_frozen()\n",
+        "            self.own.check_frozen(self._trainable, self._nesting.weighed_before)\n",
         "",
     ),
     "a backward counts the forwards that it does not reach": (
@@ -216,8 +228,8 @@ MUTANTS = {
         "True",
     ),
     "samples of gradients that were dropped count on": (
-        "ddp.reducer",
-        "if self.samples.weighed or self._spoilt or not self.mean or not any(samples):",
+        "ddp.own",
+        "if self.samples.weighed or self.spoilt or not self._mean or not any(samples):",
         "if False:",
     ),
     "a hook's sum is not written back": (
@@ -259,7 +271,11 @@ MUTANTS = {
         "if marks.count(max(marks)) + marks.count(0.0) >= len(marks):",
         "if True:",
     ),
-    "options beside the model are not part of the mark": ("ddp.alike", "total = self._options_number", "total = 0"),
+    "options beside the model are not part of the mark": (
+        "ddp.alike",
+        "hash((self._options_number, *marks))",
+        "hash((0, *marks))",
+    ),
     "a difference beside the model is let pass": ("ddp.alike", "            if words:\n", "            if False:\n"),
     "what is alike stays in doubt": ("ddp.alike", "            companion.settle(number)\n", "            pass\n"),
     "optimizers of parameters of their own are compared": ("ddp.alike", "if _is_divided(found):", "if False:"),

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from minigrad import Tensor, optim
-from minigrad.distributed import DDP, SoloCommunicator
+from minigrad import Tensor, nn, optim
+from minigrad.distributed import DDP, Recording, SoloCommunicator, SyncBatchNorm
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.threads import ThreadWorld
@@ -177,6 +177,27 @@ def test_where_others_wait_all_fail_and_go_on_with_a_new_communicator(kind, fail
         return right(other, DDP(module, other))
 
     assert run_ranks(kind, body, 2, TIMEOUT_S) == [True, True]
+
+
+def test_synchronised_batch_norms_go_on_with_the_next_wrapper():
+    new = new_communicators("threads")
+
+    def body(comm):
+        module = nn.Sequential(nn.Linear(3, 4, dtype="float64"), SyncBatchNorm(4, comm, dtype="float64"))
+        ddp, inputs = DDP(module, Recording(comm)), Tensor(INPUTS[comm.rank :: 2])
+        with pytest.raises((ZeroDivisionError, RankFailedError)):
+            ddp(inputs).square().mean().backward(on_leaf=lambda leaf: comm.rank and 1 / 0)
+        ddp = DDP(ddp.unwrap(), new(comm))
+        ddp.zero_grad()
+        (ddp(inputs) * inputs[:, :1]).mean().backward()
+        return module.state_dict(), gradients(module)
+
+    (state, found), (_, other) = run_ranks("threads", body, 2, TIMEOUT_S)
+    alone = nn.Sequential(nn.Linear(3, 4, dtype="float64"), nn.BatchNorm1d(4, dtype="float64"))
+    alone.load_state_dict(state)
+    (alone(Tensor(INPUTS)) * Tensor(INPUTS[:, :1])).mean().backward()
+    for each in (found, other):
+        assert_gradients_close(each, gradients(alone))
 
 
 def test_alone_nothing_is_lost_even_after_a_bucket():

@@ -78,6 +78,11 @@ def after_zero_grad(ddp, rank):
     give(ddp, rank)
 
 
+def after_a_forward_that_had_no_backward(ddp, rank):
+    ddp(minigrad.ones(2 + rank, 3))
+    give(ddp, rank)
+
+
 def of_a_backward_that_failed(ddp, rank):
     def raises(leaf):
         raise ZeroDivisionError
@@ -87,7 +92,14 @@ def of_a_backward_that_failed(ddp, rank):
 
 
 @pytest.mark.parametrize(
-    "make", [on_one_rank_beside_samples, over_a_combined_one, after_zero_grad, of_a_backward_that_failed]
+    "make",
+    [
+        on_one_rank_beside_samples,
+        over_a_combined_one,
+        after_zero_grad,
+        after_a_forward_that_had_no_backward,
+        of_a_backward_that_failed,
+    ],
 )
 @pytest.mark.parametrize("sync", ["sync_gradients", "flush"])
 def test_gradients_that_no_counted_forward_made_are_refused(make, sync):

@@ -6,7 +6,7 @@ import pytest
 import minigrad
 from minigrad import nn, optim
 from minigrad.distributed import DDP, SyncBatchNorm, run
-from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
+from minigrad.errors import ArgumentError, AutogradError, CollectiveTimeoutError, RankFailedError
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
 from tests.distributed.worlds import run_ranks
 
@@ -130,3 +130,77 @@ def test_an_old_gradient_of_a_rank_that_waits_is_no_use_of_its_parameter():
         return missing
 
     assert run(body, 2, timeout_s=TIMEOUT_S) == [[False, True, True], [False]]
+
+
+def accumulate(ddp, samples, gradient):
+    with ddp.no_sync():
+        (ddp(minigrad.ones(samples, 1)).mean() * gradient).backward()
+
+
+def all_have_accumulated(ddp, rank):
+    accumulate(ddp, [1, 3][rank], [2.0, 6.0][rank])
+
+
+def one_has_accumulated(ddp, rank):
+    accumulate(ddp, 3, 6.0) if rank else (ddp(minigrad.ones(1, 1)).mean() * 2.0).backward()
+
+
+def one_has_looked_at_a_loss(ddp, rank):
+    ddp(minigrad.ones(3, 1)) if rank else (ddp(minigrad.ones(1, 1)).mean() * 2.0).backward()
+
+
+@pytest.mark.parametrize(
+    "last, expected", [(all_have_accumulated, 5.0), (one_has_accumulated, 5.0), (one_has_looked_at_a_loss, 2.0)]
+)
+def test_who_leaves_hands_in_what_it_accumulated_and_nothing_else(last, expected):
+    """Where all left at once each rank kept its own; a forward without a backward weighed as if it had had one."""
+
+    def body(comm):
+        ddp = DDP(nn.Linear(1, 1, bias=False), comm)
+        with ddp.join():
+            last(ddp, comm.rank)
+        return ddp.module.weight.grad.item()
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [expected] * 2
+
+
+def test_what_is_said_around_join_does_not_count_for_who_has_left():
+    def body(comm):
+        ddp, seen = DDP(nn.Linear(1, 1, bias=False), comm), []
+        with ddp.samples(1), ddp.join():
+            for gradient in [[2.0], [4.0, 8.0]][comm.rank]:
+                ddp.zero_grad()
+                (ddp(minigrad.ones(2, 1)).mean() * gradient).backward()
+                seen.append(ddp.module.weight.grad.item())
+        return seen
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [[3.0], [3.0, 8.0]]
+
+
+def test_a_gradient_set_by_hand_is_refused_where_its_rank_leaves():
+    def body(comm):
+        ddp = DDP(nn.Linear(1, 1, bias=False), comm)
+        with pytest.raises((AutogradError, RankFailedError), match="such as set by hand, of weight"):
+            with ddp.join():
+                if comm.rank == 1:
+                    ddp.module.weight.grad = minigrad.ones(1, 1)
+                else:
+                    ddp(minigrad.ones(1, 1)).mean().backward()
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
+
+
+def test_in_a_sum_who_has_left_adds_no_combined_gradient():
+    """It was refused as one that is combined twice, so that join and reduce="sum" did not go together."""
+
+    def body(comm):
+        ddp, seen = DDP(nn.Linear(1, 1, bias=False), comm, reduce="sum"), []
+        with ddp.join():
+            for gradient in [[2.0], [4.0, 8.0]][comm.rank]:
+                ddp.zero_grad()
+                (ddp(minigrad.ones(2, 1)).mean() * gradient).backward()
+                seen.append(ddp.module.weight.grad.item())
+        return seen, ddp.module.weight.grad.item()
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [([6.0], 8.0), ([6.0, 8.0], 8.0)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Tensor, nn
+from minigrad import Tensor, nn, optim
 from minigrad.distributed import DDP, Ddp, average_gradients, run
 from minigrad.errors import AutogradError, RankFailedError
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
@@ -119,6 +119,93 @@ def test_a_wrapper_stays_as_it_is_until_its_backward_is_over(what):
 
     for actual in run(body, 2, timeout_s=TIMEOUT_S):
         assert_gradients_close(actual, alone(1.0))
+
+
+def a_step(ddp):
+    return optim.SGD(ddp.parameters(), lr=0.1).step
+
+
+def clipping(ddp):
+    return lambda: optim.clip_grad_norm_(ddp.parameters(), 1.0)
+
+
+def unscaling(ddp):
+    scaler, optimizer = optim.GradScaler(2.0), optim.SGD(ddp.parameters(), lr=0.1)
+    return lambda: scaler.unscale_(optimizer)
+
+
+USES = [(a_step, "loss of a shard"), (a_step, "local backward")]
+USES += [(use, "backward") for use in (a_step, clipping, unscaling)]
+
+
+@pytest.mark.parametrize("use, where", USES)
+def test_gradients_are_used_when_the_backward_is_over(use, where):
+    """A step of a hook took each rank's own gradient, and parted the replicas."""
+
+    def body(comm):
+        ddp, acts = DDP(Mlp(0), comm), []
+
+        def act():
+            with pytest.raises(AutogradError, match="expected a whole gradient, got a part, of a backward that is un"):
+                acts[0]()
+
+        def loss_fn(x):
+            act()
+            return ddp(x).sum()
+
+        acts.append(use(ddp))
+        if where == "loss of a shard":
+            ddp.backward_shards(loss_fn, [Tensor(INPUTS)])
+            return alone(1.0)
+        ddp.reducer.syncing = where == "backward"
+        loss_of(ddp, comm.rank).backward(on_leaf=lambda leaf: act())
+        ddp.reducer.syncing = True
+        ddp.flush()
+        return gradients(ddp.module)
+
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, alone(1.0))
+
+
+CHANGES = {
+    "set": lambda ddp: setattr(ddp.module.w2, "grad", Tensor(np.ones(ddp.module.w2.shape))),
+    "None": lambda ddp: setattr(ddp.module.w2, "grad", None),
+    "in place": lambda ddp: ddp.module.w2.grad.mul_(2.0),
+    "zero_grad": lambda ddp: ddp.zero_grad(),
+    "zeros": lambda ddp: ddp.zero_grad(set_to_none=False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_gradient_that_is_sent_stays_as_it_is(change):
+    """What came depended on whether its bucket had gone out; the replicas got different gradients."""
+
+    def body(comm):
+        ddp = DDP(Mlp(0), comm, bucket_cap_bytes=64)
+        with pytest.raises((AutogradError, RankFailedError), match="got that of w2, which is sent to other ranks"):
+            loss_of(ddp, comm.rank).backward(on_leaf=lambda leaf: leaf is ddp.module.w1 and CHANGES[change](ddp))
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
+
+
+@pytest.mark.parametrize("how", ["on_leaf", "hook"])
+def test_a_gradient_may_change_before_it_is_sent(how):
+    def body(comm):
+        ddp = DDP(Mlp(0), comm, bucket_cap_bytes=64)
+        ddp.reducer.in_order = True  # each bucket goes out as soon as it is complete
+
+        def halve(leaf):
+            leaf.grad *= 0.5
+
+        if how == "hook":
+            for param in ddp.module.parameters():
+                param.register_post_accumulate_grad_hook(halve)
+        loss_of(ddp, comm.rank).backward(on_leaf=halve if how == "on_leaf" else None)
+        return gradients(ddp.module)
+
+    for actual in run(body, 2, timeout_s=TIMEOUT_S):
+        assert_gradients_close(actual, alone(0.5))
 
 
 @pytest.mark.parametrize("kind", ["threads", "shm", "nccl"])

@@ -161,6 +161,13 @@ class Wrapper:
         return work
 
 
+def innermost(comm: Any) -> Any:
+    """The communicator inside all wrappers around it."""
+    while hasattr(comm, "inner"):
+        comm = comm.inner
+    return comm
+
+
 def _array_call(kind: str, detail: str, array: Any) -> Call:
     """The description of a call; the inner communicator refuses what is no array."""
     dtype = getattr(array, "dtype", "")

@@ -36,7 +36,7 @@ def joined(
             raise RankFailedError(
                 f"rank {reducer.comm.rank}: join: expected data on every rank, but it ran out on ranks {missing}"
             )
-        if divide_by_initial_world_size:
+        if divide_by_initial_world_size and one.active_ranks:
             one.shrink = len(one.active_ranks) / reducer.comm.world_size
 
     names = ", ".join(type(thing).__name__ for thing in also)

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.errors import DistributedError, UnreducedGradientError
 
@@ -44,11 +45,9 @@ def wrapper_name(kind: str, comm: Communicator) -> str:
 
     Wrappers are numbered in the order in which they are made on a communicator; rank 0 counts.
     """
-    innermost: Any = comm
-    while hasattr(innermost, "inner"):
-        innermost = innermost.inner
-    _made[innermost] = _made.get(innermost, 0) + 1
-    number = comm.all_gather_object(_made[innermost])[0]
+    base = innermost(comm)
+    _made[base] = _made.get(base, 0) + 1
+    number = comm.all_gather_object(_made[base])[0]
     return f"DDP {number} of {kind[:_MOST_LETTERS]}"
 
 

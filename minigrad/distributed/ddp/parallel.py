@@ -22,7 +22,7 @@ from minigrad.distributed.ddp.join import JOIN, joined
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.distributed.ddp.syncbn import weigh_sync_batch_norms
+from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
 from minigrad.distributed.inspect.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
@@ -138,7 +138,7 @@ class DistributedDataParallel(Module):
         self.reducer.alike.set_option(JOIN, None)
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
-        self.reducer.in_order = weigh_sync_batch_norms(module, self.reducer)
+        self.reducer.in_order = join_sync_batch_norms(module, self.comm, self.reducer)
         self._buffer_sync = BufferSync(self._inventory, self.reducer.booked, *self._buffer_options)
         self._replica_check = ReplicaCheck(module, self.reducer.booked, self._check_every)
         self.reducer.after_pass = self._after_pass
@@ -271,9 +271,10 @@ class DistributedDataParallel(Module):
     ) -> AbstractContextManager[None]:
         """Train inside on ranks with different numbers of batches: `with ddp.join(): for batch in loader: ...`.
 
-        A rank that leaves the block takes part in the others' passes, with no samples, until all have left it. It
-        makes no optimizer steps meanwhile: at the end all ranks get the parameters of one that was there last, and the
-        state of what is named in `also`. State that stayed behind is refused in the next pass outside.
+        A rank that leaves the block takes part in the others' passes until all have left it: with what it accumulated
+        under `no_sync` and has not combined, then with no samples. It makes no optimizer steps meanwhile: at the end
+        all ranks get the parameters of one that was there last, and the state of what is named in `also`. State that
+        stayed behind is refused in the next pass outside.
 
         Args:
             divide_by_initial_world_size: Weight as if the ranks without data had contributed zeros of the others'
@@ -391,9 +392,12 @@ class DistributedDataParallel(Module):
         return self.module.load_state_dict(state, strict)
 
     def unwrap(self) -> Module:
-        """Stop combining gradients, and return the module."""
+        """Stop combining gradients, and return the module.
+
+        Its SyncBatchNorm layers that use this wrapper's communicator will use that of the next one.
+        """
         self.reducer.detach()
-        weigh_sync_batch_norms(self.module, None)
+        leave_sync_batch_norms(self.module, self.comm)
         return self.module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:

@@ -84,6 +84,10 @@ class Pass:
             self._ready_order.append(bucket)
         return self.next_is_ready()
 
+    def has_taken(self, bucket: int) -> bool:
+        """Whether a bucket is complete, so that it may have gone out; no comm hook runs that has to see it."""
+        return self._pending[bucket] == 0 and not self.in_hook
+
     def next_is_ready(self) -> bool:
         """Whether there is a next bucket to launch, and all of its gradients are complete."""
         return len(self.works) < len(self._pending) and self._pending[len(self.works)] == 0

@@ -28,13 +28,12 @@ from minigrad.distributed.ddp.hooks import CommHook, GradBucket, RegisteredHook
 from minigrad.distributed.ddp.layout import Layout, Named, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.naming import Naming, change_in, unreduced, wrapper_name
 from minigrad.distributed.ddp.nesting import Begun, Nesting
+from minigrad.distributed.ddp.own import OwnGradients
 from minigrad.distributed.ddp.passes import Pass
-from minigrad.distributed.ddp.samples import SampleCount
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.errors import ArgumentError, AutogradError, DistributedError
-from minigrad.kept import drop_gradient
-from minigrad.nn.parameter import Parameter
+from minigrad.errors import ArgumentError, DistributedError
 
+_UNFINISHED = "of a backward that is under way: do it when that is over"
 _HOW_TO_GO_ON = ": every later call raises too; to go on, make a new communicator, unwrap() the wrapper, wrap again"
 
 
@@ -55,7 +54,7 @@ class Reducer:
 
     Attributes:
         name: The wrapper in messages: its number on this communicator, and the class of the module.
-        samples: What this rank's gradients weigh.
+        own: The gradients of this rank that are not combined, and samples: what they weigh.
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         override: Samples to count instead of the length of the batch, or None.
         booked: The communicator, with what is sent in a pass in its ledger: for what else takes part in it.
@@ -64,6 +63,7 @@ class Reducer:
         active: Whether this rank still has data; see `DistributedDataParallel.join`.
         last_active: The ranks that had data in the last pass in which one had.
         before_launch: Called in each pass once the counts of all ranks are known, before the first bucket.
+        unfinished: What is said to who would use a gradient too early; empty while nothing is under way.
         after_pass: Called at the end of each pass in which a rank had data, on every rank.
     """
 
@@ -90,7 +90,7 @@ class Reducer:
         give_names(named)
         self.alike = Alike(self.layout)
         self.buffers = self.layout.buffers
-        self._params, self._names = self.layout.params, self.layout.names
+        self._params = self.layout.params
         self._index = {id(p): i for i, p in enumerate(self._params)}
         self._forced, self._tracks = plan, track_nonfinite
         self.stats = Stats()
@@ -107,11 +107,13 @@ class Reducer:
         self.last_active: list[int] = []
         self.before_launch: Callable[[Pass], None] = _nothing
         self.after_pass: Callable[[Pass], None] = _nothing
-        self.samples = SampleCount()
-        self._combined = self._spoilt = self._deferred = False
+        self.own = OwnGradients(self.layout, mean, comm.rank)
+        self.samples = self.own.samples
+        self._deferred = False
         self._began_s = 0.0
         self._pass: Pass | None = None
         self._nesting, self._company = Nesting(), set[Reducer]()
+        self.unfinished = ""
         self._inherited: DistributedError | None = None
         tell_children(self)
 
@@ -141,7 +143,7 @@ class Reducer:
 
     def _set_plan(self) -> None:
         trainable = self.layout.trainable()
-        change = change_in(self._names, self._trainable, trainable)
+        change = change_in(self.layout.names, self._trainable, trainable)
         self._trainable = trainable
         entries = self.layout.entries()
         if self._forced is not None:
@@ -154,36 +156,21 @@ class Reducer:
         self._layout_id = f"{self.name}{change}, plan {self.plan.id}"  # what headers say
         check_headers(self.comm, self._layout_id)
 
-    # -------------------------------------------------------------------------------------------- samples
-
-    def _take_samples(self, samples: list[float]) -> None:
-        """The samples of what comes now join those since the last synchronisation, unless their gradients are gone."""
-        if self.override is not None:
-            samples = [self.override]
-        if self.samples.weighed or self._spoilt or not self.mean or not any(samples):
-            if all(param.grad_array is None for param in self._params):
-                self._combined = self._spoilt = False
-                self.samples.forget()
-        self.samples.add(samples)
+    # -------------------------------------------------------------------------------------------- events
 
     @property
     def loss_weight(self) -> float:
         """How much this rank's loss counts in the backward under way, up to a factor that all ranks share."""
         return self.samples.total if self.mean else 1.0
 
-    # --------------------------------------------------------------------------------------------- events
-
     def begin(self, leaves: Reached) -> None:
         """Backward starts: check what it will reach, and launch the sum of the samples."""
-        self._nesting.enter(self.comm.rank, Begun("its backward", self.syncing, self.samples))
+        self._enter(Begun("its backward", self.syncing, self.samples))
         if self.syncing and len(backwards_under_way()) > 1:
             _settle(backwards_under_way()[:-1])
         if self._inherited is not None:
             raise type(self._inherited)(f"rank {self.comm.rank}: backward: {self._inherited}")
-        samples = self.samples.behind(leaves.numbers)
-        if not samples:
-            self._check_counted()
-        self._take_samples(samples)
+        self.own.take(self.own.counted(leaves.numbers) if self.override is None else [self.override])
         self._began_s = self.comm.clock.now_s()
         if not self.syncing:
             return
@@ -213,7 +200,7 @@ class Reducer:
         except BaseException as caught:
             self._fail(caught)
             raise
-        self._nesting.leave()
+        self._leave()
         self._pass = None
         if one is not None:
             self._finish(one)
@@ -238,11 +225,14 @@ class Reducer:
         return one
 
     def _launch_present(self, what: str, strict: bool, one_by_one: bool, weighted: bool) -> Pass:
-        self._nesting.enter(self.comm.rank, Begun(what, True, self.samples))
+        self._enter(Begun(what, True, self.samples))
         _settle(backwards_under_way())
-        self._take_samples(self.samples.pending())
-        self._combined = self._combined and not weighted
-        self._check_weights()
+        pending, said = self.samples.pending(), self.override
+        self.own.take([] if said is None or not self.active else [said])
+        self.own.combined = self.own.combined and not weighted
+        self.own.check_weights(self._bucket_of)
+        if said is None and self.active:
+            self.samples.add(pending)  # of losses that reach nothing; who has no data any more has none of these
         present = {i for i, p in enumerate(self._params) if p.grad_array is not None}
         one = self._start(present if strict else set(), strict)
         one.backward_over()
@@ -255,6 +245,21 @@ class Reducer:
         return one
 
     # ---------------------------------------------------------------------------------- a pass within a pass, failure
+
+    def _enter(self, begun: Begun) -> None:
+        self.unfinished = _UNFINISHED
+        self._nesting.enter(self.comm.rank, begun)
+
+    def _leave(self) -> Begun:
+        begun = self._nesting.leave()
+        if self._nesting.is_idle:
+            self.unfinished = ""
+        return begun
+
+    def holds_gradient(self, leaf: Any) -> bool:
+        """Whether the gradient of a leaf may be under way to the other ranks; comm hooks see it all the same."""
+        bucket = self._bucket_of.get(self._index[id(leaf)])
+        return bucket is not None and self._pass is not None and self._pass.has_taken(bucket)
 
     def settle(self) -> None:
         """Launch what is ready now, since collectives of others come next, which may not depend on timing."""
@@ -269,14 +274,14 @@ class Reducer:
     def hosting(self, what: str) -> Iterator[None]:
         """Around local backwards whose gradients are combined afterwards, by what is not a backward itself."""
         try:
-            self._nesting.enter(self.comm.rank, Begun(what, True, self.samples, hosts=True))
+            self._enter(Begun(what, True, self.samples, hosts=True))
             _settle(backwards_under_way())
             yield
             self._nesting.check_refusal()
         except BaseException as error:
             self._fail(error)
             raise
-        self._nesting.leave()
+        self._leave()
 
     def _fail(self, error: BaseException) -> None:
         """What began last is over, by an error. Where other ranks wait for it, they fail, unless all fail here alike.
@@ -284,14 +289,14 @@ class Reducer:
         While this rank has launched no bucket that takes two calls, which all ranks make that fail: the counts, and
         one that says so.
         """
-        begun = self._nesting.leave()
+        begun = self._leave()
         self.samples.total, self.samples.weighed = begun.total, begun.weighed
         if not self._nesting.is_idle or self._inherited is not None:
             self._deferred = self._deferred or self._nesting.refusal is not None  # no bucket may go out any more
             return  # the outermost one tells, and a child of a fork tells nobody
         refused = self._nesting.take_refusal()
         one, self._pass, self.booked.ledger = self._pass, None, None
-        self._spoilt = self._spoilt or one is not None or not begun.combines
+        self.own.spoilt = self.own.spoilt or one is not None or not begun.combines
         if not begun.combines and not refused:
             return
         reason = f"{begun.what} raised {type(error).__name__}: {error}{_HOW_TO_GO_ON}"
@@ -326,26 +331,13 @@ class Reducer:
         """Check that the parameters are in their place, and plan anew where others require a gradient now."""
         self.layout.check()
         if self.layout.trainable() != self._trainable:
-            self._check_frozen()
+            self.own.check_frozen(self._trainable, self._nesting.weighed_before)
             self._set_plan()
-
-    def _check_frozen(self) -> None:
-        """Refuse a frozen parameter with a gradient that was not combined: it would stay this rank's own."""
-        weighed = self._nesting.weighed_before
-        own = [
-            name
-            for name, param, trained in zip(self._names, self._params, self._trainable)
-            if trained and not param.requires_grad and param.grad_array is not None and (weighed or param.grad_by_hand)
-        ]
-        if own:
-            raise AutogradError(
-                f"rank {self.comm.rank}: DistributedDataParallel: expected gradients to be combined before their "
-                f"parameters are frozen, got accumulated ones of {', '.join(own)}: call flush() or zero_grad() first"
-            )
 
     def _start(self, reached: set[int], strict: bool) -> Pass:
         self.prepare()
-        self._check_not_combined_twice()
+        if self.active:
+            self.own.check_not_combined_twice()
         missing = [i for i in self._bucket_of if i not in reached]
         if missing and strict:
             raise unreduced(self.comm.rank, self.plan, missing)
@@ -360,40 +352,8 @@ class Reducer:
 
     def _used(self, reached: set[int]) -> list[bool]:
         """For each parameter whether this rank has a gradient to give for it, or will have."""
-        return [self.active and (i in reached or p.grad_array is not None) for i, p in enumerate(self._params)]
-
-    def _check_counted(self) -> None:
-        """Refuse a backward whose samples nobody counted: its gradients would have a wrong weight, or stay local."""
-        if self.mean and self.override is None:
-            raise AutogradError(
-                f"rank {self.comm.rank}: DistributedDataParallel: expected a forward through the wrapper before "
-                "backward, got none: call the wrapper, not its module, or say with samples(n) what the loss counts"
-            )
-
-    def _check_weights(self) -> None:
-        """Refuse gradients of which nobody has said what they weigh: they would be dropped, or stay this rank's own."""
-        if self.samples.weighed or not self.mean or not self.active:
-            return
-        own = [self._names[i] for i in self._bucket_of if self._is_own(self._params[i])]
-        if own:
-            raise AutogradError(
-                f"rank {self.comm.rank}: DistributedDataParallel: expected gradients that a forward through the "
-                f"wrapper made since the last synchronisation, got others, such as set by hand, of {', '.join(own)}: "
-                "say what they weigh, with samples(n) around this call, change combined ones in place, or zero_grad()"
-            )
-
-    def _is_own(self, param: Parameter) -> bool:
-        """Whether there is a gradient, and it is not a combined one: it was set by hand, or none was combined since."""
-        return param.grad_array is not None and (param.grad_by_hand or self._spoilt or not self._combined)
-
-    def _check_not_combined_twice(self) -> None:
-        if self.mean or not self._combined:
-            return
-        if not all(param.grad_by_hand for param in self._params if param.grad_array is not None):
-            raise AutogradError(
-                "DistributedDataParallel: expected no combined gradients before a backward with reduce='sum', "
-                "got some, which would be added up again: call zero_grad() first"
-            )
+        gives = self.active or self.samples.weighed
+        return [gives and (i in reached or p.grad_array is not None) for i, p in enumerate(self._params)]
 
     def _launch_ready(self, wait: bool, most: int | None = None) -> int:
         """Launch the next buckets that are ready, in order; the number of those launched."""
@@ -420,8 +380,8 @@ class Reducer:
         params = self.layout.params_of(bucket)
         one.sends = True
         with Naming(self.plan, bucket.index), one.launching():
-            if self.mean and not one.samples and not one.weighted:
-                self._drop_own(params)
+            if not one.samples and not one.weighted:
+                self.own.drop_weightless(params, self.active)
             fill_missing(params)
             shown = self._shown(bucket)
             weight = one.weight_in_memory() if self.mean and not one.weighted else None
@@ -434,12 +394,6 @@ class Reducer:
             began_s = one.ledger.now_s()
             work = shown.all_reduce(self.comm)
             one.launched(work, began_s, shown.sent_bytes)
-
-    def _drop_own(self, params: Iterable[Parameter]) -> None:
-        """Drop gradients behind which there is no sample; combined ones stay."""
-        for param in params:
-            if self._is_own(param):
-                drop_gradient(param)
 
     def _shown(self, bucket: Bucket) -> GradBucket:
         """A bucket as hooks see it, made anew only where its gradients have moved."""
@@ -457,7 +411,7 @@ class Reducer:
         """Launch what is left, and wait for all."""
         one.backward_over()
         self._counted(one, wait=True)
-        if one.active_ranks:
+        if one.active_ranks or one.total > 0.0:  # who has no data any more may have accumulated alone
             self._launch_ready(wait=True)
             if len(one.works) < len(self.plan.buckets) and not self._is_void(one):
                 raise unreduced(self.comm.rank, self.plan, self.plan.buckets[len(one.works)].entries)
@@ -467,17 +421,17 @@ class Reducer:
         """Take over the combined gradients; every rank does the same, so an error here is an error on all."""
         reduced = [self._params[i] for i in self._bucket_of if one.used(i)]
         if self._is_void(one):
-            self._drop_own(reduced)
+            self.own.drop(reduced)
             fill_missing(reduced)
-        if one.active_ranks:
-            self.last_active = one.active_ranks
+        if one.active_ranks or one.works:
             for param in reduced:
                 adopt(param)
+        if one.active_ranks:
+            self.last_active = one.active_ranks
             self.after_pass(one)
         self.booked.ledger = None
         one.add_to(self.stats, [other._pass for other in self._company if other._pass is not None])
-        self._combined, self._spoilt = True, False
-        self.samples.forget()
+        self.own.settle()
         told = check_headers(self.comm, self._layout_id, one.mark)
         marks = one.marks or told or self.comm.all_gather_object(one.mark)
         self.alike.check(self.name, self.comm, marks, idle=not one.samples)

@@ -16,6 +16,7 @@ from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.wrappers import innermost
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.nn.norm import BatchNorm
@@ -97,6 +98,7 @@ class SyncBatchNorm(BatchNorm):
             raise ArgumentError(f"SyncBatchNorm: expected reduce 'mean' or 'sum', got {reduce!r}")
         self.comm, self.reduce = comm, reduce
         self.weigher: LossWeight | None = None
+        self.follows = False  # the next wrapper's communicator
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised batch; in training the running statistics move towards those of all batches."""
@@ -138,12 +140,24 @@ class SyncBatchNorm(BatchNorm):
         return super().__deepcopy__(memo)
 
 
-def weigh_sync_batch_norms(module: Module, weigher: LossWeight | None) -> bool:
-    """Tell the SyncBatchNorm layers of a module who knows the weight of its loss; whether there are any."""
+def join_sync_batch_norms(module: Module, comm: Communicator, weigher: LossWeight) -> bool:
+    """Tell the SyncBatchNorm layers of a module who knows the weight of its loss; whether there are any.
+
+    Those that an earlier wrapper let go, and that had its communicator, use this one's from now on.
+    """
     layers = [layer for layer in module.modules() if isinstance(layer, SyncBatchNorm)]
     for layer in layers:
         layer.weigher = weigher
+        if layer.follows:
+            layer.comm, layer.follows = comm, False
     return bool(layers)
+
+
+def leave_sync_batch_norms(module: Module, comm: Communicator) -> None:
+    """A wrapper with this communicator lets go the SyncBatchNorm layers of a module."""
+    for layer in module.modules():
+        if isinstance(layer, SyncBatchNorm):
+            layer.weigher, layer.follows = None, innermost(layer.comm) is innermost(comm)
 
 
 def convert_sync_batchnorm(
