@@ -7,6 +7,7 @@ listens; an exchange gathers one message of each rank there and sends all of the
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import secrets
@@ -22,6 +23,7 @@ _NONCE_BYTES = _PROOF_BYTES = 32
 _LENGTH_BYTES = 8  # before each message
 _FAILED = 1 << 63  # added to the length of a message: rank 0 says why it gives up
 _GRACE_S = 2.0  # how much longer a peer waits for rank 0, which says who is missing
+_MAPPED = "::ffff:"  # before an address of IPv4
 _GREETING_S = 5.0  # how long one that connects may take to show that it knows the key
 
 
@@ -223,14 +225,17 @@ def _listen(address: str, port: int, backlog: int) -> socket.socket:
                 problem = problem or error
     except OSError as error:  # nobody knows the name
         problem = error
+    taken = problem is not None and problem.errno in (errno.EADDRINUSE, errno.EACCES)
+    advice = "choose another MASTER_PORT" if taken else "MASTER_ADDR has to be an address of rank 0's machine"
     raise RankFailedError(
-        f"rank 0: rendezvous: expected to listen at {_place(address, port)}, got {problem}: choose another MASTER_PORT"
+        f"rank 0: rendezvous: expected to listen at {_place(address, port)}, got {problem}: {advice}"
     ) from problem
 
 
 def _bare(address: str) -> str:
-    """An address without the brackets that IPv6 has where a port follows."""
-    return address.removeprefix("[").removesuffix("]")
+    """An address without the brackets that IPv6 has where a port follows; one of IPv4 that is written as one of IPv6 as itself."""
+    bare = address.removeprefix("[").removesuffix("]")
+    return bare[len(_MAPPED) :] if bare.lower().startswith(_MAPPED) and "." in bare else bare
 
 
 def _place(address: str, port: int) -> str:
