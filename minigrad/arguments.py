@@ -250,7 +250,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     (_DDP, "output_device"): ("outputs are on comm.device", _own_device),
     (_DDP, "dim"): ("write batch_dim=", _one_of(0)),
     (_DDP, "process_group"): ("give comm, from distributed.init(), as second argument", _one_of(None)),
-    (_DDP, "check_reduction"): ("an unfinished bucket raises in backward", _one_of(False)),
+    (_DDP, "check_reduction"): ("an unfinished bucket raises in backward", _one_of(True, False)),
     (_DDP, "gradient_as_bucket_view"): ("gradients are views of the buckets", _one_of(True, False)),
     (_DDP, "static_graph"): ("write find_unused_parameters=True where the graph may leave some out", _one_of(False)),
     (_DDP, "delay_all_reduce_named_params"): ('write sync="manual" and call sync_gradients()', _one_of(None)),

@@ -17,6 +17,7 @@ from minigrad.data.plan import WORD
 from minigrad.data.prefetch import ahead, in_own_context
 from minigrad.data.sampler import (
     BatchSampler,
+    DistributedSampler,
     EpochSampler,
     RandomSampler,
     Sampler,
@@ -57,7 +58,7 @@ class DataLoader:
 
     Raises:
         ArgumentError: an argument out of its range, two that exclude each other, or drop_last where no rank has as
-            many samples as a batch.
+            many samples as a batch, and a sampler of mode "drop" where there are fewer samples than ranks.
         DeviceError: the device is unknown.
 
     Example:
@@ -220,11 +221,16 @@ def _check_kinds(dataset: Any, batch_sampler: Any, collate_fn: Any) -> None:
 
 def _check_some_batch(dataset: Any, batch_sampler: Any) -> None:
     """Refuse to drop all there is, on every rank. A rank alone may have no batch, a dataset no sample."""
-    if not getattr(batch_sampler, "drop_last", False) or not isinstance(batch_sampler, BatchSampler):
+    if not isinstance(batch_sampler, BatchSampler):
         return
     sampler, size = batch_sampler.sampler, batch_sampler.batch_size
     most = sampler.longest if isinstance(sampler, EpochSampler) else max(len(dataset), _length(sampler))
-    if 0 < most < size:
+    if isinstance(sampler, DistributedSampler) and most == 0 < sampler.length:
+        raise ArgumentError(
+            f"DataLoader: expected at least one batch in an epoch, got none: the sampler's mode leaves out all of "
+            f"{sampler.length} sample(s), for there are {sampler.world_size} ranks: take fewer, or another mode"
+        )
+    if batch_sampler.drop_last and 0 < most < size:
         raise ArgumentError(
             f"DataLoader: expected at least one batch in an epoch, got none: drop_last=True leaves out all of {most} "
             f"sample(s), for a batch has {size}: make batches smaller, or keep the last one"

@@ -16,6 +16,10 @@ from minigrad.errors import ArgumentError
 class NoHint(dict[int, float]):
     """A hint that knows of no device."""
 
+    def __hash__(self) -> int:  # type: ignore[override]
+        """All are one, and nobody fills them."""
+        return hash(NoHint)
+
     def __call__(self, *hint: float) -> DdpConfig:
         """Say how a hint is given; ArgumentError."""
         given = ", ".join(map(repr, hint))

@@ -35,7 +35,8 @@ TAKEN = {  # what PyTorch has by default, and what asks for what we do
     **dict.fromkeys(["process_group", "delay_all_reduce_named_params", "param_to_hook_all_reduce"], [None]),
     **dict.fromkeys(["mixed_precision", "device_mesh", "prefetch_factor", "worker_init_fn"], [None]),
     **dict.fromkeys(["multiprocessing_context", "generator"], [None]),
-    **dict.fromkeys(["check_reduction", "static_graph", "skip_all_reduce_unused_params"], [False]),
+    "check_reduction": [False, True],
+    **dict.fromkeys(["static_graph", "skip_all_reduce_unused_params"], [False]),
     **dict.fromkeys(["persistent_workers", "pin_memory", "drop_last"], [False]),
 }
 
@@ -73,6 +74,7 @@ FORMS = {
 def test_an_earlier_form_says_how_it_is_written(message):
     with pytest.raises(ArgumentError, match=message):
         FORMS[message]()
+    assert hash(distributed.DdpConfig()) == hash(distributed.DdpConfig())
     assert not distributed.DdpConfig().speed_hint and not distributed.DdpConfig(speed_hint=None).speed_hint
 
 

@@ -233,7 +233,7 @@ def _listen(address: str, port: int, backlog: int) -> socket.socket:
 
 
 def _bare(address: str) -> str:
-    """An address without the brackets that IPv6 has where a port follows; one of IPv4 that is written as one of IPv6 as itself."""
+    """An address without the brackets that IPv6 has where a port follows; IPv4 written as IPv6 is IPv4."""
     bare = address.removeprefix("[").removesuffix("]")
     return bare[len(_MAPPED) :] if bare.lower().startswith(_MAPPED) and "." in bare else bare
 

@@ -89,6 +89,12 @@ def test_a_loader_that_can_never_give_a_batch_is_refused(kind):
         never_a_batch(kind)()
 
 
+def test_a_loader_whose_sampler_drops_all_samples_is_refused():
+    with pytest.raises(ArgumentError, match=r"got none: .* leaves out all of 3 sample\(s\), for there are 4 ranks"):
+        DataLoader(Numbers(3), sampler=DistributedSampler(3, rank=0, world_size=4, mode="drop"))
+    assert len(DataLoader(Numbers(0), sampler=DistributedSampler(0, rank=0, world_size=4, mode="drop"))) == 0
+
+
 def test_a_rank_alone_may_be_without_batches():
     def of_rank(rank):
         sampler = DistributedSampler(20, rank=rank, world_size=2, mode="exact", shares=[0.1, 0.9])
