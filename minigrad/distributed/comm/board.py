@@ -37,6 +37,9 @@ _WEIGHT_BYTES = 64  # a cache line: the weight, when the rank began to execute t
 _INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
 _SLOT_BYTES = _INLINE_AT + INLINE_BYTES
 _STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
+# by seq % SLOTS: where the slot of a call is, and its weight, counted in float64
+_SLOT_AT = [_SLOTS_AT + slot * _SLOT_BYTES for slot in range(SLOTS)]
+_WEIGHT_AT = [(start + _HEADER_BYTES) // 8 for start in _SLOT_AT]
 _KINDS: list[type[DistributedError]] = [
     DistributedError,
     RankFailedError,
@@ -63,14 +66,15 @@ class Board:
 
     def post(self, seq: int, what: bytes, weight: float) -> None:
         """Publish what a call is, see `encode_header`, and this rank's weight in it; then that it is posted."""
-        start = _slot_at(seq)
-        self._floats[self.rank][(start + _HEADER_BYTES) // 8] = weight
+        slot = seq % SLOTS
+        start = _SLOT_AT[slot]
+        self._floats[self.rank][_WEIGHT_AT[slot]] = weight
         self._bytes[self.rank][start : start + len(what)] = what
         self._numbers[self.rank][_POSTED] = seq + 1
 
     def all_agree(self, seq: int, what: bytes) -> bool:
         """Whether a call that all have posted is the same on all ranks."""
-        start = _slot_at(seq)
+        start = _SLOT_AT[seq % SLOTS]
         stop = start + len(what)
         for part in self._bytes:
             if part[start:stop] != what:
@@ -79,17 +83,17 @@ class Board:
 
     def weights(self, seq: int) -> list[float]:
         """Each rank's weight in a call that all have posted."""
-        index = _weight_at(seq)
+        index = _WEIGHT_AT[seq % SLOTS]
         return [floats[index] for floats in self._floats]
 
     def note(self, seq: int, reason: str) -> None:
         """Write why this rank gives up, in the slot of the call that says so; before it is posted."""
-        start, text = _slot_at(seq) + _INLINE_AT, reason.encode()[: _FAILURE_BYTES - 1] + b"\0"
+        start, text = _SLOT_AT[seq % SLOTS] + _INLINE_AT, reason.encode()[: _FAILURE_BYTES - 1] + b"\0"
         self._bytes[self.rank][start : start + len(text)] = text
 
     def span(self, seq: int) -> tuple[float, float] | None:
         """When the last rank began to execute a call, and when the last had; None where a later call has its slot."""
-        index, started_s, over_s = _weight_at(seq), 0.0, 0.0
+        index, started_s, over_s = _WEIGHT_AT[seq % SLOTS], 0.0, 0.0
         for floats, numbers in zip(self._floats, self._numbers):
             if numbers[_POSTED] >= seq + SLOTS:
                 return None
@@ -98,7 +102,7 @@ class Board:
 
     def executed(self, seq: int, began_s: float, now_s: float) -> None:
         """Publish when this rank began to do its share of a call, and when it has; and then that it has."""
-        index, mine = _weight_at(seq), self._floats[self.rank]
+        index, mine = _WEIGHT_AT[seq % SLOTS], self._floats[self.rank]
         mine[index + 1], mine[index + 2] = began_s, now_s
         self._numbers[self.rank][_EXECUTED] = seq + 1
 
@@ -125,7 +129,7 @@ class Board:
 
     def slot_views(self, seq: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """Each rank's array in the slot of a call."""
-        return self._segment.views(_slot_at(seq) + _INLINE_AT, count, dtype)
+        return self._segment.views(_SLOT_AT[seq % SLOTS] + _INLINE_AT, count, dtype)
 
     def staging_views(self, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """Each rank's array in the staging area."""
@@ -138,7 +142,7 @@ class Board:
         return [self._header(r, seq) for r in range(self.world_size)]
 
     def _header(self, rank: int, seq: int) -> str:
-        start = _slot_at(seq)
+        start = _SLOT_AT[seq % SLOTS]
         what = _text(self._bytes[rank][start : start + _HEADER_BYTES])
         if what == GIVE_UP:
             start += _INLINE_AT
@@ -238,15 +242,6 @@ def encode_header(header: Header) -> bytes:
     if len(what) > _HEADER_BYTES:
         raise DistributedError(f"expected a header below {_HEADER_BYTES} bytes, got {header}")
     return what
-
-
-def _slot_at(seq: int) -> int:
-    return _SLOTS_AT + seq % SLOTS * _SLOT_BYTES
-
-
-def _weight_at(seq: int) -> int:
-    """Where the weight of a call is, counted in float64."""
-    return (_slot_at(seq) + _HEADER_BYTES) // 8
 
 
 def _text(area: memoryview) -> str:
