@@ -35,6 +35,7 @@ def strict_cupy(monkeypatch):
     from tests.kernels.cuda_on_cpu import StandInKernels
     from tests.strict_cupy import MODULES, cupy
     from tests.strict_cupy.device import used
+    from tests.strict_cupy.streams import forget_captures
 
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -44,6 +45,7 @@ def strict_cupy(monkeypatch):
     with using_kernels(StandInKernels()):
         yield cupy
     cupy.cuda.Device(0).use()
+    forget_captures()
     device._MODULES.pop(cupy.ndarray, None)
     operands._kept_constant.cache_clear()
     forget_found()

@@ -10,12 +10,13 @@ C order whatever the order of the inputs. The fixture `strict_cupy` of tests/con
 from tests.strict_cupy.array import ndarray
 from tests.strict_cupy.call import wrapping
 from tests.strict_cupy.device import no_sync, syncs
-from tests.strict_cupy.errors import MissingError, RefusedError, StrictError
+from tests.strict_cupy.errors import CaptureError, MissingError, RefusedError, StrictError
 from tests.strict_cupy.namespace import MODULES, cupy
 from tests.strict_cupy.streams import machine
 
 __all__ = [
     "MODULES",
+    "CaptureError",
     "MissingError",
     "RefusedError",
     "StrictError",

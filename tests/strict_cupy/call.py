@@ -11,8 +11,8 @@ import numpy as np
 from tests.strict_cupy import array as arrays
 from tests.strict_cupy.device import current_id, syncs
 from tests.strict_cupy.errors import RefusedError, StrictError
-from tests.strict_cupy.names import REFUSED_KEYWORDS, WAITING
-from tests.strict_cupy.streams import perform
+from tests.strict_cupy.names import CUBLAS, REFUSED_KEYWORDS, WAITING
+from tests.strict_cupy.streams import perform, refuse_while_capturing
 
 
 def lower(who: str, value: Any) -> Any:
@@ -57,6 +57,8 @@ def call(function: Callable[..., Any], who: str, args: Any, options: dict[str, A
         raise RefusedError(f"{who}: expected no keyword {', '.join(sorted(refused))}: CuPy does not take it")
     if who in WAITING:
         syncs.note(who)
+    if who in CUBLAS:
+        refuse_while_capturing(who, "call of cuBLAS")
     low_args = [lower(who, arg) for arg in args]
     low_options = {name: lower(who, value) for name, value in options.items()}
     result = run(function, who, low_args, low_options)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from tests.strict_cupy.errors import StrictError
-from tests.strict_cupy.streams import get_current_stream
+from tests.strict_cupy.streams import get_current_stream, refuse_while_capturing
 
 # cudaDataType_t, with the types of computation that it takes, and the dtype of alpha and beta
 _TYPES: dict[int, tuple[Any, tuple[int, ...], Any]] = {
@@ -49,6 +49,7 @@ def gemmStridedBatchedEx(
 ) -> None:
     """C = op(A) @ op(B) for each of a batch: C is (m, n), and A (m, k) and B (k, n) unless transposed."""
     _check_integers(dict(locals()))
+    refuse_while_capturing("gemm", "call of cuBLAS")
     dtype, computations, wide = _TYPES[Atype]
     if not Atype == Btype == Ctype or computeType not in computations or algo not in (-1, 99):
         raise StrictError(f"gemm: CUBLAS_STATUS_NOT_SUPPORTED: types {Atype} {Btype} {Ctype}, computing {computeType}")

@@ -22,6 +22,7 @@ class Syncs:
 
     def note(self, what: str) -> None:
         """Count one wait, in which the current stream finishes its work."""
+        streams.refuse_while_capturing(what, "wait for the GPU")
         self.count += 1
         streams.get_current_stream().finish()
         if self._forbidden:
@@ -105,11 +106,13 @@ class CUDARuntimeError(RuntimeError):
 cuda = SimpleNamespace(
     Device=Device,
     Event=streams.Event,
+    MemoryPool=streams.MemoryPool,
     Stream=streams.Stream,
     device=SimpleNamespace(get_cublas_handle=lambda: 1 + current_id()),
     get_current_stream=streams.get_current_stream,
     get_elapsed_time=streams.get_elapsed_time,
     is_available=lambda: True,
+    using_allocator=streams.using_allocator,
     runtime=SimpleNamespace(
         getDeviceCount=lambda: DEVICE_COUNT,
         getDevice=current_id,

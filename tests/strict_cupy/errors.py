@@ -9,5 +9,9 @@ class RefusedError(StrictError, TypeError):
     """CuPy refuses this with a TypeError: a NumPy array, a list or an unknown keyword where it takes none."""
 
 
+class CaptureError(StrictError, RuntimeError):
+    """CUDA, or CuPy, refuses this while a stream is captured as a graph."""
+
+
 class MissingError(StrictError, AttributeError):
     """CuPy has no such name."""

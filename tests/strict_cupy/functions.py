@@ -11,7 +11,7 @@ from tests.strict_cupy.array import ndarray
 from tests.strict_cupy.call import call, lower
 from tests.strict_cupy.device import current_id, syncs
 from tests.strict_cupy.errors import RefusedError, StrictError
-from tests.strict_cupy.streams import perform
+from tests.strict_cupy.streams import check_memory, perform, refuse_while_capturing
 
 
 def array(
@@ -32,6 +32,7 @@ def array(
         return made if made.ndim >= ndmin else made.reshape((1,) * (ndmin - made.ndim) + made.shape)
     if isinstance(obj, (list, tuple)) and any(isinstance(part, ndarray) for part in obj):
         obj = np.array(lower("array", list(obj)))
+    refuse_while_capturing("array", "upload")
     host = np.array(obj, dtype, ndmin=ndmin, order="C")  # taken at once, and there when the stream comes to it
     return ndarray(perform(host.copy, "upload", [], None), current_id())
 
@@ -55,6 +56,7 @@ def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, bl
 
 def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
     """Memory without values: NaN where the dtype has it, so that nothing is read before it is written."""
+    check_memory("empty")
     made = np.empty(shape, dtype, order)
     made.fill(np.nan if made.dtype.kind in "fc" else 1)
     return ndarray(made, current_id())
@@ -86,6 +88,7 @@ def _product(function: Any, who: str, a: Any, b: Any, out: Any, **options: Any) 
             raise RefusedError(f"{who}: expected device arrays, got {type(operand).__name__}")
         if operand.dtype.kind not in "iub" and operand.ndim > 2:
             raise StrictError(f"{who}: expected matrices, got shape {operand.shape}: CuPy's batched product copies")
+    refuse_while_capturing(who, "call of cuBLAS")
     if out is None:
         return call(function, who, (a, b), options)
     dtype = np.result_type(a.dtype, b.dtype)
@@ -98,6 +101,7 @@ def einsum(*operands: Any, **options: Any) -> Any:
     """Einstein's summation; dtype= and optimize= are taken."""
     if options.keys() - {"dtype", "optimize"}:
         raise RefusedError(f"einsum: expected dtype= or optimize=, got {', '.join(sorted(options))}")
+    refuse_while_capturing("einsum", "call of cuBLAS")
     return call(np.einsum, "einsum", operands, options)
 
 

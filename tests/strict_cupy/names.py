@@ -91,6 +91,11 @@ WAITING = frozenset(
     """.split()
 )
 
+# Functions that call cuBLAS or its kin, beside the products: not while a stream is captured.
+CUBLAS = frozenset(
+    "cholesky cond det eigh eigvalsh inner inv kron lstsq matrix_power pinv qr slogdet solve svd tensordot vdot".split()
+)
+
 # Methods of cupy.ndarray that only forward to NumPy's, with the keywords that CuPy takes.
 _REDUCTION = frozenset({"axis", "dtype", "out", "keepdims"})
 METHODS = {

@@ -1,5 +1,8 @@
 """cupy.cuda.Stream and Event. As a rule work runs at once; on a `Machine` it runs late, and out of order.
 
+A stream can also be captured as a graph: what it is given then is kept, and runs when the graph is launched. What CUDA
+or CuPy refuse meanwhile is refused here: see `refuse_while_capturing` and who calls it.
+
 A machine holds back what streams are given, until somebody waits for it. Then it runs in an order drawn from a seed,
 any that the streams and the edges between them allow. So an edge that is missing shows as a wrong result.
 """
@@ -15,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.strict_cupy.errors import StrictError
+from tests.strict_cupy.errors import CaptureError, StrictError
 
 _thread = threading.local()
 _addresses = itertools.count(4096)
@@ -28,11 +31,95 @@ failures: list[int] = []  # codes of errors that the device has met, which stay:
 class Item:
     """One piece of work: what it does, and what has to be done before."""
 
-    __slots__ = ("work", "after", "stream", "at")
+    __slots__ = ("work", "after", "stream", "at", "capture")
 
     def __init__(self, work: Callable[[], None], after: list[Item], stream: Stream) -> None:
         self.work, self.after, self.stream = work, after, stream
         self.at: float | None = None  # when it ran, on the machine's clock
+        self.capture = stream.capture  # in which it was kept; None where it is to run
+
+
+class Capture:
+    """What streams are given while one of them is captured, in order; begun in one thread.
+
+    Attributes:
+        pool: Of the memory that may be taken meanwhile; None where nobody set one.
+    """
+
+    def __init__(self, origin: Stream) -> None:
+        self.origin, self.items, self.streams = origin, list[Item](), [origin]
+        self.thread, self.pool = threading.get_ident(), allocator()
+
+    def end(self) -> Graph:
+        """The graph of it; the work of every stream must come before the end of the one that was captured."""
+        joined = set[int]()
+        stack = [item for item in (self.origin.tail,) if item is not None and item.capture is self]
+        while stack:
+            item = stack.pop()
+            if id(item) not in joined:
+                joined.add(id(item))
+                stack += item.after
+        for stream in self.streams:
+            stream.capture = None
+        if any(id(item) not in joined for item in self.items):
+            raise CaptureError("end_capture: cudaErrorStreamCaptureUnjoined: expected an edge from each stream back")
+        return Graph(self.items)
+
+
+class Graph:
+    """cupy.cuda.Graph: work that can be launched again and again."""
+
+    def __init__(self, items: list[Item]) -> None:
+        self._works = [item.work for item in items]
+
+    def launch(self, stream: Stream | None = None) -> None:
+        """Put all of it on a stream."""
+        stream = stream if stream is not None else get_current_stream()
+        for work in self._works:
+            stream.submit(work)
+
+
+_captures: list[Capture] = []  # those that are open
+
+
+def forget_captures() -> None:
+    """Leave captures that a test has not ended."""
+    _captures.clear()
+
+
+def refuse_while_capturing(who: str, why: str) -> None:
+    """Refuse what must not be done in a thread that captures."""
+    if any(capture.thread == threading.get_ident() for capture in _captures):
+        raise CaptureError(f"{who}: expected no {why} while a stream is captured, got one")
+
+
+def check_memory(who: str) -> None:
+    """Refuse to take memory in a capture from another pool than its own, which is kept as long as the graph."""
+    capture = get_current_stream().capture if _captures else None
+    if capture is not None and (capture.pool is None or allocator() is not capture.pool):
+        raise CaptureError(f"{who}: expected memory of a pool that was set before the capture began, got a foreign one")
+
+
+def allocator() -> Any:
+    """The pool that `using_allocator` set in this thread; None for the one that all share."""
+    return getattr(_thread, "pool", None)
+
+
+class MemoryPool:
+    """cupy.cuda.MemoryPool, as far as it can be told from another one."""
+
+    def malloc(self, size: int) -> None:
+        """Stands for the pool; nobody calls it here."""
+
+
+@contextlib.contextmanager
+def using_allocator(malloc: Any = None) -> Iterator[None]:
+    """cupy.cuda.using_allocator: the memory of this thread is of that pool inside the block."""
+    outer, _thread.pool = allocator(), getattr(malloc, "__self__", None)
+    try:
+        yield
+    finally:
+        _thread.pool = outer
 
 
 class Machine:
@@ -99,8 +186,8 @@ def machine(seed: int) -> Iterator[Machine]:
 
 
 def is_late() -> bool:
-    """Whether a machine holds work back."""
-    return _machine is not None
+    """Whether what is given to the current stream runs later: a machine holds it back, or it is captured."""
+    return _machine is not None or (bool(_captures) and get_current_stream().capture is not None)
 
 
 def _device() -> int:
@@ -137,6 +224,8 @@ class Event:
         return event_query(self.ptr) == 0
 
     def _has_happened(self) -> bool:
+        if self.item is not None and self.item.capture is not None:
+            raise CaptureError("Event: cudaErrorCapturedEvent: expected one that is to happen, got a captured one")
         if _machine is not None and self.item is not None and self.item.at is None:
             _machine.progress()
         return self.item is None or self.item.at is not None
@@ -144,6 +233,7 @@ class Event:
     def synchronize(self) -> None:
         """Wait for it."""
         _note("Event.synchronize")
+        self._has_happened()
         if _machine is not None:
             _machine.run_until(self.item)
 
@@ -163,15 +253,18 @@ class Stream:
         if not null and not non_blocking:
             raise StrictError("Stream: expected non_blocking=True, got a stream that waits for the null stream")
         self.ptr = 0 if null else next(_addresses)
-        self._tail: Item | None = None
+        self.tail: Item | None = None
+        self.capture: Capture | None = None
         self._outer: list[Stream | None] = []
 
     def submit(self, work: Callable[[], None]) -> Item:
         """Put work behind what it was given so far."""
         if self.device != _device():
             raise StrictError(f"stream of cuda:{self.device}: expected its device to be current, got cuda:{_device()}")
-        self._tail = item = Item(work, [self._tail] if self._tail is not None else [], self)
-        if _machine is None:
+        self.tail = item = Item(work, [self.tail] if self.tail is not None else [], self)
+        if self.capture is not None:
+            self.capture.items.append(item)
+        elif _machine is None:
             work()
             item.at, item.after = 0.0, []
         else:
@@ -186,9 +279,35 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         """What it is given from now on comes after the event as it was last recorded."""
+        capture = event.item.capture if event.item is not None else None
+        if capture is not None and self.capture is None and capture in _captures:
+            self.capture = capture  # by the edge this stream is captured too
+            capture.streams.append(self)
+        if self.capture is not capture and event.item is not None:
+            raise CaptureError("wait_event: cudaErrorStreamCaptureIsolation: expected an event of the same capture")
         item = self.submit(_nothing)
         if event.item is not None and event.item.at is None:
             item.after.append(event.item)
+
+    def begin_capture(self, mode: Any = None) -> None:
+        """Keep what it is given from now on, instead of running it."""
+        if self.is_null:
+            raise CaptureError("begin_capture: expected a stream of its own, got the null stream")
+        if self.capture is not None:
+            raise CaptureError("begin_capture: expected a stream that is not captured, got one that is")
+        self.capture = Capture(self)
+        _captures.append(self.capture)
+
+    def end_capture(self) -> Graph:
+        """What it was given since `begin_capture`."""
+        if self.capture is None or self.capture.origin is not self:
+            raise CaptureError("end_capture: expected the stream that the capture began on, got another")
+        _captures.remove(self.capture)
+        return self.capture.end()
+
+    def is_capturing(self) -> bool:
+        """Whether it is captured."""
+        return self.capture is not None
 
     def synchronize(self) -> None:
         """Wait for its work."""
@@ -198,7 +317,7 @@ class Stream:
     def finish(self) -> None:
         """Let its work be done."""
         if _machine is not None:
-            _machine.run_until(self._tail)
+            _machine.run_until(self.tail)
 
     def __enter__(self) -> Stream:
         if self.device != _device():
@@ -254,13 +373,13 @@ def perform(work: Callable[[], Any], who: str, arguments: list[Any], out: Any) -
         arguments: What it reads, for telling views from new memory.
         out: The memory that it writes and that was named by the caller, if any.
     """
-    if _machine is None:
+    if not is_late():
         return work()
     stream = get_current_stream()
     if out is not None or who in _IN_PLACE or who.endswith(".at"):
         stream.submit(lambda: _forget(work()))
         return out
-    return _late(work(), work, arguments, stream)
+    return _late(who, work(), work, arguments, stream)
 
 
 _IN_PLACE = frozenset({"setitem", "copyto", "fill", "sort", "put", "fill_diagonal"})
@@ -270,7 +389,7 @@ def _forget(result: Any) -> None:
     """The result lies where it belongs."""
 
 
-def _late(preview: Any, work: Callable[[], Any], arguments: list[Any], stream: Stream) -> Any:
+def _late(who: str, preview: Any, work: Callable[[], Any], arguments: list[Any], stream: Stream) -> Any:
     """New memory of the right shape, to be filled when the stream comes to it; views and Python values as they are."""
     if isinstance(preview, (tuple, list)):
         raise StrictError("machine: expected a computation with one result, got several")
@@ -278,6 +397,7 @@ def _late(preview: Any, work: Callable[[], Any], arguments: list[Any], stream: S
         return preview
     if any(preview is a or (isinstance(a, np.ndarray) and np.may_share_memory(preview, a)) for a in arguments):
         return preview
+    check_memory(who)
     fresh = np.empty(preview.shape, preview.dtype)
     fresh.fill(np.nan if fresh.dtype.kind in "fc" else 0)
 

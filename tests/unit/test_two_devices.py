@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 
 import minigrad
@@ -10,10 +11,12 @@ from minigrad import Device, nn, ops, optim
 from minigrad.backend import device
 from minigrad.backend.device import device_of, to_device
 from minigrad.backend.fused.replicas import reduce_replicas_
-from minigrad.errors import DeviceError
+from minigrad.backend.kernels import kernels_for
 from minigrad.distributed import NcclDevices
+from minigrad.errors import DeviceError
 from tests.device_suite.pairs import *  # noqa: F401, F403
 from tests.distributed.fake_nccl import FakeNccl
+from tests.strict_cupy import StrictError
 from tests.strict_cupy.device import current_id
 from tests.strict_cupy.streams import machine
 
@@ -132,3 +135,18 @@ def test_nothing_is_uploaded_twice(cuda, monkeypatch):
     monkeypatch.setattr(device, "to_device", None)
     work()
     assert several[0].tolist() == [9.0] * 3
+
+
+def test_kernels_refuse_memory_of_another_gpu(cuda):
+    here, there = (minigrad.ones(3, dtype="float64", device=place).data for place in (SECOND, FIRST))
+    loader, addresses = kernels_for(here), minigrad.tensor([there.data.ptr] * 2, device=SECOND).data
+    for file, name, args, reaches in (
+        ("norm", "finish_sum", (there, np.int64(3), here), ()),
+        ("norm", "finish_sum", (here, np.int64(3), there), ()),
+        ("norm", "finish_sum", (there, np.int64(3), there), ()),
+        ("reduce_replicas", "reduce_f64", (addresses, np.int32(2), np.int64(3)), [there]),
+    ):
+        with pytest.raises(StrictError, match="current device cuda:1, got one on cuda:0"):
+            loader.launch(file, name, 1, 32, args, reaches=reaches)
+    with pytest.raises(TypeError, match="addresses of the arrays named"):
+        loader.launch("reduce_replicas", "reduce_f64", 1, 32, (addresses, np.int32(2), np.int64(3)), reaches=[here])
