@@ -14,6 +14,7 @@ from minigrad.distributed import Ddp, DdpConfig, LocalDevices
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 from tests.train.graphs import OPTIMIZERS, loss_fn, make_batch, make_graph, replica, trained_alone
 
+HALVES = [slice(0, 3), slice(3, 6)]
 LAYOUTS = {
     "as it is": lambda a: a,
     "transposed": lambda a: a.transpose(1, 0, 2),
@@ -101,3 +102,18 @@ def test_a_graph_on_two_gpus_trains_as_on_the_cpu(pair, nccl_devices, el_che):
     for one in graph.replicas:
         for param, value in zip(one.parameters(), expected):
             np.testing.assert_allclose(to_host(param.data), value, rtol=0, atol=1e-9)
+
+
+def test_what_comes_from_two_gpus_is_put_together_on_the_first(pair, nccl_devices):
+    """Outputs, and the fields of a batch that came in shards; nobody has made the first device current."""
+    x, mask, target = make_batch(6)
+    graph = make_graph(device=pair[0])
+    graph.distribute(replica, LocalDevices(pair, collectives=nccl_devices))
+    output = graph(x, mask)
+    assert output.device is pair[0] and graph.shard_sizes == (3, 3)
+    np.testing.assert_allclose(to_host(output.data), make_graph()(x, mask).detach().numpy(), rtol=0, atol=1e-12)
+    parts = [[tuple(field[rows].to(device) for field in (x, mask, target))] for rows, device in zip(HALVES, pair)]
+    graph.set_data_loader(parts)
+    (batch,) = graph.epoch(0)
+    for field, expected in zip(batch, (x, mask, target)):
+        assert field.device is pair[0] and np.array_equal(to_host(field.data), expected.numpy())
