@@ -81,6 +81,8 @@ def as_amount(who: str, name: str, value: Any) -> float:
     Raises:
         ArgumentError: another type, NaN, infinite or negative.
     """
+    if value.__class__ is float and 0.0 <= value < math.inf:  # as in every step of an optimizer
+        return value
     return as_real(who, name, value, 0.0, finite=True)
 
 

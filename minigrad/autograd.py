@@ -228,7 +228,7 @@ def run_backward(
     """
     nodes, leaves = _reach(root)
     numbers = sorted(nodes)
-    reached = Reached((leaf for leaf, _ in leaves.values()), numbers)
+    reached = Reached([leaf for leaf, _ in leaves.values()], numbers)
     listeners, watcher, before = _listeners(reached), _watching.get(), None
     if watcher is not None:
         listeners, before = [watcher, *listeners], watcher.leaf

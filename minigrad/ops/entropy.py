@@ -74,7 +74,7 @@ def cross_entropy(
         losses += labels.zero_ignored(_uniform_losses(softmax, weight) * spread)
     data = _reduce_labelled(losses, labels, reduction, target.data.shape, input.dtype)
     saved = (input.data.shape, softmax.exps, softmax.total, labels, weight, reduction, label_smoothing)
-    return record(data, _cross_entropy_backward, _given(input, weight), saved)
+    return record(data, _cross_entropy_backward, _beside(weight, input), saved)
 
 
 def _cross_entropy_backward(node: Node, grad: Array) -> None:
@@ -106,7 +106,7 @@ def _cross_entropy_by_kernels(
     else:
         data = reduce_losses(losses.reshape(target.data.shape), reduction, input.dtype)
     saved = (input, weight, target, found, divisor)  # found views the memory of the first three
-    return record(data, _cross_entropy_by_kernels_backward, _given(input, weight, target), saved)
+    return record(data, _cross_entropy_by_kernels_backward, _beside(weight, input, target), saved)
 
 
 def _cross_entropy_by_kernels_backward(node: Node, grad: Array) -> None:
@@ -115,8 +115,9 @@ def _cross_entropy_by_kernels_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], _from_class_rows(dx, input.data.shape, grad.dtype))
 
 
-def _given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in tensors if tensor is not None)
+def _beside(weight: Tensor | None, *others: Tensor) -> tuple[Tensor, ...]:
+    """The inputs, with the weights of the classes as the last one where there are any."""
+    return others if weight is None else (*others, weight)
 
 
 def _uniform_losses(softmax: _Softmax, weight: Tensor | None) -> Array:
@@ -138,7 +139,7 @@ def _soft_cross_entropy(
     losses = softmax.log_total * row_sum(wanted) - row_sum(wanted * softmax.shifted)
     data = reduce_losses(losses.reshape(_rows_shape(input.data.shape)), reduction, input.dtype)
     saved = (input.data.shape, softmax, wanted, weight, reduction, smoothing)
-    return record(data, _soft_cross_entropy_backward, _given(input, target, weight), saved)
+    return record(data, _soft_cross_entropy_backward, _beside(weight, input, target), saved)
 
 
 def _soft_cross_entropy_backward(node: Node, grad: Array) -> None:
