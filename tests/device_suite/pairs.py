@@ -113,7 +113,7 @@ def test_what_comes_from_two_gpus_is_put_together_on_the_first(pair, nccl_device
     assert output.device is pair[0] and graph.shard_sizes == (3, 3)
     np.testing.assert_allclose(to_host(output.data), make_graph()(x, mask).detach().numpy(), rtol=0, atol=1e-12)
     parts = [[tuple(field[rows].to(device) for field in (x, mask, target))] for rows, device in zip(HALVES, pair)]
-    graph.set_data_loader(parts)
+    graph.set_data_loader(*parts)
     (batch,) = graph.epoch(0)
     for field, expected in zip(batch, (x, mask, target)):
         assert field.device is pair[0] and np.array_equal(to_host(field.data), expected.numpy())
