@@ -7,7 +7,7 @@
 VENV ?= .venv$(if $(NEWEST),-newest)
 CONSTRAINTS = $(if $(NEWEST),,--constraint tests/constraints.txt)
 BIN = $(VENV)/bin
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
 	"$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
 	&& echo "$$python" && break; done)
 
@@ -39,7 +39,7 @@ $(VENV)/.installed-%: setup.cfg pyproject.toml tests/constraints.txt $(if $(NEWE
 # Each Python on the path, or that pyenv or uv keep; one that is not here is named at the end.
 PYTHONS = 3.10 3.11 3.12 3.13 3.14
 pythons:
-	@ran=; absent=; \
+	@ran=; failed=; absent=; \
 	for version in $(PYTHONS); do \
 		found=; \
 		for python in "$$(command -v python$$version)" "$${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version".*/bin/python \
@@ -48,11 +48,11 @@ pythons:
 		done; \
 		if [ -z "$$found" ]; then absent="$$absent $$version"; continue; fi; \
 		echo "Python $$version is $$found"; \
-		$(MAKE) test PYTHON="$$found" VENV="$(VENV)-$$version" || exit 1; \
-		ran="$$ran $$version"; \
+		if $(MAKE) test PYTHON="$$found" VENV="$(VENV)-$$version"; then ran="$$ran $$version"; \
+		else failed="$$failed $$version"; fi; \
 	done; \
-	echo "green on Python$$ran; not here:$${absent:- none}"; \
-	test -n "$$ran"
+	echo "green on Python$${ran:- none}; failed:$${failed:- none}; not here:$${absent:- none}"; \
+	test -n "$$ran" && test -z "$$failed"
 
 # pip is the last thing that venv makes, so an interrupted attempt is taken up again
 $(VENV)/bin/pip:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minigrad.arguments import as_integer
+from minigrad.arguments import as_integer, check_choice
 from minigrad.errors import ArgumentError
 
 _SEED_LIMIT = 2**64
@@ -154,8 +154,7 @@ def set_rng_state(state: dict[str, Any], noise_key: Literal["own", "theirs"] = "
     Raises:
         ArgumentError: the state is something else, or another noise_key.
     """
-    if noise_key not in ("own", "theirs"):
-        raise ArgumentError(f"set_rng_state: expected noise_key 'own' or 'theirs', got {noise_key!r}")
+    check_choice("set_rng_state", ("own", "theirs"), noise_key=noise_key)
     own = _current().noise_key
     try:
         moves = state["noise_key"] != own and noise_key == "own"

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_integer
+from minigrad.arguments import as_integer, check_choice
 from minigrad.backend.dtypes import DtypeLike, as_dtype, is_float
 from minigrad.data.dataset import ArrayDataset
 from minigrad.data.plan import WORD, Indices, largest_remainder, permutation
-from minigrad.errors import ArgumentError, DtypeError, MissingPackageError
+from minigrad.errors import DtypeError, MissingPackageError
 
 TEST_SAMPLES = 360  # of 1,797
 _SPLITS = ("train", "test", "all")
@@ -41,8 +41,7 @@ def digits(
         DtypeError: a dtype that is no float.
         MissingPackageError: scikit-learn is not installed.
     """
-    if split not in _SPLITS:
-        raise ArgumentError(f"digits: expected split as one of {', '.join(map(repr, _SPLITS))}, got {split!r}")
+    check_choice("digits", _SPLITS, split=split)
     kind = as_dtype(dtype)
     if not is_float(kind):
         raise DtypeError(f"digits: expected a float dtype, got {kind.name}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_integer, is_integer, is_number
+from minigrad.arguments import as_integer, check_choice, is_integer, is_number
 from minigrad.errors import ArgumentError
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -93,8 +93,7 @@ def check_sharding(who: str, rank: int, world_size: int, mode: str, shares: Shar
     """
     as_integer(who, "world_size", world_size, 1)
     as_integer(who, "rank", rank, 0, world_size)
-    if mode not in MODES:
-        raise ArgumentError(f"{who}: expected mode as one of {', '.join(map(repr, MODES))}, got {mode!r}")
+    check_choice(who, MODES, mode=mode)
     if shares is None:
         return
     check_shares(who, shares)
@@ -160,7 +159,7 @@ def as_list(who: str, what: str, values: Any) -> list[Any]:
     Raises:
         ArgumentError: they are no values one after the other.
     """
-    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0:
         raise ArgumentError(f"{who}: expected {what} as a sequence with a value for each rank, got {values!r:.100}")
     return list(values)
 

@@ -14,10 +14,11 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from threadpoolctl import threadpool_limits
 
+from minigrad.arguments import check_choice
 from minigrad.backend.device import CPU, Device, available_devices
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed.comm.base import Communicator, check_world, default_timeout_s
@@ -134,12 +135,10 @@ def choose_backend(place: Place, device: Device, backend: str | None) -> Backend
         ArgumentError: an unknown name, "solo" for several ranks, or several hosts without MPI or NCCL.
     """
     if backend is not None:
-        for known in BACKENDS:
-            if backend == known:
-                if known == "solo" and place.world_size > 1:
-                    raise ArgumentError(f"init: expected a world of one for backend 'solo', got {place.world_size}")
-                return known
-        raise ArgumentError(f"init: expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
+        check_choice("init", BACKENDS, backend=backend)
+        if backend == "solo" and place.world_size > 1:
+            raise ArgumentError(f"init: expected a world of one for backend 'solo', got {place.world_size}")
+        return cast(Backend, backend)
     if place.world_size == 1:
         return "solo"
     if device.type == "cuda":

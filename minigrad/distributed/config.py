@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,8 @@ class DdpConfig:
     granularity: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "speed_hint", self.speed_hint or NoHint())
+        if self.speed_hint is None:
+            object.__setattr__(self, "speed_hint", NoHint())
         keep_as(self, as_integer, "max_anchor", least=0, optional=True)
         keep_as(self, as_integer, "calibration_steps", "rebalance_interval", "granularity", least=1)
         check_max_norm("DdpConfig", self.max_grad_norm)
@@ -82,17 +84,19 @@ class DdpConfig:
             self.rebalance_interval,
             min_ratio=self.min_ratio,
             granularity=self.granularity,
-            speed_hint=self.speed_hint or None,
+            speed_hint=self._hint(),
         )
 
     def cadence_config(self) -> CadenceConfig:
         """How El Che goes, where it is on."""
         target = DEFAULT_OVERHEAD_TARGET if self.overhead_target is None else self.overhead_target
         if not self.max_anchor:
-            hint = self.speed_hint or None
-            return CadenceConfig(overhead_target=target, max_anchor=DEFAULT_MAX_ANCHOR, speed_hint=hint)
+            return CadenceConfig(overhead_target=target, max_anchor=DEFAULT_MAX_ANCHOR, speed_hint=self._hint())
         n = self.max_anchor
-        return CadenceConfig(n, target, min_anchor=n, max_anchor=n, speed_hint=self.speed_hint or None)
+        return CadenceConfig(n, target, min_anchor=n, max_anchor=n, speed_hint=self._hint())
+
+    def _hint(self) -> SpeedHint | None:
+        return None if isinstance(self.speed_hint, Mapping) and not self.speed_hint else self.speed_hint
 
 
 def check_max_norm(who: str, value: Any) -> None:

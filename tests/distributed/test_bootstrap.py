@@ -80,7 +80,7 @@ def test_backend_follows_from_the_place_and_the_device():
     assert choose_backend(Place(0, 2, 0, 2, "torchrun"), CPU, "mpi") == "mpi"
     with pytest.raises(ArgumentError, match="all ranks on one host for shared memory, got 4 of 8"):
         choose_backend(Place(0, 8, 0, 4, "torchrun"), CPU, None)
-    with pytest.raises(ArgumentError, match="a backend of solo, shm, mpi, nccl, got 'gloo'"):
+    with pytest.raises(ArgumentError, match="backend to be one of 'solo', 'shm', 'mpi', 'nccl', got 'gloo'"):
         choose_backend(Place(), CPU, "gloo")
     with pytest.raises(ArgumentError, match="a world of one for backend 'solo', got 2"):
         choose_backend(Place(0, 2), CPU, "solo")

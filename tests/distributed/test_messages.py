@@ -61,6 +61,7 @@ def test_other_keywords_are_the_errors_of_python():
 
 
 FORMS = {
+    r"speed_hint: expected \(slow_rank, ratio\) or a mapping of rank to speed, got 0": lambda: distributed.DdpConfig(0),
     r"DistributedDataParallel\(module, comm\), .*, got no comm": lambda: distributed.DDP(nn.Linear(2, 1)),
     r"DistributedSampler\(dataset, rank=comm.rank, .*, got no world_size": lambda: data.DistributedSampler(4, rank=0),
     r"ElChe.start\(world_size, .*, got no batch_counts": lambda: distributed.ElChe(2, 10),

@@ -370,7 +370,7 @@ WRONG = {
     "ranks_per_node to be an integer >= 1, got 0": lambda: Link(ranks_per_node=0),
     "inner, ranks_per_node for 'hierarchical' only, got 'ring'": lambda: Link(ranks_per_node=4, inner=Link()),
     "only, got 'tree'": lambda: Link(topology="tree", ranks_per_node=4),
-    "kind as one of all_reduce": lambda: Link().cost_s("send", 1, 2),
+    "kind to be one of 'all_reduce'": lambda: Link().cost_s("send", 1, 2),
     "nbytes to be": lambda: Link().cost_s("all_reduce", -1, 2),
     "world_size to be an integer >= 1": lambda: Link().cost_s("all_reduce", 1, 0),
     "expected a function of a communicator, got 3": lambda: simulate.run(3, TWO),

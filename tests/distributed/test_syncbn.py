@@ -407,7 +407,7 @@ def test_a_copy_shares_the_ranks_but_not_the_wrapper():
 def test_wrong_arguments():
     solo = SoloCommunicator()
     layer = SyncBatchNorm(3, solo)
-    with pytest.raises(ArgumentError, match="'mean' or 'sum', got 'max'"):
+    with pytest.raises(ArgumentError, match="'mean', 'sum', got 'max'"):
         SyncBatchNorm(3, solo, reduce="max")
     with pytest.raises(ArgumentError, match="a Module, got list"):
         convert_sync_batchnorm([], solo)

@@ -131,7 +131,7 @@ def test_the_state_of_another_rank_leaves_each_rank_its_noise():
     assert len(found) == 3 and tuple(noise) in found and not found & early
     set_rng_state(state, noise_key="theirs")
     assert draws() == (init, noise) and get_rng_state()["noise_key"] == 0
-    with pytest.raises(ArgumentError, match="set_rng_state: expected noise_key 'own' or 'theirs', got 3"):
+    with pytest.raises(ArgumentError, match="set_rng_state: expected noise_key to be one of 'own', 'theirs', got 3"):
         set_rng_state(state, noise_key=3)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from minigrad.arguments import check_choice
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, DtypeLike
@@ -94,8 +95,7 @@ class SyncBatchNorm(BatchNorm):
         self._connect(comm, reduce)
 
     def _connect(self, comm: Communicator, reduce: Literal["mean", "sum"]) -> None:
-        if reduce not in ("mean", "sum"):
-            raise ArgumentError(f"SyncBatchNorm: expected reduce 'mean' or 'sum', got {reduce!r}")
+        check_choice("SyncBatchNorm", ("mean", "sum"), reduce=reduce)
         self.comm, self.reduce = comm, reduce
         self.weigher: LossWeight | None = None
         self.follows = False  # the next wrapper's communicator

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from minigrad.arguments import as_amount, as_integer, as_real, keep_as
+from minigrad.arguments import as_amount, as_integer, as_real, check_choice, keep_as
 from minigrad.distributed.comm.wrappers import KINDS
 from minigrad.errors import ArgumentError
 
@@ -42,8 +42,7 @@ class Link:
         keep_as(self, as_amount, "latency_s")
         keep_as(self, as_real, "bandwidth_bytes_s", above=0.0)
         keep_as(self, as_integer, "ranks_per_node", least=1)
-        if self.topology not in ("ring", "tree", "hierarchical"):
-            raise ArgumentError(f"Link: expected topology 'ring', 'tree' or 'hierarchical', got {self.topology!r}")
+        check_choice("Link", ("ring", "tree", "hierarchical"), topology=self.topology)
         if self.topology == "hierarchical":
             if not isinstance(self.inner, Link):
                 raise ArgumentError(f"Link: expected an inner link for 'hierarchical', got {self.inner!r}")
@@ -61,8 +60,7 @@ class Link:
         Raises:
             ArgumentError: another kind, or an argument out of its range.
         """
-        if kind not in KINDS:
-            raise ArgumentError(f"Link.cost_s: expected kind as one of {', '.join(KINDS)}, got {kind!r}")
+        check_choice("Link.cost_s", KINDS, kind=kind)
         as_amount("Link.cost_s", "nbytes", nbytes)
         if as_integer("Link.cost_s", "world_size", world_size, 1) == 1:
             return 0.0
