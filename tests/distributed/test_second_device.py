@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, nn, optim
+from minigrad import Device, autograd, nn, optim
+from minigrad.autograd import run_backward
 from minigrad.backend import device
+from minigrad.backend import thread as threads_module
 from minigrad.backend.device import to_device
 from minigrad.backend.thread import new_thread
 from minigrad.data import DataLoader
@@ -18,7 +20,8 @@ from minigrad.data.dataset import Dataset
 from minigrad.distributed import DDP, SoloCommunicator, init, run
 from minigrad.distributed.comm import nccl
 from minigrad.distributed.comm.rendezvous import free_port
-from minigrad.errors import DeviceError
+from minigrad.distributed.ddp import parallel
+from minigrad.errors import DeviceError, DistributedError
 from tests.cases import CASES
 from tests.cases.evaluate import evaluate
 from tests.distributed.fake_nccl import FakeNccl
@@ -187,6 +190,50 @@ def test_batches_are_made_ahead_on_the_gpu_of_the_consumer(cuda):
 
 def test_thread_ranks_on_the_cpu_begin_on_the_gpu_of_the_caller(cuda):
     assert run(lambda comm: (str(comm.device), current_id()), 2) == [("cpu", 1)] * 2
+
+
+# ------------------------------------------------------------------------------------------------ what is taken out
+
+
+def multiply(ranks):
+    ranks(lambda comm: minigrad.ones(2, 2, device=comm.device) @ minigrad.ones(2, 2, device=comm.device))
+
+
+def bare_backward(self, grad=None):
+    run_backward(self.node or self, self._seed(grad))
+
+
+TAKEN_OUT = {
+    "the device of a rank": (Device, "use", lambda self: None, multiply),
+    "the net of forward": (parallel, "CPU", SECOND, lambda ranks: test_a_net_catches_a_thread_on_another_gpu(None)),
+    "the net of backward": (
+        minigrad.Tensor,
+        "backward",
+        bare_backward,
+        lambda ranks: test_a_net_catches_a_thread_on_another_gpu(None),
+    ),
+    "the device of a node": (
+        autograd,
+        "device_of",
+        lambda grad: Device("cpu"),
+        lambda ranks: test_a_backward_through_two_gpus_enters_each("cuda:0", init(device="cuda:1")),
+    ),
+    "the device of a thread": (
+        threads_module,
+        "_current_gpu",
+        lambda: None,
+        lambda ranks: test_thread_ranks_on_the_cpu_begin_on_the_gpu_of_the_caller(init(device="cuda:1")),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN_OUT)
+def test_it_is_noticed_where_it_is_taken_out(ranks, monkeypatch, what):
+    owner, name, instead, noticed = TAKEN_OUT[what]
+    noticed(ranks)
+    monkeypatch.setattr(owner, name, instead)
+    with pytest.raises((AssertionError, DistributedError)):
+        noticed(ranks)
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
