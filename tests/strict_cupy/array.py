@@ -16,7 +16,7 @@ from tests.strict_cupy.call import check_current, in_c_order, lower, run
 from tests.strict_cupy.device import Device, current_id, syncs, used
 from tests.strict_cupy.errors import RefusedError, StrictError
 from tests.strict_cupy.indexing import check_no_duplicates, has_mask, index_arrays, lower_index
-from tests.strict_cupy.streams import is_late, refuse_while_capturing
+from tests.strict_cupy.streams import is_late
 
 
 class Flags:
@@ -90,7 +90,7 @@ class ndarray:
         """Overwrite it with a NumPy array of its shape and dtype."""
         if not isinstance(host, np.ndarray) or host.dtype != self.dtype or host.shape != self.shape:
             raise RefusedError(f"set: expected a NumPy array of {self.dtype.name} {self.shape}, got {host!r}")
-        refuse_while_capturing("set", "upload")
+        syncs.note_upload("set")
         run(self.memory.__setitem__, "setitem", [..., host.copy()], {})
 
     def __dlpack__(self, **options: Any) -> ndarray:

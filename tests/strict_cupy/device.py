@@ -14,10 +14,12 @@ DEVICE_COUNT = 2
 
 
 class Syncs:
-    """How often the host waited for the device; inside `forbidden()` the first time raises."""
+    """How often the host waited for the device, where inside `forbidden()` the first time raises, and how often it sent
+    something there.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.uploads = 0
         self._forbidden = 0
 
     def note(self, what: str) -> None:
@@ -27,6 +29,11 @@ class Syncs:
         streams.get_current_stream().finish()
         if self._forbidden:
             raise StrictError(f"{what}: expected no wait for the GPU here, got one")
+
+    def note_upload(self, what: str) -> None:
+        """Count one array that went from the host to the device."""
+        streams.refuse_while_capturing(what, "upload")
+        self.uploads += 1
 
     @contextlib.contextmanager
     def forbidden(self) -> Iterator[None]:

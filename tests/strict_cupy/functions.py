@@ -32,7 +32,7 @@ def array(
         return made if made.ndim >= ndmin else made.reshape((1,) * (ndmin - made.ndim) + made.shape)
     if isinstance(obj, (list, tuple)) and any(isinstance(part, ndarray) for part in obj):
         obj = np.array(lower("array", list(obj)))
-    refuse_while_capturing("array", "upload")
+    syncs.note_upload("array")
     host = np.array(obj, dtype, ndmin=ndmin, order="C")  # taken at once, and there when the stream comes to it
     return ndarray(perform(host.copy, "upload", [], None), current_id())
 

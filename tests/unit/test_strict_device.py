@@ -47,9 +47,12 @@ def test_a_training_step_waits_for_nothing(name, optimizer, cuda, cupy):
     model = make(name, cuda, "float32")
     opt = OPTIMIZERS[optimizer](model.parameters())
     x, labels = batch(name, cuda, "float32")
+    sent = []
     with cupy.no_sync():
-        for _ in range(2):
+        for _ in range(3):
             training_step(model, opt, x, labels)
+            sent.append(cupy.syncs.uploads)
+    assert sent[1] == sent[2], "an upload takes as long as a launch, and can't be captured"
 
 
 @pytest.mark.parametrize("name", MODELS)
