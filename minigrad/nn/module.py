@@ -115,8 +115,15 @@ class Module(ModuleTree):
         """Parameters and persistent buffers by dotted name, a shared one under each of its names.
 
         The tensors are detached and share the memory of the module: copy what has to outlive a training step.
+
+        Raises:
+            CollectiveMismatchError, ReplicaMismatchError: it is trained on several ranks, and these have parted.
         """
-        return {name: x.detach() for name, x in self._state(prefix).items()}
+        found = self._state(prefix)
+        for listener in {id(heard): heard for x in found.values() for heard in x.listeners}.values():
+            if hasattr(listener, "before_saving"):
+                listener.before_saving()
+        return {name: x.detach() for name, x in found.items()}
 
     def _state(self, prefix: str = "") -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}

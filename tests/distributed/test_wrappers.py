@@ -23,7 +23,8 @@ from minigrad.distributed import (
     simulate,
 )
 from minigrad.distributed.balance.meter import Metered
-from minigrad.distributed.comm.base import HostClock, check_headers, note_event, waiting, weighted_all_reduce
+from minigrad.distributed.comm.base import HostClock, note_event, waiting, weighted_all_reduce
+from minigrad.distributed.comm.headers import check_headers, check_same, end_pass
 from minigrad.distributed.comm.wrappers import Call, Wrapper
 from minigrad.errors import (
     ArgumentError,
@@ -322,8 +323,15 @@ class Noting(Wrapper):
     def event(self, kind, **fields):
         self.asked.append((kind, fields))
 
-    def check_headers(self, layout="", mark=0.0):
+    def check_headers(self, layout=""):
         self.asked.append("check_headers")
+
+    def end_pass(self, layout, mark, news):
+        self.asked.append(("end_pass", layout, mark, news))
+        return [mark]
+
+    def check_same(self, who):
+        self.asked.append(("check_same", who))
 
     def waiting(self):
         self.asked.append("waiting")
@@ -342,12 +350,17 @@ def test_a_wrapper_passes_on_what_not_every_communicator_has(wrap):
     outer = wrap(inner)
     note_event(outer, "mine", {"step": 1})
     check_headers(outer)
+    assert end_pass(outer, "plan", 2.0, True) == [2.0]
+    check_same(outer, "me")
     with waiting(outer):
         pass
     weighted_all_reduce(outer, np.zeros(2, np.float16), np.ones(1)).wait()
-    assert inner.asked[0] == ("mine", {"step": 1}) and set(inner.asked[1:]) >= {"check_headers", "weighted_all_reduce"}
+    assert inner.asked[0] == ("mine", {"step": 1})
+    assert inner.asked[1:4] == ["check_headers", ("end_pass", "plan", 2.0, True), ("check_same", "me")]
+    assert "weighted_all_reduce" in inner.asked
     assert "waiting" in inner.asked or isinstance(outer, Metered)  # which times the wait itself
     note_event(wrap(SoloCommunicator()), "mine", {})  # nobody takes notes
+    assert end_pass(wrap(SoloCommunicator()), "plan", 2.0, True) is None
 
 
 @pytest.mark.parametrize("wrap", [Recording, lambda comm: FaultInjecting(Recording(comm), [])])

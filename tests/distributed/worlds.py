@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from minigrad.backend.device import CPU
+from minigrad.backend.device import CPU, Device
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed import SoloCommunicator, run
 from minigrad.distributed.comm.nccl import NcclCommunicator
@@ -94,9 +94,14 @@ def _outcome(results: Connection, timeout_s: float) -> tuple[bool, Any]:
 
 
 def run_nccl(
-    fn: Callable[..., Any], world_size: int, timeout_s: float = 20.0, fake: FakeNccl | None = None, **options: Any
+    fn: Callable[..., Any],
+    world_size: int,
+    timeout_s: float = 20.0,
+    fake: FakeNccl | None = None,
+    device: Device = CPU,
+    **options: Any,
 ) -> list[Any]:
-    """run_ranks for threads on the CPU over a stand-in for NCCL, which tells whether all was given back."""
+    """run_ranks for threads on one device over a stand-in for NCCL, which tells whether all was given back."""
     nccl = fake if fake is not None else FakeNccl(timeout_s=timeout_s + 20.0)
     port = free_port()
     outcomes: list[tuple[bool, Any]] = [(False, RankFailedError("a rank of the test died"))] * max(world_size, 1)
@@ -106,7 +111,7 @@ def run_nccl(
         comm = None
         try:
             meeting = Rendezvous(rank, world_size, "127.0.0.1", port, b"test", timeout_s)
-            comm = NcclCommunicator(meeting, CPU, timeout_s=timeout_s, nccl=nccl, **options)
+            comm = NcclCommunicator(meeting, device, timeout_s=timeout_s, nccl=nccl, share_devices=True, **options)
             outcomes[rank] = True, fn(comm)
         except BaseException as error:
             outcomes[rank] = False, error

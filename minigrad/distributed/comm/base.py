@@ -141,12 +141,14 @@ class Peer:
         doing: The last of them, in words.
         left_after: Calls that it took part in before it left; None while it is there.
         line: Where in the user's code it was when it was asked.
+        gathered: How often it has brought something to a gathering.
     """
 
     posted: int = 0
     doing: str = "has made no call yet"
     left_after: int | None = None
     line: str = ""
+    gathered: int = 0
 
 
 def doing(calls: Iterable[object]) -> str:
@@ -315,40 +317,6 @@ def note_event(comm: Communicator, kind: str, fields: Mapping[str, Any]) -> None
     take = getattr(comm, "event", None)
     if take is not None:
         take(kind, **fields)
-
-
-def check_headers(comm: Communicator, layout: str = "", mark: float = 0.0) -> list[float] | None:
-    """Compare what the ranks have called so far, where the communicator does not do so in each call.
-
-    All ranks call it at the same place: the reducer does when it has made a plan, and at the end of each
-    synchronising backward.
-
-    Args:
-        layout: An id that all ranks have to agree on.
-        mark: A number that the ranks tell each other on the occasion.
-
-    Returns:
-        The marks of all ranks, in order; None where there was no occasion, since each call is compared.
-
-    Raises:
-        CollectiveMismatchError: the calls, or the layouts, differ.
-    """
-    compare = getattr(comm, "check_headers", None)
-    if compare is None:
-        return None
-    marks: list[float] | None = compare(layout, mark)
-    return marks
-
-
-def announce(comm: Communicator, what: str) -> None:
-    """Say to the other ranks what comes next on all of them: one that does something else is told so, in words.
-
-    Raises:
-        CollectiveMismatchError: another rank makes another call.
-    """
-    check_headers(comm, what)
-    with comm.device.current() as xp:
-        comm.all_reduce(xp.zeros(1, np.float64), layout=what).wait()
 
 
 def default_timeout_s(timeout_s: float | None = None) -> float:

@@ -1,14 +1,14 @@
 """Ranks on GPUs, by NCCL: one process a GPU on one or many hosts, or all GPUs of one process driven by one thread.
 
 NCCL waits for ever where ranks disagree, so what it does not check is checked beside it: devices before it starts;
-in debug mode each call, else a running hash of all calls where every rank is bound to come; and a watchdog ends
-NCCL's own waiting when a collective takes too long, or when another rank has failed or left.
+in debug mode each call, else a running hash of all calls, which ranks tell each other a few times a second and where
+all of them come anyway; and a watchdog ends NCCL's own waiting when a collective takes too long, or when another rank
+has failed or left.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import threading
 import time
 from collections import deque
@@ -40,16 +40,19 @@ from minigrad.distributed.comm.control import Control
 from minigrad.distributed.comm.forks import never_end, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
+from minigrad.distributed.comm.trail import PLACE_BYTES, Place
 from minigrad.errors import (
     CollectiveTimeoutError,
     DeviceError,
     DistributedError,
     RankFailedError,
+    ReplicaMismatchError,
 )
 
 OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3, ReduceOp.AVG: 4}
 _SPINS, _NAP_S, _LONGEST_NAP_S = 200, 2e-5, 1e-3
 _ASKED_EVERY = 100  # naps between two questions whether NCCL has failed
+_PARTING_S = 0.5  # how long a rank that leaves waits for others to say that they have called the same
 _PATIENCE_S = 0.5  # NCCL may hear of another rank's end before that rank's own words arrive
 
 
@@ -123,8 +126,6 @@ class NcclCommunicator:
         self._streams = streams if streams is not None else streams_of(device)
         self._debug = debug
         self._seq = 0
-        self._hash = hashlib.blake2b(digest_size=8)
-        self._last: Header | None = None
         self._under_way: deque[_Entry] = deque()
         self._launching: _Entry | None = None  # NCCL may wait for other ranks there, too
         self._trouble_s = 0.0  # when NCCL first told of an error
@@ -132,6 +133,7 @@ class NcclCommunicator:
         self._ending = threading.Lock()
         self._closed = self._inherited = False
         self._control = Control(meeting, self.timeout_s, self._watch, self._abort_nccl)
+        self._trail = self._control.meetings.trail
         try:
             self._start(share_devices)
         except BaseException as error:
@@ -256,15 +258,62 @@ class NcclCommunicator:
         """Return when all ranks have called it; it does not wait for their GPUs."""
         self._agree(self._next("barrier"))
 
-    def check_headers(self, layout: str = "", mark: float = 0.0) -> list[float]:
-        """Compare what all ranks have called so far, and a layout; all of them call this. The marks of all.
+    def check_headers(self, layout: str = "") -> None:
+        """Compare what all ranks have called so far, and a layout; all of them call this, and wait for each other.
 
         Raises:
             CollectiveMismatchError: they differ; on all ranks.
         """
-        calls = f"{self._seq} calls of hash {self._hash.hexdigest()}, the last {self._last or 'none'}"
-        text, advice = f"{calls}, and layout {layout or 'none'}", ": debug=True names the first that differs"
-        return [float(part) for part in self._agree(text, repr(mark).encode(), advice)]
+        self._control.raise_failure()
+        text = f"layout {layout or 'none'}"
+        self._trail.add(text)
+        self._agree(text)
+
+    def end_pass(self, layout: str, mark: float | None, news: bool) -> list[float]:
+        """Note the end of a pass, to compare it later; ranks wait for each other only where they have to meet.
+
+        Args:
+            layout: An id that all ranks have to agree on.
+            mark: A number that may differ; None where all ranks know those of all.
+            news: Whether something has come up on this rank that may not be alike: ranks then meet at once.
+
+        Returns:
+            The marks of all ranks where these met, else nothing.
+        """
+        self._control.raise_failure()
+        text = f"the end of a pass of {layout}"
+        if mark is None or self.world_size == 1:
+            self._trail.add(text)
+            return []
+        meets = self._control.meetings.meets(layout, news)
+        self._trail.add(text, mark, met=meets or self._debug)
+        return [float(part) for part in self._agree(text, repr(mark).encode())] if meets or self._debug else []
+
+    def check_same(self, who: str) -> None:
+        """Return when all other ranks are found to have called what this one has so far; they need not call this.
+
+        A rank whose user has been told of a failure is let go: it can save what it has.
+
+        Raises:
+            CollectiveMismatchError: they have called something else; on all ranks.
+            ReplicaMismatchError: what is beside the model differs, and no pass has looked into it yet.
+            CollectiveTimeoutError: a rank did not come so far in time. Or what made this world fail.
+        """
+        if not self._inherited and not self._control.has_raised:
+            self._check_same(who, self.timeout_s)
+
+    def _check_same(self, who: str, limit_s: float) -> None:
+        apart = self._control.meetings.await_same(limit_s)
+        if apart is None and limit_s >= self.timeout_s:
+            posted = self._control.peers[self.rank].posted
+            late = [rank for rank, peer in enumerate(self._control.peers) if peer.posted < posted]
+            self._control.fail(self._control.absence(who, late))
+            self._control.raise_failure()
+        if apart:
+            raise ReplicaMismatchError(
+                f"rank {self.rank}: {who}: expected all ranks to be alike beside the model too, got {apart}: "
+                "the next pass names it"
+            )
 
     def forked(self) -> None:
         """See `Inherited`: CUDA does not work here, so NCCL's object is left as it is, for ever."""
@@ -297,9 +346,13 @@ class NcclCommunicator:
         atexit.unregister(self.close)
         whole = False
         try:
+            if not self._control.has_raised:
+                self._check_same("close", min(self.timeout_s / 2, _PARTING_S))
             whole = self._is_idle()
-            self._control.leave()
+        except (CollectiveTimeoutError, RankFailedError):
+            pass  # others have told, or been told, in their calls
         finally:
+            self._control.leave()
             self._end_nccl(abort=not whole)
             self._control.fail(RankFailedError("the communicator was closed"), tell=False)
 
@@ -316,22 +369,28 @@ class NcclCommunicator:
     def _next(self, kind: str, detail: str = "", array: Array | None = None) -> Header:
         self._control.raise_failure()
         size = (array.dtype.name, int(array.size)) if array is not None else ("", -1)
-        self._last = header = Header(self._seq, kind, detail, *size)
+        header = Header(self._seq, kind, detail, *size)
         self._seq += 1
-        self._hash.update(str(header).encode())
         self._control.note(header)
         return header
 
-    def _agree(self, header: Header | str, data: bytes = b"", advice: str = "") -> list[bytes]:
-        """Return when all ranks have come here with the same header: the data of each."""
-        gathered = self._control.gather(str(header), data)
+    def _agree(self, header: Header | str, data: bytes = b"") -> list[bytes]:
+        """Return when all ranks have come here, with the same header and the same calls before: the data of each."""
+        meetings, trail = self._control.meetings, self._trail
+        count = trail.end().done
+        before = trail.at(count - 1) or trail.end()
+        gathered = self._control.gather(str(header), before.packed() + data)
+        places = [Place.unpacked(part[:PLACE_BYTES]) for _, part in gathered]
         first_rank = {text: rank for rank, (text, _) in reversed(list(enumerate(gathered)))}
-        if len(first_rank) > 1:
+        if len(first_rank) > 1 or any(place.calls != before.calls for place in places):
             self._control.check_given_up(all_came=True)
+            if any(place[:2] != before[:2] for place in places):
+                meetings.name_difference(places)
             calls = sorted((rank, text) for text, rank in first_rank.items())
-            self._control.fail(disagreement(*calls, advice=advice))
+            self._control.fail(disagreement(*calls, advice=": debug=True names the first that differs"))
             self._control.raise_failure()
-        return [part for _, part in gathered]
+        meetings.met(count, places)
+        return [part[PLACE_BYTES:] for _, part in gathered]
 
     def _launch(
         self, kind: str, detail: str, arrays: tuple[Array, ...], launch: Callable[[Any, int], None]

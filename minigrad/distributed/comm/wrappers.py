@@ -17,7 +17,6 @@ from minigrad.distributed.comm.base import (
     Work,
     adds_weighted,
     check_communicator,
-    check_headers,
     encode_object,
     note_event,
     stays_here,
@@ -25,6 +24,7 @@ from minigrad.distributed.comm.base import (
     weighted_all_reduce,
 )
 from minigrad.distributed.comm.given_up import give_up
+from minigrad.distributed.comm.headers import check_headers, check_same, end_pass
 
 Make = Callable[[], Any]
 KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
@@ -132,9 +132,17 @@ class Wrapper:
         """Return when all ranks have called it."""
         self.around(Call("barrier"), [], self.inner.barrier)
 
-    def check_headers(self, layout: str = "", mark: float = 0.0) -> list[float] | None:
+    def check_headers(self, layout: str = "") -> None:
         """Compare what the ranks have called, where the inner communicator does not do so in each call."""
-        return check_headers(self.inner, layout, mark)
+        check_headers(self.inner, layout)
+
+    def end_pass(self, layout: str, mark: float | None, news: bool) -> list[float] | None:
+        """Note the end of a pass, where the inner communicator does not compare each call."""
+        return end_pass(self.inner, layout, mark, news)
+
+    def check_same(self, who: str) -> None:
+        """Raise where ranks have parted, where the inner communicator does not compare each call."""
+        check_same(self.inner, who)
 
     def waiting(self) -> AbstractContextManager[None]:
         """Around a wait of the caller's stream; timed where the inner communicator times waits."""

@@ -7,7 +7,8 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
-from minigrad.distributed.comm.base import Communicator, announce
+from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.headers import announce
 from minigrad.errors import ArgumentError, LayoutError, ReplicaMismatchError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter

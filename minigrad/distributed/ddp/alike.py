@@ -16,6 +16,7 @@ from weakref import ref
 from minigrad.arguments import is_number
 from minigrad.backend.device import to_host
 from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.headers import end_pass
 from minigrad.distributed.ddp.layout import Layout
 from minigrad.distributed.inspect.fingerprint import fingerprint
 from minigrad.errors import ReplicaMismatchError
@@ -41,6 +42,7 @@ class Alike:
         self._index = {id(param): i for i, param in enumerate(layout.params)}
         self._options: dict[str, Any] = {}
         self._options_number = 0
+        self._has_news = False  # an option was set, or something was made or is gone, since the last pass
         self._seen: list[Any] = []
         self._held: list[tuple[ref[Any], int]] = []  # the companions that count, and a number for their parameters
         self._apart: list[ref[Any]] = []  # companions of parameters that no other rank trains
@@ -48,7 +50,9 @@ class Alike:
     def set_option(self, name: str, value: Any) -> None:
         """Say what an option of the wrapper is from now on; None where it is not in force."""
         self._options[name] = value
-        self._options_number = number_of(list(self._options.values()))
+        number = number_of(list(self._options.values()))
+        self._has_news = self._has_news or number != self._options_number
+        self._options_number = number
 
     def mark(self) -> float:
         """A number > 0 for all of it, exact in float64; the same on ranks where everything came about alike."""
@@ -64,7 +68,7 @@ class Alike:
         return 1.0 + (hash((self._options_number, *marks)) & _MARKS)
 
     def _look(self, seen: list[Any]) -> None:
-        self._seen = seen
+        self._seen, self._has_news = seen, True
         apart = {id(held()) for held in self._apart}
         found = {id(held()): held for each in seen for held in each if held() is not None}
         placed = [(held, self.places(held())) for key, held in found.items() if key not in apart]
@@ -80,6 +84,26 @@ class Alike:
         if not isinstance(optimizer, Optimizer):
             return None
         return sorted(self._index[id(param)] for param in optimizer.params() if id(param) in self._index)
+
+    def end_pass(
+        self, who: str, comm: Communicator, layout: str, mark: float, marks: list[float] | None, idle: bool
+    ) -> None:
+        """Refuse ranks that differ in any of it: here, or where the communicator finds later that they may.
+
+        Args:
+            who, idle: See `check`.
+            layout: See `comm.headers.end_pass`.
+            mark, marks: This rank's, and those of all ranks, or None where the host does not know them.
+
+        Raises:
+            ReplicaMismatchError: on all ranks; it names the first difference.
+        """
+        news, self._has_news = self._has_news, False
+        told = end_pass(comm, layout, mark if marks is None else None, news)
+        if marks is None:
+            marks = told if told is not None else comm.all_gather_object(mark)
+        if marks:
+            self.check(who, comm, marks, idle)
 
     def check(self, who: str, comm: Communicator, marks: Sequence[float], idle: bool) -> None:
         """Refuse ranks that differ in any of it; all ranks call it together.

@@ -167,6 +167,7 @@ class DevicePass(Pass):
             with self._side.current():
                 self._counting.wait(host=True)
                 self._host_vector = to_host(self._device_vector)
+            self.marks = self._host_vector[1 : 1 + self._world_size].tolist()
         return self._host_vector
 
     def counted(self, wait: bool) -> bool:

@@ -20,7 +20,8 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype, is_half
 from minigrad.backend.fused.grad_scale import WIRES, Placement, Widened, pack, scale_, unpack
-from minigrad.distributed.comm.base import Communicator, WideWork, Work, adds_weighted, announce, weighted_all_reduce
+from minigrad.distributed.comm.base import Communicator, WideWork, Work, adds_weighted, weighted_all_reduce
+from minigrad.distributed.comm.headers import announce
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor

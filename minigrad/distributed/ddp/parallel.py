@@ -10,7 +10,8 @@ from typing import Any, Literal
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
-from minigrad.distributed.comm.base import Communicator, announce, check_communicator, check_root
+from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
+from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.ddp.agreement import Inventory, check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan

@@ -33,7 +33,7 @@ class Pass:
         ledger: What it sends and waits for.
         works: One for each bucket launched so far, in order.
         reached: The parameters that backward reaches, or that have a gradient.
-        mark, marks: This rank's, and those of all ranks where the host has counted.
+        mark, marks: This rank's, and those of all ranks where the host knows the counts.
         total: Samples of all ranks, once counted.
         active_ranks: The ranks that still have data, once counted.
         shrink: A factor on the weight of every rank.

@@ -16,9 +16,10 @@ from typing import Any
 
 from minigrad.autograd import Reached, backwards_under_way
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator, check_headers
+from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.given_up import give_up
+from minigrad.distributed.comm.headers import check_headers, check_same
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.booked import Booked
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, check_plan, plan_buckets
@@ -66,6 +67,8 @@ class Reducer:
         unfinished: What is said to who would use a gradient too early; empty while nothing is under way.
         after_pass: Called at the end of each pass in which a rank had data, on every rank.
     """
+
+    reduces = True  # gradients are combined here, and nowhere else
 
     def __init__(
         self,
@@ -117,11 +120,6 @@ class Reducer:
         self._inherited: DistributedError | None = None
         tell_children(self)
 
-    @property
-    def reduces(self) -> bool:
-        """Gradients are combined here, and nowhere else."""
-        return True
-
     def forked(self) -> None:
         """See `Inherited`: what is added up here would be no rank's gradients."""
         self._inherited = in_a_child() if self.comm.world_size > 1 else None
@@ -131,6 +129,10 @@ class Reducer:
         self.check_idle("unwrap")
         for param in self._params:
             param.listeners = tuple(kept for kept in param.listeners if kept is not self)
+
+    def before_saving(self) -> None:
+        """The parameters are about to be kept: raise where ranks have parted; see `comm.headers.check_same`."""
+        check_same(self.comm, "state_dict")
 
     def register_hook(self, state: Any, hook: CommHook) -> None:
         """Let a hook add up each bucket; see `DistributedDataParallel.register_comm_hook`."""
@@ -432,9 +434,7 @@ class Reducer:
         self.booked.ledger = None
         one.add_to(self.stats, [other._pass for other in self._company if other._pass is not None])
         self.own.settle()
-        told = check_headers(self.comm, self._layout_id, one.mark)
-        marks = one.marks or told or self.comm.all_gather_object(one.mark)
-        self.alike.check(self.name, self.comm, marks, idle=not one.samples)
+        self.alike.end_pass(self.name, self.comm, self._layout_id, one.mark, one.marks, idle=not one.samples)
 
 
 def _settle(backwards: Iterable[Reached]) -> None:
