@@ -17,7 +17,15 @@ from minigrad.backend.device import to_device
 from minigrad.backend.thread import new_thread
 from minigrad.data import DataLoader
 from minigrad.data.dataset import Dataset
-from minigrad.distributed import DDP, SoloCommunicator, init, run
+from minigrad.distributed import (
+    DDP,
+    CompressionState,
+    SoloCommunicator,
+    average_gradients,
+    bf16_compress_hook,
+    init,
+    run,
+)
 from minigrad.distributed.comm import nccl
 from minigrad.distributed.comm.rendezvous import free_port
 from minigrad.distributed.ddp import parallel
@@ -104,6 +112,66 @@ def test_a_net_catches_a_thread_on_another_gpu(strict_cupy):
     ddp(x, y).backward()
     mean_loss(one(minigrad.Tensor(inputs)), targets).backward()
     assert_gradients_close({name: p.grad.cpu().numpy() for name, p in model.named_parameters()}, gradients(one))
+    assert current_id() == 0
+
+
+class Classifier(nn.Module):
+    """Its output is its loss, so that nothing is computed outside of the wrapper."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    def forward(self, x, labels):
+        return nn.functional.cross_entropy(self.layers(x), labels)
+
+
+def in_steps(ddp, *batch):
+    optimizer, scaler = optim.AdamW(ddp.parameters(), lr=0.1), optim.GradScaler()
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(ddp(*batch)).backward()
+        scaler.unscale_(optimizer)
+        optim.clip_grad_norm_(ddp.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert ddp.nonfinite_gradients() == []
+    ddp.load_state_dict(ddp.state_dict())
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def in_flushes(ddp, *batch):
+    with ddp.no_sync():
+        ddp(*batch).backward()
+    ddp.flush()
+    ddp.broadcast_parameters()
+
+
+def in_join(ddp, *batch):
+    optimizer = optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    with ddp.join(also=[optimizer]):
+        ddp(*batch).backward()
+        optimizer.step()
+
+
+def in_shards(ddp, *batch):
+    ddp.backward_shards(ddp, [batch, batch])
+
+
+def by_hand(ddp, *batch):
+    ddp(*batch).backward()
+    average_gradients(ddp.unwrap().parameters(), ddp.comm, 5)
+
+
+def with_a_hook(ddp, *batch):
+    ddp.register_comm_hook(CompressionState(), bf16_compress_hook)
+    ddp(*batch).backward(minigrad.ones((), device=SECOND))
+
+
+@pytest.mark.parametrize("train", [in_steps, in_flushes, in_join, in_shards, by_hand, with_a_hook])
+def test_all_of_a_wrapper_works_in_a_thread_on_another_gpu(train, strict_cupy):
+    ddp = DDP(Classifier().to(SECOND), SoloCommunicator(SECOND), bucket_cap_bytes=64, track_nonfinite=True)
+    train(ddp, minigrad.randn(5, 4, device=SECOND), minigrad.tensor([0, 1, 2, 0, 1], device=SECOND))
     assert current_id() == 0
 
 

@@ -83,14 +83,16 @@ class SoloCommunicator:
         self._check("reduce_scatter", output, source)
         check_reduction("reduce_scatter", 0, source, op)
         check_parts("reduce_scatter", 0, source, output, 1)
-        output[...] = source.reshape(output.shape)
+        with self.device.current():
+            output[...] = source.reshape(output.shape)
         return DoneWork()
 
     def all_gather(self, output: Array, source: Array) -> DoneWork:
         """Copy source to output."""
         self._check("all_gather", output, source)
         check_parts("all_gather", 0, output, source, 1)
-        output[...] = source.reshape(output.shape)
+        with self.device.current():
+            output[...] = source.reshape(output.shape)
         return DoneWork()
 
     def all_gather_object(self, value: Any) -> list[Any]:

@@ -52,7 +52,7 @@ class ShardedBackward:
     def run(
         self, loss_fn: Callable[..., Tensor], shards: Sequence[Any], counts: Sequence[float] | None, batch_dim: int
     ) -> float:
-        """Compute and combine the gradients of all shards; the mean loss over them."""
+        """Compute and combine the gradients of all shards; the mean loss over them. Their device is current."""
         reducer = self._reducer
         with reducer.hosting(_WHO):
             self._check_start()
@@ -65,8 +65,7 @@ class ShardedBackward:
         first = reducer.comm.rank * len(shards)
         if shards_have_drawn(range(first, first + len(shards))):
             reducer.alike.set_option("the seed, of which shards draw noise,", current_seed())
-        with reducer.comm.device.current() as xp:
-            loss = xp.array([pairwise(losses, _add)])
+        loss = reducer.comm.device.xp.array([pairwise(losses, _add)])
         summing = reducer.comm.all_reduce(loss)
         self._synchronize(pairwise([[n] for n in numbers], _add)[0])
         summing.wait(host=True)
@@ -91,9 +90,9 @@ class ShardedBackward:
     def _agree(self, numbers: list[float]) -> float:
         """The samples of all ranks, once it is sure that the shards fit the ranks."""
         comm = self._reducer.comm
-        with comm.device.current() as xp:
-            mine = xp.array([float(len(numbers)), pairwise([[n] for n in numbers] or [[0.0]], _add)[0]])
-            everyone = xp.empty(2 * comm.world_size, np.float64)
+        xp = comm.device.xp
+        mine = xp.array([float(len(numbers)), pairwise([[n] for n in numbers] or [[0.0]], _add)[0]])
+        everyone = xp.empty(2 * comm.world_size, np.float64)
         comm.all_gather(everyone, mine).wait(host=True)
         lengths, samples = [int(n) for n in everyone[0::2].tolist()], everyone[1::2].tolist()
         whole = sum(lengths)

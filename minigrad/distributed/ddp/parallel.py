@@ -329,7 +329,8 @@ class DistributedDataParallel(Module):
         if counts is not None:
             as_sequence("backward_shards", "counts", counts)
         self._check_parameters()
-        return self._sharded.run(loss_fn, shards, counts, self.batch_dim)
+        with self._device.current():
+            return self._sharded.run(loss_fn, shards, counts, self.batch_dim)
 
     def stats(self) -> Stats:
         """Seconds, bytes and calls since construction, or since its `reset()`; print it."""
