@@ -24,7 +24,8 @@ from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.links import Kind, Message, bundle, end_writing, has_room, unbundled, unpacked, write
 from minigrad.distributed.comm.meetings import Meetings
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.trail import Place
+from minigrad.distributed.comm.trail import PLACE_BYTES, Place
+from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -32,7 +33,8 @@ from minigrad.errors import (
     RankFailedError,
 )
 
-_GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a place follows
+_GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a place follows, and a line
+_STATE_BYTES = _GATHERED.size + PLACE_BYTES  # before that line
 _AT_ONCE = (Kind.LEFT, Kind.FAILED, Kind.GAVE_UP)  # what rank 0 passes on as it comes
 _KINDS: dict[str, type[DistributedError]] = {
     kind.__name__: kind
@@ -51,6 +53,7 @@ class Control:
     Args:
         meeting: The rendezvous, whose connections it takes over.
         timeout_s: How long `gather` waits for a rank.
+        line: Gives the line of the user's code that this rank is in.
         watch: Called by the thread at each look, while nothing has failed.
         on_failure: Called by the thread, once, when this or another rank has failed.
 
@@ -63,13 +66,18 @@ class Control:
     """
 
     def __init__(
-        self, meeting: Rendezvous, timeout_s: float, watch: Callable[[], None], on_failure: Callable[[], None]
+        self,
+        meeting: Rendezvous,
+        timeout_s: float,
+        line: Callable[[], str],
+        watch: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         self.rank, self.world_size, self.timeout_s = meeting.rank, meeting.world_size, timeout_s
         self.peers = [Peer() for _ in range(self.world_size)]
         self.failure: DistributedError | None = None
         self.changed = threading.Condition()
-        self._watch, self._on_failure = watch, on_failure
+        self._line, self._watch, self._on_failure = line, watch, on_failure
         self._links: dict[int, Connection] = meeting.take_over()
         self._sending = threading.Lock()  # one for all links: every rank gets rank 0's messages in one order
         self._last = deque[Header](maxlen=LAST_CALLS)
@@ -80,7 +88,7 @@ class Control:
         self._given_up: dict[int, dict[int, str]] = {}  # by number of the call, the reason of each rank
         self._outbox = deque[tuple[int | None, bytes]]()  # for the thread to send, and to whom
         self._untold: bytes | None = None
-        self._told: tuple[int, int] = 0, 0  # places and gatherings that rank 0, or at rank 0 the others, know of
+        self._told = 0, 0, ""  # places, gatherings and line that rank 0, or at rank 0 the others, know of
         self._fresh = set[int]()  # at rank 0: whose state the others have not been told
         self._handled = self._left = self._is_woken = self.has_raised = False
         self._states: dict[int, Message] = {}  # at rank 0: of the others
@@ -159,7 +167,8 @@ class Control:
         limit = f" within {self.timeout_s:g} s"
         if not absent:
             return CollectiveTimeoutError(f"{text}: expected the data{limit}, got none, although all ranks have come")
-        return CollectiveTimeoutError(incomplete(text, self.world_size, known, limit))
+        lines = {**{r: peer.line for r, peer in enumerate(self.peers)}, self.rank: self._line()}
+        return CollectiveTimeoutError(incomplete(text, self.world_size, known, limit) + whereabouts(lines, known))
 
     def note(self, header: Header) -> None:
         """This rank has made another call; the others hear of it in the next tick."""
@@ -256,10 +265,10 @@ class Control:
         self._outbox.append((to, message.packed()))
         self._wake()
 
-    def state(self, place: Place) -> Message:
-        """How far this rank is, as a message."""
+    def state(self, place: Place, line: str = "") -> Message:
+        """How far this rank is, as a message, and where, if it has stayed there."""
         mine = self.peers[self.rank]
-        data = _GATHERED.pack(self._gathered) + place.packed()
+        data = _GATHERED.pack(self._gathered) + place.packed() + line.encode()
         return Message(Kind.STATE, self.rank, mine.posted, doing(list(self._last)), data)
 
     @property
@@ -302,18 +311,17 @@ class Control:
     def _tell_states(self) -> None:
         """Let the others know how far this rank is, and at rank 0 how far those are that have told so."""
         place = self.meetings.trail.end()
-        if self._left or self._told == (place.done, self._gathered):
-            mine = []
-        else:
-            mine = [self.state(place)]
+        stays = self._told[:2] == (place.done, self._gathered)
+        now = (place.done, self._gathered, self._line() if stays else "")
+        mine = [] if self._left or self._told == now else [self.state(place, now[2])]
         if self.rank != 0:
             if mine and self._tell(mine[0].packed()):
-                self._told = place.done, self._gathered
+                self._told = now
             return
         with self.changed:
             states, self._fresh = [self._states[r] for r in sorted(self._fresh) if r in self._states], set()
         if mine or states:
-            self._told = place.done, self._gathered
+            self._told = now
             self._broadcast(bundle([*mine, *states]))
 
     def _deal_with_failure(self) -> None:
@@ -373,7 +381,9 @@ class Control:
         peer.doing = message.text
         if message.kind == Kind.LEFT:
             peer.left_after = message.number
-        self.meetings.hear(message.rank, Place.unpacked(message.data[_GATHERED.size :]))
+        place, line = message.data[_GATHERED.size : _STATE_BYTES], message.data[_STATE_BYTES:]
+        peer.line = line.decode()
+        self.meetings.hear(message.rank, Place.unpacked(place))
         self._states[message.rank] = message
         self._fresh.add(message.rank)
 

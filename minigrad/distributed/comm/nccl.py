@@ -9,6 +9,7 @@ has failed or left.
 from __future__ import annotations
 
 import atexit
+import functools
 import threading
 import time
 from collections import deque
@@ -41,6 +42,7 @@ from minigrad.distributed.comm.forks import never_end, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.trail import PLACE_BYTES, Place
+from minigrad.distributed.comm.where import user_line
 from minigrad.errors import (
     CollectiveTimeoutError,
     DeviceError,
@@ -132,7 +134,8 @@ class NcclCommunicator:
         self._comm: Any = None
         self._ending = threading.Lock()
         self._closed = self._inherited = False
-        self._control = Control(meeting, self.timeout_s, self._watch, self._abort_nccl)
+        line = functools.partial(user_line, threading.get_ident())
+        self._control = Control(meeting, self.timeout_s, line, self._watch, self._abort_nccl)
         self._trail = self._control.meetings.trail
         try:
             self._start(share_devices)
