@@ -287,6 +287,41 @@ class Raising(NaiveAdapter):
         raise RuntimeError("whatever it is")
 
 
+class Once(NaiveAdapter):
+    """A replica that can be wrapped once a run, or one that makes one backward; both raise afterwards.
+
+    Args:
+        what: "wrap" or "backward".
+    """
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def run(self, body, world_size, *args):
+        self.wrapped = [False] * world_size
+        return super().run(body, world_size, *args)
+
+    def wrap(self, place, setup):
+        _once(self.what == "wrap" and self.wrapped[place.rank])
+        self.wrapped[place.rank] = True
+        replica, made = super().wrap(place, setup), []
+        backward = replica.backward
+
+        def first(*args, **options):
+            _once(self.what == "backward" and made)
+            made.append(True)
+            backward(*args, **options)
+
+        replica.backward = first
+        return replica
+
+
+def _once(again):
+    if again:
+        raise RuntimeError("a planted fault, west: only once")
+
+
 @contextmanager
 def alone():
     """The place of a process that knows of no other."""

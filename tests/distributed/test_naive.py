@@ -4,7 +4,7 @@ import pytest
 
 from minigrad.testing.conformance import CHECKS, NotOfferedError, VerdictError, failures, means, parameters, report
 from tests.distributed import naive
-from tests.distributed.naive import Dying, Hanging, NaiveAdapter, Raising
+from tests.distributed.naive import Dying, Hanging, NaiveAdapter, Once, Raising
 
 BY_NAME = {check.__name__.removeprefix("check_"): check for check in CHECKS}
 FAULTS = {  # what a wrapper does wrong -> checks that must fail
@@ -107,6 +107,19 @@ def test_who_always_raises_or_hangs_passes_nothing(adapter, verdict, released):
     found = report(adapter)
     assert len(found.names("not judged")) >= 12  # refusals: the control went wrong
     assert set(found.names(verdict) + found.names("not judged")) >= BY_NAME.keys() - {"nan_of_no_samples"}
+
+
+REFUSALS = [name for name in BY_NAME if name.endswith("refused")] + ["loss_scale_that_differs"]
+SECOND = ["unused_parameter_is_an_error", "unused_parameter_is_named", "backward_within_a_backward"]
+SECOND += ["loss_scale_that_differs", "what_a_rank_raised_is_told", *WAITS]
+SECOND += ["nobody_goes_on_alone", "nothing_works_after_a_failure"]
+
+
+@pytest.mark.parametrize("what, names", [("wrap", REFUSALS + SECOND), ("backward", SECOND)])
+def test_who_can_do_a_thing_only_once_refuses_nothing_by_that(what, names):
+    """The error that it raises then was taken for that of the fault."""
+    found = report(Once(what), [BY_NAME[name] for name in names])
+    assert {row.verdict for row in found.rows} == {"not judged"}, str(found)
 
 
 def test_who_dies_passes_nothing():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,21 +130,27 @@ def faulty(
     adapter: Adapter,
     body: Callable[..., Any],
     world_size: int,
-    *args: Any,
+    setup: Setup,
+    fault: Any,
+    *,
+    without: Any,
     control: Mapping[str, Any],
     stay: bool = True,
 ) -> list[Outcome]:
-    """What became of each rank of steps with a fault, once the same steps without it were right in the same run.
+    """What became of each rank of steps with a fault, once the same steps without it were right twice in the same run.
+
+    Twice, since what can be wrapped, or can make a step, only once raises of that.
 
     Args:
-        body: Yields the gradients of the steps without the fault first.
-        control: What these are.
+        body: body(place, adapter, setup, fault): steps of a new replica; a generator's yields are `Outcome.steps`.
+        fault: What makes the fault; the steps with `without` in its place are those without it.
+        control: What body returns without it.
         stay: See `outcomes`: that a rank ends shall not be what another one raises of.
 
     Raises:
         VerdictError: "not judged", since the control went wrong.
     """
-    found = outcomes(adapter, body, world_size, *args, stay=stay)
+    found = outcomes(adapter, _controlled, world_size, body, setup, without, fault, stay=stay)
     if not all(one.steps for one in found):
         fail("not judged", f"without the fault: {told(found)}")
     try:
@@ -152,6 +158,14 @@ def faulty(
     except AssertionError as error:
         fail("not judged", f"without the fault: {error}")
     return found
+
+
+def _controlled(place: Any, adapter: Adapter, body: Callable[..., Any], setup: Setup, without: Any, fault: Any) -> Any:
+    for _ in range(2):
+        value = body(place, adapter, setup, without)
+    yield value
+    value = body(place, adapter, setup, fault)
+    return (yield from value) if isinstance(value, Generator) else value
 
 
 def offered(replica: Any, name: str) -> Callable[..., Any]:

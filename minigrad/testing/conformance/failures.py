@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from minigrad.testing.conformance.adapter import Adapter, Setup
@@ -22,18 +23,24 @@ ONE = Setup(scalars(w=1.0))
 PLANTED = "a planted fault"
 
 
-def _raising(place: Any, adapter: Adapter, setup: Setup) -> Any:
+def _step(replica: Any) -> None:
+    replica.zero_grad()
+    replica.backward(batch(w=[1.0]))
+
+
+def _raising(place: Any, adapter: Adapter, setup: Setup, raises: bool) -> Any:
+    """Two steps, before the second of which a rank raises."""
     replica = adapter.wrap(place, setup)
-    replica.backward(batch(w=[1.0]))
-    yield replica.gradients()
-    if place.rank == 1:
+    _step(replica)
+    if raises and place.rank == 1:
         raise ArithmeticError(PLANTED)
-    replica.backward(batch(w=[1.0]))
+    _step(replica)
+    return replica.gradients()
 
 
 def _others(adapter: Adapter) -> list[Outcome]:
     """What became of the ranks beside one that raised."""
-    found = faulty(adapter, _raising, 3, ONE, control={"w": 1.0}, stay=False)
+    found = faulty(adapter, _raising, 3, ONE, True, without=False, control={"w": 1.0}, stay=False)
     return [one for rank, one in enumerate(found) if rank != 1]
 
 
@@ -51,24 +58,27 @@ def check_what_a_rank_raised_is_told(adapter: Adapter) -> None:
     assert all(PLANTED in one.message for one in said), f"expected {PLANTED!r} in each error, got {told(said)}"
 
 
-def _uneven(place: Any, adapter: Adapter, setup: Setup) -> Any:
-    """A step on both ranks, and then one more on rank 0."""
+def _uneven(place: Any, adapter: Adapter, setup: Setup, steps: Sequence[int]) -> Any:
+    """So many steps on each rank."""
     replica = adapter.wrap(place, setup)
-    replica.backward(batch(w=[1.0]))
-    yield replica.gradients()
-    if place.rank == 0:
-        replica.backward(batch(w=[1.0]))
+    for _ in range(steps[place.rank]):
+        _step(replica)
     return replica.gradients()
+
+
+def _leaving(adapter: Adapter) -> list[Outcome]:
+    """What became of a rank beside one that left."""
+    return faulty(adapter, _uneven, 2, ONE, [2, 1], without=[2, 2], control={"w": 1.0}, stay=False)
 
 
 def check_rank_that_leaves(adapter: Adapter) -> None:
     """One rank has a batch fewer and leaves, and the others wait for it."""
-    expect_end(faulty(adapter, _uneven, 2, ONE, control={"w": 1.0}, stay=False))
+    expect_end(_leaving(adapter))
 
 
 def check_nobody_goes_on_alone(adapter: Adapter) -> None:
     """One rank has a batch fewer, and the others go on with what is not a mean over all."""
-    found = faulty(adapter, _uneven, 2, ONE, control={"w": 1.0}, stay=False)
+    found = _leaving(adapter)
     _waits(found[0])
     assert found[0].kind == "raised", f"a rank that left: expected an error on rank 0, got {told(found)}"
 
@@ -83,7 +93,7 @@ def _waits(one: Outcome) -> None:
 
 def check_nothing_works_after_a_failure(adapter: Adapter) -> None:
     """After a backward that failed the next one is matched with another step's, and its result passes for a mean."""
-    found = faulty(adapter, _trying_again, 2, ONE, control={"w": 1.0}, stay=False)[0]
+    found = faulty(adapter, _trying_again, 2, ONE, True, without=False, control={"w": 1.0}, stay=False)[0]
     if len(found.steps) < 2:
         _waits(found)
         fail("fails", str(found))
@@ -94,20 +104,23 @@ def check_nothing_works_after_a_failure(adapter: Adapter) -> None:
     assert found.value, "expected the backward after the one that failed to raise as well, got a gradient"
 
 
-def _trying_again(place: Any, adapter: Adapter, setup: Setup) -> Any:
-    """Whether a backward raised, and the one after it; rank 1 has left before."""
+def _trying_again(place: Any, adapter: Adapter, setup: Setup, leaves: bool) -> Any:
+    """Three steps; or one, and whether a second raised, and the one after it, where rank 1 has left."""
+    if not leaves:
+        return _uneven(place, adapter, setup, [3, 3])
     replica = adapter.wrap(place, setup)
-    replica.backward(batch(w=[1.0]))
-    yield replica.gradients()
-    if place.rank == 1:
-        return None
+    _step(replica)
+    return _tries(replica) if place.rank == 0 else None
+
+
+def _tries(replica: Any) -> Any:
     yield _raises(replica)
     return _raises(replica)
 
 
 def _raises(replica: Any) -> bool:
     try:
-        replica.backward(batch(w=[1.0]))
+        _step(replica)
     except NotImplementedError:
         raise
     except Exception:

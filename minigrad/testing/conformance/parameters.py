@@ -22,7 +22,7 @@ from minigrad.testing.conformance.expect import (
     scalars,
     values,
 )
-from minigrad.testing.conformance.outcome import NotOfferedError, told
+from minigrad.testing.conformance.outcome import NotOfferedError, Outcome, told
 
 BRANCHES = scalars(east=1.0, west=1.0)
 BOTH, EAST, WEST = batch(east=[2], west=[4]), batch(east=[2]), batch(west=[4])
@@ -32,21 +32,24 @@ def _left_out(place: Any, adapter: Adapter, setup: Setup, parts: Sequence[Arrays
     """A step with all parameters, and then one with what this rank has of them."""
     replica = adapter.wrap(place, setup)
     replica.backward(BOTH)
-    yield replica.gradients()
     replica.zero_grad()
     replica.backward(parts[place.rank])
     return replica.gradients()
 
 
+def _leaving_out(adapter: Adapter, parts: Sequence[Arrays], unused: bool = False) -> list[Outcome]:
+    control = {"east": 2.0, "west": 4.0}
+    return faulty(adapter, _left_out, 2, Setup(BRANCHES, unused=unused), parts, without=[BOTH] * 2, control=control)
+
+
 def check_unused_parameter_is_an_error(adapter: Adapter) -> None:
     """A backward that leaves out a parameter, on all ranks, goes on with a gradient that is stale or local."""
-    found = faulty(adapter, _left_out, 2, Setup(BRANCHES), [EAST, EAST], control={"east": 2.0, "west": 4.0})
-    expect_raised(found, "a parameter without gradient")
+    expect_raised(_leaving_out(adapter, [EAST, EAST]), "a parameter without gradient")
 
 
 def check_unused_parameter_is_named(adapter: Adapter) -> None:
     """The error about a parameter that got no gradient does not say which."""
-    found = faulty(adapter, _left_out, 2, Setup(BRANCHES), [EAST, EAST], control={"east": 2.0, "west": 4.0})
+    found = _leaving_out(adapter, [EAST, EAST])
     said = [one for one in found if one.kind == "raised"]
     if not said:
         raise NotOfferedError(f"nothing was raised that could name it: {told(found)}")
@@ -55,7 +58,7 @@ def check_unused_parameter_is_named(adapter: Adapter) -> None:
 
 def check_unused_parameter_on_one_rank(adapter: Adapter) -> None:
     """A backward leaves out a parameter on one rank, and the others wait for a bucket that is never full."""
-    expect_end(faulty(adapter, _left_out, 2, Setup(BRANCHES), [BOTH, EAST], control={"east": 2.0, "west": 4.0}))
+    expect_end(_leaving_out(adapter, [BOTH, EAST]))
 
 
 def check_unused_parameter_counts_as_zero(adapter: Adapter) -> None:
@@ -102,28 +105,26 @@ def _stepped(place: Any, adapter: Adapter, setup: Setup, part: Any) -> Any:
 
 def check_unused_after_used(adapter: Adapter) -> None:
     """A rank sends the gradient of an earlier step for a parameter that it does not use in this one."""
-    found = faulty(adapter, _by_turns, 2, Setup(BRANCHES, unused=True), control={"east": 1.0, "west": 2.0})
-    expect_on_all(returned(found), east=1.0, west=2.0)
+    control = {"east": 1.0, "west": 2.0}
+    found = faulty(adapter, _by_turns, 2, Setup(BRANCHES, unused=True), True, without=False, control=control)
+    expect_on_all(returned(found), **control)
 
 
-def _by_turns(place: Any, adapter: Adapter, setup: Setup) -> Any:
-    """Each rank uses one of two branches, first as the first step of a replica, and then after one with both."""
-    part = EAST if place.rank == 0 else WEST
-    replica = adapter.wrap(place, setup)
-    replica.backward(part)
-    yield replica.gradients()
+def _by_turns(place: Any, adapter: Adapter, setup: Setup, used: bool) -> Any:
+    """Each rank uses one of two branches after a step with both, or as the first step of another replica."""
     replica = adapter.wrap(place, setup)
     replica.backward({name: 100 * array for name, array in BOTH.items()})
     replica.zero_grad()
-    replica.backward(part)
+    if not used:
+        replica.backward(BOTH)
+        replica = adapter.wrap(place, setup)
+    replica.backward(EAST if place.rank == 0 else WEST)
     return replica.gradients()
 
 
 def check_unused_by_all_after_used(adapter: Adapter) -> None:
     """A parameter that was used in one step and is used by nobody in the next keeps its gradient of before."""
-    setup = Setup(BRANCHES, unused=True)
-    found = faulty(adapter, _left_out, 2, setup, [EAST, EAST], control={"east": 2.0, "west": 4.0})
-    for rank, result in enumerate(returned(found)):
+    for rank, result in enumerate(returned(_leaving_out(adapter, [EAST, EAST], unused=True))):
         west = result["west"]
         assert west is None or not west.any(), f"rank {rank}: expected no gradient of 'west', got {west}"
 

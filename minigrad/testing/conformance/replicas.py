@@ -20,6 +20,7 @@ from minigrad.testing.conformance.expect import (
     scalars,
     values,
 )
+from minigrad.testing.conformance.outcome import Outcome
 
 
 def check_replicas_start_alike(adapter: Adapter) -> None:
@@ -36,19 +37,23 @@ def _of_ones(params: Arrays) -> dict[str, Array]:
     return {name: np.ones((1, *value.shape)) for name, value in params.items()}
 
 
-def _differing(place: Any, adapter: Adapter, setups: Sequence[Setup], parts: Sequence[Arrays]) -> Any:
-    """A step of replicas that are all the first one, and then a step of those that differ."""
-    replica = adapter.wrap(place, setups[0])
-    replica.backward(_of_ones(setups[0].params))
-    yield replica.gradients()
-    replica = adapter.wrap(place, setups[place.rank])
-    replica.backward(parts[place.rank])
+def _differing(place: Any, adapter: Adapter, setup: Setup, others: Sequence[tuple[Setup, Arrays]]) -> Any:
+    """A step of this rank's replica: that of setup, or another one."""
+    mine, part = [(setup, _of_ones(setup.params)), *others][place.rank]
+    replica = adapter.wrap(place, mine)
+    replica.backward(part)
     return replica.gradients()
 
 
+def _beside(adapter: Adapter, setup: Setup, other: Setup, part: Arrays) -> list[Outcome]:
+    """What became of a replica beside another one, once two of the first kind were right."""
+    alike = [(setup, _of_ones(setup.params))]
+    control = {name: 1.0 for name in setup.params}
+    return faulty(adapter, _differing, 2, setup, [(other, part)], without=alike, control=control)
+
+
 def _refused(adapter: Adapter, first: Arrays, second: Arrays, what: str, frozen: tuple[str, ...] = ()) -> None:
-    setups, parts = [Setup(first), Setup(second, frozen=frozen)], [_of_ones(first), _of_ones(second)]
-    expect_raised(faulty(adapter, _differing, 2, setups, parts, control={name: 1.0 for name in first}), what)
+    expect_raised(_beside(adapter, Setup(first), Setup(second, frozen=frozen), _of_ones(second)), what)
 
 
 def check_other_shapes_are_refused(adapter: Adapter) -> None:
@@ -73,10 +78,8 @@ def check_freezing_on_one_rank_is_refused(adapter: Adapter) -> None:
 
 def check_other_caps_are_right_or_refused(adapter: Adapter) -> None:
     """Ranks cut their buckets differently, and what fits by chance is mixed up."""
-    params = scalars(a=1.0, b=1.0)
-    setups = [Setup(params, bucket_bytes=1), Setup(params, bucket_bytes=10**6)]
-    parts = [batch(a=[r], b=[10 * r]) for r in (1, 3)]
-    found = faulty(adapter, _differing, 2, setups, parts, control={"a": 1.0, "b": 1.0})
+    small, large = (Setup(scalars(a=1.0, b=1.0), bucket_bytes=cap) for cap in (1, 10**6))
+    found = _beside(adapter, small, large, batch(a=[3], b=[39]))
     if all(one.kind == "value" for one in found):
         expect_on_all(returned(found), a=2.0, b=20.0)
     else:
@@ -105,20 +108,17 @@ def check_loss_scale_that_differs(adapter: Adapter) -> None:
     Three steps of gradient 2 with a rate of 0.5 lead from 10 to 7, or to an error.
     """
     setup = Setup(scalars(w=10.0), lr=0.5)
-    found = faulty(adapter, _scaled, 2, setup, control={"w": 7.0})
+    found = faulty(adapter, _scaled, 2, setup, [1024.0, 2048.0], without=[1024.0] * 2, control={"w": 7.0})
     if all(one.kind == "value" for one in found):
         expect_on_all(returned(found), w=7.0)
     else:
         expect_raised(found, "scales that differ")
 
 
-def _scaled(place: Any, adapter: Adapter, setup: Setup) -> Any:
-    """The same steps with one scale on all ranks, and with another on each."""
-    for factor in (1, 2**place.rank):
-        replica = adapter.wrap(place, setup)
-        for _ in range(3):
-            offered(replica, "scaled_step")(batch(w=[2.0]), 1024.0 * factor)
-        yield replica.values()
+def _scaled(place: Any, adapter: Adapter, setup: Setup, scales: Sequence[float]) -> Any:
+    replica = adapter.wrap(place, setup)
+    for _ in range(3):
+        offered(replica, "scaled_step")(batch(w=[2.0]), scales[place.rank])
     return replica.values()
 
 
@@ -155,18 +155,18 @@ def check_evaluation_on_one_rank(adapter: Adapter) -> None:
     Each rank in turn evaluates after a step of all, while the others have nothing more to do.
     """
     setup = Setup(scalars(w=2.0), {"mean": np.zeros(1)})
+    right: dict[str, Any] = {"outputs": [[2.0, 6.0]] * 3}
     for alone in range(2):
-        for rank, outputs in enumerate(returned(faulty(adapter, _evaluated, 2, setup, alone, control={"w": 1.0}))):
-            expected = [[2.0, 6.0]] * 3 if rank == alone else []
-            assert outputs == expected, f"rank {rank}: expected outputs {expected}, got {outputs}"
+        results = returned(faulty(adapter, _evaluated, 2, setup, [alone], without=[0, 1], control=right))
+        expect_on_all([results[alone]], **right)
 
 
-def _evaluated(place: Any, adapter: Adapter, setup: Setup, alone: int) -> Any:
+def _evaluated(place: Any, adapter: Adapter, setup: Setup, ranks: Sequence[int]) -> Any:
+    """What these ranks evaluate, after a step of all."""
     replica = adapter.wrap(place, setup)
     replica.backward(batch(w=[1.0]))
-    yield replica.gradients()
-    times = 3 if place.rank == alone else 0
-    return [replica.evaluate(batch(w=[1.0, 3.0])).tolist() for _ in range(times)]
+    times = 3 if place.rank in ranks else 0
+    return {"outputs": np.array([replica.evaluate(batch(w=[1.0, 3.0])) for _ in range(times)])}
 
 
 SAVED = Setup(scalars(w=1.0), {"mean": np.array([3.0])})
