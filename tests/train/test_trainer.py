@@ -154,10 +154,12 @@ def test_a_head_uses_all_devices(with_config):
         Trainer.setup_head_with(head, lambda device: Head(device, 9), SGD, DdpConfig(), **options)
     else:
         Trainer.setup_head(head, lambda device: Head(device, 9), SGD, **options)
+    shards = []
     for batch in BATCHES:
         head.compute_loss(batch).backward()
-        assert sum(map(bool, head.graph().shard_sizes)) == 3
+        shards.append(head.graph().shard_sizes)
         head.graph().step()
+    assert len(shards[0]) == 3 and all(shards[0])  # later ones depend on how fast each device was
     assert_trained(head.graph(), trained_alone(BATCHES, SGD))
 
 
