@@ -9,6 +9,7 @@ import minigrad
 from minigrad import nn, ops
 from minigrad.distributed import DDP, Ddp, NcclDevices, Recording, SoloCommunicator, init, run
 from minigrad.distributed import collectives as in_memory
+from minigrad.distributed.ddp.buffers import BufferMemory, BufferPiece
 from minigrad.errors import AutogradError
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.worlds import run_ranks
@@ -261,6 +262,20 @@ def test_those_of_replicas_too():
     ddp = Ddp.wrap([batch_norms(20), batch_norms(20)], ["cpu", "cpu"], collectives=Counting())
     ddp.sync_buffers()
     assert Counting.calls == ["float32", "int64"]
+
+
+def test_it_is_noticed_where_each_buffer_travels_alone(monkeypatch):
+    def pieces(self):
+        return [BufferPiece([buffer]) for buffer in self._inventory.buffers()]
+
+    monkeypatch.setattr(BufferMemory, "pieces", pieces)
+    calls = [("broadcast", "float32"), ("broadcast", "int64")]
+    for notices in (
+        lambda: test_buffers_of_one_dtype_travel_together("broadcast", calls),
+        test_those_of_replicas_too,
+    ):
+        with pytest.raises(AssertionError):
+            notices()
 
 
 def test_buffers_of_another_dtype_or_shape_since_the_last_pass():

@@ -3,7 +3,8 @@
 import copy
 import threading
 from collections import Counter, deque
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,13 @@ from minigrad.distributed.comm.base import Peer
 from minigrad.distributed.comm.links import Kind, unbundled, unpacked
 from minigrad.distributed.comm.meetings import Meetings
 from minigrad.distributed.comm.nccl import NcclCommunicator
-from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, ReplicaMismatchError
+from minigrad.distributed.comm.trail import Comparison, Trail
+from minigrad.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    DistributedError,
+    ReplicaMismatchError,
+)
 from tests.distributed.worlds import run_nccl
 
 SECOND = Device("cuda:1")
@@ -145,7 +152,7 @@ class Talk:
     """One rank's `Control` in a test: what is posted lies in a queue until the world delivers it."""
 
     def __init__(self, rank, world):
-        self.rank, self.world_size, self.timeout_s, self._world = rank, world.size, TIMEOUT_S, world
+        self.rank, self.world_size, self.timeout_s, self._world = rank, world.size, 0.0, world
         self.peers = [Peer() for _ in range(world.size)]
         self.failure, self.changed, self.is_alone = None, threading.Condition(), False
         self.meetings = Meetings(self)
@@ -179,7 +186,7 @@ class World:
         """Each rank tells where it is, and all is delivered."""
         for talk in self.ranks[1:]:
             talk.post(talk.state(talk.meetings.trail.end()))
-        while True:
+        for _ in range(50):
             while self.posted:
                 source, to, message = self.posted.popleft()
                 meetings = self.ranks[to].meetings
@@ -191,6 +198,7 @@ class World:
                 talk.meetings.look()
             if not self.posted:
                 return
+        raise AssertionError("they talk for ever")
 
     @property
     def failures(self):
@@ -292,6 +300,8 @@ def test_another_order_is_raised_in_calls_that_wait_for_nobody(strict_cupy):
 
 BEFORE = {
     "a barrier": lambda comm, ddp, path: comm.barrier(),
+    "data of all": lambda comm, ddp, path: comm.all_gather_object(comm.rank),
+    "another plan": lambda comm, ddp, path: DDP(nn.Linear(2, 1, device=comm.device), comm),
     "a checkpoint": lambda comm, ddp, path: nn.save_file(ddp.module.state_dict(), path / f"{comm.rank}.safetensors"),
     "the end": lambda comm, ddp, path: comm.close(),
 }
@@ -301,18 +311,37 @@ BEFORE = {
 def test_another_order_is_raised_before(strict_cupy, tmp_path, what):
     def body(comm):
         ddp = Rank(comm).ddp
-        with pytest.raises(CollectiveMismatchError) as caught:
+        try:
             swapped(comm)
             BEFORE[what](comm, ddp, tmp_path)
-        return is_named(caught.value)
+        except CollectiveMismatchError as error:
+            return is_named(error)
+        finally:
+            with suppress(CollectiveMismatchError):  # where it was not raised before, as it should have been
+                comm.close()
 
     assert run_nccl(body, 2, device=SECOND, timeout_s=TIMEOUT_S) == [True, True]
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_ranks_in_step_are_never_refused(strict_cupy, tmp_path, debug):
+    def body(comm):
+        rank = Rank(comm)
+        for step in range(4):
+            rank.step()
+            if step == comm.rank:
+                nn.save_file(rank.ddp.state_dict(), tmp_path / f"{comm.rank}")
+        comm.barrier()
+        comm.close()
+        return rank.ddp.state_dict()["0.weight"].tolist()  # nobody is left to compare with
+
+    results = run_nccl(body, 3, device=SECOND, timeout_s=TIMEOUT_S, debug=debug)
+    assert results == [results[0]] * 3 and len(list(tmp_path.iterdir())) == 3
+
+
 def test_one_rank_saves_while_the_others_go_on_and_is_refused_where_they_have_parted(strict_cupy, tmp_path):
     """Nobody else calls anything for it. Once the error was raised, what there is can be kept."""
-    saved = threading.Barrier(2)
 
     def body(comm):
         rank = Rank(comm)
@@ -324,11 +353,9 @@ def test_one_rank_saves_while_the_others_go_on_and_is_refused_where_they_have_pa
             swapped(comm)
             if comm.rank == 1:
                 nn.save_file(rank.ddp.state_dict(), tmp_path / "bad")
-            saved.wait(TIMEOUT_S)
             comm.close()
         if comm.rank == 1:
             nn.save_file(rank.ddp.state_dict(), tmp_path / "what was left")
-            saved.wait(TIMEOUT_S)
 
     run_nccl(body, 2, device=SECOND, timeout_s=TIMEOUT_S)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "what was left"]
@@ -421,3 +448,78 @@ def test_two_wrappers_take_turns_and_the_one_that_parted_is_named(strict_cupy):
         return True
 
     assert run_nccl(body, 2, device=SECOND, timeout_s=TIMEOUT_S) == [True, True]
+
+
+# ------------------------------------------------------------------------------------------------ what is taken out
+
+
+def each_item_on_its_own(send):
+    def broadcast(self, message, source=None):
+        one = unpacked(message)
+        for each in [item.packed() for item in unbundled(one.data)] if one.kind == Kind.BUNDLE else [message]:
+            send(self, each, source)
+
+    return broadcast
+
+
+def given(test, *arguments):
+    """A test that takes strict_cupy and this beside it."""
+    return lambda cupy, monkeypatch, path: test(cupy, *(path if each is Path else each for each in arguments))
+
+
+found_in_time = given(lambda cupy: test_another_call_is_found_within_two_ticks_and_named([5, 0, 9], 33))
+meet = given(lambda cupy: test_marks_that_differ_let_all_ranks_meet_in_one_pass())
+TAKEN_OUT = {
+    "that a pass waits for nobody": (
+        Meetings,
+        "meets",
+        lambda meets: lambda self, who, news: meets(self, who, news) or True,
+        lambda cupy, monkeypatch, path: test_a_pass_waits_for_nobody_and_sends_nothing(cupy, monkeypatch, 2),
+    ),
+    "that the counts tell the marks": (
+        NcclCommunicator,
+        "end_pass",
+        lambda end_pass: lambda self, layout, mark, news: end_pass(self, layout, mark or 1.0, True),
+        lambda cupy, monkeypatch, path: test_who_has_to_know_the_counts_waits_for_them_and_for_nothing_else(
+            cupy, monkeypatch, 2, True, False
+        ),
+    ),
+    "the one reply": (
+        control.Control,
+        "_broadcast",
+        each_item_on_its_own,
+        lambda cupy, monkeypatch, path: test_a_gathering_goes_to_rank_0_and_back(cupy, monkeypatch, 4),
+    ),
+    "the comparison": (Comparison, "look", lambda look: lambda self: None, found_in_time),
+    "what is told": (Comparison, "hear", lambda hear: lambda self, rank, place: None, found_in_time),
+    "marks": (Trail, "add", lambda add: lambda self, what, mark=None, met=False: add(self, what, None, met), meet),
+    "where all meet": (Meetings, "_settle", lambda settle: lambda self, place: settle(self, 4), meet),
+    "the comparison before a checkpoint": (
+        NcclCommunicator,
+        "check_same",
+        lambda check: lambda self, who: None,
+        given(test_another_order_is_raised_before, Path, "a checkpoint"),
+    ),
+    "the comparison before the end": (
+        NcclCommunicator,
+        "_check_same",
+        lambda check: lambda self, who, limit_s: None,
+        given(test_another_order_is_raised_before, Path, "the end"),
+    ),
+    "the comparison in a barrier": (
+        NcclCommunicator,
+        "_agree",
+        lambda agree: lambda self, header, data=b"": [part for _, part in self._control.gather("", data)],
+        given(test_another_order_is_raised_before, Path, "a barrier"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN_OUT)
+def test_it_is_noticed_where_it_is_taken_out(strict_cupy, monkeypatch, tmp_path, what):
+    monkeypatch.setattr(control, "_TICK_S", TIMEOUT_S)  # else the tick may be what finds it
+    monkeypatch.setattr(control, "_LOOKS", 1)
+    owner, name, broken, notices = TAKEN_OUT[what]
+    monkeypatch.setattr(owner, name, broken(getattr(owner, name)))
+    with pytest.raises((AssertionError, DistributedError, pytest.fail.Exception)):
+        notices(strict_cupy, monkeypatch, tmp_path)

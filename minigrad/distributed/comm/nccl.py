@@ -295,14 +295,14 @@ class NcclCommunicator:
     def check_same(self, who: str) -> None:
         """Return when all other ranks are found to have called what this one has so far; they need not call this.
 
-        A rank whose user has been told of a failure is let go: it can save what it has.
+        A rank that has closed its communicator, or was told of a failure, is let go: it can save what it has.
 
         Raises:
             CollectiveMismatchError: they have called something else; on all ranks.
             ReplicaMismatchError: what is beside the model differs, and no pass has looked into it yet.
             CollectiveTimeoutError: a rank did not come so far in time. Or what made this world fail.
         """
-        if not self._inherited and not self._control.has_raised:
+        if not self._inherited and not self._closed and not self._control.has_raised:
             self._check_same(who, self.timeout_s)
 
     def _check_same(self, who: str, limit_s: float) -> None:
