@@ -214,3 +214,15 @@ def expect_raised(found: Sequence[Outcome], fault: str) -> list[str]:
     if not said:
         fail("fails", f"{fault}: expected an error, got {told(found)}")
     return said
+
+
+def expect_right_or_raised(found: Sequence[Outcome], fault: str, **expected: Any) -> None:
+    """Require these values on every rank; or that a rank raised, and that no other was left waiting.
+
+    Raises:
+        AssertionError: other values. VerdictError: see `expect_raised`.
+    """
+    if all(one.kind == "value" for one in found):
+        expect_on_all(returned(found), **expected)
+    else:
+        expect_raised(found, fault)
