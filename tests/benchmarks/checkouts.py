@@ -8,8 +8,9 @@ before; beside its median stands the 95 % interval of that, from the order of th
 calls of Python functions in one step, and the most bytes that it had allocated at once; the calls of a workload of two
 ranks depend on how long they wait for each other.
 
-Workloads: a, b, c, d: steps of `tests.benchmarks.steps`. wrapped: b by DDP in a world of one. ddp: b by DDP on two
-ranks in shared memory, which hold an eighth of its width. 4KB, 1MB, 25MB: an all-reduce of so much between two ranks.
+Workloads: a, b, c, d: steps of `tests.benchmarks.steps`. wrapped: b by DDP in a world of one. ddp, small: b by
+DDP on two ranks in shared memory, as wide as in `tests.benchmarks.ddp`, and an eighth of that, where a step is hardly
+more than what the wrapper itself does. 4KB, 1MB, 25MB: an all-reduce of so much between two ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
-STEPS, RANKS = ("a", "b", "c", "d", "wrapped"), ("ddp", "4KB", "1MB", "25MB")
+STEPS, RANKS = ("a", "b", "c", "d", "wrapped"), ("ddp", "small", "4KB", "1MB", "25MB")
 BYTES = {"4KB": 4096, "1MB": 2**20, "25MB": 25 * 2**20}
 MISLEADING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # they would give NumPy the kernels of an older processor
 HERE = Path(__file__).parents[2]
@@ -50,8 +51,8 @@ def make_function(workload, rank, port):
         return wrapped_step(SoloCommunicator(), 512)
     meeting = Rendezvous(rank, 2, "127.0.0.1", port, b"benchmark", 60.0)
     comm = ShmCommunicator(rank, 2, meeting.all_gather, timeout_s=60.0)
-    if workload == "ddp":
-        return wrapped_step(comm, 64)
+    if workload in ("ddp", "small"):
+        return wrapped_step(comm, 512 if workload == "ddp" else 64)
     array = comm.empty(BYTES[workload] // 4, "float32")
     return lambda: comm.all_reduce(array).wait()
 

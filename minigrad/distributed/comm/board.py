@@ -33,7 +33,8 @@ _POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT, _ASKED, _ANSWERED = 0, 8, 16
 _FAILURE_AT = 512
 _LINE_AT, _LINE_BYTES = _FAILURE_AT + _FAILURE_BYTES, 512
 _SLOTS_AT = _LINE_AT + _LINE_BYTES
-_WEIGHT_BYTES = 64  # a cache line: the weight, when the rank began to execute the call, when it had executed it
+# a cache line each: the weight, which the others read; when the rank began to execute the call, and when it had
+_WEIGHT_BYTES, _TIMES = 128, 8
 _INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
 _SLOT_BYTES = _INLINE_AT + INLINE_BYTES
 _STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
@@ -93,17 +94,17 @@ class Board:
 
     def span(self, seq: int) -> tuple[float, float] | None:
         """When the last rank began to execute a call, and when the last had; None where a later call has its slot."""
-        index, started_s, over_s = _WEIGHT_AT[seq % SLOTS], 0.0, 0.0
+        index, started_s, over_s = _WEIGHT_AT[seq % SLOTS] + _TIMES, 0.0, 0.0
         for floats, numbers in zip(self._floats, self._numbers):
             if numbers[_POSTED] >= seq + SLOTS:
                 return None
-            started_s, over_s = max(started_s, floats[index + 1]), max(over_s, floats[index + 2])
+            started_s, over_s = max(started_s, floats[index]), max(over_s, floats[index + 1])
         return started_s, over_s
 
     def executed(self, seq: int, began_s: float, now_s: float) -> None:
         """Publish when this rank began to do its share of a call, and when it has; and then that it has."""
-        index, mine = _WEIGHT_AT[seq % SLOTS], self._floats[self.rank]
-        mine[index + 1], mine[index + 2] = began_s, now_s
+        index, mine = _WEIGHT_AT[seq % SLOTS] + _TIMES, self._floats[self.rank]
+        mine[index], mine[index + 1] = began_s, now_s
         self._numbers[self.rank][_EXECUTED] = seq + 1
 
     def all_posted(self, seq: int) -> bool:
