@@ -3,10 +3,10 @@
     git worktree add /tmp/before main~20
     python -m tests.benchmarks.checkouts /tmp/before [workload ...] [--rounds 120] [--seconds 0.1]
 
-Each checkout runs in processes of its own; they take turns, round by round, and change who begins. The ratio is after /
-before; beside its median stands the 95 % interval of that, from the order of the rounds' ratios alone. Then, exact: the
-calls of Python functions in one step, and the most bytes that it had allocated at once; the calls of a workload of two
-ranks depend on how long they wait for each other.
+Each checkout runs in processes of its own, new ones every dozen rounds; they take turns, and change who begins. The
+ratio is after / before; beside its median stands the 95 % interval of that, from the order of the rounds' ratios alone.
+Then, exact: the calls of Python functions in one step, and the most bytes that it had allocated at once; the calls of a
+workload of two ranks depend on how long they wait for each other.
 
 Workloads: a, b, c, d: steps of `tests.benchmarks.steps`. wrapped: b by DDP in a world of one. ddp, small: b by
 DDP on two ranks in shared memory, as wide as in `tests.benchmarks.ddp`, and an eighth of that, where a step is hardly
@@ -28,6 +28,7 @@ import tracemalloc
 from pathlib import Path
 
 STEPS, RANKS = ("a", "b", "c", "d", "wrapped"), ("ddp", "small", "4KB", "1MB", "25MB")
+ROUNDS_A_PROCESS = 12  # then new ones: where memory lies makes a process 1 or 2 % faster or slower for all its life
 BYTES = {"4KB": 4096, "1MB": 2**20, "25MB": 25 * 2**20}
 MISLEADING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # they would give NumPy the kernels of an older processor
 HERE = Path(__file__).parents[2]
@@ -169,8 +170,8 @@ def interval(values):
     return values[max(0, math.floor(last / 2 - half))], values[min(last, math.ceil(last / 2 + half))]
 
 
-def compare(before, workload, rounds, seconds):
-    """Print how the time of a workload here compares to that of another checkout."""
+def measure(before, workload, rounds, seconds):
+    """Seconds there and here, round by round in new processes, and what is counted in each."""
     old, new = Checkout(before, workload), Checkout(HERE, workload)
     try:
         calls = max(1, round(seconds / max(old.ask(5), 1e-9)))
@@ -181,10 +182,19 @@ def compare(before, workload, rounds, seconds):
             first, second = (old, new) if i % 2 else (new, old)
             times = {first: first.ask(calls), second: second.ask(calls)}
             pairs.append((times[old], times[new]))
-        counts = old.ask(0), new.ask(0)
+        return pairs, (old.ask(0), new.ask(0))
     finally:
         old.close()
         new.close()
+
+
+def compare(before, workload, rounds, seconds):
+    """Print how the time of a workload here compares to that of another checkout."""
+    pairs, left = [], rounds
+    while left > 0:
+        measured, counts = measure(before, workload, min(left, ROUNDS_A_PROCESS), seconds)
+        pairs += measured
+        left -= len(measured)
     ratios = [after / before for before, after in pairs]
     low, high = interval(ratios)
     medians = [statistics.median(column) * 1e3 for column in zip(*pairs)]
