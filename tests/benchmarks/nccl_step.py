@@ -4,13 +4,15 @@
 
 Of each rank: pieces of work for its device (array functions, products and kernels; no views), collectives, and waits of
 the host, for other ranks or for the device. Of all ranks: messages beside NCCL, and apart from these those that say how
-far each rank is, in the step and a second after it; they go out a few times a second however many steps are made. A step is forward, backward and SGD;
-two have gone before. It runs on earlier commits, too: PYTHONPATH=<their checkout> python <this file>.
+far each rank is, in the step and a second after it; they go out a few times a second however many steps are made.
+A step is forward, backward and SGD; two have gone before. It runs on earlier commits, too: PYTHONPATH=<their checkout>
+python <this file>.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import sys
 import threading
 import time
@@ -131,11 +133,9 @@ def step_of(comm: Any) -> Callable[[], None]:
 def count(world_size: int, counts: Counts) -> dict[str, int]:
     """The counts of one step of all ranks, which share the second GPU of the stand-in."""
     from minigrad import Device
-    from minigrad.backend.kernels import using_kernels
     from minigrad.distributed import NcclCommunicator
     from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
     from tests.distributed.fake_nccl import FakeNccl
-    from tests.kernels.cuda_on_cpu import StandInKernels
 
     here, fake, port = threading.Barrier(world_size), FakeNccl(timeout_s=TIMEOUT_S), free_port()
     device, found = Device("cuda:1"), dict[str, int]()
@@ -151,7 +151,7 @@ def count(world_size: int, counts: Counts) -> dict[str, int]:
 
     def body(rank: int) -> None:
         meeting = Rendezvous(rank, world_size, "127.0.0.1", port, b"key", TIMEOUT_S)
-        with using_kernels(StandInKernels()), device.current():
+        with device.current():
             comm = NcclCommunicator(meeting, device, timeout_s=TIMEOUT_S, share_devices=True, nccl=fake)
             counts.controls.append(comm._control)
             step = step_of(comm)
@@ -163,7 +163,8 @@ def count(world_size: int, counts: Counts) -> dict[str, int]:
             switched(rank, False)
             comm.close()
 
-    ranks = [threading.Thread(target=body, args=(rank,)) for rank in range(world_size)]
+    contexts = [contextvars.copy_context() for _ in range(world_size)]  # they have the kernels
+    ranks = [threading.Thread(target=context.run, args=(body, rank)) for rank, context in enumerate(contexts)]
     for thread in ranks:
         thread.start()
     for thread in ranks:

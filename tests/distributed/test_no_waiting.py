@@ -161,8 +161,8 @@ class Talk:
         everybody = [to] if to is not None else [r for r in range(self.world_size) if r] if self.rank == 0 else [0]
         self._world.posted.extend((self.rank, r, message) for r in everybody)
 
-    def state(self, place):
-        return control.Message(Kind.STATE, self.rank, 0, "", place.packed())
+    def state(self, point):
+        return control.Message(Kind.STATE, self.rank, 0, "", point.packed())
 
     def check_given_up(self):
         pass
@@ -191,7 +191,7 @@ class World:
                 source, to, message = self.posted.popleft()
                 meetings = self.ranks[to].meetings
                 if message.kind is Kind.STATE:
-                    meetings.hear(source, control.Place.unpacked(message.data))
+                    meetings.hear(source, control.Point.unpacked(message.data))
                 else:
                     meetings.take(message)
             for talk in self.ranks:
@@ -491,9 +491,9 @@ TAKEN_OUT = {
         lambda cupy, monkeypatch, path: test_a_gathering_goes_to_rank_0_and_back(cupy, monkeypatch, 4),
     ),
     "the comparison": (Comparison, "look", lambda look: lambda self: None, found_in_time),
-    "what is told": (Comparison, "hear", lambda hear: lambda self, rank, place: None, found_in_time),
+    "what is told": (Comparison, "hear", lambda hear: lambda self, rank, point: None, found_in_time),
     "marks": (Trail, "add", lambda add: lambda self, what, mark=None, met=False: add(self, what, None, met), meet),
-    "where all meet": (Meetings, "_settle", lambda settle: lambda self, place: settle(self, 4), meet),
+    "where all meet": (Meetings, "_settle", lambda settle: lambda self, number: settle(self, 4), meet),
     "the comparison before a checkpoint": (
         NcclCommunicator,
         "check_same",

@@ -24,7 +24,7 @@ from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.links import Kind, Message, bundle, end_writing, has_room, unbundled, unpacked, write
 from minigrad.distributed.comm.meetings import Meetings
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.trail import PLACE_BYTES, Place
+from minigrad.distributed.comm.trail import POINT_BYTES, Point
 from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import (
     CollectiveMismatchError,
@@ -33,8 +33,8 @@ from minigrad.errors import (
     RankFailedError,
 )
 
-_GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a place follows, and a line
-_STATE_BYTES = _GATHERED.size + PLACE_BYTES  # before that line
+_GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a point follows, and a line
+_STATE_BYTES = _GATHERED.size + POINT_BYTES  # before that line
 _AT_ONCE = (Kind.LEFT, Kind.FAILED, Kind.GAVE_UP)  # what rank 0 passes on as it comes
 _KINDS: dict[str, type[DistributedError]] = {
     kind.__name__: kind
@@ -88,7 +88,7 @@ class Control:
         self._given_up: dict[int, dict[int, str]] = {}  # by number of the call, the reason of each rank
         self._outbox = deque[tuple[int | None, bytes]]()  # for the thread to send, and to whom
         self._untold: bytes | None = None
-        self._told = 0, 0, ""  # places, gatherings and line that rank 0, or at rank 0 the others, know of
+        self._told = 0, 0, ""  # points, gatherings and line that rank 0, or at rank 0 the others, know of
         self._fresh = set[int]()  # at rank 0: whose state the others have not been told
         self._handled = self._left = self._is_woken = self.has_raised = False
         self._states: dict[int, Message] = {}  # at rank 0: of the others
@@ -265,10 +265,10 @@ class Control:
         self._outbox.append((to, message.packed()))
         self._wake()
 
-    def state(self, place: Place, line: str = "") -> Message:
+    def state(self, point: Point, line: str = "") -> Message:
         """How far this rank is, as a message, and where, if it has stayed there."""
         mine = self.peers[self.rank]
-        data = _GATHERED.pack(self._gathered) + place.packed() + line.encode()
+        data = _GATHERED.pack(self._gathered) + point.packed() + line.encode()
         return Message(Kind.STATE, self.rank, mine.posted, doing(list(self._last)), data)
 
     @property
@@ -310,10 +310,10 @@ class Control:
 
     def _tell_states(self) -> None:
         """Let the others know how far this rank is, and at rank 0 how far those are that have told so."""
-        place = self.meetings.trail.end()
-        stays = self._told[:2] == (place.done, self._gathered)
-        now = (place.done, self._gathered, self._line() if stays else "")
-        mine = [] if self._left or self._told == now else [self.state(place, now[2])]
+        point = self.meetings.trail.end()
+        stays = self._told[:2] == (point.done, self._gathered)
+        now = (point.done, self._gathered, self._line() if stays else "")
+        mine = [] if self._left or self._told == now else [self.state(point, now[2])]
         if self.rank != 0:
             if mine and self._tell(mine[0].packed()):
                 self._told = now
@@ -381,9 +381,9 @@ class Control:
         peer.doing = message.text
         if message.kind == Kind.LEFT:
             peer.left_after = message.number
-        place, line = message.data[_GATHERED.size : _STATE_BYTES], message.data[_STATE_BYTES:]
+        point, line = message.data[_GATHERED.size : _STATE_BYTES], message.data[_STATE_BYTES:]
         peer.line = line.decode()
-        self.meetings.hear(message.rank, Place.unpacked(place))
+        self.meetings.hear(message.rank, Point.unpacked(point))
         self._states[message.rank] = message
         self._fresh.add(message.rank)
 

@@ -4,7 +4,7 @@ What a rank has called is in the hash of its `Trail`, and rank 0 compares: a dif
 differs says which call was the first. Marks of passes may differ and mean nothing, so a difference there lets ranks
 meet: each says in which pass it is, and in the latest of these all stop and tell each other. It is the threads of the
 ranks that settle this, so nobody has to be anywhere; a rank that comes to the end of the pass that it said waits there
-until the place is known.
+until the pass in which they meet is known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 from minigrad.distributed.comm.base import Peer
 from minigrad.distributed.comm.given_up import disagreement
 from minigrad.distributed.comm.links import Kind, Message
-from minigrad.distributed.comm.trail import Comparison, Place, Trail
+from minigrad.distributed.comm.trail import Comparison, Point, Trail
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError
 
 
@@ -34,7 +34,7 @@ class Talk(Protocol):
     def post(self, message: Message, to: int | None = None) -> None:
         """Let the thread send a message: to rank 0, or from there to one rank, or to all."""
 
-    def state(self, place: Place) -> Message:
+    def state(self, point: Point) -> Message:
         """How far this rank is."""
 
     def check_given_up(self) -> None:
@@ -63,11 +63,11 @@ class Meetings:
         self.trail = Trail()
         self._comparison = Comparison(self.trail, talk.world_size)
         self._passes = 0  # ends of passes so far
-        self._places: list[int] = []  # passes from which on each wrapper meets once
+        self._from: list[int] = []  # passes from which on each wrapper meets once
         self._met: dict[str, int] = {}  # by wrapper, the last of those for which it has
         self._said = self._meeting = self._named = False  # a pass was said; ranks meet now; a difference was passed on
         self._passes_said: dict[int, int] = {}  # at rank 0, by rank
-        self._asked = set[int]()  # places that this rank is to tell once it is there
+        self._asked = set[int]()  # points that this rank is to tell once it is there
         self._wanted = set[int]()  # at rank 0: those for which somebody waits
         self._same_until, self._apart = 0, ""
         self._takers: dict[Kind, Callable[[Message], None]] = {
@@ -97,30 +97,30 @@ class Meetings:
                 limit = f"within {talk.timeout_s:g} s"
                 talk.fail(CollectiveTimeoutError(f"the end of a pass: expected to hear {limit} where ranks meet"))
             talk.raise_failure()
-            place = max((at for at in self._places if at <= number), default=-1)
-            self._places = [at for at in self._places if at >= place]
+            start = max((at for at in self._from if at <= number), default=-1)
+            self._from = [at for at in self._from if at >= start]
             self._passes += 1
-            self._meeting = place > self._met.get(who, -1)
-            self._met[who] = max(place, self._met.get(who, -1))
+            self._meeting = start > self._met.get(who, -1)
+            self._met[who] = max(start, self._met.get(who, -1))
         return self._meeting
 
-    def met(self, count: int, told: Sequence[Place]) -> None:
-        """All ranks have come to one call, and were at these places before it, which are this rank's."""
+    def met(self, count: int, told: Sequence[Point]) -> None:
+        """All ranks have come to one call, and were at these points before it, which are this rank's."""
         with self._changed:
             self._meeting = False
-            if all(place.marks == told[0].marks for place in told):
+            if all(point.marks == told[0].marks for point in told):
                 self._same_until, self._apart = count, ""
 
-    def name_difference(self, places: Sequence[Place]) -> None:
+    def name_difference(self, points: Sequence[Point]) -> None:
         """All ranks have come to a call, and were not alike before it: return when one has said where that began.
 
         Args:
-            places: Before the call, of each rank.
+            points: Before the call, of each rank.
         """
         talk = self._talk
         with self._changed:
             if talk.rank == 0:
-                rank = next(r for r, place in enumerate(places) if place[:2] != places[0][:2])
+                rank = next(r for r, point in enumerate(points) if point[:2] != points[0][:2])
                 self._pass_on(rank, self._comparison.same[rank], self.trail.end().done)
             self._changed.wait_for(lambda: talk.failure is not None, talk.timeout_s)
 
@@ -149,10 +149,10 @@ class Meetings:
 
     # ------------------------------------------------------------------------------------------------ for the thread
 
-    def hear(self, rank: int, place: Place) -> None:
+    def hear(self, rank: int, point: Point) -> None:
         """A rank has told where it is."""
         if self._talk.rank == 0:
-            self._comparison.hear(rank, place)
+            self._comparison.hear(rank, point)
 
     def take(self, message: Message) -> None:
         """A message of one of the kinds that belong here."""
@@ -183,9 +183,9 @@ class Meetings:
             self._ask_to_meet(self._passes)
         here = [r for r, peer in enumerate(self._talk.peers) if peer.left_after is None and r != 0]
         if self._passes_said and all(rank in self._passes_said for rank in here):
-            place = max(self._passes_said.values())
+            number = max(self._passes_said.values())
             self._passes_said = {}
-            self._settle(place)
+            self._settle(number)
         same = min((found.same[rank] for rank in here), default=end)
         for count in sorted(at for at in self._wanted if at <= min(same, end)):
             self._wanted.remove(count)
@@ -220,7 +220,7 @@ class Meetings:
     # -------------------------------------------------------------------------------------------- where ranks meet
 
     def _is_settled(self, number: int) -> bool:
-        return any(at >= number for at in self._places)
+        return any(at >= number for at in self._from)
 
     def _take_meet(self, message: Message) -> None:
         with self._changed:
@@ -246,13 +246,13 @@ class Meetings:
         if self._passes_said:
             self._passes_said[message.rank] = message.number
 
-    def _settle(self, place: int) -> None:
-        self._talk.post(Message(Kind.MEET_AT, 0, place))
-        self._take_meet_at(Message(Kind.MEET_AT, 0, place))
+    def _settle(self, number: int) -> None:
+        self._talk.post(Message(Kind.MEET_AT, 0, number))
+        self._take_meet_at(Message(Kind.MEET_AT, 0, number))
 
     def _take_meet_at(self, message: Message) -> None:
         with self._changed:
-            self._places.append(message.number)
+            self._from.append(message.number)
             self._said = False
             self._changed.notify_all()
 

@@ -41,7 +41,7 @@ from minigrad.distributed.comm.control import Control
 from minigrad.distributed.comm.forks import never_end, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.trail import PLACE_BYTES, Place
+from minigrad.distributed.comm.trail import POINT_BYTES, Point
 from minigrad.distributed.comm.where import user_line
 from minigrad.errors import (
     CollectiveTimeoutError,
@@ -383,17 +383,17 @@ class NcclCommunicator:
         count = trail.end().done
         before = trail.at(count - 1) or trail.end()
         gathered = self._control.gather(str(header), before.packed() + data)
-        places = [Place.unpacked(part[:PLACE_BYTES]) for _, part in gathered]
+        points = [Point.unpacked(part[:POINT_BYTES]) for _, part in gathered]
         first_rank = {text: rank for rank, (text, _) in reversed(list(enumerate(gathered)))}
-        if len(first_rank) > 1 or any(place.calls != before.calls for place in places):
+        if len(first_rank) > 1 or any(point.calls != before.calls for point in points):
             self._control.check_given_up(all_came=True)
-            if any(place[:2] != before[:2] for place in places):
-                meetings.name_difference(places)
+            if any(point[:2] != before[:2] for point in points):
+                meetings.name_difference(points)
             calls = sorted((rank, text) for text, rank in first_rank.items())
             self._control.fail(disagreement(*calls, advice=": debug=True names the first that differs"))
             self._control.raise_failure()
-        meetings.met(count, places)
-        return [part[PLACE_BYTES:] for _, part in gathered]
+        meetings.met(count, points)
+        return [part[POINT_BYTES:] for _, part in gathered]
 
     def _launch(
         self, kind: str, detail: str, arrays: tuple[Array, ...], launch: Callable[[Any, int], None]

@@ -1,4 +1,4 @@
-"""What a rank has done on its communicator, as a running hash: two that did the same have the same at the same place.
+"""What a rank has done on its communicator, as a running hash: two that did the same have the same at the same point.
 
 So ranks that never wait for each other can still be compared: each says now and then how far it is, and with which
 hash, and rank 0 looks at what its own hash was there, or waits until it comes there itself.
@@ -12,15 +12,15 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-_KEPT = 2048  # places that are remembered; a rank that lags farther behind is compared where it catches up
-_AHEAD = 64  # places of another rank that this one has not come to yet
+_KEPT = 2048  # points that are remembered; a rank that lags farther behind is compared where it catches up
+_AHEAD = 64  # points of another rank that this one has not come to yet
 _HASH_BYTES = 8
 _NOTHING = bytes(_HASH_BYTES)
-_PLACE = struct.Struct(f"<Q{_HASH_BYTES}s{_HASH_BYTES}s")
-PLACE_BYTES = _PLACE.size
+_POINT = struct.Struct(f"<Q{_HASH_BYTES}s{_HASH_BYTES}s")
+POINT_BYTES = _POINT.size
 
 
-class Place(NamedTuple):
+class Point(NamedTuple):
     """How far a rank is.
 
     Attributes:
@@ -34,22 +34,22 @@ class Place(NamedTuple):
     marks: bytes
 
     def packed(self) -> bytes:
-        """It as PLACE_BYTES bytes."""
-        return _PLACE.pack(*self)
+        """It as POINT_BYTES bytes."""
+        return _POINT.pack(*self)
 
     @staticmethod
-    def unpacked(data: bytes) -> Place:
+    def unpacked(data: bytes) -> Point:
         """What `packed` made bytes of."""
-        return Place(*_PLACE.unpack(data))
+        return Point(*_POINT.unpack(data))
 
 
 class Trail:
-    """All places of one rank, in order. One thread adds to it; hashes are made where somebody looks."""
+    """All points of one rank, in order. One thread adds to it; hashes are made where somebody looks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._new = deque[tuple[Any, "float | None", bool]]()
-        self._end = Place(0, _NOTHING, _NOTHING)
+        self._end = Point(0, _NOTHING, _NOTHING)
         self._kept = deque([(self._end, "")], maxlen=_KEPT)  # with the words of what led there
         self._met_at = 0
 
@@ -63,13 +63,13 @@ class Trail:
         """
         self._new.append((what, mark, met))
 
-    def end(self) -> Place:
+    def end(self) -> Point:
         """Where this rank is now."""
         with self._lock:
             self._walk()
             return self._end
 
-    def at(self, count: int) -> Place | None:
+    def at(self, count: int) -> Point | None:
         """Where it was when it had done so much; None where it is not there yet, or that is too long ago."""
         with self._lock:
             self._walk()
@@ -77,10 +77,10 @@ class Trail:
             return self._kept[i][0] if 0 <= i < len(self._kept) else None
 
     def words(self, first: int, last: int) -> dict[int, str]:
-        """What led to the places from `first` to `last`, as far as that is remembered."""
+        """What led to the points from `first` to `last`, as far as that is remembered."""
         with self._lock:
             self._walk()
-            return {place.done: text for place, text in self._kept if first <= place.done <= last}
+            return {point.done: text for point, text in self._kept if first <= point.done <= last}
 
     @property
     def met_at(self) -> int:
@@ -99,7 +99,7 @@ class Trail:
                 marks = _hashed(marks, repr(mark))
             if met:
                 marks, self._met_at = _NOTHING, count + 1
-            self._end = Place(count + 1, calls, marks)
+            self._end = Point(count + 1, calls, marks)
             self._kept.append((self._end, text))
 
 
@@ -108,7 +108,7 @@ def _hashed(before: bytes, text: str) -> bytes:
 
 
 class Comparison:
-    """What rank 0 knows of the others' places.
+    """What rank 0 knows of the others' points.
 
     Attributes:
         same: How far each rank was found to have done as this one.
@@ -117,18 +117,18 @@ class Comparison:
 
     def __init__(self, trail: Trail, world_size: int) -> None:
         self._trail = trail
-        self._told = [deque[Place]() for _ in range(world_size)]
+        self._told = [deque[Point]() for _ in range(world_size)]
         self._apart = -1, 0
         self.same = [0] * world_size
         self.unlike: tuple[int, int, int] | None = None
 
-    def hear(self, rank: int, place: Place) -> None:
+    def hear(self, rank: int, point: Point) -> None:
         """A rank has told where it is, or was."""
         told = self._told[rank]
         if len(told) == _AHEAD:
             told.pop()
-        told.append(place)
-        if len(told) > 1 and told[-2].done > place.done:  # it was asked for an earlier one
+        told.append(point)
+        if len(told) > 1 and told[-2].done > point.done:  # it was asked for an earlier one
             self._told[rank] = deque(sorted(told))
 
     def look(self) -> None:
@@ -138,16 +138,16 @@ class Comparison:
             while told and told[0].done <= end and self.unlike is None:
                 self._compare(rank, told.popleft())
 
-    def _compare(self, rank: int, place: Place) -> None:
-        mine = self._trail.at(place.done)
+    def _compare(self, rank: int, point: Point) -> None:
+        mine = self._trail.at(point.done)
         if mine is None:
             return
-        if mine.calls != place.calls:
-            self.unlike = rank, self.same[rank], place.done
+        if mine.calls != point.calls:
+            self.unlike = rank, self.same[rank], point.done
             return
-        self.same[rank] = max(self.same[rank], place.done)
-        if mine.marks != place.marks and place.done >= self._trail.met_at:
-            self._apart = rank, place.done
+        self.same[rank] = max(self.same[rank], point.done)
+        if mine.marks != point.marks and point.done >= self._trail.met_at:
+            self._apart = rank, point.done
 
     @property
     def apart(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -32,11 +33,11 @@ class CpuModule:
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
-        library = ctypes.CDLL(str(build(name, source)))
+        path = str(build(name, source))
+        library = ctypes.CDLL(path)
         library.cpu_name.restype = library.cpu_parameters.restype = library.cpu_error.restype = ctypes.c_char_p
         library.cpu_launch.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_int]
-        lock = threading.Lock()  # a library runs one launch at a time
-        kernels = [CpuKernel(library, i, lock) for i in range(library.cpu_count())]
+        kernels = [CpuKernel(library, i, _lock_of(path)) for i in range(library.cpu_count())]
         self._kernels = {kernel.name: kernel for kernel in kernels}
         self.names = list(self._kernels)
 
@@ -94,6 +95,12 @@ class CpuKernel:
         if counts is not None:
             for array in (value for value in (*args, *reaches) if isinstance(value, np.ndarray) and value.size):
                 counts[array.ctypes.data] = arguments.counts(array)
+
+
+@functools.cache
+def _lock_of(library: str) -> threading.Lock:
+    """A library runs one launch at a time, however often it was loaded."""
+    return threading.Lock()
 
 
 def _extent(extent: Sequence[int]) -> list[int]:
