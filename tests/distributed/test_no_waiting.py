@@ -24,6 +24,7 @@ from minigrad.errors import (
     DistributedError,
     ReplicaMismatchError,
 )
+from tests.distributed.test_nccl import cut
 from tests.distributed.worlds import run_nccl
 
 SECOND = Device("cuda:1")
@@ -378,6 +379,42 @@ def test_a_checkpoint_waits_for_ranks_that_are_behind_no_longer_than_a_call(stri
     assert run_nccl(body, 2, device=SECOND, timeout_s=0.3) == [True, True]
 
 
+def test_who_waits_hears_that_it_is_alone():
+    """Rank 0 has left, and its process ends while rank 1 waits for what it says about rank 2."""
+    heard = threading.Event()
+
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 0:
+            comm.close()
+            while not comm._control.meetings.is_awaited:
+                heard.wait(0.01)
+            cut(comm)
+        elif comm.rank == 1:
+            comm._next("all_reduce")  # a call that nobody else makes
+            comm.check_same("state_dict")
+            heard.set()
+        return comm.rank == 2 and heard.wait(TIMEOUT_S / 2) or comm.rank < 2
+
+    assert run_nccl(body, 3, timeout_s=2 * TIMEOUT_S) == [True] * 3
+
+
+def test_who_aborts_can_save_what_it_has(strict_cupy):
+    def hook(state, bucket, comm):
+        if comm.rank == 1:
+            raise ValueError("no")
+        return comm.all_reduce(bucket.buffer())
+
+    def body(comm):
+        rank = Rank(comm)
+        rank.ddp.register_comm_hook(None, hook)
+        with pytest.raises(ValueError if comm.rank == 1 else DistributedError, match="no"):
+            rank.step()
+        return len(rank.ddp.state_dict()) > 0
+
+    assert run_nccl(body, 2, device=SECOND, timeout_s=TIMEOUT_S) == [True, True]
+
+
 # ------------------------------------------------------------------------------------------- state beside the model
 
 
@@ -396,6 +433,7 @@ def test_a_state_that_parts_is_named_in_a_pass_soon_and_in_no_checkpoint(strict_
             if comm.rank == 0:
                 with pytest.raises(ReplicaMismatchError, match="state_dict: .* between ranks 0 and 1: the next pass"):
                     nn.save_file(rank.ddp.state_dict(), tmp_path / "bad")
+                rank.ddp.state_dict()  # it was said
             while True:
                 rank.step()
         if comm.rank == 1:

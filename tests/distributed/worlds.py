@@ -57,7 +57,7 @@ def run_processes(fn: Callable[..., Any], world_size: int, timeout_s: float = 20
             process.start()
         theirs.close()
         started.append((process, mine))
-    outcomes = [_outcome(mine, timeout_s + 40.0) for _, mine in started]
+    outcomes = [_outcome(process, mine, timeout_s + 40.0) for process, mine in started]
     for process, _ in started:
         process.join(10.0)
         assert not process.is_alive()
@@ -83,13 +83,14 @@ def _child(
             comm.close()
 
 
-def _outcome(results: Connection, timeout_s: float) -> tuple[bool, Any]:
+def _outcome(process: Any, results: Connection, timeout_s: float) -> tuple[bool, Any]:
     if not wait([results], timeout_s):
         raise TimeoutError("a rank of the test neither returned nor raised")
     try:
         outcome: tuple[bool, Any] = results.recv()
     except EOFError:
-        return False, RankFailedError("a rank of the test died")
+        process.join(10.0)
+        return False, RankFailedError(f"a rank of the test died, with exit code {process.exitcode}")
     return outcome
 
 

@@ -394,6 +394,8 @@ class Control:
         peer = self.peers[rank]
         if peer.left_after is None and not self._left:
             self.fail(RankFailedError(f"rank {rank} is gone, its process has ended; it {peer.doing}"))
+        with self.changed:
+            self.changed.notify_all()  # who waits may be alone now
 
     # --------------------------------------------------------------------------------------------------- sending
 

@@ -128,7 +128,8 @@ class Meetings:
         """Return when all ranks that are there are found to have called what this one has so far.
 
         Returns:
-            How their marks differ, in words; None where they did not come so far in time.
+            How their marks differ, in words, once: empty where that was said here; None where they did not come so
+            far in time.
 
         Raises:
             CollectiveMismatchError: they have called something else. Or what made this world fail.
@@ -145,7 +146,8 @@ class Meetings:
                     self._wanted.add(count)
             known = self._changed.wait_for(is_over, limit_s)
             talk.raise_failure()
-            return self._apart if known else None
+            apart, self._apart = self._apart, ""
+            return apart if known else None
 
     # ------------------------------------------------------------------------------------------------ for the thread
 

@@ -55,7 +55,7 @@ OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 
 _SPINS, _NAP_S, _LONGEST_NAP_S = 200, 2e-5, 1e-3
 _ASKED_EVERY = 100  # naps between two questions whether NCCL has failed
 _PARTING_S = 0.5  # how long a rank that leaves waits for others to say that they have called the same
-_PATIENCE_S = 0.5  # NCCL may hear of another rank's end before that rank's own words arrive
+_PATIENCE_S = 2.0  # NCCL may hear of another rank's end before that rank's own words arrive
 
 
 class _Entry:
@@ -295,7 +295,7 @@ class NcclCommunicator:
     def check_same(self, who: str) -> None:
         """Return when all other ranks are found to have called what this one has so far; they need not call this.
 
-        A rank that has closed its communicator, or was told of a failure, is let go: it can save what it has.
+        A rank that has closed its communicator, or was told of what is wrong, is let go: it can save what it has.
 
         Raises:
             CollectiveMismatchError: they have called something else; on all ranks.
@@ -315,7 +315,7 @@ class NcclCommunicator:
         if apart:
             raise ReplicaMismatchError(
                 f"rank {self.rank}: {who}: expected all ranks to be alike beside the model too, got {apart}: "
-                "the next pass names it"
+                "the next pass names it, or finds them alike; another call takes this rank as it is"
             )
 
     def forked(self) -> None:
@@ -338,6 +338,7 @@ class NcclCommunicator:
         """Fail all ranks, with this reason."""
         self._check_process()
         self._control.fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
+        self._control.has_raised = True  # who aborts knows why
         self._control.flush()
 
     def close(self) -> None:
