@@ -13,7 +13,7 @@ from weakref import ref
 
 from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.memory import contiguous, same_part
+from minigrad.backend.memory import contiguous, duplicate, same_part
 from minigrad.errors import AutogradError
 from minigrad.stamp import Stamp, next_number
 
@@ -63,8 +63,7 @@ def keep_given(x: Any) -> None:
     """Before the memory of a gradient that x no longer has is overwritten: who views it keeps the numbers."""
     (memory, stamp), x.grad_given = x.grad_given, None
     if stamp.viewers:
-        with device_of(memory).current():
-            _move_viewers(stamp, memory, memory.copy())
+        _move_viewers(stamp, memory, duplicate(memory))
 
 
 def move_given(x: Any, data: Array) -> None:

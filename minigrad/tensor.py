@@ -12,6 +12,7 @@ from minigrad.autograd import Edge, Node, backwards_under_way, is_grad_enabled, 
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
+from minigrad.backend.memory import duplicate
 from minigrad.bound import BoundMethods
 from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.kept import check_at_rest, drop_gradient, give_gradient
@@ -142,7 +143,7 @@ class Tensor(BoundMethods):
         if self.data.size != 1:
             raise ShapeError(f"item: expected a tensor of one element, got shape {self.shape}")
         raise_found(self.data)
-        return self.data.item()
+        return to_host(self.data).item()
 
     def tolist(self) -> Any:
         """The data as nested Python lists; waits for a GPU.
@@ -279,8 +280,7 @@ class Tensor(BoundMethods):
             return array_module(self.data).ones(self.shape, self.dtype)
         self._check_like("backward", grad)
         if grad.stamp is not None and grad.stamp.viewers is not None:  # a gradient that this backward may overwrite
-            with self.device.current():
-                return grad.data.copy()
+            return duplicate(grad.data)
         return grad.data
 
     def _check_like(self, who: str, grad: Any) -> None:
@@ -321,7 +321,7 @@ class Tensor(BoundMethods):
         if self.node is not None:
             raise AutogradError("deepcopy: expected a leaf, got the output of an operation: use .detach().clone()")
         copy = _new(type(self))
-        Tensor.__init__(copy, self.data.copy(), self.requires_grad)
+        Tensor.__init__(copy, duplicate(self.data), self.requires_grad)
         memo[id(self)] = copy
         return copy
 

@@ -11,7 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 SEVERAL = "one thread with several devices enters each"
+EARLIER = "runs on commits whose ranks were not on their device, too"
 ENTERS = {  # who enters a device, and why it has to
+    "tests/benchmarks/nccl_step.py::body": EARLIER,
+    "tests/benchmarks/nccl_step.py::count": EARLIER,
     "tests/conftest.py::strict_cupy": "leaves this thread as it was",
     "tests/device_suite/pairs.py::test_any_layout_moves_to_another_gpu": SEVERAL,
     "tests/device_suite/pairs.py::test_images_move_to_another_gpu": SEVERAL,

@@ -227,7 +227,8 @@ def to_device(array: Array, device: Device) -> Array:
     if device_of(array) == device:
         return array
     if device.type == "cpu":
-        return array_module(array).asnumpy(array)
+        with device_of(array).current() as cupy:  # whose stream made it, which is the one to wait for
+            return cupy.asnumpy(array)
     if device_of(array) is CPU:
         with device.current() as cupy:
             return cupy.asarray(array)

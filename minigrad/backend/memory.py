@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import array_module
+from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 
 ALIGN_BYTES = 64  # a cache line; wide enough for every vector load
@@ -44,6 +44,14 @@ def aligned_zeros(count: int, dtype: np.dtype[Any], xp: Any = np) -> Array:
 def contiguous(array: Array) -> Array:
     """The array itself where it lies in C order without gaps, else a copy that does."""
     return array if array.flags.c_contiguous else array_module(array).ascontiguousarray(array)
+
+
+def duplicate(array: Array) -> Array:
+    """A copy where the array lies; what CuPy calls copy() goes to the GPU that is current."""
+    if array.__class__ is np.ndarray:
+        return array.copy()
+    with device_of(array).current():
+        return array.copy()
 
 
 def address_of(array: Array) -> int:

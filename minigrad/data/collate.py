@@ -95,7 +95,8 @@ def _stack(arrays: Sequence[Array]) -> Array:
     devices = list(dict.fromkeys(str(device_of(array)) for array in arrays))
     if len(devices) > 1:
         raise DeviceError(f"collate: expected samples on one device, got {' and '.join(devices)}")
-    return xp.stack(arrays)
+    with device_of(arrays[0]).current():
+        return xp.stack(arrays)
 
 
 def _module_of(sample: Any) -> Any:

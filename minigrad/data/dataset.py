@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minigrad.arguments import as_integer, as_sequence, is_integer
-from minigrad.backend.device import array_module, device_of, to_device
+from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.data.plan import WORD, Indices, check_shares, largest_remainder, permutation
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
@@ -95,7 +95,8 @@ def _rows(array: Array, places: Indices) -> Array:
     """Rows of an array; `take` is faster than array[places]. CuPy does not notice an index out of range, NumPy does."""
     if array.__class__ is not np.ndarray:
         check_index_range("ArrayDataset", places, -len(array), len(array))
-        return array_module(array).take(array, to_device(places, device_of(array)), axis=0)
+        with device_of(array).current() as cupy:
+            return cupy.take(array, cupy.asarray(places), axis=0)
     try:
         return array.take(places, axis=0)
     except IndexError:

@@ -9,6 +9,7 @@ from minigrad.arguments import check_switch
 from minigrad.autograd import backwards_under_way
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
+from minigrad.backend.memory import duplicate
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.kept import check_at_rest, drop_gradient, gradient_changed
 from minigrad.stamp import view_memory, watch
@@ -29,8 +30,7 @@ class _Owned(Tensor):
             view_memory(self, data)
 
     def _copied_data(self) -> Array:
-        with self.device.current():  # CuPy copies to the current device
-            return self.data.copy()
+        return duplicate(self.data)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ArgumentError(

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from minigrad.autograd import Node, accumulate, lend
-from minigrad.backend.device import Device, array_module, device_of, to_device
+from minigrad.backend.device import Device, device_of, to_device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.backend.flags import raise_found
+from minigrad.backend.memory import duplicate
 from minigrad.errors import ArgumentError
 from minigrad.ops.operands import TensorLike, as_tensor, cast
 from minigrad.tensor import Tensor, record
@@ -34,7 +35,8 @@ def to(x: TensorLike, *target: Any, dtype: DtypeLike = None, device: Device | st
     x = as_tensor("to", x)
     wanted_dtype, wanted_device = read_target(target, dtype, device)
     if wanted_dtype is not None:
-        x = cast(x, wanted_dtype)
+        with x.device.current():  # its memory may be elsewhere than where it goes
+            x = cast(x, wanted_dtype)
     return x if wanted_device is None else _moved(x, wanted_device)
 
 
@@ -127,7 +129,7 @@ def cuda(x: TensorLike, device: int = 0) -> Tensor:
 def clone(x: TensorLike) -> Tensor:
     """A copy of x. dx = g."""
     x = as_tensor("clone", x)
-    return record(x.data.copy(), _clone_backward, (x,))
+    return record(duplicate(x.data), _clone_backward, (x,))
 
 
 def contiguous(x: TensorLike) -> Tensor:
@@ -135,7 +137,8 @@ def contiguous(x: TensorLike) -> Tensor:
     source = as_tensor("contiguous", x)
     if source.data.flags.c_contiguous:
         return source
-    return record(array_module(source.data).ascontiguousarray(source.data), _clone_backward, (source,))
+    with source.device.current() as xp:
+        return record(xp.ascontiguousarray(source.data), _clone_backward, (source,))
 
 
 def _clone_backward(node: Node, grad: Array) -> None:

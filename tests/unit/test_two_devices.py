@@ -8,9 +8,10 @@ import pytest
 
 import minigrad
 from minigrad import Device, nn, ops, optim
-from minigrad.backend.device import device_of, to_device
+from minigrad.backend.device import device_of, to_device, to_host
 from minigrad.backend.fused.replicas import reduce_replicas_
 from minigrad.backend.kernels import kernels_for
+from minigrad.data import ArrayDataset, DataLoader
 from minigrad.distributed import NcclDevices
 from minigrad.errors import DeviceError
 from tests.device_suite.pairs import *  # noqa: F401, F403
@@ -105,6 +106,53 @@ def test_zeroing_gradients_needs_no_current_device(strict_cupy):
         param.grad = minigrad.ones_like(param)
     opt.zero_grad(set_to_none=False)
     assert not layer.weight.grad.cpu().numpy().any()
+
+
+COPIES = {
+    "clone": lambda x: x.clone(),
+    "contiguous": lambda x: x.T.contiguous(),
+    "deepcopy of a tensor": copy.deepcopy,
+    "deepcopy of a parameter": lambda x: copy.deepcopy(nn.Parameter(x)),
+    "a loader": lambda x: next(iter(DataLoader(ArrayDataset(x), 2))),
+    "a loader of samples": lambda x: next(iter(DataLoader(list(x), 2))),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_is_where_its_source_is_whatever_is_current(strict_cupy, name):
+    """CuPy's own copy is on the current device."""
+    made = COPIES[name](minigrad.arange(4.0).view(2, 2).to(SECOND))
+    made = made[0] if isinstance(made, (list, tuple)) else made
+    assert made.device is SECOND and current_id() == 0
+    assert sorted(made.detach().cpu().numpy().ravel().tolist()) == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:0", "cuda:1"])
+def test_a_move_that_converts_needs_no_current_device(strict_cupy, target):
+    x = minigrad.arange(3.0).to(SECOND).requires_grad_()
+    moved = x.to(target, "float64")
+    assert str(moved.device) == target and moved.dtype == np.float64 and moved.tolist() == [0.0, 1.0, 2.0]
+    moved.backward(minigrad.ones(3, dtype="float64", device=target))
+    assert x.grad.device is SECOND and x.grad.dtype == np.float32 and x.grad.tolist() == [1.0] * 3
+
+
+READS = {
+    "to_host": to_host,
+    "item": lambda array: minigrad.Tensor(array).item(),
+    "tolist": lambda array: minigrad.Tensor(array).tolist(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_host_waits_for_the_device_of_an_array(strict_cupy, seed, name):
+    """And not for the one that is current, or the current stream of that."""
+    with machine(seed):
+        with SECOND.current():
+            array = strict_cupy.zeros(())
+            array += 1.0
+        with strict_cupy.cuda.Stream(non_blocking=True):
+            assert READS[name](array) == 1.0
 
 
 @pytest.mark.parametrize("seed", range(6))
