@@ -22,6 +22,7 @@ from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     DistributedError,
+    RankFailedError,
     ReplicaMismatchError,
 )
 from tests.distributed.test_nccl import cut
@@ -397,6 +398,45 @@ def test_who_waits_hears_that_it_is_alone():
         return comm.rank == 2 and heard.wait(TIMEOUT_S / 2) or comm.rank < 2
 
     assert run_nccl(body, 3, timeout_s=2 * TIMEOUT_S) == [True] * 3
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_rank_0_answers_and_tells_who_died_when_it_has_left(ends):
+    """It has not waited for rank 1, which comes, or dies, when rank 2 asks for it."""
+    heard = threading.Event()
+
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 2:
+            comm._next("all_reduce")
+            comm._control._tell_at_s = 0.0
+            with pytest.raises(RankFailedError, match="rank 1 is gone") if ends else nullcontext():
+                comm.check_same("state_dict")
+            heard.set()
+            return True
+        if comm.rank == 0:
+            comm._next("all_reduce")
+            comm.close()
+            return heard.wait(TIMEOUT_S)
+        with comm._control.changed:
+            comm._control.changed.wait_for(lambda: comm._control.peers[0].left_after is not None, TIMEOUT_S)
+        cut(comm) if ends else comm._next("all_reduce")
+        return heard.wait(TIMEOUT_S)
+
+    assert run_nccl(body, 3, timeout_s=2 * TIMEOUT_S) == [True] * 3
+
+
+def test_nobody_waits_for_a_meeting_when_all_others_have_left():
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 0:
+            comm.close()
+            return []
+        with comm._control.changed:
+            comm._control.changed.wait_for(lambda: comm._control.is_alone, TIMEOUT_S)
+        return comm.end_pass("a wrapper", 1.0, news=True)
+
+    assert run_nccl(body, 2, timeout_s=TIMEOUT_S) == [[], []]
 
 
 def test_who_aborts_can_save_what_it_has(strict_cupy):

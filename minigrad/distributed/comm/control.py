@@ -210,11 +210,12 @@ class Control:
             if self.failure is None:
                 self.failure = error
                 if tell:
-                    self._untold = Message(
-                        Kind.FAILED, self.rank, 0, type(error).__name__, str(error).encode()
-                    ).packed()
+                    self._untold = self._failed(error)
             self.changed.notify_all()
         self._wake()
+
+    def _failed(self, error: DistributedError) -> bytes:
+        return Message(Kind.FAILED, self.rank, 0, type(error).__name__, str(error).encode()).packed()
 
     def await_failure(self, limit_s: float) -> None:
         """Return when something has failed, or after so long; for any thread but this one's."""
@@ -285,7 +286,7 @@ class Control:
         try:
             while self._links or not self._left:
                 self._hear(self._tick_s)
-                if self.failure is None:
+                if self.failure is None or self._left:  # the others may wait for what is found here
                     self._look()
                 if self.failure is not None:
                     self._deal_with_failure()
@@ -325,13 +326,13 @@ class Control:
             self._broadcast(bundle([*mine, *states]))
 
     def _deal_with_failure(self) -> None:
+        if self._untold is not None and self._tell(self._untold):  # first: else NCCL may tell the others, in its words
+            self._untold = None
         if not self._handled:
             try:
                 self._on_failure()
             finally:
                 self._handled = True
-        if self._untold is not None and self._tell(self._untold):
-            self._untold = None
         with self.changed:
             self.changed.notify_all()
 
@@ -392,8 +393,12 @@ class Control:
         with self._sending:
             self._links.pop(rank).close()
         peer = self.peers[rank]
-        if peer.left_after is None and not self._left:
-            self.fail(RankFailedError(f"rank {rank} is gone, its process has ended; it {peer.doing}"))
+        if peer.left_after is None:
+            error = RankFailedError(f"rank {rank} is gone, its process has ended; it {peer.doing}")
+            if not self._left:
+                self.fail(error)
+            elif self.rank == 0:  # nobody else hears of it
+                self._broadcast(self._failed(error))
         with self.changed:
             self.changed.notify_all()  # who waits may be alone now
 

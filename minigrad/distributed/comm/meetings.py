@@ -93,7 +93,7 @@ class Meetings:
             number = self._passes
             if news and not self._is_settled(number):
                 self._ask_to_meet(number)
-            if not self._changed.wait_for(lambda: talk.failure is not None or not self._said, talk.timeout_s):
+            if not self._changed.wait_for(self._knows_where, talk.timeout_s):
                 limit = f"within {talk.timeout_s:g} s"
                 talk.fail(CollectiveTimeoutError(f"the end of a pass: expected to hear {limit} where ranks meet"))
             talk.raise_failure()
@@ -103,6 +103,9 @@ class Meetings:
             self._meeting = start > self._met.get(who, -1)
             self._met[who] = max(start, self._met.get(who, -1))
         return self._meeting
+
+    def _knows_where(self) -> bool:
+        return not self._said or self._talk.is_alone or self._talk.failure is not None
 
     def met(self, count: int, told: Sequence[Point]) -> None:
         """All ranks have come to one call, and were at these points before it, which are this rank's."""

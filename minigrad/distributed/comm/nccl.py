@@ -417,6 +417,7 @@ class NcclCommunicator:
         finally:
             self._launching = None
         if problem:
+            self._launching = entry  # its event may have happened, and the watchdog still finds who is gone
             self._control.await_failure(_PATIENCE_S)
             self._control.fail(DistributedError(f"{header}: expected NCCL to take it, got {problem}"))
         self._control.raise_failure()
