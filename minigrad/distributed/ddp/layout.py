@@ -84,7 +84,8 @@ def fill_missing(params: Sequence[Parameter]) -> None:
         if param.grad_array is None:
             if param.grad_given is not None:
                 keep_given(param)
-            param.grad_view[...] = 0  # type: ignore[index]
+            with param.device.current():
+                param.grad_view[...] = 0  # type: ignore[index]
 
 
 def adopt(param: Parameter) -> None:
