@@ -17,7 +17,7 @@ def new_thread(body: Callable[..., object], *args: Any, name: str | None = None)
     Modes and random streams are those of a copy of this context. The GPU that is current here is current there too: in
     CUDA a new thread is on the first one.
     """
-    device = _current_gpu()
+    device = _chosen_gpu()
     steps = (body, *args) if device is None else (_begin_on, device, body, *args)
     return threading.Thread(target=copy_context().run, args=steps, name=name, daemon=True)
 
@@ -27,12 +27,16 @@ def _begin_on(device: Device, body: Callable[..., object], *args: Any) -> None:
     body(*args)
 
 
-def _current_gpu() -> Device | None:
-    """The GPU that is current for this thread; None where nobody has loaded CuPy, or it finds no GPU."""
+def _chosen_gpu() -> Device | None:
+    """The GPU that is current here and would not be in a new thread; None where it is the first, or there is none.
+
+    To make the first one current would start CUDA on it, for a thread that may never use it.
+    """
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return None
     try:
-        return Device(f"cuda:{cupy.cuda.runtime.getDevice()}")
+        index = cupy.cuda.runtime.getDevice()
     except cupy.cuda.runtime.CUDARuntimeError:  # no driver, no device; or a child of a fork, where CUDA does not work
         return None
+    return Device(f"cuda:{index}") if index else None
