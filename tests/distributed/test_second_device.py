@@ -289,7 +289,7 @@ TAKEN_OUT = {
     ),
     "the device of a thread": (
         threads_module,
-        "_current_gpu",
+        "_chosen_gpu",
         lambda: None,
         lambda ranks: test_thread_ranks_on_the_cpu_begin_on_the_gpu_of_the_caller(init(device="cuda:1")),
     ),
