@@ -2,8 +2,11 @@
 
 import multiprocessing
 import os
+import threading
+import time
 import traceback
 import warnings
+from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
@@ -31,6 +34,33 @@ def in_a_fork(child):
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_child_closes_nothing_that_its_parent_has_closed_already(monkeypatch):
+    """A descriptor that was given back may be another's by then: of the pipe to the child, say."""
+    close, closing, slow = Connection._close, threading.Event(), []
+
+    def slow_close(connection):
+        close(connection)
+        if connection in slow:
+            closing.set()
+            time.sleep(0.3)
+
+    def body(comm):
+        assert comm.all_gather_object(comm.rank) == [0, 1]
+        if comm.rank == 0:
+            return True
+        slow.append(comm._control._waker)
+        monkeypatch.setattr(Connection, "_close", slow_close)
+        threading.Thread(target=comm.close).start()
+        assert closing.wait(10.0)
+        ours = [end for _ in range(8) for end in os.pipe()]
+        good = in_a_fork(lambda: [os.fstat(end) for end in ours])
+        for end in ours:
+            os.close(end)
+        return good
+
+    assert run_ranks("nccl", body, 2) == [True, True]
 
 
 def without_sync(ddp, x):

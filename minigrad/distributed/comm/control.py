@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.base import LAST_CALLS, Header, Peer, doing, incomplete
-from minigrad.distributed.comm.forks import in_a_child, tell_children
+from minigrad.distributed.comm.forks import close_whole, in_a_child, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.links import Kind, Message, bundle, end_writing, has_room, unbundled, unpacked, write
 from minigrad.distributed.comm.meetings import Meetings
@@ -292,8 +292,8 @@ class Control:
                     self._deal_with_failure()
                 self._send_posted()
         finally:
-            self._waker.close()
-            self._woken.close()
+            close_whole(self._waker)
+            close_whole(self._woken)
             atexit.unregister(self._linger)
 
     def _look(self) -> None:
@@ -391,7 +391,7 @@ class Control:
     def _lose(self, rank: int) -> None:
         """A connection has ended: its rank has left, or died."""
         with self._sending:
-            self._links.pop(rank).close()
+            close_whole(self._links.pop(rank))
         peer = self.peers[rank]
         if peer.left_after is None:
             error = RankFailedError(f"rank {rank} is gone, its process has ended; it {peer.doing}")

@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 import weakref
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from minigrad.errors import DistributedError
@@ -24,6 +26,7 @@ class Inherited(Protocol):
 
 
 _inherited = weakref.WeakSet[Any]()
+_closing = threading.RLock()
 
 
 def tell_children(thing: Inherited) -> None:
@@ -32,12 +35,23 @@ def tell_children(thing: Inherited) -> None:
     _inherited.add(thing)
 
 
+def close_whole(connection: Connection) -> None:
+    """Close what `forked` closes too, with no fork in between.
+
+    A connection closes its descriptor before it forgets the number. A child of a fork between the two would close the
+    number once more, and with it what has got it since.
+    """
+    with _closing:
+        connection.close()
+
+
 @functools.cache
 def _listen() -> None:
-    os.register_at_fork(after_in_child=_tell)
+    os.register_at_fork(before=_closing.acquire, after_in_parent=_closing.release, after_in_child=_tell)
 
 
 def _tell() -> None:
+    _closing.release()
     for thing in list(_inherited):
         thing.forked()
     _inherited.clear()
