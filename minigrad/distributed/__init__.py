@@ -11,8 +11,8 @@ from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.comm.faults import Fault, FaultInjecting
-from minigrad.distributed.comm.mpi import MpiCommunicator
-from minigrad.distributed.comm.nccl import NcclCommunicator
+from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
+from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.nccl_devices import NcclDevices
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator

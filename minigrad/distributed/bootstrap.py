@@ -22,8 +22,8 @@ from minigrad.arguments import check_choice
 from minigrad.backend.device import CPU, Device, available_devices
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed.comm.base import Communicator, check_world, default_timeout_s
-from minigrad.distributed.comm.mpi import MpiCommunicator
-from minigrad.distributed.comm.nccl import NcclCommunicator
+from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
+from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator

@@ -25,7 +25,6 @@ import numpy as np
 
 TIMEOUT_S = 120.0
 VIEWS = {"getitem", "reshape", "transpose", "swapaxes", "broadcast_to", "expand_dims", "moveaxis", "squeeze", "ravel"}
-OLD_STATE = 1  # kind of a message in the first byte, before there was comm.links
 
 
 @contextlib.contextmanager
@@ -42,11 +41,7 @@ def stand_ins() -> Iterator[Any]:
 
 def is_state(message: bytes) -> bool:
     """Whether a message says how far ranks are."""
-    from minigrad.distributed.comm import control
-
-    if not hasattr(control, "Kind"):
-        return message[0] == OLD_STATE
-    from minigrad.distributed.comm.links import Kind, unbundled, unpacked
+    from minigrad.distributed.comm.nccl.messages import Kind, unbundled, unpacked
 
     one = unpacked(message)
     return (next(unbundled(one.data)).kind if one.kind == Kind.BUNDLE else one.kind) == Kind.STATE
@@ -63,7 +58,7 @@ class Counts(Counter[str]):
 
     def watch(self) -> None:
         """Wrap these places, for the rest of the process."""
-        from minigrad.distributed.comm import control, nccl
+        from minigrad.distributed.comm.nccl import communicator, control
         from tests.distributed import fake_nccl
         from tests.strict_cupy import call, device, streams
 
@@ -78,7 +73,9 @@ class Counts(Counter[str]):
         self._before(fake_nccl.Communicator, "_collective", lambda *_: "collectives")
         self._before(control.Control, "gather", lambda *_: "waits for ranks")
         self._before(threading.Condition, "wait_for", self._wait)
-        self._before(nccl.NcclCommunicator, "complete", lambda comm, entry, host: "waits for devices" if host else "")
+        self._before(
+            communicator.NcclCommunicator, "complete", lambda comm, entry, host: "waits for devices" if host else ""
+        )
         self._before(type(device.syncs), "note", lambda *_: "waits for devices")
         self._before(
             Connection, "send_bytes", lambda link, data: data and ("states" if is_state(data) else "messages")

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from minigrad import distributed
 from minigrad.distributed import bootstrap
-from minigrad.distributed.comm import nccl
+from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.comm.rendezvous import free_port
 from tests.distributed.fake_nccl import FakeNccl
 from tests.strict_cupy.device import current_id
@@ -22,7 +22,7 @@ place = contextvars.ContextVar("place", default=bootstrap.Place())
 def launcher(monkeypatch):
     """For a fixture: yields launch(main, world_size), which gives what main() returns on each rank, or raises."""
     fake = FakeNccl(current_device=current_id, timeout_s=10.0)
-    monkeypatch.setattr(nccl, "load_nccl", lambda: fake)
+    monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which each rank replaces
     monkeypatch.setattr(bootstrap, "detect", lambda environ: place.get())
     names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "MINIGRAD_AUTHKEY": "k"}

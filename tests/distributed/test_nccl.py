@@ -13,8 +13,9 @@ from minigrad import Device, nn
 from minigrad.backend.device import CPU, device_identity
 from minigrad.backend.nccl import dtype_code, load_nccl, problem_of
 from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, Recording, ReduceOp, init
-from minigrad.distributed.comm import nccl, nccl_devices
+from minigrad.distributed.comm import nccl_devices
 from minigrad.distributed.comm.headers import check_headers
+from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.errors import (
     ArgumentError,
@@ -183,7 +184,7 @@ class NeverDone:
 @pytest.mark.parametrize("status, words", [(6, "NCCL_ERROR_REMOTE_ERROR"), (8, "NCCL error 8"), (7, "although all")])
 def test_what_nccl_says_meanwhile_is_raised(monkeypatch, status, words):
     """Code 7 means that it is in progress: then it is the time that ends the waiting."""
-    monkeypatch.setattr(nccl, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(communicator, "_PATIENCE_S", 0.1)
     fake = FakeNccl()
     comm = alone(fake, timeout_s=0.3 if status == 7 else 5.0, streams=NeverDone)
     work = comm.all_reduce(np.ones(3))

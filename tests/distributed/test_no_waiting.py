@@ -12,12 +12,12 @@ import pytest
 import minigrad
 from minigrad import Device, nn, optim
 from minigrad.distributed import DDP
-from minigrad.distributed.comm import control
+from minigrad.distributed.comm.nccl import control
 from minigrad.distributed.comm.base import Peer
-from minigrad.distributed.comm.links import Kind, unbundled, unpacked
-from minigrad.distributed.comm.meetings import Meetings
-from minigrad.distributed.comm.nccl import NcclCommunicator
-from minigrad.distributed.comm.trail import Comparison, Trail
+from minigrad.distributed.comm.nccl.messages import Kind, unbundled, unpacked
+from minigrad.distributed.comm.nccl.meetings import Meetings
+from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
+from minigrad.distributed.comm.calls import Comparison, Trail
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,

@@ -26,7 +26,7 @@ from minigrad.distributed import (
     init,
     run,
 )
-from minigrad.distributed.comm import nccl
+from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.comm.rendezvous import free_port
 from minigrad.distributed.ddp import parallel
 from minigrad.errors import DeviceError, DistributedError
@@ -44,7 +44,7 @@ FIRST, SECOND = Device("cuda:0"), Device("cuda:1")
 def ranks(strict_cupy, monkeypatch):
     """ranks(fn): what fn(comm) returns on two ranks, each a thread that knows of its GPU from `init` alone."""
     fake = FakeNccl(current_device=current_id, timeout_s=10.0)
-    monkeypatch.setattr(nccl, "load_nccl", lambda: fake)
+    monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which each rank replaces
     names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "MINIGRAD_AUTHKEY": "k"}
     for name, value in {**names, "OMP_NUM_THREADS": "1"}.items():

@@ -21,7 +21,7 @@ from typing import Any
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.random import set_noise_key
 from minigrad.distributed import SoloCommunicator, run
-from minigrad.distributed.comm.nccl import NcclCommunicator
+from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.errors import RankFailedError

@@ -1,4 +1,4 @@
-"""What ranks compare beside their collectives, where the communicator does not compare each of them: see comm.nccl."""
+"""What ranks compare beside their collectives, where the communicator does not compare each of them: see comm/nccl."""
 
 from __future__ import annotations
 

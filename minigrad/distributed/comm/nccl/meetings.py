@@ -16,8 +16,8 @@ from typing import Protocol
 
 from minigrad.distributed.comm.base import Peer
 from minigrad.distributed.comm.given_up import disagreement
-from minigrad.distributed.comm.links import Kind, Message
-from minigrad.distributed.comm.trail import Comparison, Point, Trail
+from minigrad.distributed.comm.nccl.messages import Kind, Message
+from minigrad.distributed.comm.calls import Comparison, Point, Trail
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError
 
 

@@ -37,11 +37,11 @@ from minigrad.distributed.comm.base import (
     encode_object,
     stays_here,
 )
-from minigrad.distributed.comm.control import Control
+from minigrad.distributed.comm.nccl.control import Control
 from minigrad.distributed.comm.forks import never_end, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.trail import POINT_BYTES, Point
+from minigrad.distributed.comm.calls import POINT_BYTES, Point
 from minigrad.distributed.comm.where import user_line
 from minigrad.errors import (
     CollectiveTimeoutError,

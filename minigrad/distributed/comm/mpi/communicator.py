@@ -42,7 +42,7 @@ from minigrad.distributed.comm.base import (
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement, given_up
-from minigrad.distributed.comm.mpi_control import DATA, Control, load_mpi, meet
+from minigrad.distributed.comm.mpi.control import DATA, Control, load_mpi, meet
 from minigrad.distributed.comm.where import ask, user_line, whereabouts
 from minigrad.errors import (
     CollectiveTimeoutError,

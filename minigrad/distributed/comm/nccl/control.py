@@ -21,10 +21,19 @@ from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.base import LAST_CALLS, Header, Peer, doing, incomplete
 from minigrad.distributed.comm.forks import close_whole, in_a_child, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
-from minigrad.distributed.comm.links import Kind, Message, bundle, end_writing, has_room, unbundled, unpacked, write
-from minigrad.distributed.comm.meetings import Meetings
+from minigrad.distributed.comm.nccl.messages import (
+    Kind,
+    Message,
+    bundle,
+    end_writing,
+    has_room,
+    unbundled,
+    unpacked,
+    write,
+)
+from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.trail import POINT_BYTES, Point
+from minigrad.distributed.comm.calls import POINT_BYTES, Point
 from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import (
     CollectiveMismatchError,
