@@ -19,7 +19,7 @@ from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.comm.wrappers import Recording
 from minigrad.distributed.config import DdpConfig
-from minigrad.distributed.ddp.average import average_gradients
+from minigrad.distributed.ddp.combine import average_gradients
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.finite import NonFinite
 from minigrad.distributed.ddp.group import DeviceGroup, LocalDevices

@@ -175,7 +175,7 @@ MUTANTS = {
         "ledger.called(result, began_s, nbytes)",
         "ledger.called(result, began_s)",
     ),
-    "a weight of 0 is left out": ("ddp.weights", "if weight == 1.0:", "if weight in (0.0, 1.0):"),
+    "a weight of 0 is left out": ("ddp.combine", "if weight == 1.0:", "if weight in (0.0, 1.0):"),
     "NaN times nothing is NaN": ("backend.fused.grad_scale", "    if factor[0]:\n", "    if True:\n"),
     "gradients are scaled in a copy": (
         "backend.fused.grad_scale",

@@ -28,7 +28,7 @@ from minigrad.backend.random import current_seed, shard_noise, shards_have_drawn
 from minigrad.distributed.collectives import pairwise
 from minigrad.distributed.ddp.layout import adopt, fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
-from minigrad.distributed.ddp.weights import scale
+from minigrad.distributed.ddp.combine import scale
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.kept import keep_given
 from minigrad.nn.watch import watching_calls

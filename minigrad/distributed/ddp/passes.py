@@ -14,7 +14,7 @@ from minigrad.distributed.ddp.hooks import Waitable
 from minigrad.distributed.ddp.ledger import Ledger
 from minigrad.distributed.ddp.naming import Naming
 from minigrad.distributed.ddp.stats import Stats
-from minigrad.distributed.ddp.weights import weight_of
+from minigrad.distributed.ddp.combine import weight_of
 
 
 class Pass:

@@ -20,7 +20,7 @@ from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CA
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.nesting import check_complete
-from minigrad.distributed.ddp.weights import as_weight, weight_of
+from minigrad.distributed.ddp.combine import as_weight, weight_of
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed

@@ -1,20 +1,39 @@
-"""average_gradients: the gradients of one rank combined with the others', as a plain function call."""
+"""How gradients are combined: one rule for every way to train on several ranks, and its plainest form.
+
+Each rank's loss is the mean over its own samples. With n_r the samples of rank r and g_r its gradient,
+
+    Σ n_r·g_r / Σ n_r  over all ranks
+
+is exactly the gradient of the mean over all samples of all ranks, whatever each rank's part of the batch is. On every
+rank alike:
+
+    plan    cut the flat gradient, which holds those of all parameters one after the other, into buckets
+    count   exchange n_r, and who has a gradient of what; a rank with n_r = 0 needs none
+    fill    what this rank lacks and another one has is zero here
+    scale   a bucket by n_r / Σn
+    reduce  add it up over the ranks: one collective a bucket, and all are under way before the first is waited for
+    adopt   what lies in the buckets now are the parameters' gradients
+
+`average_gradients` does this between backward and step, in the order above. `DistributedDataParallel` does it while
+backward still runs: a bucket goes out as soon as its last gradient is complete. `Ddp` does it in one thread, for
+several replicas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from minigrad.arguments import as_samples
-from minigrad.backend.device import to_host
+from minigrad.backend.device import device_of, to_host
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed.comm.base import Communicator, check_communicator, weighted_all_reduce
 from minigrad.distributed.ddp.alike import Alike
-from minigrad.distributed.ddp.buckets import plan_buckets
+from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
 from minigrad.distributed.ddp.nesting import check_complete
-from minigrad.distributed.ddp.weights import as_weight, weight_of
 from minigrad.errors import UnreducedGradientError
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, distinct_parameters
@@ -52,9 +71,8 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     flatten(unique)
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()
-    plan = plan_buckets(layout.entries())
-    alike, numbers = Alike(layout), [i for bucket in plan.buckets for i in bucket.entries]
-    counts, marks, used = _presence(layout, numbers, comm, samples, alike.mark())
+    plan, alike = plan_buckets(layout.entries()), Alike(layout)
+    counts, marks, used = _count(layout, plan, comm, samples, alike.mark())
     alike.check("average_gradients", comm, marks, idle=not samples)
     total = float(counts.sum())
     works = []
@@ -72,10 +90,11 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
         adopt(layout.params[i])
 
 
-def _presence(
-    layout: Layout, numbers: Sequence[int], comm: Communicator, samples: float, mark: float
+def _count(
+    layout: Layout, plan: BucketPlan, comm: Communicator, samples: float, mark: float
 ) -> tuple[Array, list[float], set[int]]:
-    """The samples and marks of all ranks, and which of these parameters have a gradient on any of them."""
+    """The samples and marks of all ranks, and which of the planned parameters have a gradient on any of them."""
+    numbers = [i for bucket in plan.buckets for i in bucket.entries]
     row = np.array([samples, mark, *(layout.params[i].grad_array is not None for i in numbers)], np.float64)
     with comm.device.current() as xp:
         gathered = xp.empty(comm.world_size * row.size, np.float64)
@@ -93,3 +112,24 @@ def _presence(
                 f"rank that counts, got none on rank {', '.join(lacking)}: use it in the loss there, or pass n=0"
             )
     return counts, table[:, 1].tolist(), used
+
+
+def weight_of(samples: float, total: float) -> float:
+    """n_r / Σn; 0 where no rank has a sample."""
+    return samples / total if total else 0.0
+
+
+def as_weight(gradients: Array, weight: float) -> Array | None:
+    """A weight as collectives take it: float64 (1,) where the gradients live, or None for 1."""
+    if weight == 1.0:
+        return None
+    with device_of(gradients).current() as xp:
+        return xp.full(1, weight, np.float64)
+
+
+def scale(gradients: Array, weight: float) -> None:
+    """Scale gradients, 1-D, in place. A weight of 0 leaves zeros, whatever was there: 0 · NaN would be NaN."""
+    factor = as_weight(gradients, weight)
+    if factor is not None:
+        with device_of(gradients).current():
+            scale_(gradients, factor)
