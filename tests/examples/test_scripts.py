@@ -70,6 +70,11 @@ def test_digits_have_the_same_bits_however_the_ranks_are_started():
     assert len(found) == 1
 
 
+def test_ddp_by_hand_on_three_ranks():
+    """No power of two, so dividing the sum is no longer adding up what was divided."""
+    assert run_script("02_ddp_by_hand.py", "--ranks", "3").count("the bits of DDP") == 4
+
+
 def test_digits_below_the_target():
     assert "(target 0.97)" in run_script("01_digits.py", "--epochs", "1", exit_code=1)
 
