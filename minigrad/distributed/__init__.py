@@ -34,7 +34,7 @@ from minigrad.distributed.ddp.hooks import (
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.replicas import Ddp, ListCollectives
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
-from minigrad.distributed.inspect.fingerprint import replicas_agree
+from minigrad.distributed.record.fingerprint import replicas_agree
 from minigrad.distributed.run import run
 
 DDP = DistributedDataParallel

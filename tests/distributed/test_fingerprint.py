@@ -9,7 +9,7 @@ import minigrad
 from minigrad import nn, optim
 from minigrad.backend.dtypes import as_dtype
 from minigrad.distributed import DDP, SoloCommunicator, run
-from minigrad.distributed.inspect.fingerprint import check_agreement, fingerprint, module_fingerprints, replicas_agree
+from minigrad.distributed.record.fingerprint import check_agreement, fingerprint, module_fingerprints, replicas_agree
 from minigrad.errors import ArgumentError, DtypeError, ReplicaMismatchError
 from tests.distributed.worlds import run_ranks
 

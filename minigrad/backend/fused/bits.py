@@ -1,4 +1,4 @@
-"""The fingerprint of an array's bits in one pass; the reference is `minigrad.distributed.inspect.fingerprint`."""
+"""The fingerprint of an array's bits in one pass; the reference is `minigrad.distributed.record.fingerprint`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from minigrad.backend.device import to_host
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.headers import end_pass
 from minigrad.distributed.ddp.layout import Layout
-from minigrad.distributed.inspect.fingerprint import fingerprint
+from minigrad.distributed.record.fingerprint import fingerprint
 from minigrad.errors import ReplicaMismatchError
 from minigrad.nn.companions import Companion, number_of
 from minigrad.optim.optimizer import Optimizer

@@ -24,7 +24,7 @@ from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
-from minigrad.distributed.inspect.fingerprint import ReplicaCheck
+from minigrad.distributed.record.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed, next_number
@@ -55,7 +55,7 @@ class DistributedDataParallel(Module):
         init_sync: Broadcast parameters and buffers of rank 0 at construction.
         bucket_plan: A plan to use, for example one saved from another run.
         check_replicas_every: Compare the bits of all replicas in every so many synchronising passes: parameters, and
-            buffers where these have just been synchronised; see `inspect.fingerprint`. None compares nothing.
+            buffers where these have just been synchronised; see `record.fingerprint`. None compares nothing.
         track_nonfinite: Look for infinite and NaN gradients while they are weighted; see `nonfinite_gradients`.
 
     Attributes:

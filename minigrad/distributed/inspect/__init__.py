@@ -1,1 +1,0 @@
-"""Looking at a run from outside: whether its replicas still agree."""

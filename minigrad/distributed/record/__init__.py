@@ -1,0 +1,1 @@
+"""What a run leaves behind for whoever looks at it later: fingerprints of its replicas."""
