@@ -4,7 +4,7 @@ from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.cost import CostModel, Reading
-from minigrad.distributed.balance.plan import Balance, BalanceConfig
+from minigrad.distributed.balance.division import Balance, BalanceConfig
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import compute_shard_sizes, rebalance
 from minigrad.distributed.bootstrap import init

@@ -9,7 +9,7 @@ from typing import Any
 from minigrad.arguments import as_amount, as_integer, keep_as
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.meter import Timeline, check_timeline
-from minigrad.distributed.balance.plan import BalanceConfig
+from minigrad.distributed.balance.division import BalanceConfig
 from minigrad.distributed.balance.shares import SpeedHint
 from minigrad.errors import ArgumentError
 

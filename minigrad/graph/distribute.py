@@ -17,7 +17,7 @@ from minigrad.data.collate import map_tensors
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
-from minigrad.distributed.balance.plan import Balance
+from minigrad.distributed.balance.division import Balance
 from minigrad.distributed.balance.shares import is_balanced
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.group import DeviceGroup
@@ -124,7 +124,7 @@ class DistributedState:
     @property
     def chunk_ratios(self) -> tuple[float, ...]:
         """The share of a batch that each device gets."""
-        return self.balance.plan.ratios
+        return self.balance.division.ratios
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -391,7 +391,7 @@ class DistributedState:
 
     def _next_shares(self, times: Sequence[PassTime | None]) -> bool:
         readings = [None if time is None else Reading(time.samples, time.seconds) for time in times]
-        before = self.balance.plan
+        before = self.balance.division
         self.balance, plan, reason = self.balance.observe(sum(self.last_shard_sizes), readings)
         if self.balance.config.is_due(self.balance.step):
             self._note("balance", step=self.step_count, ratios=plan.ratios, shards=plan.shards, reason=reason)

@@ -1,6 +1,6 @@
 """Hypothesis strategies for balance, and a check of a balancer of your own. Needs the package hypothesis when called.
 
-Strategies draw sizes, speeds and plans, never the values of tensors: take those from a seeded normal.
+Strategies draw sizes, speeds and divisions, never the values of tensors: take those from a seeded normal.
 """
 
 from __future__ import annotations
@@ -108,18 +108,18 @@ def clusters(max_ranks: int = 6, min_ranks: int = 1, max_jitter_fraction: float 
     return strategy
 
 
-def shard_plans(max_batch: int = 64, max_ranks: int = 4, min_batch: int = 0) -> SearchStrategy[tuple[int, ...]]:
+def divisions(max_batch: int = 64, max_ranks: int = 4, min_batch: int = 0) -> SearchStrategy[tuple[int, ...]]:
     """Shards of a batch, in samples; ranks may get nothing."""
-    _check_bounds("shard_plans", "ranks", 1, max_ranks, 1)
-    _check_bounds("shard_plans", "batch", min_batch, max_batch, 0)
+    _check_bounds("divisions", "ranks", 1, max_ranks, 1)
+    _check_bounds("divisions", "batch", min_batch, max_batch, 0)
     st = _hypothesis().strategies
 
-    def draw_plan(draw: DrawFn) -> tuple[int, ...]:
+    def draw_division(draw: DrawFn) -> tuple[int, ...]:
         batch, ranks = draw(st.integers(min_batch, max_batch)), draw(st.integers(1, max_ranks))
         cuts = sorted(draw(st.lists(st.integers(0, batch), min_size=ranks - 1, max_size=ranks - 1)))
         return tuple(end - start for start, end in zip([0, *cuts], [*cuts, batch]))
 
-    strategy: SearchStrategy[tuple[int, ...]] = st.composite(draw_plan)()
+    strategy: SearchStrategy[tuple[int, ...]] = st.composite(draw_division)()
     return strategy
 
 

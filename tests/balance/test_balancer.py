@@ -63,10 +63,10 @@ def steps(comm, count, config=None, journal=None, cost=None, factor=lambda step:
 COSTS = [CostModel(1.0, 1 / 3), CostModel(0.5, 1 / 2), CostModel(2.0, 1.0)]
 
 
-def test_all_ranks_take_over_the_plan_of_rank_0():
+def test_all_ranks_take_over_the_division_of_rank_0():
     balancers = run(lambda comm: steps(comm, 12, cost=COSTS[comm.rank])[0], 3)
-    assert {balancer.balance.plan for balancer in balancers} == {balancers[0].balance.plan}
-    assert balancers[0].balance.plan.shards == allocate(BATCH, COSTS)
+    assert {balancer.balance.division for balancer in balancers} == {balancers[0].balance.division}
+    assert balancers[0].balance.division.shards == allocate(BATCH, COSTS)
     assert [balancer.balance.step for balancer in balancers] == [12] * 3
     assert {balancer.reason for balancer in balancers} == {balancers[0].reason}
     assert balancers[2].ratios == balancers[0].ratios
@@ -82,7 +82,7 @@ def test_the_rows_of_the_ranks_are_the_batch():
 def test_waiting_is_not_computing():
     """In the simulation all ranks' steps take equally long, since they wait for each other."""
     cluster = simulate.Cluster.of_speeds([3, 2, 1], fixed_s=0.01, link=simulate.Link(0.05, 1e6))
-    trace = simulate.run(lambda comm: steps(comm, 11)[0].balance.plan, cluster)
+    trace = simulate.run(lambda comm: steps(comm, 11)[0].balance.division, cluster)
     costs = [CostModel(rank.fixed_s, rank.per_sample_s) for rank in cluster.ranks]
     assert trace.results[0].shards == allocate(BATCH, costs)
 
@@ -96,7 +96,7 @@ def train_ddp(comm):
             optimizer.zero_grad()
             ddp(batch[rows]).square().mean().backward()
             optimizer.step()
-    return balancer.balance.plan.shards
+    return balancer.balance.division.shards
 
 
 def test_ddp_is_balanced_in_the_simulation_and_decisions_are_in_its_trace():
@@ -125,12 +125,12 @@ def test_the_journal_of_rank_0_replays():
     def fn(comm):
         chance = noise(5, 0.3)
         cost, mine = COSTS[comm.rank], lambda step: chance(step, comm.rank)
-        return steps(comm, 14, config, streams[comm.rank], cost, mine)[0].balance.plan
+        return steps(comm, 14, config, streams[comm.rank], cost, mine)[0].balance.division
 
-    plan, _ = run(fn, 2)
+    division, _ = run(fn, 2)
     decisions = replay(streams[0].getvalue().splitlines())
     assert len(decisions) == 13  # the last step is handed in with the next decision
-    assert decisions[-1].counts == plan.shards
+    assert decisions[-1].counts == division.shards
     assert streams[1].getvalue() == ""
 
 
@@ -230,7 +230,7 @@ def test_waits_between_steps_do_not_count():
                 balancer.comm.all_reduce(np.zeros(1)).wait()
                 comm.clock.compute(rows.stop - rows.start)
             balancer.comm.barrier()
-        return balancer.balance.plan.shards
+        return balancer.balance.division.shards
 
     assert run(fn, 3) == [allocate(BATCH, COSTS)] * 3
 
@@ -260,7 +260,7 @@ def test_a_step_that_raises_is_no_reading():
     for _ in range(2):
         with balancer.step(4) as rows:
             assert rows == slice(0, 4)
-    assert balancer.balance.step == 2 and balancer.balance.plan.shards == (4,)
+    assert balancer.balance.step == 2 and balancer.balance.division.shards == (4,)
 
 
 def test_a_timeline_gets_every_decision():

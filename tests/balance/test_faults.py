@@ -74,13 +74,13 @@ def test_an_unmeasured_rank_is_not_slow():
 def test_time_that_does_not_depend_on_samples():
     config = BalanceConfig(speed_hint=(1, 9.0))
     balance, steps = train([CostModel(10.0, 0.0)] * 2, 100, 10, config=config)
-    assert steps[0].shards == (90, 10) and balance.plan.shards == (50, 50)
+    assert steps[0].shards == (90, 10) and balance.division.shards == (50, 50)
 
 
 def test_a_fixed_part_of_the_time():
     config = BalanceConfig(speed_hint=(1, 1.5))
     balance, steps = train([CostModel(10.0, 0.1)] * 2, 100, 10, config=config)
-    assert steps[0].shards == (60, 40) and balance.plan.shards == (50, 50)
+    assert steps[0].shards == (60, 40) and balance.division.shards == (50, 50)
 
 
 def test_a_decision_shows_in_the_next_step():
@@ -97,7 +97,7 @@ def test_a_rank_that_was_slow_once_comes_back_to_samples():
     capped, steps = train([CostModel(0.0, 1.0)] * 2, 16, 60, config=BalanceConfig(caps=(None, 0)))
     assert {step.shards for step in steps} == {(16, 0)}
     never, _ = train([CostModel(0.0, 1.0)] * 2, 16, 62, config=BalanceConfig(min_ratio=0.0), **once)
-    assert never.plan.shards == (16, 0)
+    assert never.division.shards == (16, 0)
 
 
 def test_balanced_is_said_of_shards():
@@ -108,7 +108,7 @@ def test_a_hint_counts_until_there_are_readings():
     balance = Balance.start(2, BalanceConfig(speed_hint=(1, 3.0), calibration_steps=1))
     assert balance.shard_sizes(40) == (30, 10)
     balance, _, _ = balance.observe(40, [None, Reading(10, 10.0)])
-    assert balance.plan.shards == (20, 20)  # one rank measured, the other like it
+    assert balance.division.shards == (20, 20)  # one rank measured, the other like it
 
 
 def test_the_cap_of_an_anchor_holds_for_counts():

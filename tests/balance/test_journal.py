@@ -23,9 +23,9 @@ def balance_lines():
         readings = [
             Reading(n, n * (1.0 + r) * chance(step, r)) if n and step % 5 else None for r, n in enumerate(sizes)
         ]
-        balance, plan, reason = balance.observe(96, readings)
-        journal.observed(96, readings, plan, reason)
-        decided.append((plan.shards, reason))
+        balance, division, reason = balance.observe(96, readings)
+        journal.observed(96, readings, division, reason)
+        decided.append((division.shards, reason))
     return stream.getvalue().splitlines(), decided
 
 

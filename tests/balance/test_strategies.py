@@ -11,11 +11,11 @@ from minigrad.errors import ArgumentError, MissingPackageError
 from minigrad.testing import check_balancer, strategies
 
 
-@given(ratios=strategies.ratios(), speeds=strategies.throughputs(5, 2), plan=strategies.shard_plans(30, 4, 3))
-def test_what_is_drawn(ratios, speeds, plan):
+@given(ratios=strategies.ratios(), speeds=strategies.throughputs(5, 2), division=strategies.divisions(30, 4, 3))
+def test_what_is_drawn(ratios, speeds, division):
     assert math.isclose(math.fsum(ratios), 1.0) and min(ratios) >= 0 and len(ratios) <= 8
     assert 2 <= len(speeds) <= 5 and min(speeds) > 0
-    assert 3 <= sum(plan) <= 30 and min(plan) >= 0 and len(plan) <= 4
+    assert 3 <= sum(division) <= 30 and min(division) >= 0 and len(division) <= 4
 
 
 @given(cluster=strategies.clusters(4, 2, max_jitter_fraction=0.3))
@@ -105,8 +105,8 @@ def test_there_is_something_between_the_bounds(strategy):
         strategy(2, 3)
     with pytest.raises(ArgumentError, match="expected min_ranks to be an integer >= 1, got 0"):
         strategy(2, 0)
-    with pytest.raises(ArgumentError, match="strategies.shard_plans: expected max_batch to be an integer >= 9, got 5"):
-        strategies.shard_plans(5, 2, 9)
+    with pytest.raises(ArgumentError, match="strategies.divisions: expected max_batch to be an integer >= 9, got 5"):
+        strategies.divisions(5, 2, 9)
 
 
 def test_a_balancer_that_raises_is_told_once():

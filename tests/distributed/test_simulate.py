@@ -315,7 +315,7 @@ def test_a_policy_moves_samples_between_the_steps_of_a_forecast():
         forecast(cluster, [5, 5], 3, policy=lambda *_: [10])
 
 
-def test_the_best_step_is_that_of_the_best_integer_plan():
+def test_the_best_step_is_that_of_the_best_integer_division():
     cluster = Cluster.of_speeds([3, 2, 1], per_sample_s=0.006).slow_down(0, 5, 2.0)
     assert cluster.best_step_s(60) == pytest.approx(0.06)
     assert cluster.best_step_s(9, step=5) == pytest.approx(0.012)  # 3, 4 and 2 samples

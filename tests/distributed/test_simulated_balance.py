@@ -68,7 +68,7 @@ def train(comm, steps, *, batch=BATCH, samples=240, config=None, momentum=0.9, j
 
 
 def efficiency(trace, cluster, first, last):
-    """The throughput over steps [first, last) over that of the best integer plan, communication aside."""
+    """The throughput over steps [first, last) over that of the best integer division, communication aside."""
     best = math.fsum(cluster.best_step_s(BATCH, step) for step in range(first, last))
     return best / math.fsum(trace.slowest_s()[first:last])
 
@@ -122,8 +122,8 @@ def test_one_seed_gives_one_trace():
 def test_jitter_does_not_keep_it_from_balancing():
     cluster = Cluster.of_speeds([3, 2, 1], fixed_s=0.004, jitter_fraction=0.2, link=LINK, seed=1)
     trace = simulate.run(train, cluster, 160)
-    plan = allocate(BATCH, [cost.at(0) for cost in cluster.ranks])
-    best = [max(cluster.compute_s(rank, plan[rank], step) for rank in range(3)) for step in range(60, 160)]
+    shards = allocate(BATCH, [cost.at(0) for cost in cluster.ranks])
+    best = [max(cluster.compute_s(rank, shards[rank], step) for rank in range(3)) for step in range(60, 160)]
     assert math.fsum(best) / math.fsum(trace.slowest_s()[60:]) >= 0.95
 
 

@@ -55,16 +55,16 @@ def test_one_rebalance_after_calibration_is_within_one_sample_of_the_optimum(cos
     batch = each * len(costs)
     balance, _ = train(costs, batch, 10, config=BalanceConfig(min_ratio=0.0))
     best = allocate(batch, costs)
-    assert all(abs(size - other) <= 1 for size, other in zip(balance.plan.shards, best))
-    assert math.isclose(step_s(balance.plan.shards, costs), step_s(best, costs), rel_tol=0.02)
-    assert balance.shard_sizes(batch) == balance.plan.shards
+    assert all(abs(size - other) <= 1 for size, other in zip(balance.division.shards, best))
+    assert math.isclose(step_s(balance.division.shards, costs), step_s(best, costs), rel_tol=0.02)
+    assert balance.shard_sizes(batch) == balance.division.shards
 
 
 def test_a_few_samples_of_a_rank_with_a_fixed_part_are_no_outliers():
     """One sample less of three takes a ninth less where a third was expected, and only every fifth step shows it."""
     costs = [CostModel(3.35, 0.685), CostModel(0.0, 0.856), CostModel(0.0, 0.787)]
     balance, _ = train(costs, 8, 10, config=BalanceConfig(min_ratio=0.0))
-    assert balance.plan.shards == allocate(8, costs) == (0, 4, 4)
+    assert balance.division.shards == allocate(8, costs) == (0, 4, 4)
 
 
 @given(costs=costs(), batch=st.integers(0, 400), steps=st.integers(0, 25), data=st.data())
@@ -75,25 +75,25 @@ def test_any_readings_give_whole_shards_over_the_floor(costs, batch, steps, data
     balance, _ = train(costs, batch, steps, config=config, factor=chance, measured=lambda t, r: (t + r) % seen == 0)
     sizes = balance.shard_sizes(batch)
     assert sum(sizes) == batch and min(sizes) >= 0
-    assert math.isclose(math.fsum(balance.plan.ratios), 1.0, rel_tol=1e-12)
-    assert min(balance.plan.ratios) >= default_min_ratio(len(costs)) * (1 - 1e-15)
+    assert math.isclose(math.fsum(balance.division.ratios), 1.0, rel_tol=1e-12)
+    assert min(balance.division.ratios) >= default_min_ratio(len(costs)) * (1 - 1e-15)
 
 
 @given(
     costs=st.lists(strategies.cost_models(), min_size=2, max_size=5, unique_by=lambda cost: cost.per_sample_s),
     data=st.data(),
 )
-def test_permuted_ranks_get_permuted_plans(costs, data):
+def test_permuted_ranks_get_permuted_divisions(costs, data):
     """Where all ranks differ; the readings go with the rank."""
     order = data.draw(st.permutations(range(len(costs))))
-    chance, plans = noise(1, 0.1), []
+    chance, divisions = noise(1, 0.1), []
     for places in (range(len(costs)), order):
         balance = Balance.start(len(costs), BalanceConfig(calibration_steps=4))
         for step in range(4):
             readings = [Reading(60 + step, costs[i].time_s(60 + step) * chance(step, i)) for i in places]
-            balance, plan, _ = balance.observe(64 * len(costs), readings)
-        plans.append({i: (plan.shards[at], plan.ratios[at]) for at, i in enumerate(places)})
-    assert plans[0] == plans[1]
+            balance, division, _ = balance.observe(64 * len(costs), readings)
+        divisions.append({i: (division.shards[at], division.ratios[at]) for at, i in enumerate(places)})
+    assert divisions[0] == divisions[1]
 
 
 @pytest.mark.parametrize("costs", [SPEEDS_3_2_1, WITH_FIXED_PARTS], ids=["3:2:1", "fixed parts"])
@@ -136,7 +136,7 @@ def test_a_slow_drift_is_followed():
     assert min(step.best_s / step.seconds for step in steps[60:]) > 0.80
 
 
-def test_constant_speeds_keep_one_plan():
+def test_constant_speeds_keep_one_division():
     for costs in (SPEEDS_3_2_1, WITH_FIXED_PARTS):
         _, steps = train(costs, 96, 300)
         assert len({step.shards for step in steps[10:]}) == 1

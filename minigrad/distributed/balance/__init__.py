@@ -3,11 +3,10 @@
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe, clamp_total
-from minigrad.distributed.balance.calibration import calibration_sizes
 from minigrad.distributed.balance.cost import CostModel, Reading, fit_cost, median_cost
+from minigrad.distributed.balance.division import Balance, BalanceConfig, Division, calibration_sizes
 from minigrad.distributed.balance.journal import Decision, Journal, replay
 from minigrad.distributed.balance.meter import Metered, Timeline
-from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import (
     SpeedHint,
@@ -26,10 +25,10 @@ __all__ = [
     "CadenceConfig",
     "CostModel",
     "Decision",
+    "Division",
     "ElChe",
     "Journal",
     "Metered",
-    "Plan",
     "Reading",
     "Rounds",
     "SpeedHint",

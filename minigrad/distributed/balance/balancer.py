@@ -1,7 +1,7 @@
-"""The balancer of a rank: times its steps, lets rank 0 decide from the readings of all, and applies the plan.
+"""The balancer of a rank: times its steps, lets rank 0 decide from the readings of all, and applies the division.
 
 It holds no formula; `Balance` has them all. Ranks talk only where a decision is due: they hand in their readings, and
-take over the plan that rank 0 made.
+take over the division that rank 0 made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minigrad.data.plan import Indices
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, check_alike, listener
-from minigrad.distributed.balance.plan import Balance, BalanceConfig, Plan
+from minigrad.distributed.balance.division import Balance, BalanceConfig, Division
 from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.base import Communicator
 from minigrad.errors import ArgumentError
@@ -42,7 +42,7 @@ class Balancer:
     Attributes:
         comm: The communicator to train with.
         balance: The state; readings are on rank 0 only.
-        reason: Why the plan is as it is.
+        reason: Why the division is as it is.
 
     Raises:
         ReplicaMismatchError: configurations differ between ranks.
@@ -84,7 +84,7 @@ class Balancer:
     @property
     def ratios(self) -> tuple[float, ...]:
         """The share of each rank."""
-        return self.balance.plan.ratios
+        return self.balance.division.ratios
 
     def shard_sizes(self, batch_size: int) -> tuple[int, ...]:
         """The samples of each rank in the coming step; see `Balance.shard_sizes`."""
@@ -117,7 +117,7 @@ class Balancer:
     def deal(self, batches: Iterable[Sequence[int] | Indices]) -> Iterator[Indices]:
         """This rank's indices of each batch; what the loop does with them is the step.
 
-        Each batch is cut when its step comes, so all ranks make the same number of steps, whatever the plan.
+        Each batch is cut when its step comes, so all ranks make the same number of steps, whatever the division.
 
         Args:
             batches: Indices of the samples of each global batch; equal on all ranks.
@@ -166,19 +166,19 @@ class Balancer:
             self.balance = replace(self.balance, step=self.balance.step + 1)
 
     def _decide(self) -> None:
-        """Hand in the readings, and take over rank 0's plan."""
+        """Hand in the readings, and take over rank 0's division."""
         gathered = check_alike("Balancer", self.comm.inner, "batch sizes", self._sizes, self._read)
-        made = list(self._plan_of(gathered)) if self.comm.rank == 0 else None
-        plan, reason = self.comm.inner.all_gather_object(made)[0]
+        made = list(self._division_of(gathered)) if self.comm.rank == 0 else None
+        division, reason = self.comm.inner.all_gather_object(made)[0]
         self._read, self._sizes = [], []
         if self.comm.rank != 0:
-            self.balance = replace(self.balance, step=self.balance.step + 1, plan=Plan.from_data(plan))
+            self.balance = replace(self.balance, step=self.balance.step + 1, division=Division.from_data(division))
         self.reason = reason
         if self._timeline is not None:
-            fields = {"step": self.balance.step, "shards": self.balance.plan.shards, "reason": reason}
+            fields = {"step": self.balance.step, "shards": self.balance.division.shards, "reason": reason}
             self._timeline.event("balance", **fields)
 
-    def _plan_of(self, gathered: list[list[_Row]]) -> tuple[dict[str, Any], str]:
+    def _division_of(self, gathered: list[list[_Row]]) -> tuple[dict[str, Any], str]:
         """Rank 0 observes the steps since the last decision, one after the other."""
         steps = len(self._sizes)
         self.balance = replace(self.balance, step=self.balance.step + 1 - steps)
@@ -187,7 +187,7 @@ class Balancer:
         reason = ""
         for batch_size, rows in zip(self._sizes, zip(*padded)):
             readings = [None if row is None else Reading(*row) for row in rows]
-            self.balance, plan, reason = self.balance.observe(batch_size, readings)
+            self.balance, division, reason = self.balance.observe(batch_size, readings)
             if self._journal is not None:
-                self._journal.observed(batch_size, readings, plan, reason)
-        return self.balance.plan.to_data(), reason
+                self._journal.observed(batch_size, readings, division, reason)
+        return self.balance.division.to_data(), reason

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
-from minigrad.distributed.balance.plan import Balance, Plan
+from minigrad.distributed.balance.division import Balance, Division
 from minigrad.errors import ArgumentError
 
 
@@ -42,8 +42,8 @@ class Journal:
         >>> import io
         >>> stream, balance = io.StringIO(), Balance.start(2, BalanceConfig(calibration_steps=1))
         >>> journal = Journal(stream, balance)
-        >>> balance, plan, reason = balance.observe(8, [Reading(4, 1.0), Reading(4, 3.0)])
-        >>> journal.observed(8, [Reading(4, 1.0), Reading(4, 3.0)], plan, reason)
+        >>> balance, division, reason = balance.observe(8, [Reading(4, 1.0), Reading(4, 3.0)])
+        >>> journal.observed(8, [Reading(4, 1.0), Reading(4, 3.0)], division, reason)
         >>> replay(stream.getvalue().splitlines())[0].counts
         (6, 2)
     """
@@ -56,10 +56,10 @@ class Journal:
         """Note the state from which steps go on."""
         self._write({"kind": "balance" if isinstance(state, Balance) else "cadence", "state": state.state_dict()})
 
-    def observed(self, batch_size: int, readings: Sequence[Reading | None], plan: Plan, reason: str) -> None:
+    def observed(self, batch_size: int, readings: Sequence[Reading | None], division: Division, reason: str) -> None:
         """Note a `Balance.observe`."""
         rows = [None if reading is None else [reading.samples, reading.seconds] for reading in readings]
-        self._write({"batch_size": int(batch_size), "readings": rows, "counts": plan.shards, "reason": reason})
+        self._write({"batch_size": int(batch_size), "readings": rows, "counts": division.shards, "reason": reason})
 
     def reported(
         self,
@@ -123,8 +123,8 @@ def _start(entry: Mapping[str, Any]) -> Balance | ElChe:
 def _step(state: Balance | ElChe, entry: Mapping[str, Any]) -> tuple[Balance | ElChe, tuple[int, ...], str]:
     if isinstance(state, Balance):
         readings = [None if row is None else Reading(*row) for row in entry["readings"]]
-        balance, plan, reason = state.observe(entry["batch_size"], readings)
-        return balance, plan.shards, reason
+        balance, division, reason = state.observe(entry["batch_size"], readings)
+        return balance, division.shards, reason
     if "nudge" in entry:
         return state.nudge_anchor_down(entry["nudge"])
     return state.report_timing(

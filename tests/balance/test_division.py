@@ -46,7 +46,7 @@ def test_calibration_goes_round_the_hint():
 
 def test_the_first_decision_is_taken_even_if_little_is_won():
     balance, steps = train([CostModel(0.0, 0.1), CostModel(0.0, 0.1005)], 1000, 10)
-    assert balance.plan.shards == (501, 499)
+    assert balance.division.shards == (501, 499)
     assert "step 10: (500, 500) would take 50.25 s, (501, 499) takes" in steps[-1].reason
 
 
@@ -55,23 +55,23 @@ def test_a_later_change_has_to_be_worth_it():
         return 1.02 if rank == 0 and step > 10 else 1.0
 
     balance, steps = train(TWO, 400, 60, speed=speed)
-    assert balance.plan.shards == (300, 100)
+    assert balance.division.shards == (300, 100)
     assert "(300, 100) stays" in steps[-1].reason and "not 0.01 less" in steps[-1].reason
     changed, _ = train(TWO, 400, 60, speed=speed, config=BalanceConfig(hysteresis=0.0))
-    assert changed.plan.shards == (299, 101)
+    assert changed.division.shards == (299, 101)
 
 
 def test_ranks_not_measured_count_as_the_median():
     costs = [CostModel(0.0, 0.1), CostModel(0.0, 0.4), CostModel(0.0, 0.2), CostModel(0.0, 9.0)]
     balance, steps = train(costs, 400, 10, measured=lambda step, rank: rank != 3)
-    assert balance.plan.costs[3] == median_cost(balance.plan.costs[:3])
-    assert balance.plan.shards[3] == balance.plan.shards[2]
+    assert balance.division.costs[3] == median_cost(balance.division.costs[:3])
+    assert balance.division.shards[3] == balance.division.shards[2]
     assert steps[-1].reason.endswith("; ranks [3], not measured, count as the median")
 
 
 def test_without_any_reading_the_shares_stay():
-    balance, plan, reason = Balance.start(2, BalanceConfig(calibration_steps=1)).observe(8, [None, None])
-    assert plan.ratios == (0.5, 0.5) and plan.shards == ()
+    balance, division, reason = Balance.start(2, BalanceConfig(calibration_steps=1)).observe(8, [None, None])
+    assert division.ratios == (0.5, 0.5) and division.shards == ()
     assert reason == "step 1: no rank was measured, so the shares stay"
     assert balance.shard_sizes(8) == (4, 4) and balance.throughput == (0.0, 0.0)
 
@@ -83,36 +83,36 @@ def test_a_batch_of_another_size_is_divided_by_the_shares():
     assert balance.shard_sizes(0) == (0, 0)
 
 
-def test_a_plan_is_for_the_largest_batch_since_the_last():
+def test_a_division_is_for_the_largest_batch_since_the_last():
     """The last batch of an epoch is a short one, and a decision may come with it."""
     balance = Balance.start(2, BalanceConfig(calibration_steps=3, interval_steps=3))
     for costs, batches, shards in ((TWO, (40, 40, 7), (30, 10)), (TWO[::-1], (20, 8, 8), (5, 15))):
         for batch in batches:
             sizes = balance.shard_sizes(batch)
-            balance, plan, _ = balance.observe(batch, [Reading(n, c.time_s(n)) for n, c in zip(sizes, costs)])
-        assert plan.batch_size == sum(shards) and plan.shards == shards
+            balance, division, _ = balance.observe(batch, [Reading(n, c.time_s(n)) for n, c in zip(sizes, costs)])
+        assert division.batch_size == sum(shards) and division.shards == shards
 
 
 def test_throughput_is_in_samples_per_second():
     balance, _ = train(TWO, 40, 10)
     assert balance.throughput == pytest.approx((10.0, 10 / 3))
-    assert balance.plan.expected_step_s == pytest.approx(3.0)
+    assert balance.division.expected_step_s == pytest.approx(3.0)
 
 
 def test_memory_caps_hold_in_and_after_calibration():
     config = BalanceConfig(caps=(24, None), granularity=4)
     balance, steps = train(TWO, 40, 12, config=config)
     assert all(step.shards[0] <= 24 for step in steps)
-    assert balance.plan.shards == (24, 16)
+    assert balance.division.shards == (24, 16)
     tight, _ = train(TWO, 20, 10, config=BalanceConfig(caps=(None, 2), min_ratio=0.3))
-    assert tight.plan.shards == (18, 2)  # a cap goes before a floor
+    assert tight.division.shards == (18, 2)  # a cap goes before a floor
     with pytest.raises(ArgumentError, match="expected caps that hold 41 samples"):
         Balance.start(2, BalanceConfig(caps=(20, 20))).shard_sizes(41)
 
 
 def test_the_floor_binds_shares_and_not_whole_samples():
     balance, _ = train([CostModel(0.0, 0.001), CostModel(0.0, 1.0)], 400, 10)
-    assert balance.plan.shards == (380, 20) and balance.plan.ratios == (0.95, 0.05)
+    assert balance.division.shards == (380, 20) and balance.division.ratios == (0.95, 0.05)
     assert balance.shard_sizes(5) == (5, 0)
 
 
@@ -124,7 +124,7 @@ def test_the_readings_kept_are_those_of_the_window():
 def test_all_steps_of_calibration_count_however_short_the_interval():
     costs = [CostModel(5.0, 0.1), CostModel(0.0, 0.2)]
     balance, _ = train(costs, 100, 10, config=BalanceConfig(interval_steps=1, min_ratio=0.0))
-    assert balance.plan.shards == allocate(100, costs)
+    assert balance.division.shards == allocate(100, costs)
 
 
 @pytest.mark.parametrize(

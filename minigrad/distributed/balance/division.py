@@ -1,4 +1,4 @@
-"""The balance of a run as a state machine: readings in, new state, plan and reason out. Pure."""
+"""The balance of a run as a state machine: readings in, new state, division and reason out. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, as_real, keep_as
+from minigrad.data.plan import Shares
 from minigrad.distributed.balance.allocation import allocate, step_s
-from minigrad.distributed.balance.calibration import calibration_sizes
 from minigrad.distributed.balance.cost import CostModel, History, Reading, median_cost, settle
 from minigrad.distributed.balance.shares import (
     SpeedHint,
@@ -23,8 +23,9 @@ from minigrad.distributed.balance.shares import (
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
 
+_FRACTION = 0.125  # by how much shards differ, in every second step of calibration, from those of the shares
 _ROUNDING = 1e-9  # samples: 0.07 · 100 is meant to be 7
-_LEAST_SLOPE = 0.01  # of fixed_s, for the whole batch: what samples cost at least, in planning
+_LEAST_SLOPE = 0.01  # of fixed_s, for the whole batch: what samples cost at least, when a batch is divided
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class BalanceConfig:
             the decision before.
         min_ratio: The smallest share of a rank; None means min(0.05, 0.5/world_size). Binds shares: a batch may be too
             small for a whole sample.
-        hysteresis: A new plan has to make the step faster by this fraction, in [0, 1); the first is taken anyhow.
+        hysteresis: A new division has to make the step faster by this fraction, in [0, 1); the first is taken anyhow.
         caps: The most samples that each rank can hold, None for no limit.
         granularity: Shards are multiples of it where the batch is.
         speed_hint: What to begin with; see `relative_speeds`.
@@ -59,7 +60,7 @@ class BalanceConfig:
         if self.window_steps is not None and self.window_steps > self.interval_steps:
             raise ArgumentError(
                 f"BalanceConfig: expected window_steps <= interval_steps, got {self.window_steps} > "
-                f"{self.interval_steps}: readings from before a plan say little about the one after"
+                f"{self.interval_steps}: readings from before a division say little about the one after"
             )
         if self.min_ratio is not None:
             check_min_ratio("BalanceConfig", self.min_ratio, 1)
@@ -83,7 +84,7 @@ class BalanceConfig:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Division:
     """A division of the batch.
 
     Attributes:
@@ -103,16 +104,22 @@ class Plan:
         """Seconds that the slowest rank should take; 0 before the first decision."""
         return step_s(self.shards, self.costs)
 
+    def sizes(self, batch_size: int, caps: Sequence[int | None] | None = None, granularity: int = 1) -> tuple[int, ...]:
+        """The samples of each rank in a batch: the shards at its own size, else those of its ratios."""
+        if batch_size == self.batch_size and self.shards:
+            return self.shards
+        return compute_shard_sizes(batch_size, self.ratios, caps=caps, granularity=granularity)
+
     def to_data(self) -> dict[str, Any]:
         """Its fields as plain data, without tuples, so that JSON gives them back alike."""
         costs = [asdict(cost) for cost in self.costs]
         return {**asdict(self), "ratios": list(self.ratios), "shards": list(self.shards), "costs": costs}
 
     @staticmethod
-    def from_data(data: Mapping[str, Any]) -> Plan:
-        """The plan whose fields came as plain data."""
+    def from_data(data: Mapping[str, Any]) -> Division:
+        """The division whose fields came as plain data."""
         costs = tuple(CostModel(**cost) for cost in data["costs"])
-        return Plan(tuple(data["ratios"]), data["batch_size"], tuple(data["shards"]), costs)
+        return Division(tuple(data["ratios"]), data["batch_size"], tuple(data["shards"]), costs)
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ class Balance:
     """The state of the balance of one run; `observe` gives the next.
 
     Attributes:
-        plan: In use, once calibration is over.
+        division: In use, once calibration is over.
         step: Steps observed so far.
         histories: What is known of each rank.
         batch_size: The largest batch since the last decision.
@@ -130,13 +137,13 @@ class Balance:
         >>> for _ in range(2):
         ...     shards = balance.shard_sizes(40)
         ...     readings = [Reading(n, n * speed) for n, speed in zip(shards, (0.1, 0.3))]
-        ...     balance, plan, reason = balance.observe(40, readings)
-        >>> plan.shards, reason
+        ...     balance, division, reason = balance.observe(40, readings)
+        >>> division.shards, reason
         ((30, 10), 'step 2: (20, 20) would take 6 s, (30, 10) takes 3 s')
     """
 
     config: BalanceConfig
-    plan: Plan
+    division: Division
     histories: tuple[History, ...]
     step: int = 0
     batch_size: int = 0
@@ -154,7 +161,7 @@ class Balance:
         check_caps("Balance", config.caps, world_size, 0)
         hint = config.speed_hint
         ratios = rebalance([1.0] * world_size, 0.0) if hint is None else hint_ratios(world_size, hint, floor)
-        return Balance(config, Plan(ratios), (History(),) * world_size)
+        return Balance(config, Division(ratios), (History(),) * world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as plain data, for JSON; `from_state_dict` takes it."""
@@ -170,7 +177,8 @@ class Balance:
         with reading_state("Balance"):
             config = config_from(BalanceConfig, state["config"])
             histories = tuple(History.from_data(history) for history in state["histories"])
-            return Balance(**{**state, "config": config, "plan": Plan.from_data(state["plan"]), "histories": histories})
+            division = Division.from_data(state["division"])
+            return Balance(**{**state, "config": config, "division": division, "histories": histories})
 
     @property
     def world_size(self) -> int:
@@ -185,7 +193,7 @@ class Balance:
     @property
     def throughput(self) -> tuple[float, ...]:
         """Samples per second of each rank at its present shard; zeros before the first decision."""
-        shards, costs = self.plan.shards, self.plan.costs
+        shards, costs = self.division.shards, self.division.costs
         if not shards:
             return (0.0,) * self.world_size
         seconds = [cost.time_s(size) for cost, size in zip(costs, shards)]
@@ -202,8 +210,8 @@ class Balance:
         """
         if self.is_calibrating:
             caps, granularity = self.config.caps, self.config.granularity
-            return calibration_sizes(batch_size, self.plan.ratios, self.step, caps=caps, granularity=granularity)
-        sizes = self._planned_sizes(batch_size)
+            return calibration_sizes(batch_size, self.division.ratios, self.step, caps=caps, granularity=granularity)
+        sizes = self._divided(batch_size)
         return self._with_probes(sizes) if self.config.is_due(self.step + 1) else sizes
 
     def _with_probes(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -219,7 +227,7 @@ class Balance:
                 probed[rank] = granule
         return tuple(probed)
 
-    def observe(self, batch_size: int, readings: Sequence[Reading | None]) -> tuple[Balance, Plan, str]:
+    def observe(self, batch_size: int, readings: Sequence[Reading | None]) -> tuple[Balance, Division, str]:
         """Take in one step.
 
         Args:
@@ -227,7 +235,7 @@ class Balance:
             readings: Of each rank; None where it had no samples or could not be measured.
 
         Returns:
-            The new state, the plan for the steps to come, and why it is this one.
+            The new state, the division for the steps to come, and why it is this one.
 
         Raises:
             ArgumentError: not one reading a rank, or a negative batch.
@@ -244,38 +252,36 @@ class Balance:
         largest = max(self.batch_size, batch_size)
         seen = replace(self, histories=histories, step=self.step + 1, batch_size=largest)
         if not self.config.is_due(seen.step):
-            return seen, self.plan, f"step {seen.step}: no decision is due"
+            return seen, self.division, f"step {seen.step}: no decision is due"
         settled = settle(histories)
-        plan, reason = seen._decide([model for _, model in settled])
+        division, reason = seen._decide([model for _, model in settled])
         kept = tuple(history for history, _ in settled)
-        return replace(seen, plan=plan, histories=kept, batch_size=0), plan, f"step {seen.step}: {reason}"
+        after = replace(seen, division=division, histories=kept, batch_size=0)
+        return after, division, f"step {seen.step}: {reason}"
 
-    def _decide(self, models: Sequence[CostModel | None]) -> tuple[Plan, str]:
+    def _decide(self, models: Sequence[CostModel | None]) -> tuple[Division, str]:
         known = [model for model in models if model is not None]
         if not known or not self.batch_size:
-            return self.plan, "no rank was measured, so the shares stay"
+            return self.division, "no rank was measured, so the shares stay"
         middle = median_cost(known)
         costs = tuple(middle if model is None else model for model in models)
-        present, best = self._planned_sizes(self.batch_size), self._best_sizes(costs)
+        present, best = self._divided(self.batch_size), self._best_sizes(costs)
         present_s, best_s = step_s(present, costs), step_s(best, costs)
         unknown = [rank for rank, model in enumerate(models) if model is None]
         note = f"; ranks {unknown}, not measured, count as the median" if unknown else ""
-        if self.plan.shards and best_s >= present_s * (1.0 - self.config.hysteresis):
-            plan = replace(self.plan, costs=costs) if self.batch_size == self.plan.batch_size else self.plan
-            return plan, (
+        if self.division.shards and best_s >= present_s * (1.0 - self.config.hysteresis):
+            division, same_batch = self.division, self.batch_size == self.division.batch_size
+            return replace(division, costs=costs) if same_batch else division, (
                 f"{_listed(present)} stays: {present_s:.4g} s, and {_listed(best)} would take {best_s:.4g} s, "
                 f"not {self.config.hysteresis:.3g} less{note}"
             )
         ratios = rebalance(best, self.config.min_ratio)
         reason = f"{_listed(present)} would take {present_s:.4g} s, {_listed(best)} takes {best_s:.4g} s{note}"
-        return Plan(ratios, self.batch_size, best, costs), reason
+        return Division(ratios, self.batch_size, best, costs), reason
 
-    def _planned_sizes(self, batch_size: int) -> tuple[int, ...]:
-        """The shards of a batch under the plan in use."""
-        if batch_size == self.plan.batch_size and self.plan.shards:
-            return self.plan.shards
-        caps, granularity = self.config.caps, self.config.granularity
-        return compute_shard_sizes(batch_size, self.plan.ratios, caps=caps, granularity=granularity)
+    def _divided(self, batch_size: int) -> tuple[int, ...]:
+        """The shards of a batch under the division in use."""
+        return self.division.sizes(batch_size, self.config.caps, self.config.granularity)
 
     def _best_sizes(self, costs: Sequence[CostModel]) -> tuple[int, ...]:
         config, total = self.config, self.batch_size
@@ -298,3 +304,52 @@ def _listed(sizes: Sequence[int]) -> str:
     """Sizes for a reason: all, or the ends of many."""
     shown = list(map(str, sizes)) if len(sizes) <= 8 else [*map(str, sizes[:4]), "...", *map(str, sizes[-3:])]
     return f"({', '.join(shown)})"
+
+
+# ----------------------------------------------------------------------------------------------------- calibration
+
+
+def calibration_sizes(
+    batch_size: int,
+    ratios: Shares,
+    step: int,
+    *,
+    caps: Sequence[int | None] | None = None,
+    granularity: int = 1,
+) -> tuple[int, ...]:
+    """The shards of a step of calibration: those of the shares in even steps, an eighth more or less in odd ones.
+
+    Fixed and per-sample cost can't be told apart at one size. Who gets more and who less goes round the ranks; with
+    an odd number of them one is left out at a time. The change is at least a granule, so that small shards change too.
+
+    Args:
+        step: From 0.
+
+    Example:
+        >>> [calibration_sizes(32, [0.5, 0.5], step) for step in range(4)]
+        [(16, 16), (18, 14), (16, 16), (14, 18)]
+    """
+    as_integer("calibration_sizes", "step", step, 0)
+    base = compute_shard_sizes(batch_size, ratios, caps=caps, granularity=granularity)
+    if step % 2 == 0:
+        return base
+    wanted = [
+        float(ratio) * (1.0 + _sign(rank + step // 2, len(base)) * _change(size, granularity))
+        for rank, (ratio, size) in enumerate(zip(ratios, base))
+    ]
+    total = math.fsum(wanted)
+    return compute_shard_sizes(
+        batch_size, [share / total for share in wanted], caps=caps, granularity=granularity
+    )
+
+
+def _sign(place: int, world_size: int) -> int:
+    """1 and -1 in turn; 0 for the last of an odd number."""
+    place %= world_size
+    if place == world_size - 1 and world_size % 2:
+        return 0
+    return -1 if place % 2 else 1
+
+
+def _change(size: int, granularity: int) -> float:
+    return max(_FRACTION, granularity / size) if size >= 2 * granularity else _FRACTION
