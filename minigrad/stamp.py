@@ -6,14 +6,11 @@ One counter numbers nodes and changes in place alike, so a stamp says by numbers
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import ref
 
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError
-
-if TYPE_CHECKING:
-    from minigrad.autograd import Variable
 
 next_number = itertools.count(1).__next__  # above those of all nodes so far, and below those of all that follow
 
@@ -36,14 +33,22 @@ class Stamp:
         self.viewers: list[Any] | None = None
 
 
-def shared_stamp(x: Variable) -> Stamp:
+class Stamped(Protocol):
+    """What has a stamp: a tensor, of which the tape sees this much here."""
+
+    data: Array
+    stamp: Stamp | None
+    taken: int
+
+
+def shared_stamp(x: Stamped) -> Stamp:
     """The stamp of a tensor's memory, to be shared with a view of it or with the node that saved it."""
     if x.stamp is None:
         x.stamp = Stamp()
     return x.stamp
 
 
-def view_memory(out: Variable, x: Variable) -> Stamp:
+def view_memory(out: Stamped, x: Stamped) -> Stamp:
     """Say that a tensor views the memory of another; their stamp."""
     stamp = x.stamp
     if stamp is None:
@@ -54,19 +59,19 @@ def view_memory(out: Variable, x: Variable) -> Stamp:
     return stamp
 
 
-def mark_changed(x: Variable) -> None:
+def mark_changed(x: Stamped) -> None:
     """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
     shared_stamp(x).changed = next_number()
 
 
-def watch(x: Variable) -> None:
+def watch(x: Stamped) -> None:
     """Let `savers` know from now on who saves x, or a view of it."""
     stamp = shared_stamp(x)
     if stamp.savers is None:
         stamp.savers = []
 
 
-def savers(x: Variable) -> list[Any]:
+def savers(x: Stamped) -> list[Any]:
     """Weak references to what nodes have saved of the memory of x, which is watched: empty once they are all freed."""
     found = shared_stamp(x).savers
     assert found is not None
@@ -88,7 +93,7 @@ def save_watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([own if one is x else one for one in saved])
 
 
-def move_to(x: Variable, data: Array) -> None:
+def move_to(x: Stamped, data: Array) -> None:
     """Let x live in other memory, which nobody else sees; who sees the old one keeps it, and its stamp."""
     x.data = data
     if x.stamp is not None:
@@ -98,18 +103,18 @@ def move_to(x: Variable, data: Array) -> None:
             watch(x)
 
 
-def mark_rerecorded(x: Variable) -> None:
+def mark_rerecorded(x: Stamped) -> None:
     """`mark_changed`, for a change that the tape holds as the new history of x: views taken before have the old one."""
     stamp = shared_stamp(x)
     stamp.changed = stamp.recorded = next_number()
 
 
-def is_view(x: Variable) -> bool:
+def is_view(x: Stamped) -> bool:
     """Whether x was made by a view of another tensor, and has a history of its own."""
     return hasattr(x, "taken")
 
 
-def check_taken(x: Variable) -> None:
+def check_taken(x: Stamped) -> None:
     """Refuse a view whose memory got another history since: a gradient through it would miss that."""
     if is_view(x) and x.taken != shared_stamp(x).recorded:
         raise AutogradError(

@@ -9,12 +9,9 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from minigrad.arguments import is_number
-
-if TYPE_CHECKING:
-    from minigrad.nn.flat import FlatBuffer
 
 
 class Companion(Protocol):
@@ -36,14 +33,20 @@ class Companion(Protocol):
 Attached = tuple["weakref.ref[Any]", ...]
 
 
-def attach(companion: Companion, buffers: Iterable[FlatBuffer]) -> None:
+class Holder(Protocol):
+    """What companions attach themselves to: a flat buffer."""
+
+    companions: Attached
+
+
+def attach(companion: Companion, buffers: Iterable[Holder]) -> None:
     """Let whoever keeps these parameters alike see a companion of theirs; once more where it has other parameters."""
     for buffer in buffers:
         kept = tuple(ref for ref in buffer.companions if ref() not in (None, companion))
         buffer.companions = (*kept, weakref.ref(companion))
 
 
-def is_attached(companion: Companion, buffer: FlatBuffer) -> bool:
+def is_attached(companion: Companion, buffer: Holder) -> bool:
     """Whether a companion is seen at a buffer."""
     for ref in buffer.companions:
         if ref() is companion:

@@ -171,7 +171,8 @@ def flat_near(x: Tensor) -> FlatBuffer | None:
                 seen.add(edge.seq)
                 stack += sorted(edge.inputs, key=_is_leaf)  # the last one is looked at first
         elif isinstance(edge, Parameter) and edge.flat is not None:
-            return edge.flat
+            found: FlatBuffer = edge.flat
+            return found
     return None
 
 

@@ -25,7 +25,7 @@ Remove = Callable[[], None]
 _next_hook = itertools.count().__next__
 
 
-class Module(ModuleTree):
+class Module(ModuleTree["Module"]):
     """Base of all layers and networks: assign parameters, buffers and modules to it, and define `forward`.
 
     What is assigned is found again by its name, in the order of assignment: `net.fc.weight` is "fc.weight" in

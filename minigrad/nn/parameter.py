@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minigrad.arguments import check_switch
 from minigrad.autograd import backwards_under_way
@@ -14,9 +14,6 @@ from minigrad.errors import ArgumentError, DtypeError
 from minigrad.kept import check_at_rest, drop_gradient, gradient_changed
 from minigrad.stamp import view_memory, watch
 from minigrad.tensor import Tensor
-
-if TYPE_CHECKING:
-    from minigrad.nn.flat import FlatBuffer
 
 
 class _Owned(Tensor):
@@ -48,7 +45,7 @@ class Parameter(_Owned):
 
     Attributes:
         name: Its first dotted name in the module that flattened or wrapped it, for messages; None before.
-        flat: The flat buffer in which it lies, None before there is one.
+        flat: The `nn.flat.FlatBuffer` in which it lies, None before there is one.
 
     Raises:
         DtypeError: requires_grad with an integer dtype.
@@ -58,7 +55,7 @@ class Parameter(_Owned):
 
     def __init__(self, data: Tensor | Array, requires_grad: bool = True) -> None:
         super().__init__(data, requires_grad)
-        self.flat: FlatBuffer | None = None
+        self.flat: Any = None
         self.name: str | None = None
         self.grad_by_hand = False
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.parameter import Buffer, Parameter
 from minigrad.tensor import Tensor
 
-if TYPE_CHECKING:
-    from minigrad.nn.module import Module
+M = TypeVar("M", bound="ModuleTree[Any]")  # what its nodes are: Module
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _KINDS = {"_parameters": "Parameter", "_buffers": "Tensor", "_modules": "Module"}
 
 
-class ModuleTree:
+class ModuleTree(Generic[M]):
     """What registers parameters, buffers and modules in the order of their assignment; the base of Module only.
 
     A registered object is in its registry, which keeps the order, and an ordinary attribute as well, for fast access.
@@ -24,7 +23,7 @@ class ModuleTree:
 
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Buffer | None]
-    _modules: dict[str, Module | None]
+    _modules: dict[str, M | None]
     _not_persistent: set[str]
 
     def __init__(self) -> None:
@@ -87,7 +86,7 @@ class ModuleTree:
         if not persistent:
             self._not_persistent.add(name)
 
-    def add_module(self, name: str, module: Module | None) -> None:
+    def add_module(self, name: str, module: M | None) -> None:
         """Assign a module under a name."""
         self._register_new("_modules", name, module, ModuleTree)
 
@@ -107,26 +106,26 @@ class ModuleTree:
 
     # ------------------------------------------------------------------------------------------------- the tree
 
-    def named_children(self) -> Iterator[tuple[str, Module]]:
+    def named_children(self) -> Iterator[tuple[str, M]]:
         """The modules assigned to this one, each once, with their names."""
         return _each_once((name, child) for name, child in self._modules.items() if child is not None)
 
-    def children(self) -> Iterator[Module]:
+    def children(self) -> Iterator[M]:
         """The modules assigned to this one, each once."""
         return (child for _, child in self.named_children())
 
-    def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+    def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, M]]:
         """This module and all below it, parents first, with their dotted names."""
         found = self._walk(prefix)
         return _each_once(found) if remove_duplicate else found
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, Module]]:
-        yield prefix, cast("Module", self)
+    def _walk(self, prefix: str) -> Iterator[tuple[str, M]]:
+        yield prefix, cast(M, self)
         for name, child in self._modules.items():
             if child is not None:
                 yield from child._walk(f"{prefix}.{name}" if prefix else name)
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self) -> Iterator[M]:
         """This module and all below it, parents first, each once."""
         return (module for _, module in self.named_modules())
 
@@ -170,7 +169,7 @@ class ModuleTree:
         """Number of elements of all parameters, a shared one counted once."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad or not trainable_only)
 
-    def get_submodule(self, target: str) -> Module:
+    def get_submodule(self, target: str) -> M:
         """The module of a dotted name; "" is this one.
 
         Raises:
@@ -178,7 +177,7 @@ class ModuleTree:
         """
         if not isinstance(target, str):
             raise ArgumentError(f"{self._who()}: expected the dotted name of a module, got {target!r:.100}")
-        module = cast("Module", self)
+        module = cast(M, self)
         for name in target.split(".") if target else ():
             child = module._modules.get(name)
             if child is None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from minigrad.backend.device import Device, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import SKIPPED_STEPS
-
-if TYPE_CHECKING:
-    from minigrad.optim.optimizer import Part
+from minigrad.optim.part import Part
 
 Controls = Mapping[Device, Array]  # by device what `fused.optimizer.settle_step` fills
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,14 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.backend.fused.optimizer import SKIP
 from minigrad.backend.kernels import kernels_for
-from minigrad.backend.memory import aligned_zeros
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.companions import attach, number_of
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
 from minigrad.optim.given import check_finished
+from minigrad.optim.part import Part
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
-from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
@@ -36,43 +35,6 @@ Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 _BASE_BITS = 62
 
 BLOCK = 65536  # elements; parameter, gradient, state and scratch of a block stay in the cache between passes
-
-
-class Part:
-    """The parameters of one group that lie in one flat buffer.
-
-    Attributes:
-        params: In the order of the layout.
-        steps: How often each was updated.
-        updates: A number for which were when, or would have been but for a GPU that skipped it; see `Optimizer.mark`.
-        slots: Names of the state arrays that the group needs.
-        state: The state arrays of the buffer by name, of its length; shared with the other groups.
-    """
-
-    def __init__(self, buffer: FlatBuffer, params: list[Parameter], slots: tuple[str, ...], state: dict[str, Array]):
-        self.buffer, self.slots, self.state = buffer, slots, state
-        self.params = sorted(params, key=lambda param: buffer.position[id(param)])
-        self.steps = [0] * len(params)
-        self.updates = 0
-        self.all_runs = buffer.runs(params)
-
-    def take_due(self, limit: int) -> Iterator[tuple[int, int, int]]:
-        """Count a step of each parameter that has a gradient, and say that it will change.
-
-        Yields:
-            start, stop and step of each maximal range of such parameters that are at the same step.
-        """
-        by_step: dict[int, list[Parameter]] = {}
-        for i, param in enumerate(self.params):
-            if param.grad_array is not None:
-                step = self.steps[i] = min(self.steps[i] + 1, limit)
-                by_step.setdefault(step, []).append(param)
-                mark_changed(param)
-        for step, params in by_step.items():
-            runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
-            self.updates = hash((self.updates, step, *runs))
-            for start, stop in runs:
-                yield start, stop, step
 
 
 class Optimizer:
@@ -294,17 +256,8 @@ class Optimizer:
         for buffer, params in members.values():
             has_masters = self.master_weights and buffer.dtype.itemsize < 4
             slots = self.slots(group) + ((MASTER,) if has_masters else ())
-            found.append(Part(buffer, params, slots, self._state_of(buffer, slots)))
+            found.append(Part(buffer, params, slots, self._state.setdefault(id(buffer), {})))
         return found
-
-    def _state_of(self, buffer: FlatBuffer, slots: tuple[str, ...]) -> dict[str, Array]:
-        """The state arrays of a buffer; those not there yet are made. Narrow floats get float32 state."""
-        state = self._state.setdefault(id(buffer), {})
-        with buffer.device.current() as xp:
-            for name in slots:
-                if name not in state:
-                    state[name] = aligned_zeros(buffer.count, np.promote_types(buffer.dtype, np.float32), xp)
-        return state
 
     def _step_part(self, group: dict[str, Any], part: Part) -> None:
         slots = self.slots(group)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from minigrad.arguments import as_amount, is_number
 from minigrad.backend.device import to_device
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.parameter import Parameter
+from minigrad.optim.part import Part
 from minigrad.tensor import Tensor
-
-if TYPE_CHECKING:
-    from minigrad.optim.optimizer import Optimizer
 
 # Keys of PyTorch's groups that choose between equal implementations.
 _WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable"}
@@ -22,16 +20,32 @@ _WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable"}
 INITIAL_LR = "initial_lr"  # of a group: the base of a schedule, see `LRScheduler`
 MASTER = "master_weights"  # float32 copies of parameters; an optimizer makes them anew where they are missing
 
-Place = tuple[Parameter, Any, int]  # a parameter, its part, and its position in there
+Member = tuple[Parameter, Part, int]  # a parameter, its part, and its position in there
 
 
-def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+class Kept(Protocol):
+    """What is read of an optimizer, and written to it."""
+
+    name: str
+    defaults: dict[str, Any]
+    param_groups: list[dict[str, Any]]
+    parts: list[list[Part]]
+    step_limit: int
+
+    def check(self, group: dict[str, Any]) -> None:
+        """Raise ArgumentError where an option is out of range."""
+
+    def params(self) -> list[Parameter]:
+        """All parameters, in the order of the groups."""
+
+
+def optimizer_state(optimizer: Kept) -> dict[str, Any]:
     """Options and state of an optimizer; arrays share its memory."""
     state = {}
-    for index, place in enumerate(_places(optimizer)):
-        _, part, i = place
+    for index, member in enumerate(_members(optimizer)):
+        _, part, i = member
         entry: dict[str, Any] = {"step": part.steps[i]} if _counts(optimizer) else {}
-        entry.update({name: Tensor(array) for name, array in _state_views(place).items()})
+        entry.update({name: Tensor(array) for name, array in _state_views(member).items()})
         if part.steps[i] and entry:
             state[index] = entry
     groups, first = [], 0
@@ -42,7 +56,7 @@ def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     return {"state": state, "param_groups": groups}
 
 
-def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+def load_optimizer_state(optimizer: Kept, state_dict: Mapping[str, Any]) -> None:
     """Put options and state into an optimizer: everything is checked first, then copied.
 
     Raises:
@@ -58,27 +72,27 @@ def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
     unknown = [key for key in state if key not in keys]
     if unknown:
         raise StateDictError(f"{who}: expected state of the parameters in param_groups, got state of {unknown}")
-    places = _places(optimizer)
-    entries = [_saved_entry(who, optimizer, place, key, state.get(key, {})) for key, place in zip(keys, places)]
+    members = _members(optimizer)
+    entries = [_saved_entry(who, optimizer, member, key, state.get(key, {})) for key, member in zip(keys, members)]
     for group, values in zip(optimizer.param_groups, options):
         group.pop(INITIAL_LR, None)
         group.update(values)
-    for place, (step, arrays) in zip(places, entries):
-        _restore(place, step, arrays)
+    for member, (step, arrays) in zip(members, entries):
+        _restore(member, step, arrays)
 
 
-def _counts(optimizer: Optimizer) -> bool:
+def _counts(optimizer: Kept) -> bool:
     return optimizer.step_limit == sys.maxsize
 
 
-def _places(optimizer: Optimizer) -> list[Place]:
+def _members(optimizer: Kept) -> list[Member]:
     """Where each parameter's state lies, in the order of the groups."""
     found = {id(p): (p, part, i) for parts in optimizer.parts for part in parts for i, p in enumerate(part.params)}
     return [found[id(param)] for param in optimizer.params()]
 
 
-def _state_views(place: Place) -> dict[str, Array]:
-    param, part, _ = place
+def _state_views(member: Member) -> dict[str, Array]:
+    param, part, _ = member
     start, stop = part.buffer.span(param)
     return {name: part.state[name][start:stop].reshape(param.shape) for name in part.slots}
 
@@ -94,7 +108,7 @@ def _check_keys(who: str, what: str, value: Any, expected: set[str]) -> None:
         raise StateDictError(f"{who}: expected a dict {what}, got keys {sorted(map(str, value))}")
 
 
-def _check_groups(who: str, optimizer: Optimizer, saved_groups: Any) -> None:
+def _check_groups(who: str, optimizer: Kept, saved_groups: Any) -> None:
     """The saved groups have as many parameters as ours."""
     ours = [len(group["params"]) for group in optimizer.param_groups]
     try:
@@ -105,7 +119,7 @@ def _check_groups(who: str, optimizer: Optimizer, saved_groups: Any) -> None:
         raise StateDictError(f"{who}: expected groups of {ours} parameters, got groups of {saved}")
 
 
-def _saved_options(who: str, optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
+def _saved_options(who: str, optimizer: Kept, saved: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a saved group, checked."""
     known = optimizer.defaults
     missing = [name for name in known if name not in saved]
@@ -129,10 +143,10 @@ def _saved_options(who: str, optimizer: Optimizer, saved: Mapping[str, Any]) -> 
     return options
 
 
-def _saved_entry(who: str, optimizer: Optimizer, place: Place, key: Any, saved: Any) -> tuple[int, dict[str, Array]]:
+def _saved_entry(who: str, optimizer: Kept, member: Member, key: Any, saved: Any) -> tuple[int, dict[str, Array]]:
     """Step and arrays of one parameter, checked; step 0 and no arrays where there is no state."""
-    views = _state_views(place)
-    label = f"state of parameter {place[0].name or key} of shape {place[0].shape}"
+    views = _state_views(member)
+    label = f"state of parameter {member[0].name or key} of shape {member[0].shape}"
     entry = _check_mapping(who, f"as {label}", saved)
     present = {name: value for name, value in entry.items() if value is not None}
     if not present:
@@ -159,9 +173,9 @@ def _as_step(who: str, label: str, value: Any) -> int:
     return int(number)
 
 
-def _restore(place: Place, step: int, arrays: dict[str, Array]) -> None:
-    _, part, i = place
+def _restore(member: Member, step: int, arrays: dict[str, Array]) -> None:
+    _, part, i = member
     part.steps[i] = step
     with part.buffer.device.current():
-        for name, view in _state_views(place).items():
+        for name, view in _state_views(member).items():
             view[...] = to_device(arrays[name], part.buffer.device) if name in arrays else 0

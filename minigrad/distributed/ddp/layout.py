@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.buckets import Bucket, Entry
 from minigrad.kept import gradient_changed, keep_given
-from minigrad.nn.flat import flatten
+from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter
 
 Named = Sequence[tuple[str, Parameter]]
@@ -40,8 +40,7 @@ class Layout:
         number = {id(buffer): i for i, buffer in enumerate(self.buffers)}
         entries = []
         for param, name in zip(self.params, self.names):
-            buffer = param.flat
-            assert buffer is not None
+            buffer: FlatBuffer = param.flat
             (run,) = buffer.runs([param])
             entries.append(Entry(name, number[id(buffer)], *run, buffer.dtype.itemsize, param.requires_grad))
         return entries

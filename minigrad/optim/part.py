@@ -1,0 +1,55 @@
+"""Part: what of an optimizer's group lies in one flat buffer, with its state and its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from minigrad.backend.dtypes import Array
+from minigrad.backend.memory import aligned_zeros
+from minigrad.nn.flat import FlatBuffer
+from minigrad.nn.parameter import Parameter
+from minigrad.stamp import mark_changed
+
+
+class Part:
+    """The parameters of one group that lie in one flat buffer.
+
+    Attributes:
+        params: In the order of the layout.
+        steps: How often each was updated.
+        updates: A number for which were when, or would have been but for a GPU that skipped it; see `Optimizer.mark`.
+        slots: Names of the state arrays that the group needs.
+        state: The state arrays of the buffer by name, of its length; shared with the other groups. Those not there
+            yet are made; narrow floats get float32 state.
+    """
+
+    def __init__(self, buffer: FlatBuffer, params: list[Parameter], slots: tuple[str, ...], state: dict[str, Array]):
+        self.buffer, self.slots, self.state = buffer, slots, state
+        self.params = sorted(params, key=lambda param: buffer.position[id(param)])
+        self.steps = [0] * len(params)
+        self.updates = 0
+        self.all_runs = buffer.runs(params)
+        with buffer.device.current() as xp:
+            for name in slots:
+                if name not in state:
+                    state[name] = aligned_zeros(buffer.count, np.promote_types(buffer.dtype, np.float32), xp)
+
+    def take_due(self, limit: int) -> Iterator[tuple[int, int, int]]:
+        """Count a step of each parameter that has a gradient, and say that it will change.
+
+        Yields:
+            start, stop and step of each maximal range of such parameters that are at the same step.
+        """
+        by_step: dict[int, list[Parameter]] = {}
+        for i, param in enumerate(self.params):
+            if param.grad_array is not None:
+                step = self.steps[i] = min(self.steps[i] + 1, limit)
+                by_step.setdefault(step, []).append(param)
+                mark_changed(param)
+        for step, params in by_step.items():
+            runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
+            self.updates = hash((self.updates, step, *runs))
+            for start, stop in runs:
+                yield start, stop, step
