@@ -56,7 +56,7 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
         ArgumentError: no array at all.
         ShapeError, DtypeError: arrays of different shapes or dtypes, or AVG of integers.
     """
-    check_alike("all_reduce", arrays)
+    check_combinable("all_reduce", arrays)
     combine(arrays, op)
 
 
@@ -74,7 +74,7 @@ def weighted_all_reduce(
         weights: Of each, float64 (1,) where the array lives; None for 1. A weight of 0 takes nothing over, not NaN.
         add_up: Overwrites every array of a list by their sum.
     """
-    check_alike("weighted_all_reduce", arrays)
+    check_combinable("weighted_all_reduce", arrays)
     if not is_half(arrays[0].dtype):
         for array, weight in zip(arrays, weights):
             if weight is not None:
@@ -114,7 +114,7 @@ def _has_kernel(arrays: Sequence[Array]) -> bool:
     return all(array.flags.c_contiguous and device_of(array) == device for array in arrays)
 
 
-def check_alike(who: str, arrays: Sequence[Array]) -> None:
+def check_combinable(who: str, arrays: Sequence[Array]) -> None:
     """Refuse arrays that ranks can't combine.
 
     Raises:
@@ -134,14 +134,14 @@ def check_alike(who: str, arrays: Sequence[Array]) -> None:
 
 def _check_parts(who: str, wholes: Sequence[Array], parts: Sequence[Array]) -> None:
     """Refuse wholes that are not as many and as long as all parts together."""
-    check_alike(who, wholes)
-    check_alike(who, parts)
+    check_combinable(who, wholes)
+    check_combinable(who, parts)
     if len(wholes) != len(parts) or wholes[0].size != len(parts) * parts[0].size:
         raise ShapeError(
             f"{who}: expected {len(parts)} arrays of {len(parts)} times the elements of {parts[0].shape}, "
             f"got {len(wholes)} of {wholes[0].shape}"
         )
-    check_alike(who, [wholes[0].reshape(-1)[:0], parts[0].reshape(-1)[:0]])
+    check_combinable(who, [wholes[0].reshape(-1)[:0], parts[0].reshape(-1)[:0]])
 
 
 def reduced(arrays: Sequence[Array], op: ReduceOp) -> Array:
@@ -192,7 +192,7 @@ def broadcast(arrays: Sequence[Array], root: int) -> None:
         ArgumentError: no array at all, or root is none of them.
         ShapeError, DtypeError: arrays of different shapes or dtypes.
     """
-    check_alike("broadcast", arrays)
+    check_combinable("broadcast", arrays)
     as_integer("broadcast", "root", root, 0, len(arrays))
     for array in arrays:
         if array is not arrays[root]:

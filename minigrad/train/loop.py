@@ -16,10 +16,10 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import raise_found
 from minigrad.data.plan import largest_remainder
 from minigrad.distributed.comm.base import Communicator, check_communicator
+from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.config import check_max_norm
-from minigrad.distributed.ddp.agreement import first_unlike
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
-from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
+from minigrad.errors import ArgumentError, ShapeError
 from minigrad.graph.batches import count_samples, scatter
 from minigrad.nn.module import Module
 from minigrad.ops.creation import full_like
@@ -178,7 +178,8 @@ class DistributedTrainer:
         for name in ("loss_fn", "samples_of", "apply_gradients"):
             if not callable(getattr(trainer, name, None)):
                 raise ArgumentError(f"DistributedTrainer: expected a trainer with the function {name}, got none")
-        _check_alike(comm, self.dist_config)
+        alike = {name: getattr(self.dist_config, name) for name in ("max_steps", "max_grad_norm")}
+        gather_alike("DistributedTrainer", "options", comm, alike)  # by which ranks stop and step
         self._comm = comm
         self._ddp = DistributedDataParallel(
             trainer.model, comm, find_unused_parameters=self.dist_config.find_unused_parameters
@@ -308,15 +309,3 @@ class DistributedTrainer:
         total_loss, everyones, wishes, ends = map(float, to_host(totals))
         self._stopped, self._ended = wishes > 0.0, ends == self.world_size
         return total_loss / everyones if everyones else math.nan, everyones
-
-
-def _check_alike(comm: Communicator, config: DistributedTrainConfig) -> None:
-    """Refuse options by which ranks would stop or step unlike each other; ReplicaMismatchError on all of them."""
-    mine = {"max_steps": config.max_steps, "max_grad_norm": config.max_grad_norm}
-    unlike = first_unlike(comm.all_gather_object(mine))
-    if unlike:
-        name, first, other, rank = unlike
-        raise ReplicaMismatchError(
-            f"rank {comm.rank}: DistributedTrainer: expected {name} alike on all ranks, got {first} on rank 0 and "
-            f"{other} on rank {rank}"
-        )

@@ -209,8 +209,8 @@ MUTANTS = {
         "first.buffer, first.start, last.stop, tuple(group)",
         "first.buffer, first.start, max(first.stop, last.start), tuple(group)",
     ),
-    "unequal replicas are not noticed": ("ddp.agreement", "    if difference:\n", "    if False:\n"),
-    "ranks may differ in their options": ("ddp.agreement", "if value != theirs[name]:", "if False:"),
+    "unequal replicas are not noticed": ("ddp.agreement", "{**describe(module), **{", "{**{"),
+    "ranks may differ in their options": ("ddp.agreement", "in options.items()}}", "in ()}}"),
     "wrappers of equal plans are told apart by nothing": (
         "ddp.reducer",
         'self._layout_id = f"{self.name}{change}, plan {self.plan.id}"',
@@ -276,9 +276,9 @@ MUTANTS = {
         "hash((self._options_number, *marks))",
         "hash((0, *marks))",
     ),
-    "a difference beside the model is let pass": ("ddp.alike", "            if words:\n", "            if False:\n"),
-    "what is alike stays in doubt": ("ddp.alike", "            companion.settle(number)\n", "            pass\n"),
-    "optimizers of parameters of their own are compared": ("ddp.alike", "if _is_divided(found):", "if False:"),
+    "a difference beside the model is let pass": ("comm.differences", "        if words:\n", "        if False:\n"),
+    "what is alike stays in doubt": ("ddp.alike", "companion.settle(number_of(repr(found)))", "pass"),
+    "optimizers of parameters of their own are compared": ("ddp.alike", "if agreement.is_divided(found):", "if False:"),
     "join hands on the parameters alone": (
         "ddp.join",
         '            hand_over("join(also=)", reducer.comm, reducer.last_active[0], also)\n',

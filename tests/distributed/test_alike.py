@@ -70,7 +70,7 @@ def test_scales_that_differ_are_refused_in_the_first_pass_and_nothing_is_broken_
 
     results = run_ranks(kind, body, 2)
     for r, (message, _, scale) in enumerate(results):
-        assert message.startswith(f"rank {r}: DDP 1 of Linear: expected all ranks to be alike beside the model too")
+        assert message.startswith(f"rank {r}: DDP 1 of Linear: expected equal state beside the model on all ranks")
         assert "GradScaler: scale is 1024 on rank 0 and 2048 on rank 1" in message and scale == 512.0
     assert results[0][1] == results[1][1]
 

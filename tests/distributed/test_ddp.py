@@ -479,8 +479,8 @@ class Odd(Mlp):
         ("shape", r"parameter 'w2' float64 \(2, 5\) on rank 0 and parameter 'w2' float64 \(4, 5\) on rank 1"),
         ("dtype", r"float64 \(2, 5\) on rank 0 and parameter 'w2' float32"),
         ("frozen", r"'w2' float64 \(2, 5\), frozen on rank 1"),
-        ("extra", r"3 entries on rank 0 and 4 on rank 1: only rank 1 has parameter 'w3'"),
-        ("buffer", r"only rank 1 has buffer 'running'"),
+        ("extra", r"entry 3 is missing on rank 0 and parameter 'w3' .* on rank 1"),
+        ("buffer", r"missing on rank 0 and buffer 'running'"),
     ],
 )
 def test_unequal_replicas_are_refused_on_all_ranks(how, words):

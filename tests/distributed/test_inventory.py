@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import minigrad
 from minigrad.distributed import DDP, SoloCommunicator
-from minigrad.distributed.ddp.agreement import Inventory
+from minigrad.nn.inventory import Inventory
 from minigrad.errors import LayoutError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter

@@ -280,7 +280,7 @@ def test_ranks_stop_and_clip_alike(options):
     """Others would go on alone, or become another model."""
 
     def body(comm):
-        with pytest.raises(ReplicaMismatchError, match=f"expected {next(iter(options[0]))} alike on all ranks, got"):
+        with pytest.raises(ReplicaMismatchError, match=f"equal options on all ranks, got {next(iter(options[0]))} is"):
             DistributedTrainer(single(), comm, DistributedTrainConfig(2, comm.rank, **options[comm.rank]))
 
     run(body, 2, timeout_s=10.0)

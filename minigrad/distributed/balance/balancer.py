@@ -16,10 +16,11 @@ import numpy as np
 from minigrad.data.plan import Indices
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.journal import Journal
-from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, check_alike, listener
+from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener
 from minigrad.distributed.balance.division import Balance, BalanceConfig, Division
 from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.differences import gather_alike
 from minigrad.errors import ArgumentError
 
 
@@ -73,7 +74,7 @@ class Balancer:
     ) -> None:
         self.comm = Metered(comm)
         self.balance = Balance.start(comm.world_size, config)
-        check_alike("Balancer", comm, "configurations", str(config_data(self.balance.config)))
+        gather_alike("Balancer", "configurations", comm, config_data(self.balance.config))
         self.reason = "no step yet"
         self._times = StepTimes("Balancer", self.comm)
         self._timeline = listener("Balancer", timeline, comm)
@@ -167,7 +168,8 @@ class Balancer:
 
     def _decide(self) -> None:
         """Hand in the readings, and take over rank 0's division."""
-        gathered = check_alike("Balancer", self.comm.inner, "batch sizes", self._sizes, self._read)
+        sizes = {"their list": self._sizes}
+        gathered = gather_alike("Balancer", "batch sizes", self.comm.inner, sizes, self._read)
         made = list(self._division_of(gathered)) if self.comm.rank == 0 else None
         division, reason = self.comm.inner.all_gather_object(made)[0]
         self._read, self._sizes = [], []

@@ -12,7 +12,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import CudaTimer, HostTimer, Timer
 from minigrad.distributed.comm.base import Communicator, HostClock, Work, span_of, weighted_all_reduce
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
-from minigrad.errors import ArgumentError, ReplicaMismatchError
+from minigrad.errors import ArgumentError
 
 _SLOTS = 1024  # stretches that a GPU may be behind
 
@@ -41,25 +41,6 @@ def check_timeline(who: str, timeline: Timeline) -> Timeline:
     if not callable(getattr(timeline, "event", None)):
         raise ArgumentError(f"{who}: expected a timeline with event(kind, **fields), got {timeline!r}")
     return timeline
-
-
-def check_alike(who: str, comm: Communicator, what: str, mine: Any, more: Any = None) -> list[Any]:
-    """Exchange what has to be alike on all ranks, and something more.
-
-    Returns:
-        The latter, of each rank.
-
-    Raises:
-        ReplicaMismatchError: on all ranks, where the former differs.
-    """
-    gathered = comm.all_gather_object([mine, more])
-    for rank, (theirs, _) in enumerate(gathered):
-        if theirs != gathered[0][0]:
-            raise ReplicaMismatchError(
-                f"rank {comm.rank}: {who}: expected equal {what} on all ranks, got {gathered[0][0]} on rank 0 and "
-                f"{theirs} on rank {rank}"
-            )
-    return [theirs for _, theirs in gathered]
 
 
 def timer_for(comm: Communicator) -> Timer:

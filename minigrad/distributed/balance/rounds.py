@@ -13,9 +13,10 @@ from typing import Any, TextIO, TypeVar
 from minigrad.arguments import as_integer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.journal import Journal
-from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, check_alike, listener
+from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, listener
 from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.differences import gather_alike
 from minigrad.errors import ArgumentError
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Rounds:
     ) -> None:
         self.comm = Metered(comm)
         self.el_che = ElChe.start(comm.world_size, config)
-        check_alike("Rounds", comm, "configurations", str(config_data(self.el_che.config)))
+        gather_alike("Rounds", "configurations", comm, config_data(self.el_che.config))
         self.reason = "no round yet"
         self._times = StepTimes("Rounds", self.comm)
         self._timeline = listener("Rounds", timeline, comm)
@@ -142,7 +143,8 @@ class Rounds:
     def _report(self, batches_left: int | None) -> None:
         """Hand in what was read, and decide on each round that all ranks have read."""
         self._unread += [_row(time) for time in self._times.read()]
-        gathered = check_alike("Rounds", self.comm.inner, "batches_left", batches_left, self._unread)
+        left = {"batches_left": batches_left}
+        gathered = gather_alike("Rounds", "batches_left", self.comm.inner, left, self._unread)
         for rows in zip(*gathered):  # of one round
             self._number += 1
             self._decide(rows)

@@ -1,65 +1,41 @@
-"""Do the replicas agree? Compared over the ranks when a module is wrapped, so that later steps need not doubt it."""
+"""What ranks tell each other of what must be alike: a module when it is wrapped, later the state beside it.
+
+The latter only where their marks differ, see `alike`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
-from operator import attrgetter, is_
+import gc
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from minigrad.arguments import is_number
+from minigrad.backend.device import to_host
 from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.differences import Facts, difference, gather_alike
 from minigrad.distributed.comm.headers import announce
-from minigrad.errors import ArgumentError, LayoutError, ReplicaMismatchError
+from minigrad.distributed.record.fingerprint import fingerprint
+from minigrad.errors import ArgumentError
+from minigrad.nn.companions import Companion
 from minigrad.nn.module import Module
-from minigrad.nn.parameter import Buffer, Parameter
+from minigrad.nn.parameter import Parameter
+from minigrad.optim.optimizer import Optimizer
+from minigrad.tensor import Tensor
 
-Description = list[list[Any]]
-_registries = attrgetter("_parameters", "_buffers", "_modules")
+Description = dict[str, Any]  # plain data: "idle", "options" and "companions", each of these [kind, places, facts]
 
 
-def describe(module: Module) -> Description:
-    """Name, kind, shape, dtype and requires_grad of each parameter and buffer, in order; plain data."""
+# ------------------------------------------------------------------------------------------------------- the module
+
+
+def describe(module: Module) -> Facts:
+    """Name, kind, shape, dtype and requires_grad of each parameter and buffer, in order."""
     params = [
-        [name, "parameter", list(p.shape), p.dtype.name, p.requires_grad] for name, p in module.named_parameters()
+        f"parameter {name!r} {p.dtype.name} {tuple(p.shape)}{'' if p.requires_grad else ', frozen'}"
+        for name, p in module.named_parameters()
     ]
-    buffers = [[name, "buffer", list(b.shape), b.dtype.name, False] for name, b in module.named_buffers()]
-    return params + buffers
-
-
-def first_difference(descriptions: list[Description]) -> str:
-    """What differs first between rank 0 and another rank, in words; empty where all agree."""
-    for rank, other in enumerate(descriptions):
-        for i, (mine, theirs) in enumerate(zip(descriptions[0], other)):
-            if mine != theirs:
-                return f"entry {i} is {_words(mine)} on rank 0 and {_words(theirs)} on rank {rank}"
-        if len(other) != len(descriptions[0]):
-            return _missing(descriptions[0], other, rank)
-    return ""
-
-
-def _missing(mine: Description, theirs: Description, rank: int) -> str:
-    longer, owner = (mine, 0) if len(mine) > len(theirs) else (theirs, rank)
-    extra = _words(longer[min(len(mine), len(theirs))])
-    return f"{len(mine)} entries on rank 0 and {len(theirs)} on rank {rank}: only rank {owner} has {extra}"
-
-
-def _words(entry: list[Any]) -> str:
-    name, kind, shape, dtype, trainable = entry
-    frozen = "" if trainable or kind == "buffer" else ", frozen"
-    return f"{kind} {name!r} {dtype} {tuple(shape)}{frozen}"
-
-
-def first_unlike(options: Sequence[Mapping[str, Any]]) -> tuple[str, Any, Any, int] | None:
-    """The first option, of the same names on all ranks, that a rank has otherwise than rank 0.
-
-    Returns:
-        Its name, its value on rank 0 and on the other rank, and that rank; None where all are alike.
-    """
-    for rank, theirs in enumerate(options):
-        for name, value in options[0].items():
-            if value != theirs[name]:
-                return name, value, theirs[name], rank
-    return None
+    buffers = [f"buffer {name!r} {b.dtype.name} {tuple(b.shape)}" for name, b in module.named_buffers()]
+    return {f"entry {i}": words for i, words in enumerate(params + buffers)}
 
 
 def check_replicas(module: Module, comm: Communicator, options: Mapping[str, object]) -> None:
@@ -72,16 +48,8 @@ def check_replicas(module: Module, comm: Communicator, options: Mapping[str, obj
         ReplicaMismatchError: on all ranks; it names the first difference.
     """
     announce(comm, "DistributedDataParallel wraps a module")
-    found = comm.all_gather_object([describe(module), {name: repr(value) for name, value in options.items()}])
-    difference = first_difference([description for description, _ in found])
-    unlike = first_unlike([theirs for _, theirs in found])
-    if unlike and not difference:
-        name, mine, theirs, rank = unlike
-        difference = f"{name} is {mine} on rank 0 and {theirs} on rank {rank}"
-    if difference:
-        raise ReplicaMismatchError(
-            f"rank {comm.rank}: DistributedDataParallel: expected equal replicas, got a difference: {difference}"
-        )
+    facts = {**describe(module), **{name: repr(value) for name, value in options.items()}}
+    gather_alike("DistributedDataParallel", "replicas", comm, facts)
 
 
 def check_free(who: str, params: Iterable[Parameter]) -> None:
@@ -93,66 +61,115 @@ def check_free(who: str, params: Iterable[Parameter]) -> None:
         )
 
 
-class Inventory:
-    """What a module and all below it hold: compared in every step, and listed anew only where something has changed.
+# ---------------------------------------------------------------------------------------------------- beside the model
+
+
+def places_of(companion: Any, index: Mapping[int, int]) -> list[int] | None:
+    """The numbers of the parameters that an optimizer, or the optimizer of a schedule, has; None for others.
 
     Args:
-        module: Whose parameters have to stay those that it has now; its buffers may change.
+        index: The number of each parameter in the layout, by its id.
     """
-
-    def __init__(self, module: Module) -> None:
-        self._known = _identities(module)
-        self._take(module)
-
-    def _take(self, module: Module) -> None:
-        self._module, self._modules = module, [*module.modules()]
-        registries = self._held()
-        self._sizes = [*map(len, registries)]
-        self._names = [*chain.from_iterable(registries)]
-        self._values = [*chain.from_iterable(map(dict.values, registries))]
-        self._buffers = list(module.buffers())
-
-    def _held(self) -> list[dict[str, Any]]:
-        return [*chain.from_iterable(map(_registries, self._modules))]
-
-    def _is_current(self) -> bool:
-        """Whether every module holds what it held, in no more than a few calls."""
-        registries = self._held()
-        return (
-            [*map(len, registries)] == self._sizes
-            and [*chain.from_iterable(registries)] == self._names
-            and all(map(is_, chain.from_iterable(map(dict.values, registries)), self._values))
-        )
-
-    def check(self, who: str, module: Module) -> None:
-        """Refuse a module whose parameters are not those that it had.
-
-        Args:
-            module: The one that was given, or what has taken its place.
-
-        Raises:
-            LayoutError: a parameter was replaced, added or removed, and is named; or their order is another.
-        """
-        if module is self._module and self._is_current():
-            return
-        now = _identities(module)
-        if now != self._known:
-            changed = ", ".join(sorted({name for name, _ in set(now) ^ set(self._known)}))
-            raise LayoutError(
-                f"{who}: expected the parameters that were wrapped, got "
-                f"{f'others at {changed}' if changed else 'them in another order'}: "
-                "wrap the module after its last change"
-            )
-        self._take(module)
-
-    def buffers(self) -> list[Buffer]:
-        """The buffers that there are now, in order of registration, each once."""
-        return self._buffers if self._is_current() else list(self._module.buffers())
-
-    def modes(self) -> list[bool]:
-        """Whether each module is in training, in the order of `modules()`."""
-        return [module.training for module in self._modules]
+    optimizer = getattr(companion, "optimizer", companion)
+    if not isinstance(optimizer, Optimizer):
+        return None
+    return sorted(index[id(param)] for param in optimizer.params() if id(param) in index)
 
 
-def _identities(module: Module) -> list[tuple[str, int]]:
-    return [(name, id(param)) for name, param in module.named_parameters()]
+def describe_state(
+    companions: Callable[[], list[Companion]],
+    options: Mapping[str, Any],
+    names: Sequence[str],
+    index: Mapping[int, int],
+    idle: bool,
+) -> Description:
+    """All that a rank has beside the model, in plain data; waits for devices.
+
+    Args:
+        companions: Finds them. What was replaced and nobody holds any more is gone by then.
+        options: Of the wrapper.
+        names: Of the parameters in the layout.
+        index: See `places_of`.
+        idle: Whether this rank had no samples, and so may not have used all that it has.
+    """
+    kinds = [*map(_kind_of, companions())]
+    if len(set(kinds)) < len(kinds):
+        gc.collect()
+    described = [_describe_companion(each, names, index) for each in companions()]
+    return {"idle": idle, "options": _facts_in(options), "companions": described}
+
+
+def _kind_of(companion: Companion) -> str:
+    return "optimizer" if isinstance(companion, Optimizer) else type(companion).__name__
+
+
+def _describe_companion(companion: Companion, names: Sequence[str], index: Mapping[int, int]) -> list[Any]:
+    places = places_of(companion, index)
+    if not isinstance(companion, Optimizer):
+        return [_kind_of(companion), places, _facts_in(companion.state_dict())]
+    facts = {"class": companion.name, "master_weights": str(companion.master_weights)}
+    facts["parameters"] = ", ".join(names[i] for i in places or [])
+    for i, group in enumerate(companion.param_groups):
+        of = "" if len(companion.param_groups) == 1 else f" of group {i}"
+        facts |= {name + of: _said(group[name]) for name in companion.defaults}
+    state = companion.state_dict()["state"]
+    for i, param in enumerate(companion.params()):
+        name = names[index[id(param)]] if id(param) in index else f"parameter {i}"
+        facts |= {f"{key} of {name}": said for key, said in _facts_in(state.get(i, {})).items()}
+    return [_kind_of(companion), places, facts]
+
+
+def _facts_in(state: Mapping[str, Any]) -> Facts:
+    """The values of a state, or of options, in words that are the same where they are; arrays by fingerprint."""
+    return {name: _said(value) for name, value in state.items()}
+
+
+def _said(value: Any) -> str:
+    data = value.data if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return f"an array of fingerprint {int(to_host(fingerprint(data))):016x}"
+    if isinstance(data, (list, tuple)):
+        return f"[{', '.join(map(_said, data))}]"
+    if is_number(data) and not isinstance(data, bool):
+        number = float(data)
+        return str(int(number)) if number.is_integer() else repr(number)
+    return repr(data)
+
+
+def is_divided(found: Mapping[int, Description]) -> bool:
+    """Whether the optimizers of each rank have parameters that those of no other have."""
+    owned = [
+        {place for _, places, _ in each["companions"] if places is not None for place in places}
+        for each in found.values()
+    ]
+    return sum(map(len, owned)) == len(set[int]().union(*owned))
+
+
+def without_optimizers(description: Description) -> Description:
+    """A description of what does not belong to parameters."""
+    return {**description, "companions": [each for each in description["companions"] if each[1] is None]}
+
+
+def states_differ(my: Description, their: Description, mine: int, theirs: int) -> str:
+    """What differs first between two ranks, in words; empty where nothing does."""
+    options = my["options"], their["options"]
+    both = options[0].keys() & options[1].keys()  # what is in force on one rank only is said to be None on the others
+    ours, others = ({name: each[name] for name in each if name in both} for each in options)
+    words = difference(ours, others, mine, theirs)
+    kinds = dict.fromkeys(kind for kind, _, _ in (*my["companions"], *their["companions"]))
+    for kind in kinds:
+        held, met = _facts_of(kind, my), _facts_of(kind, their)
+        for a, b in zip(held, met):
+            label = a.get("class", kind) if a.get("class") == b.get("class") else kind
+            unlike = difference(a, b, mine, theirs)
+            words = words or (unlike and f"{label}: {unlike}")
+        missing = my["idle"] if len(held) < len(met) else their["idle"]
+        if len(held) != len(met) and not (kind != "optimizer" and missing):
+            words = words or f"{len(held)} {kind} on rank {mine} and {len(met)} on rank {theirs}"
+    return words
+
+
+def _facts_of(kind: str, description: Description) -> list[Facts]:
+    """Of each companion of a kind, in an order that does not depend on when it was made."""
+    found = [(places or [], facts) for k, places, facts in description["companions"] if k == kind]
+    return [facts for _, facts in sorted(found, key=lambda each: (each[0], [*each[1].items()]))]

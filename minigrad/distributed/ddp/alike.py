@@ -6,28 +6,20 @@ where these differ, as they do once somebody has loaded a state, the ranks descr
 
 from __future__ import annotations
 
-import gc
-import json
-import zlib
 from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
-from minigrad.arguments import is_number
-from minigrad.backend.device import to_host
 from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.differences import check_alike
 from minigrad.distributed.comm.headers import end_pass
+from minigrad.distributed.ddp import agreement
+from minigrad.distributed.ddp.agreement import Description
 from minigrad.distributed.ddp.layout import Layout
-from minigrad.distributed.record.fingerprint import fingerprint
-from minigrad.errors import ReplicaMismatchError
 from minigrad.nn.companions import Companion, number_of
-from minigrad.optim.optimizer import Optimizer
-from minigrad.tensor import Tensor
 
 _MARKS = 2**52 - 1  # one more is still exact in float64
 _ADVICE = "set, make or load it alike on all ranks, or hand it on with join(also=[...])"
-Facts = list[list[str]]  # [what, how it is]
-Description = dict[str, Any]  # plain data: "idle", "options" and "companions", each of these [class, parameters, facts]
 
 
 class Alike:
@@ -61,29 +53,20 @@ class Alike:
             self._look(seen)
         marks = []
         for held, number in self._held:
-            companion = held()
-            if companion is not None:
+            if (companion := held()) is not None:
                 marks.append((number, companion.mark()))
         marks.sort()  # a sum would not notice two that have changed places
         return 1.0 + (hash((self._options_number, *marks)) & _MARKS)
 
     def _look(self, seen: list[Any]) -> None:
         self._seen, self._has_news = seen, True
-        apart = {id(held()) for held in self._apart}
-        found = {id(held()): held for each in seen for held in each if held() is not None}
-        placed = [(held, self.places(held())) for key, held in found.items() if key not in apart]
+        found = {id(held()): held for each in seen for held in each if held() is not None and held not in self._apart}
+        placed = [(held, agreement.places_of(held(), self._index)) for held in found.values()]
         self._held = [(held, number_of(places)) for held, places in placed if places != []]
 
     def companions(self) -> list[Companion]:
         """What counts, in the order in which it was attached, which need not be the same on all ranks."""
         return [companion for held, _ in self._held if (companion := held()) is not None]
-
-    def places(self, companion: Any) -> list[int] | None:
-        """The numbers of the parameters that an optimizer, or the optimizer of a schedule, has; None for others."""
-        optimizer = getattr(companion, "optimizer", companion)
-        if not isinstance(optimizer, Optimizer):
-            return None
-        return sorted(self._index[id(param)] for param in optimizer.params() if id(param) in self._index)
 
     def end_pass(
         self, who: str, comm: Communicator, layout: str, mark: float, marks: list[float] | None, idle: bool
@@ -123,134 +106,14 @@ class Alike:
 
     def compare(self, who: str, found: dict[int, Description]) -> None:
         """Refuse descriptions that differ, of all ranks that have data; else marks are alike from now on."""
-        if _is_divided(found):
-            self._apart += [held for held, _ in self._held if self.places(held()) is not None]
+        if agreement.is_divided(found):
+            self._apart += [held for held, _ in self._held if agreement.places_of(held(), self._index) is not None]
             self._seen = []
-            found = {rank: _without_optimizers(each) for rank, each in found.items()}
-        first, *others = found
-        for rank in others:
-            words = _difference(first, found[first], rank, found[rank])
-            if words:
-                raise ReplicaMismatchError(
-                    f"{who}: expected all ranks to be alike beside the model too, got {words}: {_ADVICE}"
-                )
-        number = zlib.crc32(json.dumps(list(found.values())).encode())
+            found = {rank: agreement.without_optimizers(each) for rank, each in found.items()}
+        check_alike(who, "state beside the model", found, _ADVICE, agreement.states_differ)
         for companion in self.companions():
-            companion.settle(number)
+            companion.settle(number_of(repr(found)))
 
     def describe(self, idle: bool) -> Description:
-        """All of it in plain data; waits for devices. What was replaced and nobody holds any more is gone by then.
-
-        Args:
-            idle: Whether this rank had no samples, and so may not have used all that it has.
-        """
-        kinds = [_kind(each) for each in self.companions()]
-        if len(set(kinds)) < len(kinds):
-            gc.collect()
-        companions = [[_kind(each), self.places(each), self._facts(each)] for each in self.companions()]
-        return {"idle": idle, "options": _facts(self._options), "companions": companions}
-
-    def _facts(self, companion: Companion) -> Facts:
-        if not isinstance(companion, Optimizer):
-            return _facts(companion.state_dict())
-        names = self._layout.names
-        facts = [["class", companion.name], ["master_weights", str(companion.master_weights)]]
-        facts += [["parameters", ", ".join(names[i] for i in self.places(companion) or [])]]
-        for i, group in enumerate(companion.param_groups):
-            of = "" if len(companion.param_groups) == 1 else f" of group {i}"
-            facts += [[name + of, _said(group[name])] for name in companion.defaults]
-        state = companion.state_dict()["state"]
-        for i, param in enumerate(companion.params()):
-            place = self._index.get(id(param))
-            name = names[place] if place is not None else f"parameter {i}"
-            facts += [[f"{key} of {name}", said] for key, said in _facts(state.get(i, {}))]
-        return facts
-
-
-def check_alike(who: str, replicas: Sequence[Alike]) -> None:
-    """Refuse replicas of one process that differ in what must be alike beside the model.
-
-    A loss scale that serves several of them need not have met all of them yet.
-
-    Raises:
-        ReplicaMismatchError: it names the first difference.
-    """
-    marks = [each.mark() for each in replicas]
-    if marks.count(marks[0]) == len(marks):
-        return
-    scales = {id(c) for each in replicas for c in each.companions() if each.places(c) is None}
-    found = {rank: each.describe(idle=len(scales) == 1) for rank, each in enumerate(replicas)}
-    for each in replicas:
-        each.compare(who, found)
-
-
-def _kind(companion: Companion) -> str:
-    return "optimizer" if isinstance(companion, Optimizer) else type(companion).__name__
-
-
-def _facts(state: dict[str, Any]) -> Facts:
-    return [[name, _said(value)] for name, value in state.items()]
-
-
-def _said(value: Any) -> str:
-    """A value in words that are the same where it is; of an array a fingerprint."""
-    data = value.data if isinstance(value, Tensor) else value
-    if isinstance(value, Tensor):
-        return f"an array of fingerprint {int(to_host(fingerprint(data))):016x}"
-    if isinstance(data, (list, tuple)):
-        return f"[{', '.join(map(_said, data))}]"
-    if is_number(data) and not isinstance(data, bool):
-        number = float(data)
-        return str(int(number)) if number.is_integer() else repr(number)
-    return repr(data)
-
-
-def _is_divided(found: dict[int, Description]) -> bool:
-    """Whether the optimizers of each rank have parameters that those of no other have."""
-    owned = [
-        {place for _, places, _ in each["companions"] if places is not None for place in places}
-        for each in found.values()
-    ]
-    return sum(map(len, owned)) == len(set[int]().union(*owned))
-
-
-def _without_optimizers(description: Description) -> Description:
-    kept = [each for each in description["companions"] if each[1] is None]
-    return {**description, "companions": kept}
-
-
-def _difference(mine: int, my: Description, theirs: int, their: Description) -> str:
-    """What differs first between two ranks, in words; empty where nothing does."""
-    words = _first_fact("", *_in_both(my["options"], their["options"]), mine, theirs)
-    kinds = dict.fromkeys(kind for kind, _, _ in (*my["companions"], *their["companions"]))
-    for kind in kinds:
-        ours, others = (_facts_of(kind, each) for each in (my, their))
-        for a, b in zip(ours, others):
-            label = f"{dict(a).get('class', kind)}: " if dict(a).get("class") == dict(b).get("class") else f"{kind}: "
-            words = words or _first_fact(label, a, b, mine, theirs)
-        missing = my["idle"] if len(ours) < len(others) else their["idle"]
-        if len(ours) != len(others) and not (kind != "optimizer" and missing):
-            words = words or f"{len(ours)} {kind} on rank {mine} and {len(others)} on rank {theirs}"
-    return words
-
-
-def _facts_of(kind: str, description: Description) -> list[Facts]:
-    """Of each companion of a kind, in an order that does not depend on when it was made."""
-    found = sorted([places or [], facts] for k, places, facts in description["companions"] if k == kind)
-    return [facts for _, facts in found]
-
-
-def _in_both(my: Facts, their: Facts) -> tuple[Facts, Facts]:
-    """The facts of what both have: an option that is in force on one rank only is said to be None on the others."""
-    return [fact for fact in my if fact[0] in dict(their)], [fact for fact in their if fact[0] in dict(my)]
-
-
-def _first_fact(label: str, my: Facts, their: Facts, mine: int, theirs: int) -> str:
-    ours, others = dict(my), dict(their)
-    for name in [*ours, *others]:
-        if ours.get(name) != others.get(name):
-            return (
-                f"{label}{name} is {ours.get(name, 'missing')} on rank {mine} and "
-                f"{others.get(name, 'missing')} on rank {theirs}"
-            )
-    return ""
+        """All of it in plain data; see `agreement.describe_state`."""
+        return agreement.describe_state(self.companions, self._options, self._layout.names, self._index, idle)

@@ -10,7 +10,7 @@ import numpy as np
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros, is_read_only, is_stretched, plan_offsets
-from minigrad.distributed.ddp.agreement import Inventory
+from minigrad.nn.inventory import Inventory
 from minigrad.nn.parameter import Buffer
 from minigrad.stamp import mark_changed, move_to, savers
 

@@ -14,7 +14,7 @@ from minigrad.arguments import as_integer, check_choice
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Communicator
-from minigrad.distributed.ddp.agreement import Inventory
+from minigrad.nn.inventory import Inventory
 from minigrad.distributed.ddp.buffers import BufferMemory
 from minigrad.distributed.ddp.passes import Pass
 

@@ -11,7 +11,8 @@ from minigrad.arguments import as_sequence
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype
 from minigrad.distributed.comm.base import Communicator
-from minigrad.errors import ArgumentError, ReplicaMismatchError
+from minigrad.distributed.comm.differences import gather_alike
+from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
 
 _SETTLED_BITS = 62
@@ -40,15 +41,9 @@ def hand_over(who: str, comm: Communicator, root: int, things: Sequence[Any]) ->
     kinds = [type(thing).__name__ for thing in things]
     arrays: list[Array] = []
     packed = [_pack(thing.state_dict(), arrays) for thing in things] if comm.rank == root else None
-    found = comm.all_gather_object([kinds, packed])
-    for rank, (theirs, _) in enumerate(found):
-        if theirs != kinds:
-            raise ReplicaMismatchError(
-                f"rank {comm.rank}: {who}: expected the same things on all ranks, got {kinds} here and {theirs} on "
-                f"rank {rank}"
-            )
+    found = gather_alike(who, "things", comm, {"their list": kinds}, packed)
     for i, thing in enumerate(things):
-        state = _unpack(found[root][1][i], comm, root, arrays)
+        state = _unpack(found[root][i], comm, root, arrays)
         if comm.rank != root:
             thing.load_state_dict(state)
         if hasattr(thing, "settle"):

@@ -21,8 +21,9 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype, is_half
 from minigrad.backend.fused.grad_scale import WIRES, Placement, Widened, pack, scale_, unpack
 from minigrad.distributed.comm.base import Communicator, WideWork, Work, adds_weighted, weighted_all_reduce
+from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.headers import announce
-from minigrad.errors import ArgumentError, ReplicaMismatchError
+from minigrad.errors import ArgumentError
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
 
@@ -304,13 +305,7 @@ class RegisteredHook:
         self.state, self.hook = state, hook
         self._name = getattr(hook, "__qualname__", type(hook).__qualname__)
         announce(comm, "register_comm_hook")
-        names = comm.all_gather_object(self._name)
-        other = next((rank for rank, name in enumerate(names) if name != names[0]), None)
-        if other is not None:
-            raise ReplicaMismatchError(
-                f"rank {comm.rank}: register_comm_hook: expected one hook on all ranks, got {names[0]} on rank 0 and "
-                f"{names[other]} on rank {other}"
-            )
+        gather_alike("register_comm_hook", "hooks", comm, {"the hook": self._name})
 
     def launch(self, bucket: GradBucket, comm: Communicator) -> Waitable:
         """Call the hook on a bucket.

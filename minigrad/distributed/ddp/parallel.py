@@ -12,7 +12,7 @@ from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
 from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
 from minigrad.distributed.comm.headers import announce
-from minigrad.distributed.ddp.agreement import Inventory, check_free, check_replicas
+from minigrad.distributed.ddp.agreement import check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync, policy_of
@@ -26,6 +26,7 @@ from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
 from minigrad.distributed.record.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
+from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed, next_number
 from minigrad.tensor import Tensor

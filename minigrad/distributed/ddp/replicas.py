@@ -13,15 +13,17 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_root
-from minigrad.distributed.ddp.agreement import Inventory, check_free, describe, first_difference
+from minigrad.distributed.comm.differences import check_alike
+from minigrad.distributed.ddp.agreement import check_free, describe, places_of
 from minigrad.distributed.ddp.buffers import BufferMemory
-from minigrad.distributed.ddp.alike import Alike, check_alike
+from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.deprecated import DeprecatedSetup
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
 from minigrad.distributed.ddp.nesting import check_complete
 from minigrad.distributed.ddp.combine import as_weight, weight_of
-from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, UnreducedGradientError
+from minigrad.errors import ArgumentError, DeviceError, UnreducedGradientError
+from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor
@@ -199,12 +201,12 @@ class Ddp(DeprecatedSetup):
         """
         weight = as_samples("sum_gradients: factor", factor)
         self._check()
-        check_alike("Ddp", self._alikes)
+        self._check_state()
         self._add_up(self._used("sum_gradients", [0.0] * self.world_size), [weight] * self.world_size)
 
     def _combine(self, who: str, counts: list[float]) -> None:
         self._check()
-        check_alike("Ddp", self._alikes)
+        self._check_state()
         total = math.fsum(counts)
         self._add_up(self._used(who, counts), [weight_of(count, total) for count in counts])
 
@@ -258,14 +260,11 @@ class Ddp(DeprecatedSetup):
 
     def _check_modes(self) -> None:
         modes = [inventory.modes() for inventory in self._inventories]
-        for rank, other in enumerate(modes):
-            if other != modes[0] and len(other) == len(modes[0]):
-                at = [mine != theirs for mine, theirs in zip(modes[0], other)].index(True)
-                name = [name for name, _ in self.models[0].named_modules()][at]
-                raise ReplicaMismatchError(
-                    f"Ddp: expected replicas in one mode, got {name or 'the whole'} with training={modes[0][at]} on "
-                    f"rank 0 and {other[at]} on rank {rank}: call train() or eval() on both"
-                )
+        if modes.count(modes[0]) == len(modes):
+            return
+        names = [f"training of {name or 'the whole'}" for name, _ in self.models[0].named_modules()]
+        found = {rank: dict(zip(names, each)) for rank, each in enumerate(modes) if len(each) == len(names)}
+        check_alike("Ddp", "modes", found, "call train() or eval() on all of them")
 
     def _wanted(self) -> list[bool]:
         """Which parameters are combined: those trained, and those frozen after a replica had got a gradient."""
@@ -274,21 +273,24 @@ class Ddp(DeprecatedSetup):
 
     def _set_plan(self) -> None:
         entries = [layout.entries() for layout in self._layouts]
-        for rank, other in enumerate(entries):
-            for mine, theirs in zip(entries[0], other):
-                if mine != theirs:
-                    raise ReplicaMismatchError(
-                        f"Ddp: expected replicas that are laid out and trained alike, got {mine} on rank 0 and "
-                        f"{theirs} on rank {rank}: give each replica an optimizer of its own, freeze them alike"
-                    )
+        found = {rank: {entry.name: entry for entry in each} for rank, each in enumerate(entries)}
+        check_alike("Ddp", "layouts", found, "give each replica an optimizer of its own, freeze them alike")
         self._trainable, self._combined = self._layouts[0].trainable(), self._wanted()
         combined = [replace(entry, trainable=wanted) for entry, wanted in zip(entries[0], self._combined)]
         self.plan: BucketPlan = plan_buckets(combined, *self._caps)
 
     def _check_agreement(self) -> None:
-        difference = first_difference([describe(model) for model in self.models])
-        if difference:
-            raise ReplicaMismatchError(f"Ddp: expected equal replicas, got a difference: {difference}")
+        check_alike("Ddp", "replicas", {rank: describe(model) for rank, model in enumerate(self.models)})
+
+    def _check_state(self) -> None:
+        """Refuse replicas that differ beside the model. A loss scale of several need not have met all of them yet."""
+        marks = [alike.mark() for alike in self._alikes]
+        if marks.count(marks[0]) == len(marks):
+            return
+        scales = {id(c) for alike in self._alikes for c in alike.companions() if places_of(c, {}) is None}
+        found = {rank: alike.describe(idle=len(scales) == 1) for rank, alike in enumerate(self._alikes)}
+        for alike in self._alikes:
+            alike.compare("Ddp", found)
 
 
 def _check_models(models: tuple[Module, ...], devices: tuple[Device, ...]) -> None:

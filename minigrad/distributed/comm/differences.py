@@ -1,0 +1,70 @@
+"""What must be alike on all ranks, compared: one way to do it, and one wording of the first difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from minigrad.distributed.comm.base import Communicator
+from minigrad.errors import ReplicaMismatchError
+
+Facts = Mapping[str, Any]  # how something is, by name
+
+
+def difference(mine: Facts, theirs: Facts, rank: int, other: int) -> str:
+    """The first fact that is another one on the other rank, in words; empty where all are alike.
+
+    Example:
+        >>> difference({"lr": 0.1, "steps": 3}, {"lr": 0.1, "steps": 4}, 0, 2)
+        'steps is 3 on rank 0 and 4 on rank 2'
+    """
+    for name in {**mine, **theirs}:
+        here, there = mine.get(name, "missing"), theirs.get(name, "missing")
+        if here != there:
+            return f"{name} is {here} on rank {rank} and {there} on rank {other}"
+    return ""
+
+
+def check_alike(
+    who: str,
+    what: str,
+    found: Mapping[int, Any],
+    advice: str = "",
+    differ: Callable[[Any, Any, int, int], str] = difference,
+) -> None:
+    """Refuse ranks that differ from the first of them.
+
+    Args:
+        who, what: For the message, such as "options".
+        found: What each rank has: facts, or what `differ` compares.
+        advice: What to do about it.
+        differ: Says of two ranks what differs first.
+
+    Raises:
+        ReplicaMismatchError: it names the first difference.
+    """
+    first, *others = found
+    for rank in others:
+        words = differ(found[first], found[rank], first, rank)
+        if words:
+            todo = f": {advice}" if advice else ""
+            raise ReplicaMismatchError(f"{who}: expected equal {what} on all ranks, got {words}{todo}")
+
+
+def gather_alike(who: str, what: str, comm: Communicator, mine: Facts, more: Any = None) -> list[Any]:
+    """Exchange facts that have to be alike on all ranks, and something more.
+
+    Args:
+        who, what: See `check_alike`.
+        mine: Each counts by its str.
+        more: Plain data.
+
+    Returns:
+        The latter, of each rank.
+
+    Raises:
+        ReplicaMismatchError: on all ranks; it names the first difference.
+    """
+    found = comm.all_gather_object([{name: str(value) for name, value in mine.items()}, more])
+    check_alike(f"rank {comm.rank}: {who}", what, {rank: facts for rank, (facts, _) in enumerate(found)})
+    return [each for _, each in found]
