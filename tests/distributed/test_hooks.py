@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minigrad
+from minigrad import distributed
 from minigrad.backend.dtypes import as_dtype
 from minigrad.distributed import (
     DDP,
@@ -43,6 +44,11 @@ class Slopes(Module):
 
     def forward(self, x):
         return sum((param * x).sum() for param in self.parameters())
+
+
+def test_every_hook_is_tested_here():
+    hooks = {name for name in distributed.__all__ if name.endswith("_hook")}
+    assert hooks == {hook.__name__ for hook in [allreduce_hook, *COMPRESSING]}
 
 
 def combined(comm, slopes, hook, state, **options):

@@ -1,5 +1,8 @@
 """Finding the CUDA sources, and putting headers in place."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from minigrad.backend import kernels
@@ -28,6 +31,13 @@ def test_no_two_files_have_a_kernel_of_one_name():
     """A profiler shows names alone."""
     names = [name for file in kernel_names() for name in cpu_module(file, kernel_source(file)).names]
     assert len(names) > 20 and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("runner", ["kernels/test_fused.py", "gpu/test_kernels.py"])
+def test_the_whole_suite_is_run(runner):
+    tests = Path(__file__).parents[1]
+    suite = {path.stem for path in (tests / "kernel_suite").glob("*.py")} - {"__init__", "values"}
+    assert set(re.findall(r"from tests\.kernel_suite\.(\w+) import", (tests / runner).read_text())) == suite
 
 
 def test_a_header_is_put_in_place_once(folder):

@@ -366,6 +366,21 @@ def test_repr(layer, text):
     assert repr(layer) == text
 
 
+# layers that do more than call an operation: tested here by themselves, and in test_container.py
+MORE = {"BatchNorm1d", "BatchNorm2d", "Dropout", "Dropout2d", "Embedding", "ModuleDict", "ModuleList", "Sequential"}
+
+
+def test_every_layer_is_public_and_compared_with_its_operation():
+    found, kinds = set(), list(nn.Module.__subclasses__())
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("minigrad.nn.") and not kind.__name__.startswith("_"):
+            found.add(kind.__name__)
+    assert found - set(nn.__all__) == {"BatchNorm"}  # the base of those that know the axes of their input
+    compared = {type(make()).__name__ for make, *_ in CALLS.values()}
+    assert found - compared - set(LOSSES) - MORE == {"BatchNorm"}
+
+
 def test_functional_has_every_operation_of_a_layer():
     from minigrad.nn import functional
 
