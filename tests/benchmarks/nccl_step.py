@@ -43,8 +43,7 @@ def is_state(message: bytes) -> bool:
     """Whether a message says how far ranks are."""
     from minigrad.distributed.comm.nccl.messages import Kind, unbundled, unpacked
 
-    one = unpacked(message)
-    return (next(unbundled(one.data)).kind if one.kind == Kind.BUNDLE else one.kind) == Kind.STATE
+    return next(unbundled(unpacked(message))).kind == Kind.STATE
 
 
 class Counts(Counter[str]):
@@ -53,12 +52,12 @@ class Counts(Counter[str]):
     def __init__(self, cupy: Any) -> None:
         super().__init__()
         self.on = False
-        self.controls: list[Any] = []
+        self.worlds: list[Any] = []
         self._cupy = cupy
 
     def watch(self) -> None:
         """Wrap these places, for the rest of the process."""
-        from minigrad.distributed.comm.nccl import communicator, control
+        from minigrad.distributed.comm.nccl import communicator, gatherings
         from tests.distributed import fake_nccl
         from tests.strict_cupy import call, device, streams
 
@@ -71,7 +70,7 @@ class Counts(Counter[str]):
 
         streams.perform = call.perform = performed
         self._before(fake_nccl.Communicator, "_collective", lambda *_: "collectives")
-        self._before(control.Control, "gather", lambda *_: "waits for ranks")
+        self._before(gatherings.Gatherings, "gather", lambda *_: "waits for ranks")
         self._before(threading.Condition, "wait_for", self._wait)
         self._before(
             communicator.NcclCommunicator, "complete", lambda comm, entry, host: "waits for devices" if host else ""
@@ -95,7 +94,7 @@ class Counts(Counter[str]):
     def _wait(self, condition: Any, predicate: Callable[[], bool], *limit: float) -> str:
         """Waits of a rank for something else than a gathering, which is counted as such."""
         inside = sys._getframe(2).f_code.co_name == "gather"
-        known = any(condition is each.changed for each in self.controls)
+        known = any(condition is each.changed for each in self.worlds)
         is_rank = threading.current_thread().name.startswith("Thread")
         return "waits for ranks" if known and is_rank and not inside and not predicate() else ""
 
@@ -150,7 +149,7 @@ def count(world_size: int, counts: Counts) -> dict[str, int]:
         meeting = Rendezvous(rank, world_size, "127.0.0.1", port, b"key", TIMEOUT_S)
         with device.current():
             comm = NcclCommunicator(meeting, device, timeout_s=TIMEOUT_S, share_devices=True, nccl=fake)
-            counts.controls.append(comm._control)
+            counts.worlds.append(comm._world)
             step = step_of(comm)
             step()
             step()

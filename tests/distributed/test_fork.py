@@ -50,7 +50,7 @@ def test_a_child_closes_nothing_that_its_parent_has_closed_already(monkeypatch):
         assert comm.all_gather_object(comm.rank) == [0, 1]
         if comm.rank == 0:
             return True
-        slow.append(comm._control._waker)
+        slow.append(comm._control.star._waker)
         monkeypatch.setattr(Connection, "_close", slow_close)
         threading.Thread(target=comm.close).start()
         assert closing.wait(10.0)

@@ -137,8 +137,8 @@ def test_a_rank_that_is_gone_releases_those_that_wait_inside_nccl(leave, words):
 
 def cut(comm):
     """End the connection of a rank as its death would."""
-    with comm._control._sending:  # a process ends all its connections at once, and tells nobody of the first
-        for link in list(comm._control._links.values()):
+    with comm._control.star._sending:  # a process ends all its connections at once, and tells nobody of the first
+        for link in list(comm._control.star._links.values()):
             with socket.socket(fileno=os.dup(link.fileno())) as same:
                 same.shutdown(socket.SHUT_RDWR)
 

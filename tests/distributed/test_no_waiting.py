@@ -12,12 +12,11 @@ import pytest
 import minigrad
 from minigrad import Device, nn, optim
 from minigrad.distributed import DDP
-from minigrad.distributed.comm.nccl import control
-from minigrad.distributed.comm.base import Peer
-from minigrad.distributed.comm.nccl.messages import Kind, unbundled, unpacked
-from minigrad.distributed.comm.nccl.meetings import Meetings
-from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.calls import Comparison, Trail
+from minigrad.distributed.comm.nccl import control, star
+from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
+from minigrad.distributed.comm.nccl.meetings import Meetings
+from minigrad.distributed.comm.nccl.messages import Kind, unbundled, unpacked
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -57,11 +56,10 @@ class Counted:
     def __init__(self, monkeypatch, cupy):
         self.sent, self.waits, self._cupy = Counter(), Counter(), cupy
         self.conditions = []  # of the ranks' controls; the stand-in for NCCL has others
-        write, wait_for, complete = control.write, threading.Condition.wait_for, NcclCommunicator.complete
+        write, wait_for, complete = star.write, threading.Condition.wait_for, NcclCommunicator.complete
 
         def counted_write(link, message):
-            one = unpacked(message)
-            self.sent[next(unbundled(one.data)).kind if one.kind == Kind.BUNDLE else one.kind] += 1
+            self.sent[next(unbundled(unpacked(message))).kind] += 1
             write(link, message)
 
         def counted_wait(condition, predicate, timeout=None):
@@ -74,8 +72,8 @@ class Counted:
             self.waits["device"] += host
             complete(comm, entry, host)
 
-        monkeypatch.setattr(control, "write", counted_write)
-        monkeypatch.setattr(control.threading.Condition, "wait_for", counted_wait)
+        monkeypatch.setattr(star, "write", counted_write)
+        monkeypatch.setattr(threading.Condition, "wait_for", counted_wait)
         monkeypatch.setattr(NcclCommunicator, "complete", counted_complete)
 
     def clear(self):
@@ -98,7 +96,7 @@ def counts_of(world_size, counted, work, prepare=Rank, around=nullcontext):
 
     def body(comm):
         threading.current_thread().name = f"rank {comm.rank}"
-        counted.conditions.append(comm._control.changed)
+        counted.conditions.append(comm._world.changed)
         prepared = prepare(comm)
         with around(prepared):
             for _ in range(2):
@@ -150,31 +148,30 @@ def test_a_gathering_goes_to_rank_0_and_back(strict_cupy, monkeypatch, world_siz
 # ------------------------------------------------------------------------------- what is found, and when: without time
 
 
-class Talk:
-    """One rank's `Control` in a test: what is posted lies in a queue until the world delivers it."""
+class Wires:
+    """One rank's `Star` in a test: what is sent lies in a queue until the world delivers it."""
+
+    has_left = is_cut = False
 
     def __init__(self, rank, world):
-        self.rank, self.world_size, self.timeout_s, self._world = rank, world.size, 0.0, world
-        self.peers = [Peer() for _ in range(world.size)]
-        self.failure, self.changed, self.is_alone = None, threading.Condition(), False
-        self.meetings = Meetings(self)
+        self.rank, self.world_size, self._world = rank, world.size, world
+
+    def start(self, tick_s, hear, lose, turn):
+        self.hear, self.turn = hear, turn
 
     def post(self, message, to=None):
         everybody = [to] if to is not None else [r for r in range(self.world_size) if r] if self.rank == 0 else [0]
         self._world.posted.extend((self.rank, r, message) for r in everybody)
 
-    def state(self, point):
-        return control.Message(Kind.STATE, self.rank, 0, "", point.packed())
+    def broadcast(self, message, source=None):
+        self.post(message)
 
-    def check_given_up(self):
+    def tell(self, message):
+        self.post(message)
+        return True
+
+    def wake(self):
         pass
-
-    def fail(self, error):
-        self.failure = self.failure or error
-
-    def raise_failure(self):
-        if self.failure is not None:
-            raise self.failure
 
 
 class World:
@@ -182,29 +179,24 @@ class World:
 
     def __init__(self, size):
         self.size, self.posted = size, deque()
-        self.ranks = [Talk(rank, self) for rank in range(size)]
+        self.ranks = [control.Control(Wires(r, self), 0.0, lambda: None, lambda: None) for r in range(size)]
 
     def tick(self):
         """Each rank tells where it is, and all is delivered."""
-        for talk in self.ranks[1:]:
-            talk.post(talk.state(talk.meetings.trail.end()))
         for _ in range(50):
-            while self.posted:
-                source, to, message = self.posted.popleft()
-                meetings = self.ranks[to].meetings
-                if message.kind is Kind.STATE:
-                    meetings.hear(source, control.Point.unpacked(message.data))
-                else:
-                    meetings.take(message)
-            for talk in self.ranks:
-                talk.meetings.look()
+            for rank in self.ranks:
+                rank.star.turn()
             if not self.posted:
                 return
+            while self.posted:
+                source, to, message = self.posted.popleft()
+                for each in unbundled(message):
+                    self.ranks[to].star.hear(each, source)
         raise AssertionError("they talk for ever")
 
     @property
     def failures(self):
-        return [str(talk.failure) for talk in self.ranks if talk.failure is not None]
+        return {str(rank.world.failure) for rank in self.ranks if rank.world.failure is not None}
 
 
 @pytest.mark.parametrize("ahead", [[0, 0, 0], [5, 0, 9], [0, 7, 0], [0, 0, 40]])
@@ -212,39 +204,39 @@ class World:
 def test_another_call_is_found_within_two_ticks_and_named(ahead, calls):
     """However far ranks are apart; the second tick is that of ranks that come after the first one."""
     world = World(3)
-    for rank, talk in enumerate(world.ranks):
-        for n in range(calls + ahead[rank]):
-            talk.meetings.trail.add(f"call {n}: of rank 2" if rank == 2 and n == calls - 1 else f"call {n}: of all")
+    for r, rank in enumerate(world.ranks):
+        for n in range(calls + ahead[r]):
+            rank.trail.add(f"call {n}: of rank 2" if r == 2 and n == calls - 1 else f"call {n}: of all")
     world.tick()
-    for rank, talk in enumerate(world.ranks):
-        for n in range(calls + ahead[rank], calls + 40):
-            talk.meetings.trail.add(f"call {n}: of all")
+    for r, rank in enumerate(world.ranks):
+        for n in range(calls + ahead[r], calls + 40):
+            rank.trail.add(f"call {n}: of all")
     world.tick()
     n = calls - 1
     expected = f"expected all ranks to make one call, got call {n}: of all on rank 0 and call {n}: of rank 2 on rank 2"
-    assert world.failures == [expected]
+    assert world.failures == {expected}
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ranks_that_do_the_same_are_never_told_apart(seed):
     draw, world, at = np.random.default_rng(seed), World(4), [0] * 4
     for _ in range(60):
-        for rank, talk in enumerate(world.ranks):
+        for r, rank in enumerate(world.ranks):
             for _ in range(int(draw.integers(0, 60))):
-                talk.meetings.trail.add(f"call {at[rank]}", mark=None if at[rank] % 3 else float(at[rank]))
-                at[rank] += 1
+                rank.trail.add(f"call {at[r]}", mark=None if at[r] % 3 else float(at[r]))
+                at[r] += 1
         world.tick()
-    assert world.failures == [] and world.ranks[0].meetings._comparison.apart == -1
+    assert not world.failures and world.ranks[0].differences._comparison.apart == -1
 
 
 def test_a_rank_far_behind_is_compared_where_it_catches_up():
     """Longer than anything that is remembered."""
     world = World(2)
     for n in range(5000):
-        world.ranks[0].meetings.trail.add(n)
+        world.ranks[0].trail.add(n)
     world.tick()
     for n in range(5000):
-        world.ranks[1].meetings.trail.add(n if n != 10 else "else")
+        world.ranks[1].trail.add(n if n != 10 else "else")
         if n % 100 == 0:
             world.tick()
     world.tick()
@@ -257,9 +249,8 @@ def test_marks_that_differ_let_all_ranks_meet_in_one_pass():
     world, met = World(3), [[] for _ in range(3)]
 
     def end_pass(rank, number, mark=1.0):
-        meetings = world.ranks[rank].meetings
-        meets = meetings.meets("wrapper", news=False)
-        meetings.trail.add("pass", mark, met=meets)
+        meets = world.ranks[rank].meetings.meets("wrapper", news=False)
+        world.ranks[rank].trail.add("pass", mark, met=meets)
         met[rank] += [number] * meets
 
     for rank, passes in enumerate((4, 7, 2)):
@@ -270,7 +261,7 @@ def test_marks_that_differ_let_all_ranks_meet_in_one_pass():
         for number in range(passes, 12):
             end_pass(rank, number)
     world.tick()
-    assert met == [[7]] * 3 and world.failures == []
+    assert met == [[7]] * 3 and not world.failures
 
 
 # ---------------------------------------------------------------------------------------------------- with everything
@@ -371,7 +362,7 @@ def test_a_checkpoint_waits_for_ranks_that_are_behind_no_longer_than_a_call(stri
         if comm.rank == 1:
             late.wait(TIMEOUT_S)
             return True
-        comm._control.note(comm._next("all_reduce"))  # a call that rank 1 does not make
+        comm._progress.note(comm._next("all_reduce"))  # a call that rank 1 does not make
         with pytest.raises(CollectiveTimeoutError, match="state_dict: expected all 2 ranks within 0.3 s, got ranks"):
             ddp.state_dict()
         late.set()
@@ -388,7 +379,7 @@ def test_who_waits_hears_that_it_is_alone():
         comm.barrier()
         if comm.rank == 0:
             comm.close()
-            while not comm._control.meetings.is_awaited:
+            while not comm._progress.awaited:
                 heard.wait(0.01)
             cut(comm)
         elif comm.rank == 1:
@@ -409,7 +400,7 @@ def test_rank_0_answers_and_tells_who_died_when_it_has_left(ends):
         comm.barrier()
         if comm.rank == 2:
             comm._next("all_reduce")
-            comm._control._tell_at_s = 0.0
+            comm._progress._tell_at_s = 0.0
             with pytest.raises(RankFailedError, match="rank 1 is gone") if ends else nullcontext():
                 comm.check_same("state_dict")
             heard.set()
@@ -418,8 +409,8 @@ def test_rank_0_answers_and_tells_who_died_when_it_has_left(ends):
             comm._next("all_reduce")
             comm.close()
             return heard.wait(TIMEOUT_S)
-        with comm._control.changed:
-            comm._control.changed.wait_for(lambda: comm._control.peers[0].left_after is not None, TIMEOUT_S)
+        with comm._world.changed:
+            comm._world.changed.wait_for(lambda: comm._world.peers[0].left_after is not None, TIMEOUT_S)
         cut(comm) if ends else comm._next("all_reduce")
         return heard.wait(TIMEOUT_S)
 
@@ -432,8 +423,8 @@ def test_nobody_waits_for_a_meeting_when_all_others_have_left():
         if comm.rank == 0:
             comm.close()
             return []
-        with comm._control.changed:
-            comm._control.changed.wait_for(lambda: comm._control.is_alone, TIMEOUT_S)
+        with comm._world.changed:
+            comm._world.changed.wait_for(lambda: comm._world.is_alone, TIMEOUT_S)
         return comm.end_pass("a wrapper", 1.0, news=True)
 
     assert run_nccl(body, 2, timeout_s=TIMEOUT_S) == [[], []]
@@ -533,8 +524,7 @@ def test_two_wrappers_take_turns_and_the_one_that_parted_is_named(strict_cupy):
 
 def each_item_on_its_own(send):
     def broadcast(self, message, source=None):
-        one = unpacked(message)
-        for each in [item.packed() for item in unbundled(one.data)] if one.kind == Kind.BUNDLE else [message]:
+        for each in unbundled(message):
             send(self, each, source)
 
     return broadcast
@@ -563,8 +553,8 @@ TAKEN_OUT = {
         ),
     ),
     "the one reply": (
-        control.Control,
-        "_broadcast",
+        star.Star,
+        "broadcast",
         each_item_on_its_own,
         lambda cupy, monkeypatch, path: test_a_gathering_goes_to_rank_0_and_back(cupy, monkeypatch, 4),
     ),
@@ -587,7 +577,7 @@ TAKEN_OUT = {
     "the comparison in a barrier": (
         NcclCommunicator,
         "_agree",
-        lambda agree: lambda self, header, data=b"": [part for _, part in self._control.gather("", data)],
+        lambda agree: lambda self, header, data=b"": [part for _, part in self._control.gatherings.gather("", data)],
         given(test_another_order_is_raised_before, Path, "a barrier"),
     ),
 }

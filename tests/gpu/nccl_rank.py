@@ -153,12 +153,12 @@ def abort(rank: int, port: int) -> Any:
     """Rank 1 does not come to a collective; rank 0 waits for its stream until the watchdog aborts."""
     cupy = load_cupy()
     comm = start(rank, port)
-    comm.timeout_s = comm._control.timeout_s = 3.0  # from here on: to start may take longer
+    comm.timeout_s = comm._world.timeout_s = 3.0  # from here on: to start may take longer
     array = cupy.ones(1000, np.float32)
     comm.all_reduce(array).wait(host=True)
     try:
         if rank == 1:
-            comm._control.await_failure(40.0)
+            comm._world.await_failure(40.0)
         else:
             comm.all_reduce(array).wait()
             cupy.cuda.get_current_stream().synchronize()

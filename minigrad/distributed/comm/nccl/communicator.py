@@ -9,7 +9,6 @@ has failed or left.
 from __future__ import annotations
 
 import atexit
-import functools
 import threading
 import time
 from collections import deque
@@ -38,11 +37,11 @@ from minigrad.distributed.comm.base import (
     stays_here,
 )
 from minigrad.distributed.comm.nccl.control import Control
+from minigrad.distributed.comm.nccl.star import Star
 from minigrad.distributed.comm.forks import never_end, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.calls import POINT_BYTES, Point
-from minigrad.distributed.comm.where import user_line
 from minigrad.errors import (
     CollectiveTimeoutError,
     DeviceError,
@@ -134,15 +133,14 @@ class NcclCommunicator:
         self._comm: Any = None
         self._ending = threading.Lock()
         self._closed = self._inherited = False
-        line = functools.partial(user_line, threading.get_ident())
-        self._control = Control(meeting, self.timeout_s, line, self._watch, self._abort_nccl)
-        self._trail = self._control.meetings.trail
+        self._control = Control(Star(meeting), self.timeout_s, self._watch, self._abort_nccl)
+        self._world, self._progress, self._trail = self._control.world, self._control.progress, self._control.trail
         try:
             self._start(share_devices)
         except BaseException as error:
             self._closed = True
-            self._control.fail(RankFailedError(f"rank {self.rank} did not start: {error}"))
-            self._control.flush()
+            self._world.fail(RankFailedError(f"rank {self.rank} did not start: {error}"))
+            self._world.flush()
             self._control.leave()
             self._end_nccl(abort=True)
             raise
@@ -154,14 +152,14 @@ class NcclCommunicator:
     def _start(self, share_devices: bool) -> None:
         self._check_devices(share_devices)
         unique = self._nccl.get_unique_id() if self.rank == 0 else b""
-        unique = self._control.gather("nccl: its unique id", bytes(unique))[0][1]
+        unique = self._control.gatherings.gather("nccl: its unique id", bytes(unique))[0][1]
         problems: list[BaseException] = []
         thread = new_thread(self._make, unique, problems, name="nccl-init")
         thread.start()
         deadline = time.monotonic() + self.timeout_s
-        while thread.is_alive() and time.monotonic() < deadline and self._control.failure is None:
+        while thread.is_alive() and time.monotonic() < deadline and self._world.failure is None:
             thread.join(_LONGEST_NAP_S)
-        self._control.raise_failure()
+        self._world.raise_failure()
         if problems:
             raise DistributedError(f"rank {self.rank}: nccl: expected NCCL to start, got {problems[0]}")
         if self._comm is None:
@@ -169,7 +167,7 @@ class NcclCommunicator:
                 f"rank {self.rank}: nccl: expected {self.world_size} ranks to start within {self.timeout_s:g} s, "
                 "got none: see what NCCL says with NCCL_DEBUG=INFO"
             )
-        self._control.gather("nccl: its start")  # nobody goes on before all have started
+        self._control.gatherings.gather("nccl: its start")  # nobody goes on before all have started
 
     def _make(self, unique: bytes, problems: list[BaseException]) -> None:
         """In a thread, since NCCL waits for the other ranks for ever."""
@@ -186,7 +184,7 @@ class NcclCommunicator:
     def _check_devices(self, share_devices: bool) -> None:
         """Each rank has a GPU of its own; NCCL's own check says less, and later."""
         mine = device_identity(self.device).encode()
-        identities = [data for _, data in self._control.gather("nccl: its device", mine)]
+        identities = [data for _, data in self._control.gatherings.gather("nccl: its device", mine)]
         for rank, identity in enumerate(identities):
             first = identities.index(identity)
             if identity and first != rank and not share_devices:
@@ -267,7 +265,7 @@ class NcclCommunicator:
         Raises:
             CollectiveMismatchError: they differ; on all ranks.
         """
-        self._control.raise_failure()
+        self._world.raise_failure()
         text = f"layout {layout or 'none'}"
         self._trail.add(text)
         self._agree(text)
@@ -283,7 +281,7 @@ class NcclCommunicator:
         Returns:
             The marks of all ranks where these met, else nothing.
         """
-        self._control.raise_failure()
+        self._world.raise_failure()
         text = f"the end of a pass of {layout}"
         if mark is None or self.world_size == 1:
             self._trail.add(text)
@@ -302,16 +300,16 @@ class NcclCommunicator:
             ReplicaMismatchError: what is beside the model differs, and no pass has looked into it yet.
             CollectiveTimeoutError: a rank did not come so far in time. Or what made this world fail.
         """
-        if not self._inherited and not self._closed and not self._control.has_raised:
+        if not self._inherited and not self._closed and not self._world.has_raised:
             self._check_same(who, self.timeout_s)
 
     def _check_same(self, who: str, limit_s: float) -> None:
-        apart = self._control.meetings.await_same(limit_s)
+        apart = self._control.differences.await_same(limit_s)
         if apart is None and limit_s >= self.timeout_s:
-            posted = self._control.peers[self.rank].posted
-            late = [rank for rank, peer in enumerate(self._control.peers) if peer.posted < posted]
-            self._control.fail(self._control.absence(who, late))
-            self._control.raise_failure()
+            posted = self._world.peers[self.rank].posted
+            late = [rank for rank, peer in enumerate(self._world.peers) if peer.posted < posted]
+            self._world.fail(self._world.absence(who, late))
+            self._world.raise_failure()
         if apart:
             raise ReplicaMismatchError(
                 f"rank {self.rank}: {who}: expected all ranks to be alike beside the model too, got {apart}: "
@@ -326,20 +324,20 @@ class NcclCommunicator:
 
     def _check_process(self) -> None:
         if self._inherited:
-            self._control.raise_failure()
+            self._world.raise_failure()
 
     def give_up(self, reason: str) -> None:
         """Fail all ranks, unless all of them make this call; see comm.given_up. NCCL hears nothing of it."""
-        self._control.raise_failure()
-        self._control.give_up(self._seq, reason)
+        self._world.raise_failure()
+        self._world.give_up(self._seq, reason)
         self._next(GIVE_UP)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
         self._check_process()
-        self._control.fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
-        self._control.has_raised = True  # who aborts knows why
-        self._control.flush()
+        self._world.fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
+        self._world.has_raised = True  # who aborts knows why
+        self._world.flush()
 
     def close(self) -> None:
         """Leave the world and destroy what NCCL holds; other ranks are not waited for."""
@@ -350,7 +348,7 @@ class NcclCommunicator:
         atexit.unregister(self.close)
         whole = False
         try:
-            if not self._control.has_raised:
+            if not self._world.has_raised:
                 self._check_same("close", min(self.timeout_s / 2, _PARTING_S))
             whole = self._is_idle()
         except (CollectiveTimeoutError, RankFailedError):
@@ -358,7 +356,7 @@ class NcclCommunicator:
         finally:
             self._control.leave()
             self._end_nccl(abort=not whole)
-            self._control.fail(RankFailedError("the communicator was closed"), tell=False)
+            self._world.close()
 
     # -------------------------------------------------------------------------------------------------------- calls
 
@@ -371,29 +369,29 @@ class NcclCommunicator:
                 )
 
     def _next(self, kind: str, detail: str = "", array: Array | None = None) -> Header:
-        self._control.raise_failure()
+        self._world.raise_failure()
         size = (array.dtype.name, int(array.size)) if array is not None else ("", -1)
         header = Header(self._seq, kind, detail, *size)
         self._seq += 1
-        self._control.note(header)
+        self._progress.note(header)
         return header
 
     def _agree(self, header: Header | str, data: bytes = b"") -> list[bytes]:
         """Return when all ranks have come here, with the same header and the same calls before: the data of each."""
-        meetings, trail = self._control.meetings, self._trail
+        differences, trail = self._control.differences, self._trail
         count = trail.end().done
         before = trail.at(count - 1) or trail.end()
-        gathered = self._control.gather(str(header), before.packed() + data)
+        gathered = self._control.gatherings.gather(str(header), before.packed() + data)
         points = [Point.unpacked(part[:POINT_BYTES]) for _, part in gathered]
         first_rank = {text: rank for rank, (text, _) in reversed(list(enumerate(gathered)))}
         if len(first_rank) > 1 or any(point.calls != before.calls for point in points):
-            self._control.check_given_up(all_came=True)
+            self._world.check_given_up(all_came=True)
             if any(point[:2] != before[:2] for point in points):
-                meetings.name_difference(points)
+                differences.name(points)
             calls = sorted((rank, text) for text, rank in first_rank.items())
-            self._control.fail(disagreement(*calls, advice=": debug=True names the first that differs"))
-            self._control.raise_failure()
-        meetings.met(count, points)
+            self._world.fail(disagreement(*calls, advice=": debug=True names the first that differs"))
+            self._world.raise_failure()
+        differences.met(count, points)
         return [part[POINT_BYTES:] for _, part in gathered]
 
     def _launch(
@@ -412,20 +410,20 @@ class NcclCommunicator:
                 entry.event.record(stream)
             self._under_way.append(entry)
         except BaseException as error:  # an interrupt, say: nobody knows whether the collective is under way
-            self._control.fail(RankFailedError(f"rank {self.rank}: {header}: its launch raised {error!r}"))
+            self._world.fail(RankFailedError(f"rank {self.rank}: {header}: its launch raised {error!r}"))
             raise
         finally:
             self._launching = None
         if problem:
             self._launching = entry  # its event may have happened, and the watchdog still finds who is gone
-            self._control.await_failure(_PATIENCE_S)
-            self._control.fail(DistributedError(f"{header}: expected NCCL to take it, got {problem}"))
-        self._control.raise_failure()
+            self._world.await_failure(_PATIENCE_S)
+            self._world.fail(DistributedError(f"{header}: expected NCCL to take it, got {problem}"))
+        self._world.raise_failure()
         return _NcclWork(self, entry, arrays)
 
     def is_done(self, entry: _Entry) -> bool:
         """Whether the device has passed a collective."""
-        self._control.raise_failure()
+        self._world.raise_failure()
         with self.device.current():
             return has_happened(entry.event, self._streams)
 
@@ -435,7 +433,7 @@ class NcclCommunicator:
         Raises:
             CollectiveTimeoutError, CollectiveMismatchError, RankFailedError: see `Work.wait`.
         """
-        self._control.raise_failure()
+        self._world.raise_failure()
         with self.device.current():
             self._streams.get_current_stream().wait_event(entry.event)
         misses = 0
@@ -445,7 +443,7 @@ class NcclCommunicator:
                 time.sleep(min(_LONGEST_NAP_S, _NAP_S * (misses - _SPINS)))
             if misses % _ASKED_EVERY == 0:
                 self._ask_nccl(entry)
-        self._control.raise_failure()  # an aborted collective also counts as passed
+        self._world.raise_failure()  # an aborted collective also counts as passed
 
     # ------------------------------------------------------------------------------------- the watchdog, and the end
 
@@ -457,13 +455,13 @@ class NcclCommunicator:
         entry = self._under_way[0] if self._under_way else self._launching
         if entry is None:
             return
-        peers = self._control.peers
+        peers = self._world.peers
         self._ask_nccl(entry)
         seq = entry.header.seq
         absent = [r for r in range(self.world_size) if r != self.rank and peers[r].posted <= seq]
         gone = any(peers[r].left_after is not None for r in absent)
         if gone or time.monotonic() - entry.began_s > self.timeout_s:
-            self._control.fail(self._control.absence(str(entry.header), absent))
+            self._world.fail(self._world.absence(str(entry.header), absent))
 
     def _ask_nccl(self, entry: _Entry) -> None:
         with self._ending:  # the control thread may be about to abort it, and what it is then is freed
@@ -473,7 +471,7 @@ class NcclCommunicator:
         now_s = time.monotonic()
         self._trouble_s = self._trouble_s or now_s
         if now_s - self._trouble_s > _PATIENCE_S:
-            self._control.fail(DistributedError(f"{entry.header}: expected NCCL to go on, got {problem}"))
+            self._world.fail(DistributedError(f"{entry.header}: expected NCCL to go on, got {problem}"))
 
     def _abort_nccl(self) -> None:
         """End NCCL's waiting: in the control thread, while another may wait in NCCL."""

@@ -54,15 +54,18 @@ def unpacked(message: bytes) -> Message:
     return Message(Kind(kind), rank, number, text, message[_HEAD.size + size :])
 
 
-def bundle(messages: Iterable[Message]) -> bytes:
+def bundle(messages: Iterable[Message]) -> Message:
     """Several messages as one."""
     packed = [message.packed() for message in messages]
-    return Message(Kind.BUNDLE, 0, 0, "", b"".join(_LENGTH.pack(len(each)) + each for each in packed)).packed()
+    return Message(Kind.BUNDLE, 0, 0, "", b"".join(_LENGTH.pack(len(each)) + each for each in packed))
 
 
-def unbundled(data: bytes) -> Iterator[Message]:
-    """The messages in the data of a bundle."""
-    at = 0
+def unbundled(message: Message) -> Iterator[Message]:
+    """The messages of a bundle; one that is none is alone."""
+    if message.kind != Kind.BUNDLE:
+        yield message
+        return
+    at, data = 0, message.data
     while at < len(data):
         (size,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size + size

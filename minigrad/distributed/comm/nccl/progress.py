@@ -1,0 +1,88 @@
+"""How far ranks are: each tells rank 0 now and then, which tells all of them, so that nobody has to ask."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+
+from minigrad.distributed.comm.base import LAST_CALLS, Header, doing
+from minigrad.distributed.comm.calls import POINT_BYTES, Point, Trail
+from minigrad.distributed.comm.nccl.messages import Kind, Message, bundle
+from minigrad.distributed.comm.nccl.star import Star
+from minigrad.distributed.comm.nccl.world import World
+
+_GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a point follows, and a line
+_STATE_BYTES = _GATHERED.size + POINT_BYTES  # before that line
+_TOLD_EVERY = 256  # calls, after which the others are told how far a rank is, or sooner
+
+
+class Progress:
+    """What this rank tells of itself, and hears of the others.
+
+    Args:
+        world, star: What is known, and what is sent.
+        trail: All that this rank has called.
+        tick_s: How often the others are told.
+
+    Attributes:
+        awaited: Points of this rank's for which somebody waits.
+    """
+
+    def __init__(self, world: World, star: Star, trail: Trail, tick_s: float) -> None:
+        self._world, self._star, self._trail, self._tick_s = world, star, trail, tick_s
+        self._mine = world.peers[world.rank]
+        self._last = deque[Header](maxlen=LAST_CALLS)
+        self._told = 0, 0, ""  # points, gatherings and line that rank 0, or at rank 0 the others, know of
+        self._tell_at_s = 0.0
+        self._states: dict[int, Message] = {}  # at rank 0: of the others
+        self._fresh = set[int]()  # at rank 0: whose state the others have not been told
+        self.awaited = set[int]()
+
+    def note(self, header: Header) -> None:
+        """This rank has made another call; the others hear of it in the next tick."""
+        self._last.appendleft(header)
+        self._mine.posted = header.seq + 1
+        self._trail.add(header)
+        if header.seq % _TOLD_EVERY == 0:
+            self._tell_at_s = 0.0
+            self._star.wake()
+        elif self.awaited:
+            self._star.wake()
+
+    def state(self, point: Point, line: str = "", kind: Kind = Kind.STATE) -> Message:
+        """How far this rank is, as a message, and where, if it has stayed there."""
+        data = _GATHERED.pack(self._mine.gathered) + point.packed() + line.encode()
+        return Message(kind, self._world.rank, self._mine.posted, doing(list(self._last)), data)
+
+    def take(self, message: Message) -> Point:
+        """A rank has told how far it is, or was when it left; the thread calls this, and holds `World.changed`."""
+        peer = self._world.peers[message.rank]
+        (gathered,) = _GATHERED.unpack_from(message.data)
+        peer.posted, peer.gathered = max(peer.posted, message.number), max(peer.gathered, gathered)
+        peer.doing, peer.line = message.text, message.data[_STATE_BYTES:].decode()
+        if message.kind == Kind.LEFT:
+            peer.left_after = message.number
+        self._states[message.rank] = message
+        self._fresh.add(message.rank)
+        return Point.unpacked(message.data[_GATHERED.size : _STATE_BYTES])
+
+    def tell(self) -> None:
+        """Once a tick, let the others know how far this rank is, and at rank 0 how far those are that have told so."""
+        now_s = time.monotonic()
+        if now_s < self._tell_at_s:
+            return
+        self._tell_at_s = now_s + self._tick_s
+        point = self._trail.end()
+        so_far = point.done, self._mine.gathered
+        now = (*so_far, self._world.line() if self._told[:2] == so_far else "")
+        mine = [] if self._star.has_left or self._told == now else [self.state(point, now[2])]
+        if self._world.rank != 0:
+            if mine and self._star.tell(mine[0]):
+                self._told = now
+            return
+        with self._world.changed:
+            states, self._fresh = [self._states[rank] for rank in sorted(self._fresh)], set()
+        if mine or states:
+            self._told = now
+            self._star.broadcast(bundle([*mine, *states]))
