@@ -92,7 +92,7 @@ class Kernel(Protocol):
         """Queue it on the current stream. Scalars are of NumPy, for their bytes are passed as they are."""
 
 
-class Module(Protocol):
+class KernelModule(Protocol):
     """The kernels of one file."""
 
     def get_function(self, name: str) -> Any:
@@ -111,11 +111,11 @@ class KernelLoader:
 
     on_host = False  # whether it runs on NumPy arrays
 
-    def __init__(self, compile: Callable[[str, str], Module], threads: int = 256, max_blocks: int = 2048) -> None:
+    def __init__(self, compile: Callable[[str, str], KernelModule], threads: int = 256, max_blocks: int = 2048) -> None:
         self.threads, self.max_blocks = threads, max_blocks
         self._compile = compile
         self._lock = threading.Lock()
-        self._modules: dict[str, Module] = {}
+        self._modules: dict[str, KernelModule] = {}
         self._kernels: dict[tuple[str, str], Any] = {}
 
     def get(self, file: str, name: str) -> Any:
@@ -148,10 +148,10 @@ class KernelLoader:
         return max(1, min(self.max_blocks, -(-work // self.threads)))
 
 
-def _cuda_module(name: str, source: str) -> Module:
+def _cuda_module(name: str, source: str) -> KernelModule:
     """A RawModule, compiled for the current device."""
     cupy = load_cupy()
-    module: Module = cupy.RawModule(code=source, options=OPTIONS)
+    module: KernelModule = cupy.RawModule(code=source, options=OPTIONS)
     try:
         module.compile()  # type: ignore[attr-defined]
     except cupy.cuda.compiler.CompileException as error:

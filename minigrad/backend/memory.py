@@ -14,7 +14,7 @@ from minigrad.backend.dtypes import Array
 ALIGN_BYTES = 64  # a cache line; wide enough for every vector load
 
 
-def plan_offsets(sizes: Sequence[int], itemsize: int, align_bytes: int = ALIGN_BYTES) -> tuple[list[int], int]:
+def aligned_offsets(sizes: Sequence[int], itemsize: int, align_bytes: int = ALIGN_BYTES) -> tuple[list[int], int]:
     """Place arrays of these sizes one after the other, each start aligned.
 
     Args:

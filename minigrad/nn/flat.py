@@ -15,7 +15,7 @@ import numpy as np
 from minigrad.autograd import Edge, Node
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.memory import aligned_zeros, plan_offsets
+from minigrad.backend.memory import aligned_offsets, aligned_zeros
 from minigrad.errors import LayoutError
 from minigrad.kept import move_given
 from minigrad.nn.companions import Attached
@@ -40,7 +40,7 @@ class FlatBuffer:
         self.params = list(params)
         self.device: Device = params[0].device
         self.dtype: np.dtype[Any] = params[0].dtype
-        self.offsets, self.count = plan_offsets([p.numel() for p in params], self.dtype.itemsize)
+        self.offsets, self.count = aligned_offsets([p.numel() for p in params], self.dtype.itemsize)
         self.position = {id(p): i for i, p in enumerate(params)}
         self.companions: Attached = ()
         self._data_views: list[Array] = []

@@ -94,9 +94,9 @@ def move_state(who: str, own: Mapping[str, Tensor], device: Device | None, dtype
                 f"on {x.device} to move to {target}: move the module before it gets an optimizer or is wrapped"
             )
     for x in moving.values():
-        move_to(x, converted(x.data, device, dtype))
+        move_to(x, moved(x.data, device, dtype))
         if x.grad_array is not None:
-            x.grad_array = converted(x.grad_array, device, dtype)
+            x.grad_array = moved(x.grad_array, device, dtype)
         mark_changed(x)
 
 
@@ -106,10 +106,10 @@ def _would_move(x: Tensor, device: Device | None, dtype: np.dtype[Any] | None) -
     return dtype is not None and is_float(x.dtype) and x.dtype != dtype
 
 
-def converted(array: Array, device: Device | None, dtype: np.dtype[Any] | None) -> Array:
+def moved(array: Array, device: Device | None, dtype: np.dtype[Any] | None) -> Array:
     """The array on a device, a float array also in a dtype; the same array where nothing changes."""
-    moved = array if device is None else to_device(array, device)
-    if dtype is None or not is_float(moved.dtype) or moved.dtype == dtype:
-        return moved
-    with device_of(moved).current():
-        return moved.astype(dtype)
+    there = array if device is None else to_device(array, device)
+    if dtype is None or not is_float(there.dtype) or there.dtype == dtype:
+        return there
+    with device_of(there).current():
+        return there.astype(dtype)

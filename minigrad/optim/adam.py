@@ -11,7 +11,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import adam_
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
-from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
+from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
 
 
 def adam_update(
@@ -39,10 +39,10 @@ def adam_update(
     xp = array_module(param)
     beta1, beta2 = betas
     root = math.sqrt(1 - beta2**step)
-    kept, new, new_sq = operands(param, beta2, 1 - beta1, 1 - beta2)
-    rate, floor = operands(param, lr * root / (1 - beta1**step), eps * root)
+    kept, new, new_sq = numbers_like(param, beta2, 1 - beta1, 1 - beta2)
+    rate, floor = numbers_like(param, lr * root / (1 - beta1**step), eps * root)
     if weight_decay and decoupled_weight_decay:
-        param *= operands(param, 1 - lr * weight_decay)[0]
+        param *= numbers_like(param, 1 - lr * weight_decay)[0]
         weight_decay = 0.0
     scratch = xp.empty_like(param)
     if weight_decay or maximize:

@@ -291,7 +291,7 @@ class Optimizer:
             master[...] = wide
 
 
-def operands(like: Array, *values: float) -> list[Any]:
+def numbers_like(like: Array, *values: float) -> list[Any]:
     """Numbers in the cheapest form for arithmetic with an array.
 
     NumPy takes about 0.5 µs to convert a Python number, so it gets arrays of no axes; CuPy passes Python numbers as
@@ -306,7 +306,7 @@ def descent_gradient(param: Array, grad: Array, weight_decay: float, maximize: b
     """±grad + weight_decay · param, written to out; grad itself where there is nothing to do."""
     xp = array_module(param)
     if weight_decay:
-        (decay,) = operands(param, weight_decay)
+        (decay,) = numbers_like(param, weight_decay)
         xp.multiply(param, decay, out=out)
         return (xp.subtract if maximize else xp.add)(out, grad, out=out)
     return xp.negative(grad, out=out) if maximize else grad

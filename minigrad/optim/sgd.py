@@ -10,7 +10,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import sgd_
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
-from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, operands
+from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
 
 
 def sgd_update(
@@ -34,7 +34,7 @@ def sgd_update(
     in PyTorch's form, where the learning rate is not part of the buffer.
     """
     xp = array_module(param)
-    rate, decay, fresh = operands(param, lr, momentum, 1 - dampening)
+    rate, decay, fresh = numbers_like(param, lr, momentum, 1 - dampening)
     change = xp.empty_like(param)
     direction = descent_gradient(param, grad, weight_decay, maximize, out=change)
     if momentum_buffer is not None:

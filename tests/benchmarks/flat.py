@@ -13,7 +13,7 @@ from minigrad import Device, Tensor, nn, optim
 from minigrad.backend.device import to_device, to_host
 from minigrad.backend.dtypes import as_dtype
 from minigrad.backend.fused.grad_scale import Placement, pack, scale_
-from minigrad.backend.memory import plan_offsets
+from minigrad.backend.memory import aligned_offsets
 
 Run = Callable[[], Any]  # one step; what it returns is the loss or the result, or None where none is compared
 
@@ -64,7 +64,7 @@ class Movement:
     def ours(self, device: Device) -> Run:
         """One pass; its first result is checked."""
         rng = np.random.default_rng(0)
-        offsets, count = plan_offsets(self.sizes, 4)
+        offsets, count = aligned_offsets(self.sizes, 4)
         weight, nonfinite = to_device(np.full(1, 0.25), device), to_device(np.zeros(1, np.uint32), device)
         given = rng.standard_normal(self.sizes[0], np.float32)
         if self.wire_dtype is None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.memory import aligned_zeros, is_read_only, is_stretched, plan_offsets
+from minigrad.backend.memory import aligned_offsets, aligned_zeros, is_read_only, is_stretched
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.parameter import Buffer
 from minigrad.stamp import mark_changed, move_to, savers
@@ -43,7 +43,7 @@ class BufferPiece:
         self._savers = [savers(b) if b.data is view else [] for b, view in zip(self._buffers, self._views)]  # at home
 
     def _new_memory(self) -> tuple[Array, list[Array]]:
-        offsets, count = plan_offsets([buffer.numel() for buffer in self._buffers], self.dtype.itemsize)
+        offsets, count = aligned_offsets([buffer.numel() for buffer in self._buffers], self.dtype.itemsize)
         with self._device.current() as xp:
             array = aligned_zeros(count, self.dtype, xp)
         ends = [start + buffer.numel() for start, buffer in zip(offsets, self._buffers)]
