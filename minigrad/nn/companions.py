@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from minigrad.arguments import is_number
+from minigrad.autograd import Edge, Node
+from minigrad.nn.parameter import Parameter
+from minigrad.tensor import Tensor
 
 
 class Companion(Protocol):
@@ -52,6 +55,26 @@ def is_attached(companion: Companion, buffer: Holder) -> bool:
         if ref() is companion:
             return True
     return False
+
+
+def holder_near(x: Tensor) -> Holder | None:
+    """The flat buffer of the first parameter that is found behind a tensor; None where it depends on none in one."""
+    stack: list[Edge] = [x.node or x]
+    seen = set[int]()
+    while stack:
+        edge = stack.pop()
+        if isinstance(edge, Node):
+            if edge.seq not in seen:
+                seen.add(edge.seq)
+                stack += sorted(edge.inputs, key=_is_leaf)  # the last one is looked at first
+        elif isinstance(edge, Parameter) and edge.flat is not None:
+            found: Holder = edge.flat
+            return found
+    return None
+
+
+def _is_leaf(edge: Edge) -> bool:
+    return isinstance(edge, Parameter)
 
 
 def number_of(value: Any) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.autograd import Edge, Node
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_offsets, aligned_zeros
@@ -21,7 +20,6 @@ from minigrad.kept import move_given
 from minigrad.nn.companions import Attached
 from minigrad.nn.parameter import Parameter, distinct_parameters
 from minigrad.stamp import move_to
-from minigrad.tensor import Tensor
 
 
 class FlatBuffer:
@@ -158,23 +156,3 @@ def flatten(params: Iterable[Parameter]) -> list[FlatBuffer]:
     for group in groups.values():
         FlatBuffer(group)
     return list({id(p.flat): p.flat for p in backwards if p.flat is not None}.values())
-
-
-def flat_near(x: Tensor) -> FlatBuffer | None:
-    """The flat buffer of the first parameter that is found behind a tensor; None where it depends on none in one."""
-    stack: list[Edge] = [x.node or x]
-    seen = set[int]()
-    while stack:
-        edge = stack.pop()
-        if isinstance(edge, Node):
-            if edge.seq not in seen:
-                seen.add(edge.seq)
-                stack += sorted(edge.inputs, key=_is_leaf)  # the last one is looked at first
-        elif isinstance(edge, Parameter) and edge.flat is not None:
-            found: FlatBuffer = edge.flat
-            return found
-    return None
-
-
-def _is_leaf(edge: Edge) -> bool:
-    return isinstance(edge, Parameter)

@@ -23,8 +23,7 @@ from minigrad.errors import AutogradError, DtypeError, StateDictError
 from minigrad.kept import gradient_changed
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
-from minigrad.nn.companions import attach, is_attached, number_of
-from minigrad.nn.flat import FlatBuffer, flat_near
+from minigrad.nn.companions import Holder, attach, holder_near, is_attached, number_of
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.given import check_finished
 from minigrad.tensor import Tensor
@@ -121,7 +120,7 @@ class GradScaler:
             raise DtypeError(f"GradScaler.scale: expected tensors, got {type(outputs).__name__}")
         if not self._enabled:
             return outputs
-        self._attach(flat_near(outputs))
+        self._attach(holder_near(outputs))
         loss = cast(outputs, np.dtype(np.float32)) if is_half(outputs.dtype) else outputs
         with loss.device.current():
             scale = self._control_on(loss.device)[LOSS_SCALE].astype(loss.dtype)
@@ -261,7 +260,7 @@ class GradScaler:
         """See `nn.companions.Companion`."""
         self._base, self._updates = number, 0
 
-    def _attach(self, buffer: FlatBuffer | None) -> None:
+    def _attach(self, buffer: Holder | None) -> None:
         if buffer is not None and not is_attached(self, buffer):
             attach(self, [buffer])
 
