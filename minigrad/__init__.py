@@ -1,167 +1,78 @@
-"""minigrad: a small deep-learning framework, native to CuPy, whose heart is data-parallel training."""
+"""minigrad: a small deep-learning framework, native to CuPy, whose heart is data-parallel training.
 
-from typing import Any
+Every operation of `minigrad.ops` is here too. The rooms below `data`, and what is shown of them here, are loaded at
+their first use.
+"""
 
-import numpy as np
+import builtins as _builtins
+import importlib as _importlib
+import typing
 
-from minigrad import data, nn, ops
-from minigrad.autograd import enable_grad, is_grad_enabled, no_grad
-from minigrad.backend.device import Device, available_devices
-from minigrad.backend.dtypes import bool_, float16, float32, float64, int16, int32, int64, int8, uint8
-from minigrad.backend.flags import debug, raise_all_found
-from minigrad.backend.gemm import allow_tf32
-from minigrad.backend.random import get_rng_state, manual_seed, set_rng_state
-from minigrad.graph import FlowBuilder, Graph
-from minigrad.ops import (
-    broadcast_to,
-    cat,
-    chunk,
-    flatten,
-    flip,
-    gather,
-    index_add,
-    index_select,
-    lerp,
-    masked_fill,
-    matmul,
-    maximum,
-    minimum,
-    narrow,
-    one_hot,
-    permute,
-    reshape,
-    roll,
-    scatter,
-    split,
-    squeeze,
-    stack,
-    swapaxes,
-    take_along_dim,
-    tile,
-    transpose,
-    tril,
-    triu,
-    unbind,
-    unflatten,
-    unsqueeze,
-    where,
+from minigrad import data as data, nn as nn, ops as ops
+from minigrad.autograd import enable_grad as enable_grad, is_grad_enabled as is_grad_enabled, no_grad as no_grad
+from minigrad.backend.device import Device as Device, available_devices as available_devices
+from minigrad.backend.dtypes import (
+    bool_ as bool_,
+    float16 as float16,
+    float32 as float32,
+    float64 as float64,
+    int16 as int16,
+    int32 as int32,
+    int64 as int64,
+    int8 as int8,
+    uint8 as uint8,
 )
-from minigrad.ops.creation import (
-    arange,
-    as_tensor,
-    empty,
-    empty_like,
-    eye,
-    from_dlpack,
-    from_numpy,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    tensor,
-    zeros,
-    zeros_like,
+from minigrad.backend.flags import debug as debug, raise_all_found as raise_all_found
+from minigrad.backend.gemm import allow_tf32 as allow_tf32
+from minigrad.backend.random import (
+    get_rng_state as get_rng_state,
+    manual_seed as manual_seed,
+    set_rng_state as set_rng_state,
 )
-from minigrad.ops.precision import autocast, is_autocast_enabled
-from minigrad.ops.sampling import rand, rand_like, randint, randint_like, randn, randn_like, randperm
-from minigrad.tensor import Tensor
-from minigrad.train import Trainer
+from minigrad.ops import *
+from minigrad.ops.creation import *
+from minigrad.ops.methods import names_in as _names_in
+from minigrad.ops.precision import autocast as autocast, is_autocast_enabled as is_autocast_enabled
+from minigrad.ops.sampling import *
+from minigrad.tensor import Tensor as Tensor
+
+if typing.TYPE_CHECKING:
+    from minigrad import distributed as distributed, graph as graph, optim as optim, train as train
+    from minigrad.distributed import DDP as DDP
+    from minigrad.graph import FlowBuilder as FlowBuilder, Graph as Graph
+    from minigrad.train import Trainer as Trainer
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Device",
-    "FlowBuilder",
-    "Graph",
-    "Tensor",
-    "Trainer",
-    "allow_tf32",
-    "arange",
-    "as_tensor",
-    "autocast",
-    "available_devices",
-    "bfloat16",
-    "bool_",
-    "broadcast_to",
-    "cat",
-    "chunk",
-    "data",
-    "debug",
-    "empty",
-    "empty_like",
-    "enable_grad",
-    "eye",
-    "flatten",
-    "flip",
-    "float16",
-    "float32",
-    "float64",
-    "from_dlpack",
-    "from_numpy",
-    "full",
-    "full_like",
-    "gather",
-    "get_rng_state",
-    "index_add",
-    "index_select",
-    "int16",
-    "int32",
-    "int64",
-    "int8",
-    "is_autocast_enabled",
-    "is_grad_enabled",
-    "lerp",
-    "linspace",
-    "manual_seed",
-    "masked_fill",
-    "matmul",
-    "maximum",
-    "minimum",
-    "narrow",
-    "nn",
-    "no_grad",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "ops",
-    "permute",
-    "raise_all_found",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
-    "reshape",
-    "roll",
-    "scatter",
-    "set_rng_state",
-    "split",
-    "squeeze",
-    "stack",
-    "swapaxes",
-    "take_along_dim",
-    "tensor",
-    "tile",
-    "transpose",
-    "tril",
-    "triu",
-    "uint8",
-    "unbind",
-    "unflatten",
-    "unsqueeze",
-    "where",
-    "zeros",
-    "zeros_like",
-]
+_LATER = {  # where what is loaded at its first use is: a name in a room, or a room
+    "DDP": "minigrad.distributed",
+    "FlowBuilder": "minigrad.graph",
+    "Graph": "minigrad.graph",
+    "Trainer": "minigrad.train",
+    "distributed": "minigrad.distributed",
+    "graph": "minigrad.graph",
+    "optim": "minigrad.optim",
+    "train": "minigrad.train",
+}
+if not typing.TYPE_CHECKING:  # a type checker takes all that is imported above; a star leaves Python's own names alone
+    __all__ = sorted({*_names_in(globals()), "bfloat16", "data", "nn", "ops", *_LATER} - set(dir(_builtins)))
 
 
-def __getattr__(name: str) -> Any:
-    """bfloat16, made at its first use: importing ml_dtypes takes time."""
+def __getattr__(name: str) -> typing.Any:
+    """A room, or a name from one, at its first use; and bfloat16, since importing ml_dtypes takes time."""
     if name == "bfloat16":
         import ml_dtypes
+        import numpy as np
 
-        return np.dtype(ml_dtypes.bfloat16)
-    raise AttributeError(f"module 'minigrad' has no attribute {name!r}")
+        found: typing.Any = np.dtype(ml_dtypes.bfloat16)
+    elif name in _LATER:
+        room = _importlib.import_module(_LATER[name])
+        found = room if room.__name__ == f"minigrad.{name}" else getattr(room, name)
+    else:
+        raise AttributeError(f"module 'minigrad' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "bfloat16", *_LATER})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from minigrad.stamp import check_taken, mark_rerecorded, next_number, save_watch
 _new = object.__new__
 
 
-class Tensor(BoundMethods):
+class Tensor(BoundMethods["Tensor", "Extremum"]):
     """An n-dimensional array that can remember how it was computed.
 
     `minigrad.tensor(data)` makes one from Python data and copies it; `Tensor(array)` wraps an array of NumPy or CuPy
@@ -324,6 +324,13 @@ class Tensor(BoundMethods):
         Tensor.__init__(copy, duplicate(self.data), self.requires_grad)
         memo[id(self)] = copy
         return copy
+
+
+class Extremum(NamedTuple):
+    """What `max` and `min` find along an axis: the values, and the index of the first place of each (int64)."""
+
+    values: Tensor
+    indices: Tensor
 
 
 class _LeafHook:

@@ -1,9 +1,11 @@
 """What a user sees: the exported names, the methods of a tensor, and what importing minigrad does."""
 
 import ast
+import builtins
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +16,8 @@ import pytest
 import minigrad
 from minigrad import errors, ops
 from minigrad.bound import BoundMethods
+from minigrad.ops.methods import method, method_as
+from minigrad.ops.precision import autocasts
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["minigrad"] + [
@@ -47,9 +51,21 @@ def test_all_is_sorted_complete_and_importable(name):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minigrad"
         for alias in node.names
     }
-    if package is ops:
-        gathered -= {"METHODS"}  # no operation: what binds them
-    assert gathered - set(listed) == set()
+    assert {name for name in gathered if name != "*" and not name.startswith("_")} - set(listed) == set()
+
+
+def test_every_operation_is_in_the_root_too():
+    assert [name for name in ops.__all__ if getattr(minigrad, name) is not getattr(ops, name)] == []
+    assert [name for name in minigrad.__all__ if hasattr(builtins, name)] == []  # of those who import *
+
+
+def bound():
+    """The methods of a tensor that `ops` has bound, by name."""
+    return {
+        name: function
+        for name, function in vars(minigrad.Tensor).items()
+        if getattr(getattr(function, "fget", function), "__module__", "").startswith("minigrad.ops.")
+    }
 
 
 def test_methods_of_a_tensor_are_those_declared():
@@ -59,11 +75,44 @@ def test_methods_of_a_tensor_are_those_declared():
         for node in stubs.body
         if isinstance(node, ast.FunctionDef) and "overload" not in map(ast.unparse, node.decorator_list)
     ]
-    assert sorted(declared) == sorted(ops.METHODS)
+    assert sorted(bound().keys() - set(declared)) == [], "declare them in minigrad/bound.py"
+    assert sorted(set(declared) - bound().keys()) == [], "no @method in minigrad/ops binds them"
 
 
-def test_methods_of_a_tensor_are_bound():
-    assert [name for name, function in ops.METHODS.items() if getattr(minigrad.Tensor, name) is not function] == []
+def test_a_method_does_what_the_operation_of_its_name_does():
+    assert [name for name in ops.__all__ if bound().get(name, getattr(ops, name)) is not getattr(ops, name)] == []
+
+
+def test_every_public_function_of_a_family_has_a_use():
+    """Else its name was forgotten, in `__all__` or by a missing @method."""
+    sources = {path: path.read_text() for path in (ROOT / "minigrad").rglob("*.py")}
+    for path in (ROOT / "minigrad" / "ops").glob("*.py"):
+        family = importlib.import_module(f"minigrad.ops.{path.stem}")
+        elsewhere = "\n".join(text for other, text in sources.items() if other != path)
+        forgotten = [
+            node.name
+            for node in ast.parse(sources[path]).body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+            if node.name not in getattr(family, "__all__", []) and getattr(family, node.name) not in bound().values()
+            if not re.search(rf"\b{node.name}\b", elsewhere)
+        ]
+        assert forgotten == [], f"{path.name}: put their names into __all__, or @method above them"
+
+
+@pytest.mark.parametrize(
+    "write, words",
+    [
+        (lambda: method(ops.exp), "expected a name that Tensor has not, got 'exp': use @method_as"),
+        (lambda: method_as("grad")(ops.exp), "expected a name that Tensor has not, got 'grad'"),
+        (lambda: autocasts("hi"), "expected precision to be one of 'low', 'high', got 'hi'"),
+        (lambda: autocasts(ops.exp), "expected precision to be one of 'low', 'high', got <function"),
+        (lambda: autocasts("low")(ops.sqrt), "expected sqrt before it is a method, got one: put @method above it"),
+    ],
+    ids=["taken", "attribute", "word", "bare", "order"],
+)
+def test_a_mistake_in_the_names_of_an_operation_says_what_to_write(write, words):
+    with pytest.raises(errors.ArgumentError, match=re.escape(words)):
+        write()
 
 
 def test_every_error_is_drawn_in_the_tree():
@@ -88,6 +137,33 @@ def test_importing_everything_imports_nothing_heavy_and_prints_nothing(tmp_path)
     imports = "\n".join(f"import {name}" for name in PACKAGES)
     code = f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\n{imports}"
     assert run_python(code, path=tmp_path) == ""
+
+
+def test_importing_minigrad_loads_the_rooms_down_to_data():
+    code = "import sys, minigrad; minigrad.ones(2); print(*sorted(m for m in sys.modules if m.startswith('minigrad')))"
+    loaded = run_python(code).split()
+    rooms = {name.split(".")[1] for name in loaded if name != "minigrad"}
+    assert rooms & {"optim", "distributed", "graph", "train", "testing"} == set()
+    assert len(loaded) <= 85, loaded
+
+
+@pytest.mark.parametrize("name, room", minigrad._LATER.items())
+def test_what_is_loaded_later_is_what_its_room_has(name, room):
+    home, own = importlib.import_module(room), room == f"minigrad.{name}"
+    assert own or name in home.__all__
+    code = f"import minigrad; assert {name!r} in dir(minigrad); print(minigrad.{name})"
+    assert run_python(code) == f"{home if own else getattr(home, name)}\n"
+
+
+def test_a_type_checker_is_shown_what_is_loaded_later():
+    [shown] = [
+        node
+        for node in source_of(minigrad).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"
+    ]
+    listed = {alias.asname: (node.module, alias.name) for node in shown.body for alias in node.names}
+    rooms = {name: room for name, room in minigrad._LATER.items() if room == f"minigrad.{name}"}
+    assert listed == {name: ("minigrad" if name in rooms else room, name) for name, room in minigrad._LATER.items()}
 
 
 def test_importing_minigrad_is_quick(capsys):

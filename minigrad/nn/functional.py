@@ -1,75 +1,24 @@
-"""The operations of `minigrad.ops` under the names of `torch.nn.functional`."""
+"""The operations of networks under the names of `torch.nn.functional`: all of their families, and a few of others."""
 
-from __future__ import annotations
+import typing
 
-from minigrad import ops
-from minigrad.ops import (
-    adaptive_avg_pool2d,
-    avg_pool2d,
-    batch_norm,
-    binary_cross_entropy_with_logits,
-    conv2d,
-    cross_entropy,
-    dropout,
-    dropout2d,
-    elu,
-    gelu,
-    group_norm,
-    huber_loss,
-    l1_loss,
-    layer_norm,
-    leaky_relu,
-    linear,
-    log_softmax,
-    max_pool2d,
-    mse_loss,
-    nll_loss,
-    one_hot,
-    pad,
-    relu,
-    sigmoid,
-    silu,
-    smooth_l1_loss,
-    softmax,
-    softplus,
-    tanh,
-)
-from minigrad.tensor import Tensor
-
-__all__ = [
-    "adaptive_avg_pool2d",
-    "avg_pool2d",
-    "batch_norm",
-    "binary_cross_entropy_with_logits",
-    "conv2d",
-    "cross_entropy",
-    "dropout",
-    "dropout2d",
-    "elu",
-    "embedding",
-    "gelu",
-    "group_norm",
-    "huber_loss",
-    "l1_loss",
-    "layer_norm",
-    "leaky_relu",
-    "linear",
-    "log_softmax",
-    "max_pool2d",
-    "mse_loss",
-    "nll_loss",
-    "one_hot",
-    "pad",
-    "relu",
-    "sigmoid",
-    "silu",
-    "smooth_l1_loss",
-    "softmax",
-    "softplus",
-    "tanh",
-]
+from minigrad import ops as _ops
+from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, sigmoid as sigmoid, tanh as tanh
+from minigrad.ops.activation import *
+from minigrad.ops.convolve import *
+from minigrad.ops.entropy import *
+from minigrad.ops.losses import *
+from minigrad.ops.methods import names_in as _names_in
+from minigrad.ops.noise import *
+from minigrad.ops.normalize import *
+from minigrad.ops.pooling import *
+from minigrad.tensor import Tensor as _Tensor
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def embedding(input: _Tensor, weight: _Tensor, padding_idx: int | None = None) -> _Tensor:
     """`ops.embedding` with its arguments in the order of `torch.nn.functional`: the integers first."""
-    return ops.embedding(weight, input, padding_idx)
+    return _ops.embedding(weight, input, padding_idx)
+
+
+if not typing.TYPE_CHECKING:
+    __all__ = _names_in(globals())

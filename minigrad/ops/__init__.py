@@ -1,216 +1,31 @@
 """The operations, a file for each family: forward and backward of one stand next to each other.
 
-`METHODS` is the one table that binds them to Tensor.
+How one gets its names is in methods.py.
 """
 
-from __future__ import annotations
+import typing
 
-from minigrad.ops.activation import elu, gelu, leaky_relu, log_softmax, relu, silu, softmax, softplus
-from minigrad.ops.arithmetic import add, div, floor_divide, lerp, maximum, minimum, mul, neg, pow, remainder, sub
-from minigrad.ops.compare import (
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    eq,
-    ge,
-    gt,
-    isfinite,
-    isinf,
-    isnan,
-    le,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    lt,
-    ne,
-)
-from minigrad.ops.convert import clone, contiguous, to
-from minigrad.ops.convolve import conv2d
-from minigrad.ops.elementwise import (
-    abs,
-    ceil,
-    clamp,
-    cos,
-    erf,
-    exp,
-    expm1,
-    floor,
-    log,
-    log1p,
-    reciprocal,
-    round,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    sqrt,
-    square,
-    tanh,
-)
-from minigrad.ops.entropy import cross_entropy, nll_loss
-from minigrad.ops.extremum import amax, amin, argmax, argmin, max, min
-from minigrad.ops.index import embedding, gather, getitem, index_select, one_hot, take_along_dim
-from minigrad.ops.join import cat, chunk, narrow, pad, split, stack, unbind
-from minigrad.ops.linalg import linear, matmul
-from minigrad.ops.losses import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss, smooth_l1_loss
-from minigrad.ops.mask import masked_fill, tril, triu, where
-from minigrad.ops.methods import METHODS
-from minigrad.ops.noise import dropout, dropout2d
-from minigrad.ops.normalize import batch_norm, group_norm, layer_norm
-from minigrad.ops.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
-from minigrad.ops.reduce import all, any, cumsum, logsumexp, mean, norm, prod, std, sum, var
-from minigrad.ops.scatter import index_add, scatter
-from minigrad.ops.shape import (
-    broadcast_to,
-    expand,
-    expand_as,
-    flatten,
-    flip,
-    matrix_transpose,
-    permute,
-    repeat,
-    reshape,
-    roll,
-    squeeze,
-    swapaxes,
-    t,
-    tile,
-    transpose,
-    unflatten,
-    unsqueeze,
-    view,
-)
+from minigrad.ops import inplace as _inplace  # has methods only
+from minigrad.ops.activation import *
+from minigrad.ops.arithmetic import *
+from minigrad.ops.compare import *
+from minigrad.ops.convert import *
+from minigrad.ops.convolve import *
+from minigrad.ops.elementwise import *
+from minigrad.ops.entropy import *
+from minigrad.ops.extremum import *
+from minigrad.ops.index import *
+from minigrad.ops.join import *
+from minigrad.ops.linalg import *
+from minigrad.ops.losses import *
+from minigrad.ops.mask import *
+from minigrad.ops.methods import names_in as _names_in
+from minigrad.ops.noise import *
+from minigrad.ops.normalize import *
+from minigrad.ops.pooling import *
+from minigrad.ops.reduce import *
+from minigrad.ops.scatter import *
+from minigrad.ops.shape import *
 
-__all__ = [
-    "abs",
-    "adaptive_avg_pool2d",
-    "add",
-    "all",
-    "amax",
-    "amin",
-    "any",
-    "argmax",
-    "argmin",
-    "avg_pool2d",
-    "batch_norm",
-    "binary_cross_entropy_with_logits",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_xor",
-    "broadcast_to",
-    "cat",
-    "ceil",
-    "chunk",
-    "clamp",
-    "clone",
-    "contiguous",
-    "conv2d",
-    "cos",
-    "cross_entropy",
-    "cumsum",
-    "div",
-    "dropout",
-    "dropout2d",
-    "elu",
-    "embedding",
-    "eq",
-    "erf",
-    "exp",
-    "expand",
-    "expand_as",
-    "expm1",
-    "flatten",
-    "flip",
-    "floor",
-    "floor_divide",
-    "gather",
-    "ge",
-    "gelu",
-    "getitem",
-    "group_norm",
-    "gt",
-    "huber_loss",
-    "index_add",
-    "index_select",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "l1_loss",
-    "layer_norm",
-    "le",
-    "leaky_relu",
-    "lerp",
-    "linear",
-    "log",
-    "log1p",
-    "log_softmax",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logsumexp",
-    "lt",
-    "masked_fill",
-    "matmul",
-    "matrix_transpose",
-    "max",
-    "max_pool2d",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "mse_loss",
-    "mul",
-    "narrow",
-    "ne",
-    "neg",
-    "nll_loss",
-    "norm",
-    "one_hot",
-    "pad",
-    "permute",
-    "pow",
-    "prod",
-    "reciprocal",
-    "relu",
-    "remainder",
-    "repeat",
-    "reshape",
-    "roll",
-    "round",
-    "rsqrt",
-    "scatter",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "smooth_l1_loss",
-    "softmax",
-    "softplus",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "std",
-    "sub",
-    "sum",
-    "swapaxes",
-    "t",
-    "take_along_dim",
-    "tanh",
-    "tile",
-    "to",
-    "transpose",
-    "tril",
-    "triu",
-    "unbind",
-    "unflatten",
-    "unsqueeze",
-    "var",
-    "view",
-    "where",
-]
+if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
+    __all__ = _names_in(globals())

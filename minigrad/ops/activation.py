@@ -14,11 +14,15 @@ from minigrad.backend.special import erf
 from minigrad.errors import ArgumentError
 from minigrad.ops.axes import max_axes, sum_axes
 from minigrad.ops.elementwise import logistic
+from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_tensor, check_float, masked, normalize_axis
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
+__all__ = ["elu", "gelu", "leaky_relu", "log_softmax", "relu", "silu", "softmax", "softplus"]
 
+
+@method
 def relu(x: TensorLike) -> Tensor:
     """max(x, 0). dx = g where x > 0, else 0."""
     x = as_tensor("relu", x)
@@ -35,6 +39,7 @@ def _relu_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], masked(grad, y > 0))
 
 
+@method
 def leaky_relu(x: TensorLike, negative_slope: float = 0.01) -> Tensor:
     """x where x > 0, else negative_slope·x. dx = g where x > 0, else negative_slope·g.
 
@@ -67,6 +72,7 @@ def _leak_gradient(out: Array, grad: Array, x: Array, slope: float) -> None:
     out += leaked
 
 
+@method
 def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """x where x > 0, else alpha·(eˣ - 1). dx = g where x > 0, else g·alpha·eˣ.
 
@@ -100,7 +106,8 @@ def _elu_gradient(out: Array, grad: Array, x: Array, y: Array, alpha: float) -> 
     out *= grad
 
 
-@autocasts
+@method
+@autocasts("high")
 def softplus(x: TensorLike, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """ln(1 + e^(beta·x)) / beta, and x itself where beta·x > threshold. dx = g·sigmoid(beta·x), or g there.
 
@@ -143,6 +150,7 @@ def _softplus_gradient(out: Array, grad: Array, x: Array, beta: float, threshold
 # ---------------------------------------------------------------------------- gated: x times a gate between 0 and 1
 
 
+@method
 def silu(x: TensorLike) -> Tensor:
     """x·sigmoid(x). dx = g·(s + y·(1 - s)) with s = sigmoid(x).
 
@@ -172,6 +180,7 @@ _CUBIC = 0.044715  # Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016
 _INNER = 2 * math.sqrt(2 / math.pi)
 
 
+@method
 def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
     """x·Φ(x), Φ the distribution function of the standard normal.
 
@@ -243,7 +252,8 @@ def _gelu_tanh_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
 # -------------------------------------------------------------------------------------------------------- softmax
 
 
-@autocasts
+@method
+@autocasts("high")
 def softmax(x: TensorLike, dim: int) -> Tensor:
     """e^x / Σ e^x along an axis, without overflow. dx = y·(g - Σ g·y).
 
@@ -268,7 +278,8 @@ def _softmax_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], dx.astype(grad.dtype, copy=False).reshape(grad.shape))
 
 
-@autocasts
+@method
+@autocasts("high")
 def log_softmax(x: TensorLike, dim: int) -> Tensor:
     """x - ln Σ e^x along an axis, without overflow. dx = g - e^y·Σ g.
 

@@ -9,9 +9,12 @@ from minigrad.autograd import Edge, Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_tensor, check_float, masked, operands, promote_to_float, unbroadcast
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
+
+__all__ = ["add", "div", "floor_divide", "lerp", "maximum", "minimum", "mul", "neg", "pow", "remainder", "sub"]
 
 
 def broadcast_error(who: str, *tensors: Tensor) -> ShapeError:
@@ -27,6 +30,8 @@ def pass_on(edge: Edge, grad: Array, shape: tuple[int, ...]) -> None:
         accumulate(edge, unbroadcast(grad, shape))
 
 
+@method
+@method_as("__add__")
 def add(x: TensorLike, y: TensorLike) -> Tensor:
     """x + y, broadcasting. dx = g, dy = g."""
     x, y = operands("add", x, y)
@@ -45,6 +50,8 @@ def _add_backward(node: Node, grad: Array) -> None:
         pass_on(dy, grad, y_shape)
 
 
+@method
+@method_as("__sub__")
 def sub(x: TensorLike, y: TensorLike) -> Tensor:
     """x - y, broadcasting. dx = g, dy = -g.
 
@@ -69,6 +76,8 @@ def _sub_backward(node: Node, grad: Array) -> None:
         accumulate(dy, -unbroadcast(grad, y_shape))
 
 
+@method
+@method_as("__mul__")
 def mul(x: TensorLike, y: TensorLike) -> Tensor:
     """x * y, broadcasting. dx = g·y, dy = g·x."""
     x, y = operands("mul", x, y)
@@ -89,6 +98,8 @@ def _mul_backward(node: Node, grad: Array) -> None:
         accumulate(dy, unbroadcast(grad * x.data, y_shape))
 
 
+@method
+@method_as("__truediv__")
 def div(x: TensorLike, y: TensorLike) -> Tensor:
     """x / y, broadcasting; integers divide as float32. dx = g/y, dy = -g·x/y²."""
     x, y = operands("div", x, y)
@@ -111,6 +122,8 @@ def _div_backward(node: Node, grad: Array) -> None:
         accumulate(dy, unbroadcast(-(scaled * (x.data / y.data)), y.data.shape))
 
 
+@method
+@method_as("__floordiv__")
 def floor_divide(x: TensorLike, y: TensorLike) -> Tensor:
     """floor(x / y), broadcasting; nothing flows back. Integers stay integers."""
     x, y = operands("floor_divide", x, y)
@@ -120,6 +133,8 @@ def floor_divide(x: TensorLike, y: TensorLike) -> Tensor:
         raise broadcast_error("floor_divide", x, y) from error
 
 
+@method
+@method_as("__mod__")
 def remainder(x: TensorLike, y: TensorLike) -> Tensor:
     """x - y·floor(x / y), of the sign of y, broadcasting. dx = g, dy = -g·floor(x/y)."""
     x, y = operands("remainder", x, y)
@@ -140,6 +155,8 @@ def _remainder_backward(node: Node, grad: Array) -> None:
         accumulate(dy, unbroadcast(-(grad * floor), y.data.shape))
 
 
+@method
+@method_as("__neg__")
 def neg(x: TensorLike) -> Tensor:
     """-x. dx = -g.
 
@@ -156,7 +173,9 @@ def _neg_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], -grad)
 
 
-@autocasts
+@method
+@method_as("__pow__")
+@autocasts("high")
 def pow(x: TensorLike, y: TensorLike) -> Tensor:
     """x ** y, broadcasting. dx = g·y·x^(y-1), 0 where y is 0; dy = g·x^y·ln x, 0 where x is 0 and y >= 0.
 
@@ -187,11 +206,13 @@ def _pow_backward(node: Node, grad: Array) -> None:
         accumulate(dy, unbroadcast(grad * power * log, y.data.shape))
 
 
+@method
 def maximum(x: TensorLike, y: TensorLike) -> Tensor:
     """The larger of each pair, broadcasting; NaN wins. The gradient goes to the larger, half to each where equal."""
     return _extremum("maximum", x, y, _maximum_backward)
 
 
+@method
 def minimum(x: TensorLike, y: TensorLike) -> Tensor:
     """The smaller of each pair, broadcasting; NaN wins. The gradient goes to the smaller, half to each where equal."""
     return _extremum("minimum", x, y, _minimum_backward)
@@ -227,6 +248,7 @@ def _split_gradient(node: Node, grad: Array, x_wins: Array, y_wins: Array) -> No
         accumulate(dy, unbroadcast(masked(share, ~x_wins), y.data.shape))
 
 
+@method
 def lerp(x: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
     """x + weight·(end - x), exactly x at 0 and exactly end at 1, broadcasting.
 
@@ -276,5 +298,10 @@ def _reflected(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], T
     return reflected
 
 
-radd, rsub, rmul, rdiv = _reflected(add), _reflected(sub), _reflected(mul), _reflected(div)
-rfloor_divide, rremainder, rpow = _reflected(floor_divide), _reflected(remainder), _reflected(pow)
+method_as("__radd__")(_reflected(add))
+method_as("__rsub__")(_reflected(sub))
+method_as("__rmul__")(_reflected(mul))
+method_as("__rtruediv__")(_reflected(div))
+method_as("__rfloordiv__")(_reflected(floor_divide))
+method_as("__rmod__")(_reflected(remainder))
+method_as("__rpow__")(_reflected(pow))

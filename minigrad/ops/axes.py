@@ -9,10 +9,9 @@ import numpy as np
 from minigrad.autograd import Edge, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype
+from minigrad.bound import Dim
 from minigrad.errors import ArgumentError
 from minigrad.ops.operands import column_sum, is_blas, normalize_axes, row_max, row_sum
-
-Dim = int | tuple[int, ...] | None
 
 
 def reduced_axes(who: str, dim: Dim, ndim: int, keepdim: bool = False) -> tuple[int, ...]:

@@ -10,8 +10,14 @@ from minigrad.arguments import is_number
 from minigrad.backend.device import array_module
 from minigrad.errors import DtypeError
 from minigrad.ops.arithmetic import broadcast_error
+from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_tensor, operands
 from minigrad.tensor import Tensor
+
+__all__ = [
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "isfinite", "isinf", "isnan", "le",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
+]
 
 
 def _apply(who: str, function: str, x: TensorLike, y: TensorLike) -> Tensor:
@@ -22,41 +28,53 @@ def _apply(who: str, function: str, x: TensorLike, y: TensorLike) -> Tensor:
         raise broadcast_error(who, x, y) from error
 
 
+@method
 def eq(x: TensorLike, y: TensorLike) -> Tensor:
     """x == y. NaN equals nothing."""
     return _apply("eq", "equal", x, y)
 
 
+@method
 def ne(x: TensorLike, y: TensorLike) -> Tensor:
     """x != y. NaN differs from everything."""
     return _apply("ne", "not_equal", x, y)
 
 
+@method
+@method_as("__lt__")
 def lt(x: TensorLike, y: TensorLike) -> Tensor:
     """x < y."""
     return _apply("lt", "less", x, y)
 
 
+@method
+@method_as("__le__")
 def le(x: TensorLike, y: TensorLike) -> Tensor:
     """x <= y."""
     return _apply("le", "less_equal", x, y)
 
 
+@method
+@method_as("__gt__")
 def gt(x: TensorLike, y: TensorLike) -> Tensor:
     """x > y."""
     return _apply("gt", "greater", x, y)
 
 
+@method
+@method_as("__ge__")
 def ge(x: TensorLike, y: TensorLike) -> Tensor:
     """x >= y."""
     return _apply("ge", "greater_equal", x, y)
 
 
+@method_as("__eq__")
 def equals(x: Tensor, y: Any) -> Any:
     """The operator x == y. What is no operand is left to Python: `x == None` is False, as in PyTorch."""
     return eq(x, y) if _is_operand(y) else NotImplemented
 
 
+@method_as("__ne__")
 def differs(x: Tensor, y: Any) -> Any:
     """The operator x != y. What is no operand is left to Python: `x != None` is True, as in PyTorch."""
     return ne(x, y) if _is_operand(y) else NotImplemented
@@ -69,21 +87,25 @@ def _is_operand(y: Any) -> bool:
 # --------------------------------------------------------------------------- logic of truth values: zero is False
 
 
+@method
 def logical_and(x: TensorLike, y: TensorLike) -> Tensor:
     """Whether both elements are other than zero."""
     return _apply("logical_and", "logical_and", x, y)
 
 
+@method
 def logical_or(x: TensorLike, y: TensorLike) -> Tensor:
     """Whether one of the elements is other than zero."""
     return _apply("logical_or", "logical_or", x, y)
 
 
+@method
 def logical_xor(x: TensorLike, y: TensorLike) -> Tensor:
     """Whether exactly one of the elements is other than zero."""
     return _apply("logical_xor", "logical_xor", x, y)
 
 
+@method
 def logical_not(x: TensorLike) -> Tensor:
     """Whether the element is zero."""
     x = as_tensor("logical_not", x)
@@ -93,6 +115,8 @@ def logical_not(x: TensorLike) -> Tensor:
 # ------------------------------------------------------------------------------------- logic of bits: the operators
 
 
+@method
+@method_as("__and__", "__rand__")
 def bitwise_and(x: TensorLike, y: TensorLike) -> Tensor:
     """x & y: of bools, or bit by bit of integers.
 
@@ -102,6 +126,8 @@ def bitwise_and(x: TensorLike, y: TensorLike) -> Tensor:
     return _bitwise("bitwise_and", x, y)
 
 
+@method
+@method_as("__or__", "__ror__")
 def bitwise_or(x: TensorLike, y: TensorLike) -> Tensor:
     """x | y: of bools, or bit by bit of integers.
 
@@ -111,6 +137,8 @@ def bitwise_or(x: TensorLike, y: TensorLike) -> Tensor:
     return _bitwise("bitwise_or", x, y)
 
 
+@method
+@method_as("__xor__", "__rxor__")
 def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
     """x ^ y: of bools, or bit by bit of integers.
 
@@ -120,6 +148,8 @@ def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
     return _bitwise("bitwise_xor", x, y)
 
 
+@method
+@method_as("__invert__")
 def bitwise_not(x: TensorLike) -> Tensor:
     """~x: of bools, or bit by bit of integers.
 
@@ -145,16 +175,19 @@ def _check_bits(who: str, x: Tensor) -> None:
 # --------------------------------------------------------------------------------------------- kinds of float values
 
 
+@method
 def isnan(x: TensorLike) -> Tensor:
     """Whether the element is NaN."""
     return _is("isnan", x)
 
 
+@method
 def isinf(x: TensorLike) -> Tensor:
     """Whether the element is infinite, of either sign."""
     return _is("isinf", x)
 
 
+@method
 def isfinite(x: TensorLike) -> Tensor:
     """Whether the element is neither infinite nor NaN."""
     return _is("isfinite", x)

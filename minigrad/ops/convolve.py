@@ -25,6 +25,8 @@ from minigrad.ops.precision import autocasts
 from minigrad.ops.window import Pair, Window, as_pair, count_windows, same_padding
 from minigrad.tensor import Tensor, record
 
+__all__ = ["conv2d"]
+
 _BLOCK = 131072  # elements of a product that stay in the cache until they are added
 
 
@@ -60,7 +62,7 @@ class _Plan(NamedTuple):
         return [(phases.index(step % stride) * self.rows + step // stride) * self.pixels for step in steps]
 
 
-@autocasts
+@autocasts("low")
 def conv2d(
     x: Tensor,
     weight: Tensor,

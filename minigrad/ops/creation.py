@@ -18,6 +18,11 @@ from minigrad.ops.convert import to
 from minigrad.ops.shape import MOST_ELEMENTS, sizes_of
 from minigrad.tensor import Tensor
 
+__all__ = [
+    "arange", "as_tensor", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
+    "ones", "ones_like", "tensor", "zeros", "zeros_like",
+]
+
 DeviceLike = Device | str | None
 _FLOAT32 = np.dtype(np.float32)
 

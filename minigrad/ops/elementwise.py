@@ -15,12 +15,19 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, python_scalar
 from minigrad.backend.special import erf as erf_array
 from minigrad.errors import ArgumentError, DtypeError
+from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
+__all__ = [
+    "abs", "ceil", "clamp", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "reciprocal", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sqrt", "square", "tanh",
+]
 
-@autocasts
+
+@method
+@autocasts("high")
 def exp(x: TensorLike) -> Tensor:
     """e to the power x. dx = g·eˣ."""
     x = promote_to_float("exp", x)
@@ -33,7 +40,8 @@ def _exp_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad * power)
 
 
-@autocasts
+@method
+@autocasts("high")
 def expm1(x: TensorLike) -> Tensor:
     """eˣ - 1, accurate near 0. dx = g·eˣ."""
     x = promote_to_float("expm1", x)
@@ -46,7 +54,8 @@ def _expm1_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad * (power_less_1 + 1))
 
 
-@autocasts
+@method
+@autocasts("high")
 def log(x: TensorLike) -> Tensor:
     """Natural logarithm. dx = g/x."""
     x = promote_to_float("log", x)
@@ -58,7 +67,8 @@ def _log_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad / x.data)
 
 
-@autocasts
+@method
+@autocasts("high")
 def log1p(x: TensorLike) -> Tensor:
     """ln(1 + x), accurate near 0. dx = g/(1 + x)."""
     x = promote_to_float("log1p", x)
@@ -70,6 +80,7 @@ def _log1p_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad / (x.data + 1))
 
 
+@method
 def sqrt(x: TensorLike) -> Tensor:
     """Square root. dx = g / (2·√x)."""
     x = promote_to_float("sqrt", x)
@@ -82,7 +93,8 @@ def _sqrt_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad / (root + root))
 
 
-@autocasts
+@method
+@autocasts("high")
 def rsqrt(x: TensorLike) -> Tensor:
     """1/√x. dx = -g·(1/√x)³ / 2."""
     x = promote_to_float("rsqrt", x)
@@ -99,7 +111,8 @@ def _rsqrt_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], dx)
 
 
-@autocasts
+@method
+@autocasts("high")
 def reciprocal(x: TensorLike) -> Tensor:
     """1/x. dx = -g/x²."""
     x = promote_to_float("reciprocal", x)
@@ -115,6 +128,7 @@ def _reciprocal_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], dx)
 
 
+@method
 def square(x: TensorLike) -> Tensor:
     """x·x; integers stay integers. dx = 2·g·x."""
     x = _number("square", x)
@@ -127,6 +141,7 @@ def _square_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], half + half)
 
 
+@method
 def sin(x: TensorLike) -> Tensor:
     """Sine of radians. dx = g·cos x."""
     x = promote_to_float("sin", x)
@@ -138,6 +153,7 @@ def _sin_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad * array_module(grad).cos(x.data))
 
 
+@method
 def cos(x: TensorLike) -> Tensor:
     """Cosine of radians. dx = -g·sin x."""
     x = promote_to_float("cos", x)
@@ -149,6 +165,7 @@ def _cos_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], -grad * array_module(grad).sin(x.data))
 
 
+@method
 def tanh(x: TensorLike) -> Tensor:
     """Hyperbolic tangent. dx = g·(1 - tanh² x)."""
     x = promote_to_float("tanh", x)
@@ -164,6 +181,7 @@ def _tanh_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], dx)
 
 
+@method
 def sigmoid(x: TensorLike) -> Tensor:
     """1 / (1 + e⁻ˣ), without overflow for any x. dx = g·y·(1 - y)."""
     x = promote_to_float("sigmoid", x)
@@ -188,6 +206,7 @@ def _sigmoid_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], dx)
 
 
+@method
 def erf(x: TensorLike) -> Tensor:
     """The error function, 2/√π times the integral of exp(-t²) from 0 to x. dx = g·2/√π·exp(-x²)."""
     x = promote_to_float("erf", x)
@@ -208,6 +227,8 @@ def _erf_gradient(out: Array, grad: Array, x: Array) -> None:
     out *= grad
 
 
+@method
+@method_as("__abs__")
 def abs(x: TensorLike) -> Tensor:
     """Magnitude; integers stay integers. dx = g·sign(x), 0 at 0."""
     x = _number("abs", x)
@@ -219,22 +240,26 @@ def _abs_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], grad * array_module(grad).sign(x.data))
 
 
+@method
 def sign(x: TensorLike) -> Tensor:
     """-1, 0 or 1, in the dtype of x. Its gradient is zero."""
     x = _number("sign", x)
     return record(array_module(x.data).sign(x.data), _flat_backward, (x,))
 
 
+@method
 def floor(x: TensorLike) -> Tensor:
     """The largest integer that is not above x, in the dtype of x. Its gradient is zero."""
     return _rounded("floor", "floor", x)
 
 
+@method
 def ceil(x: TensorLike) -> Tensor:
     """The smallest integer that is not below x, in the dtype of x. Its gradient is zero."""
     return _rounded("ceil", "ceil", x)
 
 
+@method
 def round(x: TensorLike) -> Tensor:
     """The nearest integer, halves to the even one, in the dtype of x. Its gradient is zero."""
     return _rounded("round", "rint", x)
@@ -264,6 +289,7 @@ def _number(who: str, x: TensorLike) -> Tensor:
     return tensor
 
 
+@method
 def clamp(x: TensorLike, min: float | None = None, max: float | None = None) -> Tensor:
     """x cut to [min, max]; max wins where min is larger. dx = g where min <= x <= max, else 0.
 

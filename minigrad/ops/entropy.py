@@ -25,8 +25,10 @@ from minigrad.ops.operands import check_float, row_sum, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
+__all__ = ["cross_entropy", "nll_loss"]
 
-@autocasts
+
+@autocasts("high")
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -158,7 +160,7 @@ def _soft_cross_entropy_backward(node: Node, grad: Array) -> None:
         accumulate(dtarget, _from_class_rows(dt, shape, grad.dtype))
 
 
-@autocasts
+@autocasts("high")
 def nll_loss(
     input: Tensor,
     target: Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, overload
+from typing import overload
 
 import numpy as np
 
@@ -10,17 +10,14 @@ from minigrad.arguments import check_switch
 from minigrad.autograd import Node, accumulate, accumulate_at
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.bound import Dim
 from minigrad.errors import ShapeError
-from minigrad.ops.axes import Dim, axis_argument, count_of, kept_shape, max_axes, reduced_axes
+from minigrad.ops.axes import axis_argument, count_of, kept_shape, max_axes, reduced_axes
+from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis
-from minigrad.tensor import Tensor, record
+from minigrad.tensor import Extremum, Tensor, record
 
-
-class Extremum(NamedTuple):
-    """What `max` and `min` find along an axis: the values, and the index of the first place of each (int64)."""
-
-    values: Tensor
-    indices: Tensor
+__all__ = ["amax", "amin", "argmax", "argmin", "max", "min"]
 
 
 @overload
@@ -31,6 +28,7 @@ def max(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
 def max(x: TensorLike, dim: int, keepdim: bool = False) -> Extremum: ...
 
 
+@method
 def max(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Extremum:
     """The largest element, as a tensor; along one axis the largest elements and their indices.
 
@@ -50,6 +48,7 @@ def min(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
 def min(x: TensorLike, dim: int, keepdim: bool = False) -> Extremum: ...
 
 
+@method
 def min(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Extremum:
     """The smallest element, as a tensor; along one axis the smallest elements and their indices.
 
@@ -61,6 +60,7 @@ def min(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor 
     return _reduce("min", "min", x, None, keepdim) if dim is None else _select("min", x, dim, keepdim)
 
 
+@method
 def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The largest element over axes. The gradient is split evenly between equal elements.
 
@@ -70,6 +70,7 @@ def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     return _reduce("amax", "max", x, dim, keepdim)
 
 
+@method
 def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The smallest element over axes. The gradient is split evenly between equal elements.
 
@@ -134,6 +135,7 @@ def _index_along(places: Array, axis: int, shape: tuple[int, ...]) -> tuple[Arra
     )
 
 
+@method
 def argmax(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index (int64) of the first largest element along an axis, or in the flattened tensor. Nothing flows back.
 
@@ -143,6 +145,7 @@ def argmax(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
     return _argument("argmax", x, dim, keepdim)
 
 
+@method
 def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index (int64) of the first smallest element along an axis, or in the flattened tensor. Nothing flows back.
 

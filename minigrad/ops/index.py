@@ -12,12 +12,16 @@ from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis, same_device
 from minigrad.ops.join import part_backward
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
 
+__all__ = ["embedding", "gather", "getitem", "index_select", "one_hot", "take_along_dim"]
 
+
+@method_as("__getitem__")
 def getitem(x: TensorLike, index: Any) -> Tensor:
     """x[index] with NumPy's rules; dx is zero but for g at the index, added up where an element was picked twice.
 
@@ -123,15 +127,15 @@ def _pick_backward(node: Node, grad: Array) -> None:
     shape, parts = node.saved[:2]
     edge = node.inputs[0]
     if len(parts) == 1:
-        add_rows(edge, shape, 0, parts[0], grad)
+        _add_rows(edge, shape, 0, parts[0], grad)
     else:
-        add_at(edge, shape, parts, grad)
+        _add_at(edge, shape, parts, grad)
 
 
 # ------------------------------------------------------------------------------------------- adding at an index
 
 
-def add_at(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Array) -> None:
+def _add_at(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Array) -> None:
     """Add a gradient at an index that may name an element more than once; half floats are summed in float32."""
     if edge is None:
         return
@@ -144,15 +148,15 @@ def add_at(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Arr
         xp.add.at(own_gradient(edge, shape, grad), index, grad)
 
 
-def add_rows(edge: Edge, shape: tuple[int, ...], dim: int, index: Array, grad: Array) -> None:
-    """`add_at` for one integer array that picked along one axis: grad has index's axes in the place of that axis.
+def _add_rows(edge: Edge, shape: tuple[int, ...], dim: int, index: Array, grad: Array) -> None:
+    """`_add_at` for one integer array that picked along one axis: grad has index's axes in the place of that axis.
 
     On NumPy equal rows are sorted together and summed, in a half to a sixth of the time of add.at.
     """
     if edge is None:
         return
     if array_module(grad) is not np or grad.dtype.itemsize == 2 or grad.size <= index.size:
-        add_at(edge, shape, (slice(None),) * dim + (index,), grad)
+        _add_at(edge, shape, (slice(None),) * dim + (index,), grad)
         return
     axes = tuple(range(index.ndim))
     rows = np.moveaxis(grad, [dim + axis for axis in axes], axes).reshape(index.size, -1)
@@ -182,6 +186,7 @@ def check_index(who: str, index: TensorLike, x: Tensor) -> Tensor:
     return found
 
 
+@method
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """z[i, j, ...] = x[i, index[i, j, ...], ...] for dim = 1, and alike for others; dx adds up g where x was picked.
 
@@ -210,6 +215,7 @@ def check_fits(who: str, x: Tensor, dim: int, index: Tensor) -> None:
         raise ShapeError(f"{who}: expected an index that fits into {shape} but for axis {dim}, got {wanted}")
 
 
+@method
 def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
     """`gather` that broadcasts x and index but for dim; with dim=None both are flattened first.
 
@@ -258,9 +264,10 @@ def places_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[in
 
 def _pick_along_backward(node: Node, grad: Array) -> None:
     shape, parts, _ = node.saved
-    add_at(node.inputs[0], shape, parts, grad)
+    _add_at(node.inputs[0], shape, parts, grad)
 
 
+@method
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of x along dim that an integer vector names; dx adds up g for each.
 
@@ -283,7 +290,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def _index_select_backward(node: Node, grad: Array) -> None:
     shape, dim, picked, _ = node.saved
-    add_rows(node.inputs[0], shape, dim, picked, grad)
+    _add_rows(node.inputs[0], shape, dim, picked, grad)
 
 
 def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> Tensor:
@@ -315,7 +322,7 @@ def _embedding_backward(node: Node, grad: Array) -> None:
     index, shape, padding_idx = node.saved
     if padding_idx is not None:
         grad = masked(grad, (index.data != padding_idx % shape[0])[..., None])
-    add_rows(node.inputs[0], shape, 0, index.data, grad)
+    _add_rows(node.inputs[0], shape, 0, index.data, grad)
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:

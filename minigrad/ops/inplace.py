@@ -23,6 +23,7 @@ from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRange
 from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.index import check_index_arrays, plain_index
+from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, operands, same_device, unbroadcast
 from minigrad.stamp import check_taken, is_view, mark_changed
 from minigrad.tensor import Tensor, record, rerecord
@@ -130,6 +131,7 @@ def _value(who: str, x: Tensor, value: TensorLike) -> Tensor:
 # ---------------------------------------------------------------------------------------------------- assignment
 
 
+@method_as("__setitem__")
 def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
     """x[index] = value. The index may be or hold tensors of integers or bools.
 
@@ -146,6 +148,7 @@ def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
     check_index_arrays("setitem", x, parts)
 
 
+@method
 def copy_(x: Same, value: TensorLike) -> Same:
     """Overwrite x with a value that broadcasts to its shape; returns x. dx = 0, dvalue = g.
 
@@ -158,6 +161,7 @@ def copy_(x: Same, value: TensorLike) -> Same:
     return _assign("copy_", x, (...,), given)
 
 
+@method
 def fill_(x: Same, value: TensorLike) -> Same:
     """Overwrite every element of x with a number, or a tensor of no axes; returns x.
 
@@ -170,11 +174,13 @@ def fill_(x: Same, value: TensorLike) -> Same:
     return _assign("fill_", x, (...,), given)
 
 
+@method
 def zero_(x: Same) -> Same:
     """Overwrite every element of x with zero; returns x."""
     return _assign("zero_", x, (...,), _value("zero_", x, 0))
 
 
+@method
 def normal_(x: Same, mean: float = 0.0, std: float = 1.0, *, rng: np.random.Generator | None = None) -> Same:
     """Overwrite x with normal numbers of this mean and standard deviation, drawn on the host; returns x.
 
@@ -190,6 +196,7 @@ def normal_(x: Same, mean: float = 0.0, std: float = 1.0, *, rng: np.random.Gene
     return _drawn("normal_", x, "normal", mean, std, rng)
 
 
+@method
 def uniform_(x: Same, low: float = 0.0, high: float = 1.0, *, rng: np.random.Generator | None = None) -> Same:
     """Overwrite x with numbers uniform in [low, high), rounded to its dtype, drawn on the host; returns x.
 
@@ -217,11 +224,15 @@ def _drawn(who: str, x: Same, method: str, first: float, second: float, rng: np.
 # ----------------------------------------------------------------------------------------- functions of what is there
 
 
+@method
+@method_as("__iadd__")
 def add_(x: Same, value: TensorLike, alpha: float = 1.0) -> Same:
     """x += alpha * value; returns x."""
     return _update("add_", x, arithmetic.add, _times("add_", value, alpha))
 
 
+@method
+@method_as("__isub__")
 def sub_(x: Same, value: TensorLike, alpha: float = 1.0) -> Same:
     """x -= alpha * value; returns x."""
     return _update("sub_", x, arithmetic.sub, _times("sub_", value, alpha))
@@ -231,11 +242,15 @@ def _times(who: str, value: TensorLike, alpha: float) -> TensorLike:
     return value if as_real(who, "alpha", alpha) == 1.0 else as_tensor(who, value) * alpha
 
 
+@method
+@method_as("__imul__")
 def mul_(x: Same, value: TensorLike) -> Same:
     """x *= value; returns x."""
     return _update("mul_", x, arithmetic.mul, value)
 
 
+@method
+@method_as("__itruediv__")
 def div_(x: Same, value: TensorLike) -> Same:
     """x /= value; returns x.
 
@@ -245,61 +260,73 @@ def div_(x: Same, value: TensorLike) -> Same:
     return _update("div_", x, arithmetic.div, value)
 
 
+@method_as("__ifloordiv__")
 def floor_divide_(x: Same, value: TensorLike) -> Same:
     """x //= value; returns x, through which nothing flows back."""
     return _update("floor_divide_", x, arithmetic.floor_divide, value)
 
 
+@method_as("__imod__")
 def remainder_(x: Same, value: TensorLike) -> Same:
     """x %= value; returns x."""
     return _update("remainder_", x, arithmetic.remainder, value)
 
 
+@method_as("__ipow__")
 def pow_(x: Same, value: TensorLike) -> Same:
     """x **= value; returns x."""
     return _update("pow_", x, arithmetic.pow, value)
 
 
+@method_as("__imatmul__")
 def matmul_(x: Same, value: TensorLike) -> Same:
     """x @= value, which must not change the shape; returns x."""
     return _update("matmul_", x, linalg.matmul, value)
 
 
+@method_as("__iand__")
 def bitwise_and_(x: Same, value: TensorLike) -> Same:
     """x &= value, of bools or integers; returns x."""
     return _update("bitwise_and_", x, compare.bitwise_and, value)
 
 
+@method_as("__ior__")
 def bitwise_or_(x: Same, value: TensorLike) -> Same:
     """x |= value, of bools or integers; returns x."""
     return _update("bitwise_or_", x, compare.bitwise_or, value)
 
 
+@method_as("__ixor__")
 def bitwise_xor_(x: Same, value: TensorLike) -> Same:
     """x ^= value, of bools or integers; returns x."""
     return _update("bitwise_xor_", x, compare.bitwise_xor, value)
 
 
+@method
 def clamp_(x: Same, min: float | None = None, max: float | None = None) -> Same:
     """Cut x to [min, max]; returns x. See `clamp`."""
     return _update("clamp_", x, elementwise.clamp, min, max)
 
 
+@method
 def lerp_(x: Same, end: TensorLike, weight: TensorLike) -> Same:
     """x += weight * (end - x), as for a moving average; returns x. See `lerp`."""
     return _update("lerp_", x, arithmetic.lerp, end, weight)
 
 
+@method
 def masked_fill_(x: Same, mask: TensorLike, value: TensorLike) -> Same:
     """Overwrite x with a number, or a tensor of no axes, where a mask holds; returns x. See `masked_fill`."""
     return _update("masked_fill_", x, choice.masked_fill, mask, value)
 
 
+@method
 def scatter_(x: Same, dim: int, index: Tensor, src: TensorLike) -> Same:
     """Write src to where index says along dim; returns x. See `scatter`."""
     return _update("scatter_", x, scatter.scatter, dim, index, src)
 
 
+@method
 def index_add_(x: Same, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1.0) -> Same:
     """Add alpha times the slices of source to where index says along dim; returns x. See `index_add`."""
     return _update("index_add_", x, scatter.index_add, dim, index, source, alpha=alpha)

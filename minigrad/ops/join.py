@@ -12,9 +12,12 @@ from minigrad.autograd import Node, accumulate_at, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, common_dtype
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_tensor, cast, normalize_axis, operands, same_device
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
+
+__all__ = ["cat", "chunk", "narrow", "pad", "split", "stack", "unbind"]
 
 
 def _alike(who: str, tensors: Sequence[TensorLike]) -> tuple[Tensor, ...]:
@@ -94,6 +97,7 @@ def part_backward(node: Node, grad: Array) -> None:
     accumulate_at(node.inputs[0], shape, parts, grad)
 
 
+@method
 def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
     """The slices [start, start + length) along an axis, as a view.
 
@@ -108,6 +112,7 @@ def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
     return _part(x, (slice(None),) * axis + (slice(start, start + length),))
 
 
+@method
 def split(x: TensorLike, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """x in parts along an axis, as views: of one length but for a shorter last one, or of the lengths given.
 
@@ -132,6 +137,7 @@ def split(x: TensorLike, split_size_or_sections: int | Sequence[int], dim: int =
     return tuple(narrow(x, axis, start, length) for start, length in zip(starts, lengths))
 
 
+@method
 def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """x in at most this many parts along an axis, as views, each ceil(length / chunks) long but for the last.
 
@@ -145,6 +151,7 @@ def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split(x, -(-length // chunks) if length else [0] * chunks, dim)
 
 
+@method
 def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices of x along an axis, without that axis, as views.
 

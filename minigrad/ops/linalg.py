@@ -12,12 +12,17 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, is_half
 from minigrad.backend.gemm import bmm, is_tf32_allowed
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, column_sum, operands, same_device, unbroadcast
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
+__all__ = ["linear", "matmul"]
 
-@autocasts
+
+@method
+@method_as("__matmul__")
+@autocasts("low")
 def matmul(x: TensorLike, y: TensorLike) -> Tensor:
     """x @ y with NumPy's rules: vectors are rows on the left and columns on the right, batch axes broadcast.
 
@@ -41,6 +46,7 @@ def matmul(x: TensorLike, y: TensorLike) -> Tensor:
         raise ShapeError(f"matmul: expected batch axes that broadcast, got {a.shape} @ {b.shape}") from error
 
 
+@method_as("__rmatmul__")
 def rmatmul(y: Tensor, x: TensorLike) -> Tensor:
     """x @ y, called on y: the form for an array x."""
     return matmul(x, y)
@@ -93,7 +99,7 @@ def _give_product(edge: Edge, a: Array, b: Array, shape: tuple[int, ...]) -> Non
     accumulate(edge, unbroadcast(grad, shape))
 
 
-@autocasts
+@autocasts("low")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The affine map of the last axis: x @ weightᵀ + bias, in one node.
 

@@ -15,6 +15,8 @@ from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
+__all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "smooth_l1_loss"]
+
 _REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -81,7 +83,7 @@ def check_constant(who: str, name: str, value: Any, x: Tensor) -> None:
 # ----------------------------------------------------------------------------------------- losses of a difference
 
 
-@autocasts
+@autocasts("high")
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """(input - target)², reduced. dinput = 2·(input - target)·g, dtarget = -dinput.
 
@@ -100,7 +102,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return _record_difference(input, target, losses, difference, 2.0, reduction)
 
 
-@autocasts
+@autocasts("high")
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """|input - target|, reduced. dinput = sign(input - target)·g, dtarget = -dinput.
 
@@ -111,7 +113,7 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return _record_difference(input, target, xp.abs(difference), xp.sign(difference), 1.0, reduction)
 
 
-@autocasts
+@autocasts("high")
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """d²/2 where |d| = |input - target| < delta, else delta·(|d| - delta/2), reduced. dinput = clip(d, ±delta)·g.
 
@@ -126,7 +128,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     return _record_difference(input, target, losses, slope, 1.0, reduction)
 
 
-@autocasts
+@autocasts("high")
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """d²/(2·beta) where |d| = |input - target| < beta, else |d| - beta/2, reduced; `l1_loss` where beta is 0.
 
@@ -167,7 +169,7 @@ def _difference_backward(node: Node, grad: Array) -> None:
 # -------------------------------------------------------------------------------------------- binary cross-entropy
 
 
-@autocasts
+@autocasts("high")
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,

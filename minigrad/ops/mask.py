@@ -12,12 +12,15 @@ from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
+from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, same_device, unbroadcast
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor, record
 
+__all__ = ["masked_fill", "tril", "triu", "where"]
 
-def check_mask(who: str, mask: TensorLike) -> Tensor:
+
+def _check_mask(who: str, mask: TensorLike) -> Tensor:
     """A mask as a bool tensor.
 
     Raises:
@@ -37,7 +40,7 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
         ShapeError: the shapes do not broadcast.
         DeviceError: tensors on different devices.
     """
-    condition = check_mask("where", condition)
+    condition = _check_mask("where", condition)
     if is_number(x) and is_number(y):
         x = Tensor(to_device(as_tensor("where", x).data, condition.device))
     x, y = operands("where", x, y)
@@ -58,6 +61,7 @@ def _where_backward(node: Node, grad: Array) -> None:
         accumulate(dy, unbroadcast(masked(grad, ~condition.data), y_shape))
 
 
+@method
 def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
     """x with value where mask holds, broadcasting. dx = g·(not mask), dvalue = the sum of g·mask.
 
@@ -68,7 +72,7 @@ def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
         DtypeError: a mask that is not bool, or a value whose dtype does not fit into x's.
         ShapeError: the shapes do not broadcast, or value has axes.
     """
-    x, mask = as_tensor("masked_fill", x), check_mask("masked_fill", mask)
+    x, mask = as_tensor("masked_fill", x), _check_mask("masked_fill", mask)
     wide, value = operands("masked_fill", x, value)
     same_device("masked_fill", x, mask, value)
     if wide.dtype != x.dtype:
@@ -94,6 +98,7 @@ def _masked_fill_backward(node: Node, grad: Array) -> None:
         accumulate(dvalue, masked(grad, mask.data).sum(dtype=grad.dtype))
 
 
+@method
 def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
     """The lower triangle of the last two axes, zero above the diagonal. dx = the same of g.
 
@@ -114,6 +119,7 @@ def _tril_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], array_module(grad).tril(grad, node.saved[0]))
 
 
+@method
 def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
     """The upper triangle of the last two axes, zero below the diagonal. dx = the same of g.
 

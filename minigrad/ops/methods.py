@@ -1,213 +1,52 @@
-"""The one table that binds operations to Tensor; `minigrad.bound` declares the same names for type checkers."""
+"""How an operation gets its names, each said once, where it stands.
+
+In the `__all__` of its family it is `minigrad.ops.<name>` and `minigrad.<name>`, and `minigrad.nn.functional.<name>`
+where the family is one of networks. `@method` makes it a method of a tensor, `@method_as("__add__")` an operator or a
+method of another name; `minigrad/bound.py` declares these for type checkers. What it does inside `autocast` is said by
+`@autocasts`, in precision.py.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeVar
 
-from minigrad.ops import (
-    activation,
-    arithmetic,
-    compare,
-    convert,
-    elementwise,
-    extremum,
-    index,
-    inplace,
-    join,
-    linalg,
-    mask,
-    reduce,
-    scatter,
-    shape,
-)
+from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
 
-METHODS: dict[str, Any] = {
-    # operators
-    "__add__": arithmetic.add,
-    "__radd__": arithmetic.radd,
-    "__sub__": arithmetic.sub,
-    "__rsub__": arithmetic.rsub,
-    "__mul__": arithmetic.mul,
-    "__rmul__": arithmetic.rmul,
-    "__truediv__": arithmetic.div,
-    "__rtruediv__": arithmetic.rdiv,
-    "__floordiv__": arithmetic.floor_divide,
-    "__rfloordiv__": arithmetic.rfloor_divide,
-    "__mod__": arithmetic.remainder,
-    "__rmod__": arithmetic.rremainder,
-    "__pow__": arithmetic.pow,
-    "__rpow__": arithmetic.rpow,
-    "__neg__": arithmetic.neg,
-    "__matmul__": linalg.matmul,
-    "__rmatmul__": linalg.rmatmul,
-    "__abs__": elementwise.abs,
-    "__eq__": compare.equals,
-    "__ne__": compare.differs,
-    "__lt__": compare.lt,
-    "__le__": compare.le,
-    "__gt__": compare.gt,
-    "__ge__": compare.ge,
-    "__and__": compare.bitwise_and,
-    "__rand__": compare.bitwise_and,
-    "__or__": compare.bitwise_or,
-    "__ror__": compare.bitwise_or,
-    "__xor__": compare.bitwise_xor,
-    "__rxor__": compare.bitwise_xor,
-    "__invert__": compare.bitwise_not,
-    # arithmetic
-    "add": arithmetic.add,
-    "div": arithmetic.div,
-    "floor_divide": arithmetic.floor_divide,
-    "lerp": arithmetic.lerp,
-    "matmul": linalg.matmul,
-    "maximum": arithmetic.maximum,
-    "minimum": arithmetic.minimum,
-    "mul": arithmetic.mul,
-    "neg": arithmetic.neg,
-    "pow": arithmetic.pow,
-    "remainder": arithmetic.remainder,
-    "sub": arithmetic.sub,
-    # elementwise
-    "abs": elementwise.abs,
-    "ceil": elementwise.ceil,
-    "clamp": elementwise.clamp,
-    "cos": elementwise.cos,
-    "erf": elementwise.erf,
-    "exp": elementwise.exp,
-    "expm1": elementwise.expm1,
-    "floor": elementwise.floor,
-    "log": elementwise.log,
-    "log1p": elementwise.log1p,
-    "reciprocal": elementwise.reciprocal,
-    "round": elementwise.round,
-    "rsqrt": elementwise.rsqrt,
-    "sigmoid": elementwise.sigmoid,
-    "sign": elementwise.sign,
-    "sin": elementwise.sin,
-    "sqrt": elementwise.sqrt,
-    "square": elementwise.square,
-    "tanh": elementwise.tanh,
-    # activation
-    "elu": activation.elu,
-    "gelu": activation.gelu,
-    "leaky_relu": activation.leaky_relu,
-    "log_softmax": activation.log_softmax,
-    "relu": activation.relu,
-    "silu": activation.silu,
-    "softmax": activation.softmax,
-    "softplus": activation.softplus,
-    # comparison and logic
-    "bitwise_and": compare.bitwise_and,
-    "bitwise_not": compare.bitwise_not,
-    "bitwise_or": compare.bitwise_or,
-    "bitwise_xor": compare.bitwise_xor,
-    "eq": compare.eq,
-    "ge": compare.ge,
-    "gt": compare.gt,
-    "isfinite": compare.isfinite,
-    "isinf": compare.isinf,
-    "isnan": compare.isnan,
-    "le": compare.le,
-    "logical_and": compare.logical_and,
-    "logical_not": compare.logical_not,
-    "logical_or": compare.logical_or,
-    "logical_xor": compare.logical_xor,
-    "lt": compare.lt,
-    "ne": compare.ne,
-    # reduction
-    "all": reduce.all,
-    "amax": extremum.amax,
-    "amin": extremum.amin,
-    "any": reduce.any,
-    "argmax": extremum.argmax,
-    "argmin": extremum.argmin,
-    "cumsum": reduce.cumsum,
-    "logsumexp": reduce.logsumexp,
-    "max": extremum.max,
-    "mean": reduce.mean,
-    "min": extremum.min,
-    "norm": reduce.norm,
-    "prod": reduce.prod,
-    "std": reduce.std,
-    "sum": reduce.sum,
-    "var": reduce.var,
-    # shape
-    "T": property(shape.t),
-    "mT": property(shape.matrix_transpose),
-    "broadcast_to": shape.broadcast_to,
-    "expand": shape.expand,
-    "expand_as": shape.expand_as,
-    "flatten": shape.flatten,
-    "flip": shape.flip,
-    "permute": shape.permute,
-    "repeat": shape.repeat,
-    "reshape": shape.reshape,
-    "roll": shape.roll,
-    "squeeze": shape.squeeze,
-    "swapaxes": shape.swapaxes,
-    "t": shape.t,
-    "tile": shape.tile,
-    "transpose": shape.transpose,
-    "unflatten": shape.unflatten,
-    "unsqueeze": shape.unsqueeze,
-    "view": shape.view,
-    # joining and taking apart
-    "chunk": join.chunk,
-    "narrow": join.narrow,
-    "split": join.split,
-    "unbind": join.unbind,
-    # index and mask
-    "__getitem__": index.getitem,
-    "gather": index.gather,
-    "index_add": scatter.index_add,
-    "index_select": index.index_select,
-    "masked_fill": mask.masked_fill,
-    "scatter": scatter.scatter,
-    "take_along_dim": index.take_along_dim,
-    "tril": mask.tril,
-    "triu": mask.triu,
-    # convert
-    "bfloat16": convert.to_bfloat16,
-    "bool": convert.to_bool,
-    "clone": convert.clone,
-    "contiguous": convert.contiguous,
-    "cpu": convert.cpu,
-    "cuda": convert.cuda,
-    "double": convert.to_double,
-    "float": convert.to_float,
-    "half": convert.to_half,
-    "int": convert.to_int,
-    "long": convert.to_long,
-    "to": convert.to,
-    # in place
-    "__setitem__": inplace.setitem,
-    "__iadd__": inplace.add_,
-    "__isub__": inplace.sub_,
-    "__imul__": inplace.mul_,
-    "__itruediv__": inplace.div_,
-    "__ifloordiv__": inplace.floor_divide_,
-    "__imod__": inplace.remainder_,
-    "__ipow__": inplace.pow_,
-    "__imatmul__": inplace.matmul_,
-    "__iand__": inplace.bitwise_and_,
-    "__ior__": inplace.bitwise_or_,
-    "__ixor__": inplace.bitwise_xor_,
-    "add_": inplace.add_,
-    "clamp_": inplace.clamp_,
-    "copy_": inplace.copy_,
-    "div_": inplace.div_,
-    "fill_": inplace.fill_,
-    "index_add_": inplace.index_add_,
-    "lerp_": inplace.lerp_,
-    "masked_fill_": inplace.masked_fill_,
-    "mul_": inplace.mul_,
-    "normal_": inplace.normal_,
-    "scatter_": inplace.scatter_,
-    "sub_": inplace.sub_,
-    "uniform_": inplace.uniform_,
-    "zero_": inplace.zero_,
-}
+Function = TypeVar("Function", bound=Callable[..., Any])
+Bound = TypeVar("Bound")  # a function or a property
 
-for _name, _function in METHODS.items():
-    setattr(Tensor, _name, _function)
+
+def method(function: Function) -> Function:
+    """Make a function a method of a tensor, under its own name.
+
+    Raises:
+        ArgumentError: a tensor has something of that name.
+    """
+    return method_as(function.__name__)(function)
+
+
+def method_as(*names: str) -> Callable[[Bound], Bound]:
+    """Make a function, or a property, a method of a tensor under these names.
+
+    Raises:
+        ArgumentError: a tensor has something of that name.
+    """
+
+    def bind(function: Bound) -> Bound:
+        for name in names:
+            if any(name in vars(kind) for kind in Tensor.__mro__ if kind is not object):
+                raise ArgumentError(f"@method: expected a name that Tensor has not, got {name!r}: use @method_as(...)")
+            setattr(Tensor, name, function)
+        return function
+
+    return bind
+
+
+def names_in(module: dict[str, Any]) -> list[str]:
+    """What a module that gathers names has for its `__all__`: its public names, but for modules."""
+    return sorted(
+        name for name, value in module.items() if not (name.startswith("_") or isinstance(value, ModuleType))
+    )

@@ -23,6 +23,8 @@ from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.operands import check_float
 from minigrad.tensor import Tensor, record
 
+__all__ = ["dropout", "dropout2d"]
+
 _WORDS = 2**16
 
 

@@ -38,10 +38,13 @@ from minigrad.ops.statistics import (
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor, record
 
+__all__ = ["batch_norm", "group_norm", "layer_norm"]
+
 
 # ----------------------------------------------------------------------------------------------------------- batch
 
 
+@autocasts("high", itself=True)
 def batch_norm(
     x: Tensor,
     running_mean: Tensor | None,
@@ -132,7 +135,7 @@ def _check_running(x: Tensor, running_mean: Tensor | None, running_var: Tensor |
 # ---------------------------------------------------------------------------------------------------------------- group
 
 
-@autocasts
+@autocasts("high")
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -218,7 +221,7 @@ def give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
 # ---------------------------------------------------------------------------------------------------------------- layer
 
 
-@autocasts
+@autocasts("high")
 def layer_norm(
     x: Tensor,
     normalized_shape: int | tuple[int, ...],

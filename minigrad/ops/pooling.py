@@ -22,6 +22,8 @@ from minigrad.ops.operands import check_float, masked
 from minigrad.ops.window import Pair, Window, as_pair, count_windows
 from minigrad.tensor import Tensor, record
 
+__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "max_pool2d"]
+
 
 class _Pool(NamedTuple):
     """The windows over both axes, the size of the input and of the output."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from minigrad.arguments import check_switch
+from minigrad.arguments import check_choice, check_switch
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, converted, float_dtypes_mixed, is_float
 from minigrad.errors import ArgumentError
 from minigrad.ops.operands import cast
@@ -19,14 +19,7 @@ from minigrad.tensor import Tensor
 # Products run low: they are most of the work, and they sum in float32 whatever their operands are. What sums many
 # elements, or has a range that half precision has not, runs high. Every other operation takes its tensors as they
 # come; two float dtypes meet in the wider one. float64 stays float64.
-PRECISION = {
-    **dict.fromkeys(("matmul", "linear", "conv2d"), "low"),
-    **dict.fromkeys(("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "softplus"), "high"),
-    **dict.fromkeys(("sum", "mean", "prod", "cumsum", "var", "std", "norm", "logsumexp"), "high"),
-    **dict.fromkeys(("softmax", "log_softmax", "batch_norm", "group_norm", "layer_norm"), "high"),
-    **dict.fromkeys(("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"), "high"),
-    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), "high"),
-}
+PRECISION: dict[str, str] = {}  # "low" or "high" by operation, as their @autocasts say
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -85,23 +78,37 @@ def is_autocast_enabled() -> bool:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def autocasts(function: Function) -> Function:
-    """An operation of `PRECISION`, whose tensors are converted first inside `autocast`."""
-    who = function.__name__
-    assert who in PRECISION
+def autocasts(precision: str, itself: bool = False) -> Callable[[Function], Function]:
+    """Let an operation run in half precision ("low") or in float32 ("high") inside `autocast`.
 
-    @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        if _mode.get() is None:
-            return function(*args, **options)
-        values = at_precision(who, *args, *options.values())
-        return function(*values[: len(args)], **dict(zip(options, values[len(args) :])))
+    Args:
+        itself: The operation converts its tensors, by `at_precision`, rather than all of them being converted first.
 
-    return run  # type: ignore[return-value]
+    Raises:
+        ArgumentError: another word for precision, or the function is a method already, which would be left out.
+    """
+    check_choice("@autocasts", ("low", "high"), precision=precision)
+
+    def mark(function: Function) -> Function:
+        who = function.__name__
+        if vars(Tensor).get(who) is function:
+            raise ArgumentError(f"@autocasts: expected {who} before it is a method, got one: put @method above it")
+        PRECISION[who] = precision
+
+        @functools.wraps(function)
+        def run(*args: Any, **options: Any) -> Any:
+            if _mode.get() is None:
+                return function(*args, **options)
+            values = at_precision(who, *args, *options.values())
+            return function(*values[: len(args)], **dict(zip(options, values[len(args) :])))
+
+        return function if itself else run  # type: ignore[return-value]
+
+    return mark
 
 
 def at_precision(who: str, *values: Any) -> tuple[Any, ...]:
-    """The arguments of an operation, float tensors among them in the dtype that `PRECISION` says inside `autocast`."""
+    """The arguments of an operation, float tensors among them in the dtype that its @autocasts says."""
     mode = _mode.get()
     if mode is None:
         return values

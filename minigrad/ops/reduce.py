@@ -13,9 +13,9 @@ from minigrad.arguments import as_real, check_switch
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, as_dtype, is_float, widened
+from minigrad.bound import Dim
 from minigrad.errors import ArgumentError
 from minigrad.ops.axes import (
-    Dim,
     axis_argument,
     count_of,
     kept_shape,
@@ -28,12 +28,16 @@ from minigrad.ops.axes import (
 )
 from minigrad.ops.elementwise import abs
 from minigrad.ops.extremum import amax, amin
+from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, normalize_axis, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
+__all__ = ["all", "any", "cumsum", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"]
 
-@autocasts
+
+@method
+@autocasts("high")
 def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
     """Sum over axes; bools and integers give int64. dx = g, spread over the axes.
 
@@ -54,7 +58,8 @@ def _sum_backward(node: Node, grad: Array) -> None:
     spread(node.inputs[0], grad, shape, kept)
 
 
-@autocasts
+@method
+@autocasts("high")
 def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
     """Mean over axes, NaN of nothing. dx = g/n, spread over the axes.
 
@@ -96,7 +101,8 @@ def _shapes(x: Tensor, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[in
 # -------------------------------------------------------------------------------------------------------- moments
 
 
-@autocasts
+@method
+@autocasts("high")
 def var(
     x: TensorLike,
     dim: Dim = None,
@@ -128,7 +134,8 @@ def _var_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], _from_variance(grad, x, mean, freedom))
 
 
-@autocasts
+@method
+@autocasts("high")
 def std(
     x: TensorLike,
     dim: Dim = None,
@@ -206,7 +213,8 @@ def _from_variance(grad: Array, x: Tensor, mean: Array, freedom: float) -> Array
 # ------------------------------------------------------------------------------------------------ norm, logsumexp
 
 
-@autocasts
+@method
+@autocasts("high")
 def norm(x: TensorLike, p: float | str = "fro", dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The p-norm over axes, (Σ|x|ᵖ)^(1/p). dx = g·sign(x)·(|x|/norm)^(p-1), 0 where the norm is 0.
 
@@ -254,7 +262,8 @@ def _norm_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], _narrowed(dx, x))
 
 
-@autocasts
+@method
+@autocasts("high")
 def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
     """ln Σ eˣ over axes, without overflow; -inf where all x are -inf, or none. dx = g·e^(x - logsumexp).
 
@@ -284,7 +293,8 @@ def _logsumexp_backward(node: Node, grad: Array) -> None:
 # ------------------------------------------------------------------------------------------------ products, prefixes
 
 
-@autocasts
+@method
+@autocasts("high")
 def prod(x: TensorLike, dim: int | None = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
     """Product over one axis or all; bools and integers give int64. dx = g times the product of the other elements.
 
@@ -317,7 +327,8 @@ def _products_before(x: Array, axis: int) -> Array:
     return xp.cumprod(shifted, axis=axis)
 
 
-@autocasts
+@method
+@autocasts("high")
 def cumsum(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     """Sum of each element and those before it along an axis; bools and integers give int64. dx = sums of g from behind.
 
@@ -347,6 +358,7 @@ def _cumsum_backward(node: Node, grad: Array) -> None:
 # ---------------------------------------------------------------------------------------------------------- truth
 
 
+@method
 def any(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """Whether an element over the axes is other than zero; False of nothing. Nothing flows back.
 
@@ -356,6 +368,7 @@ def any(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     return _truth("any", x, dim, keepdim)
 
 
+@method
 def all(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over the axes are other than zero; True of nothing. Nothing flows back.
 

@@ -15,6 +15,8 @@ from minigrad.ops.creation import DeviceLike, lengths_of, like_options, upload
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor
 
+__all__ = ["rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"]
+
 
 def randn(
     *size: Any,

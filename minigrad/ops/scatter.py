@@ -10,10 +10,14 @@ from minigrad.backend.flags import check_range
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import mul, pass_on
 from minigrad.ops.index import check_fits, check_index, places_along
+from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis, operands, same_device
 from minigrad.tensor import Tensor, record
 
+__all__ = ["index_add", "scatter"]
 
+
+@method
 def scatter(x: Tensor, dim: int, index: Tensor, src: TensorLike) -> Tensor:
     """x with z[i, index[i, j, ...], ...] = src[i, j, ...] for dim = 1, and alike for others: the reverse of `gather`.
 
@@ -60,6 +64,7 @@ def _scatter_backward(node: Node, grad: Array) -> None:
         accumulate(dx, kept)
 
 
+@method
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1.0) -> Tensor:
     """x with alpha times the slices of source added along dim, to where an integer vector says. dx = g.
 

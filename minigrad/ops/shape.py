@@ -13,8 +13,14 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import pass_on
+from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_tensor, normalize_axes, normalize_axis
 from minigrad.tensor import Tensor, record
+
+__all__ = [
+    "broadcast_to", "expand", "expand_as", "flatten", "flip", "matrix_transpose", "permute", "repeat", "reshape",
+    "roll", "squeeze", "swapaxes", "t", "tile", "transpose", "unflatten", "unsqueeze", "view",
+]
 
 MOST_ELEMENTS = 2**48  # a hundred times the memory of the largest machine, and what NumPy can still count
 
@@ -38,6 +44,7 @@ def sizes_of(who: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------ other shapes
 
 
+@method
 def reshape(x: TensorLike, *shape: Any) -> Tensor:
     """The elements in row order under another shape; one length may be -1. A view where that is possible.
 
@@ -52,6 +59,7 @@ def reshape(x: TensorLike, *shape: Any) -> Tensor:
     return _reshaped("reshape", as_tensor("reshape", x), sizes_of("reshape", shape))
 
 
+@method
 def view(x: TensorLike, *shape: Any) -> Tensor:
     """`reshape` that never copies.
 
@@ -78,6 +86,7 @@ def _reshape_backward(node: Node, grad: Array) -> None:
     lend(node.inputs[0], grad.reshape(node.saved[0]))
 
 
+@method
 def flatten(x: TensorLike, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The axes from start_dim to end_dim, both included, as one. A tensor of no axes gets one.
 
@@ -95,6 +104,7 @@ def flatten(x: TensorLike, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return _reshaped("flatten", x, (*shape[:start], int(np.prod(shape[start : end + 1])), *shape[end + 1 :]))
 
 
+@method
 def unflatten(x: TensorLike, dim: int, sizes: Sequence[int]) -> Tensor:
     """One axis as several; one of sizes may be -1.
 
@@ -117,6 +127,7 @@ def unflatten(x: TensorLike, dim: int, sizes: Sequence[int]) -> Tensor:
     return _reshaped("unflatten", x, (*x.data.shape[:axis], *parts, *x.data.shape[axis + 1 :]))
 
 
+@method
 def squeeze(x: TensorLike, dim: int | tuple[int, ...] | None = None) -> Tensor:
     """Without the axes of length 1: all of them, or those among dim.
 
@@ -128,6 +139,7 @@ def squeeze(x: TensorLike, dim: int | tuple[int, ...] | None = None) -> Tensor:
     return _reshaped("squeeze", x, tuple(n for i, n in enumerate(x.data.shape) if n != 1 or i not in axes))
 
 
+@method
 def unsqueeze(x: TensorLike, dim: int) -> Tensor:
     """With a new axis of length 1 before axis dim of the input; -1 puts it last.
 
@@ -142,6 +154,7 @@ def unsqueeze(x: TensorLike, dim: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------- order of the axes
 
 
+@method
 def permute(x: TensorLike, *dims: Any) -> Tensor:
     """The axes in another order, as a view: axis i of the result is axis dims[i] of x.
 
@@ -165,6 +178,8 @@ def _permute_backward(node: Node, grad: Array) -> None:
     lend(node.inputs[0], grad.transpose(sorted(range(len(axes)), key=axes.__getitem__)))
 
 
+@method
+@method_as("swapaxes")
 def transpose(x: TensorLike, dim0: int, dim1: int) -> Tensor:
     """Two axes swapped, as a view.
 
@@ -182,6 +197,7 @@ def transpose(x: TensorLike, dim0: int, dim1: int) -> Tensor:
 swapaxes = transpose
 
 
+@method
 def t(x: TensorLike) -> Tensor:
     """The transpose of a matrix, as a view; vectors and scalars as they are.
 
@@ -206,6 +222,11 @@ def matrix_transpose(x: TensorLike) -> Tensor:
     return transpose(x, -1, -2)
 
 
+method_as("T")(property(t))
+method_as("mT")(property(matrix_transpose))
+
+
+@method
 def flip(x: TensorLike, *dims: Any) -> Tensor:
     """The elements in reverse order along these axes, as a copy.
 
@@ -223,6 +244,7 @@ def _flip_backward(node: Node, grad: Array) -> None:
     lend(node.inputs[0], array_module(grad).flip(grad, node.saved[0]))
 
 
+@method
 def roll(x: TensorLike, shifts: int | tuple[int, ...], dims: int | tuple[int, ...] | None = None) -> Tensor:
     """The elements moved on by shifts along dims, those pushed over the end come in at the start.
 
@@ -255,6 +277,7 @@ def _roll_backward(node: Node, grad: Array) -> None:
 # ------------------------------------------------------------------------------------------- repeating elements
 
 
+@method
 def expand(x: TensorLike, *sizes: Any) -> Tensor:
     """Broadcast to a shape, as a view; -1 keeps a length. dx sums g over the stretched axes.
 
@@ -280,6 +303,7 @@ def _expand_backward(node: Node, grad: Array) -> None:
     pass_on(node.inputs[0], grad, node.saved[0])
 
 
+@method
 def expand_as(x: TensorLike, other: Tensor) -> Tensor:
     """x broadcast to the shape of other, as a view.
 
@@ -289,6 +313,7 @@ def expand_as(x: TensorLike, other: Tensor) -> Tensor:
     return _expanded("expand_as", as_tensor("expand_as", x), as_tensor("expand_as", other).shape)
 
 
+@method
 def broadcast_to(x: TensorLike, shape: Sequence[int]) -> Tensor:
     """x broadcast to a shape, as a view.
 
@@ -299,6 +324,7 @@ def broadcast_to(x: TensorLike, shape: Sequence[int]) -> Tensor:
     return _expanded("broadcast_to", as_tensor("broadcast_to", x), wanted)
 
 
+@method
 def tile(x: TensorLike, *dims: Any) -> Tensor:
     """x repeated dims[i] times along each axis; missing dims count as 1, further ones add axes in front.
 
@@ -310,6 +336,7 @@ def tile(x: TensorLike, *dims: Any) -> Tensor:
     return _repeated("tile", x, (1,) * (x.ndim - len(times)) + times)
 
 
+@method
 def repeat(x: TensorLike, *repeats: Any) -> Tensor:
     """x repeated repeats[i] times along each axis, further ones in front; there must be one for each axis.
 
