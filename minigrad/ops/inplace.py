@@ -1,241 +1,28 @@
-"""Changes in place: x += y and its kin, x[i] = v, and the methods whose names end in an underscore.
-
-Each computes the new values first and then writes them into the memory of x, so operands may overlap with it. Its
-shape and dtype stay. While recording, x goes on with the node of what was written: the tape says where it comes from
-now. A node that saved the old values notices by the stamp. Only a tensor with a history of its own can do that, which
-neither a leaf that requires grad nor a view has.
-"""
+"""x += y and its kin, and the operations that write what they compute into their input: add_, clamp_, scatter_, ..."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import numpy as np
-
-from minigrad.arguments import as_real, check_generator, check_real, is_number
-from minigrad.autograd import Node, accumulate, is_grad_enabled
-from minigrad.backend.device import array_module, to_device
-from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
-from minigrad.backend.memory import is_read_only, is_stretched
-from minigrad.backend.random import noise_generator
-from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
+from minigrad.arguments import as_real
 from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
-from minigrad.ops.index import check_index_arrays, plain_index
+from minigrad.ops.assign import Same, update
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, operands, same_device, unbroadcast
-from minigrad.stamp import check_taken, is_view, mark_changed
-from minigrad.tensor import Tensor, record, rerecord
-
-Same = TypeVar("Same", bound=Tensor)
-
-
-# ------------------------------------------------------------------------------------------------- the mechanism
-
-
-def _check_target(who: str, x: Tensor, *values: Any) -> None:
-    """Refuse a tensor that can't be changed, or not while recording."""
-    if is_grad_enabled():
-        check_taken(x)
-    recorded = is_grad_enabled() and (x.requires_grad or any(isinstance(v, Tensor) and v.requires_grad for v in values))
-    if recorded and x.requires_grad and x.is_leaf:
-        raise AutogradError(
-            f"{who}: expected recording to be off, got a leaf of shape {x.shape} that requires grad: use no_grad()"
-        )
-    if recorded and is_view(x):
-        raise AutogradError(
-            f"{who}: expected recording to be off, got a view of shape {x.shape}, whose base would not get the "
-            "gradient: use no_grad(), assign to the base, as in base[i] = base[i] + 1, or change a clone()"
-        )
-    if is_read_only(x.data):
-        raise AutogradError(f"{who}: expected memory that may be written, got a read-only view of shape {x.shape}")
-    if is_stretched(x.data):
-        raise AutogradError(f"{who}: expected each element in a place of its own, got a view of shape {x.shape}")
-
-
-def _check_dtype(who: str, x: Tensor, found: np.dtype[Any], value: Tensor) -> None:
-    """Refuse a result of another dtype than x's, but for two floats, which meet inside autocast alone."""
-    if found != x.data.dtype and not (is_float(found) and is_float(x.data.dtype) and is_float(value.data.dtype)):
-        raise DtypeError(f"{who}: expected a value that fits into {x.dtype.name}, got {value.dtype.name}")
-
-
-def _follow(x: Tensor, node: Node | None) -> None:
-    """Let x have the history of what was written into it, where that is recorded."""
-    if is_grad_enabled() and node is not x.node:
-        rerecord(x, node)
-    else:
-        mark_changed(x)
-
-
-def _update(who: str, x: Same, function: Callable[..., Tensor], *args: Any, **options: Any) -> Same:
-    """x = function(x, ...), in the memory of x; returns x."""
-    _check_target(who, x, *args)
-    old = Tensor(x.data)
-    if is_grad_enabled():
-        old.requires_grad, old.node = x.requires_grad, x.node
-    out = function(old, *args, **options)
-    if out.data.shape != x.data.shape:
-        raise ShapeError(f"{who}: expected a value that fits into {x.shape} there, got {out.shape}")
-    _check_dtype(who, x, out.data.dtype, out)
-    out = cast(out, x.data.dtype)
-    if out.node is not None and any(kept is old for kept in out.node.saved):
-        old.data = old.data.copy()
-    x.data[...] = out.data
-    _follow(x, out.node)
-    return x
-
-
-def _assign(who: str, x: Same, index: tuple[Any, ...], value: Tensor, watched: tuple[Tensor, ...] = ()) -> Same:
-    """x[index] = value, for an index without tensors; returns x."""
-    _check_target(who, x, value)
-    same_device(who, x, value)
-    _check_dtype(who, x, common_dtype(who, x.dtype, value.dtype), value)
-    saved = (index, value.data.shape, value.data.dtype, *watched)
-    node = record(x.data, _assign_backward, (x, value, *watched), saved).node
-    try:
-        x.data[index] = _apart(value.data, x.data)
-    except ValueError as error:
-        raise ShapeError(f"{who}: expected a value that fits into {x.shape} there, got {value.shape}") from error
-    except IndexError as error:
-        raise IndexRangeError(f"{who}: expected an index into shape {x.shape}, got {index!r}: {error}") from error
-    _follow(x, node)
-    return x
-
-
-def _apart(value: Array, target: Array) -> Array:
-    """A value in memory that is not written while it is read. NumPy sees to that by itself."""
-    if value.__class__ is np.ndarray or not array_module(value).may_share_memory(value, target):
-        return value
-    return value.copy()
-
-
-def _assign_backward(node: Node, grad: Array) -> None:
-    index, shape, dtype = node.saved[:3]
-    dx, dvalue = node.inputs[:2]
-    if dvalue is not None:
-        there = grad[index]
-        there = unbroadcast(there.reshape((1,) * (len(shape) - there.ndim) + there.shape), shape)
-        accumulate(dvalue, converted(there, dtype))
-    if dx is not None:
-        kept = grad.copy()
-        kept[index] = 0
-        accumulate(dx, kept)
-
-
-def _value(who: str, x: Tensor, value: TensorLike) -> Tensor:
-    """What is to be written into x as a tensor; a number in the dtype of x, or a wider one where it does not fit."""
-    return operands(who, x.detach(), value)[1] if is_number(value) else as_tensor(who, value)
-
-
-# ---------------------------------------------------------------------------------------------------- assignment
-
-
-@method_as("__setitem__")
-def setitem(x: Tensor, index: Any, value: TensorLike) -> None:
-    """x[index] = value. The index may be or hold tensors of integers or bools.
-
-    dx is g, but 0 at the index; dvalue is g at the index. Which of several values for one place stays is not said.
-
-    Raises:
-        AutogradError: recording is on, and x is a leaf that requires grad or a view.
-        ShapeError: value does not broadcast to x[index].
-        DtypeError, DeviceError: value does not fit into x's dtype, or lives elsewhere.
-    """
-    parts = plain_index("setitem", x, index)
-    watched = tuple(part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, Tensor))
-    _assign("setitem", x, parts, _value("setitem", x, value), watched)
-    check_index_arrays("setitem", x, parts)
-
-
-@method
-def copy_(x: Same, value: TensorLike) -> Same:
-    """Overwrite x with a value that broadcasts to its shape; returns x. dx = 0, dvalue = g.
-
-    Raises:
-        ShapeError, DtypeError, DeviceError: value does not fit into x's shape or dtype, or lives elsewhere.
-    """
-    given = _value("copy_", x, value)
-    if given.ndim > x.ndim:  # NumPy would drop leading axes of length 1
-        raise ShapeError(f"copy_: expected a value that fits into {x.shape} there, got {given.shape}")
-    return _assign("copy_", x, (...,), given)
-
-
-@method
-def fill_(x: Same, value: TensorLike) -> Same:
-    """Overwrite every element of x with a number, or a tensor of no axes; returns x.
-
-    Raises:
-        ShapeError: a value with axes. DtypeError: one that does not fit into the dtype of x.
-    """
-    given = _value("fill_", x, value)
-    if given.ndim:
-        raise ShapeError(f"fill_: expected a number or a tensor of no axes, got shape {given.shape}")
-    return _assign("fill_", x, (...,), given)
-
-
-@method
-def zero_(x: Same) -> Same:
-    """Overwrite every element of x with zero; returns x."""
-    return _assign("zero_", x, (...,), _value("zero_", x, 0))
-
-
-@method
-def normal_(x: Same, mean: float = 0.0, std: float = 1.0, *, rng: np.random.Generator | None = None) -> Same:
-    """Overwrite x with normal numbers of this mean and standard deviation, drawn on the host; returns x.
-
-    Args:
-        rng: Where they come from; this context's noise stream by default.
-
-    Raises:
-        DtypeError: x is not of floats.
-        ArgumentError: std < 0, an argument that is not finite, or rng is no generator.
-    """
-    check_real("normal_", mean=mean)
-    check_real("normal_", 0.0, std=std)
-    return _drawn("normal_", x, "normal", mean, std, rng)
-
-
-@method
-def uniform_(x: Same, low: float = 0.0, high: float = 1.0, *, rng: np.random.Generator | None = None) -> Same:
-    """Overwrite x with numbers uniform in [low, high), rounded to its dtype, drawn on the host; returns x.
-
-    Args:
-        rng: Where they come from; this context's noise stream by default.
-
-    Raises:
-        DtypeError: x is not of floats.
-        ArgumentError: low > high, an argument that is not finite, or rng is no generator.
-    """
-    check_real("uniform_", low=low, high=high)
-    if low > high:
-        raise ArgumentError(f"uniform_: expected low <= high, got low={low} and high={high}")
-    return _drawn("uniform_", x, "uniform", low, high, rng)
-
-
-def _drawn(who: str, x: Same, method: str, first: float, second: float, rng: np.random.Generator | None) -> Same:
-    check_float(who, x)
-    check_generator(who, rng)
-    _check_target(who, x)  # before anything is drawn
-    drawn = getattr(noise_generator() if rng is None else rng, method)(first, second, x.data.shape)
-    return _assign(who, x, (...,), Tensor(to_device(converted(np.asarray(drawn), x.data.dtype), x.device)))
-
-
-# ----------------------------------------------------------------------------------------- functions of what is there
+from minigrad.ops.operands import TensorLike, as_tensor
+from minigrad.tensor import Tensor
 
 
 @method
 @method_as("__iadd__")
 def add_(x: Same, value: TensorLike, alpha: float = 1.0) -> Same:
     """x += alpha * value; returns x."""
-    return _update("add_", x, arithmetic.add, _times("add_", value, alpha))
+    return update("add_", x, arithmetic.add, _times("add_", value, alpha))
 
 
 @method
 @method_as("__isub__")
 def sub_(x: Same, value: TensorLike, alpha: float = 1.0) -> Same:
     """x -= alpha * value; returns x."""
-    return _update("sub_", x, arithmetic.sub, _times("sub_", value, alpha))
+    return update("sub_", x, arithmetic.sub, _times("sub_", value, alpha))
 
 
 def _times(who: str, value: TensorLike, alpha: float) -> TensorLike:
@@ -246,7 +33,7 @@ def _times(who: str, value: TensorLike, alpha: float) -> TensorLike:
 @method_as("__imul__")
 def mul_(x: Same, value: TensorLike) -> Same:
     """x *= value; returns x."""
-    return _update("mul_", x, arithmetic.mul, value)
+    return update("mul_", x, arithmetic.mul, value)
 
 
 @method
@@ -257,76 +44,76 @@ def div_(x: Same, value: TensorLike) -> Same:
     Raises:
         DtypeError: x is of integers, which the quotient does not fit into.
     """
-    return _update("div_", x, arithmetic.div, value)
+    return update("div_", x, arithmetic.div, value)
 
 
 @method_as("__ifloordiv__")
 def floor_divide_(x: Same, value: TensorLike) -> Same:
     """x //= value; returns x, through which nothing flows back."""
-    return _update("floor_divide_", x, arithmetic.floor_divide, value)
+    return update("floor_divide_", x, arithmetic.floor_divide, value)
 
 
 @method_as("__imod__")
 def remainder_(x: Same, value: TensorLike) -> Same:
     """x %= value; returns x."""
-    return _update("remainder_", x, arithmetic.remainder, value)
+    return update("remainder_", x, arithmetic.remainder, value)
 
 
 @method_as("__ipow__")
 def pow_(x: Same, value: TensorLike) -> Same:
     """x **= value; returns x."""
-    return _update("pow_", x, arithmetic.pow, value)
+    return update("pow_", x, arithmetic.pow, value)
 
 
 @method_as("__imatmul__")
 def matmul_(x: Same, value: TensorLike) -> Same:
     """x @= value, which must not change the shape; returns x."""
-    return _update("matmul_", x, linalg.matmul, value)
+    return update("matmul_", x, linalg.matmul, value)
 
 
 @method_as("__iand__")
 def bitwise_and_(x: Same, value: TensorLike) -> Same:
     """x &= value, of bools or integers; returns x."""
-    return _update("bitwise_and_", x, compare.bitwise_and, value)
+    return update("bitwise_and_", x, compare.bitwise_and, value)
 
 
 @method_as("__ior__")
 def bitwise_or_(x: Same, value: TensorLike) -> Same:
     """x |= value, of bools or integers; returns x."""
-    return _update("bitwise_or_", x, compare.bitwise_or, value)
+    return update("bitwise_or_", x, compare.bitwise_or, value)
 
 
 @method_as("__ixor__")
 def bitwise_xor_(x: Same, value: TensorLike) -> Same:
     """x ^= value, of bools or integers; returns x."""
-    return _update("bitwise_xor_", x, compare.bitwise_xor, value)
+    return update("bitwise_xor_", x, compare.bitwise_xor, value)
 
 
 @method
 def clamp_(x: Same, min: float | None = None, max: float | None = None) -> Same:
     """Cut x to [min, max]; returns x. See `clamp`."""
-    return _update("clamp_", x, elementwise.clamp, min, max)
+    return update("clamp_", x, elementwise.clamp, min, max)
 
 
 @method
 def lerp_(x: Same, end: TensorLike, weight: TensorLike) -> Same:
     """x += weight * (end - x), as for a moving average; returns x. See `lerp`."""
-    return _update("lerp_", x, arithmetic.lerp, end, weight)
+    return update("lerp_", x, arithmetic.lerp, end, weight)
 
 
 @method
 def masked_fill_(x: Same, mask: TensorLike, value: TensorLike) -> Same:
     """Overwrite x with a number, or a tensor of no axes, where a mask holds; returns x. See `masked_fill`."""
-    return _update("masked_fill_", x, choice.masked_fill, mask, value)
+    return update("masked_fill_", x, choice.masked_fill, mask, value)
 
 
 @method
 def scatter_(x: Same, dim: int, index: Tensor, src: TensorLike) -> Same:
     """Write src to where index says along dim; returns x. See `scatter`."""
-    return _update("scatter_", x, scatter.scatter, dim, index, src)
+    return update("scatter_", x, scatter.scatter, dim, index, src)
 
 
 @method
 def index_add_(x: Same, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1.0) -> Same:
     """Add alpha times the slices of source to where index says along dim; returns x. See `index_add`."""
-    return _update("index_add_", x, scatter.index_add, dim, index, source, alpha=alpha)
+    return update("index_add_", x, scatter.index_add, dim, index, source, alpha=alpha)

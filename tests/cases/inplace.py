@@ -1,4 +1,4 @@
-"""Cases for minigrad/ops/inplace.py, and lerp, scatter and index_add, which they have in common with others.
+"""Cases for minigrad/ops/inplace.py and assign.py, and lerp, scatter and index_add, which have much in common.
 
 Each changes a non-leaf in place, so that the tape has to follow; `memory` cases change memory under no_grad.
 """
