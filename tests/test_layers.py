@@ -75,7 +75,6 @@ YET_TO_COME_DOWN: dict[str, dict[str, int]] = {
     "imports of ours": {
         "minigrad/distributed/ddp/parallel.py": 23,
         "minigrad/distributed/ddp/reducer.py": 19,
-        "minigrad/distributed/ddp/replicas.py": 19,
         "minigrad/graph/distribute.py": 22,
         "minigrad/train/loop.py": 17,
     },

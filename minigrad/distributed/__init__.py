@@ -13,7 +13,6 @@ from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.comm.faults import Fault, FaultInjecting
 from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
-from minigrad.distributed.comm.nccl_devices import NcclDevices
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
@@ -22,7 +21,6 @@ from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.combine import average_gradients
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.finite import NonFinite
-from minigrad.distributed.ddp.group import DeviceGroup, LocalDevices
 from minigrad.distributed.ddp.hooks import (
     CompressionState,
     GradBucket,
@@ -32,9 +30,12 @@ from minigrad.distributed.ddp.hooks import (
     fp16_predivide_hook,
 )
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
-from minigrad.distributed.ddp.replicas import Ddp, ListCollectives
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
 from minigrad.distributed.record.fingerprint import replicas_agree
+from minigrad.distributed.replicas.devices import DeviceGroup, ListCollectives, LocalDevices
+from minigrad.distributed.replicas.nccl_devices import NcclDevices
+from minigrad.distributed.replicas.replicas import Replicas
+from minigrad.distributed.replicas.seeds import Ddp
 from minigrad.distributed.run import run
 
 DDP = DistributedDataParallel
@@ -66,6 +67,7 @@ __all__ = [
     "Reading",
     "Recording",
     "ReduceOp",
+    "Replicas",
     "Rounds",
     "ShmCommunicator",
     "SoloCommunicator",

@@ -20,9 +20,9 @@ from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import Balance
 from minigrad.distributed.balance.shares import is_balanced
 from minigrad.distributed.config import DdpConfig
-from minigrad.distributed.ddp.group import DeviceGroup
+from minigrad.distributed.replicas.devices import DeviceGroup
 from minigrad.distributed.ddp.nesting import check_complete
-from minigrad.distributed.ddp.replicas import Ddp
+from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError, AutogradError, ShapeError
 from minigrad.graph.batches import ShardedBatch, Window, count_samples, gather, scatter, sizes_of
 from minigrad.graph.pending import Pending
@@ -74,7 +74,7 @@ class DistributedState:
             options = replace(options, speed_hint=None)  # there is nothing to compare with
         self.balance = Balance.start(self.world_size, options)
         self.ema_throughput = [0.0] * self.world_size
-        self.ddp = Ddp.wrap(self.replicas, self.devices, collectives=self.group.collectives)
+        self.ddp = Replicas.wrap(self.replicas, self.devices, collectives=self.group.collectives)
         self.active: dict[int, int] = {}  # samples of each replica that took part in the last forward
         self.alone = False  # whether a forward of the first replica is its own, and not that of all
         self.apart: set[str] = set()  # paths of sub-graphs that ran by themselves since the last forward of all

@@ -8,7 +8,7 @@ from itertools import groupby
 from minigrad.backend.device import Device, available_devices
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.config import DdpConfig
-from minigrad.distributed.ddp.group import DeviceGroup, LocalDevices
+from minigrad.distributed.replicas.devices import DeviceGroup, LocalDevices
 from minigrad.errors import ArgumentError
 from minigrad.graph.distribute import DistributedState
 from minigrad.graph.runner import PlanModule

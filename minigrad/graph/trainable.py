@@ -205,7 +205,7 @@ class Trainable(PlanModule):
         Raises:
             ArgumentError: there is no optimizer.
             AutogradError: there are no gradients.
-            ReplicaMismatchError, LayoutError: replicas have changed; see `Ddp`.
+            ReplicaMismatchError, LayoutError: replicas have changed; see `Replicas`.
         """
         self._prepared(needs_optimizer=True).step()
 

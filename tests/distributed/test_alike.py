@@ -359,7 +359,7 @@ def test_replicas_of_one_process():
     optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))  # the same, loaded
     step()
     optimizers[1].param_groups[0]["lr"] = 0.2
-    with pytest.raises(ReplicaMismatchError, match="Ddp: .*, got Adam: lr is 0.1 on rank 0 and 0.2 on rank 1"):
+    with pytest.raises(ReplicaMismatchError, match="Replicas: .*, got Adam: lr is 0.1 on rank 0 and 0.2 on rank 1"):
         step()
 
 

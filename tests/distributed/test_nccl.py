@@ -13,10 +13,10 @@ from minigrad import Device, nn
 from minigrad.backend.device import CPU, device_identity
 from minigrad.backend.nccl import dtype_code, load_nccl, problem_of
 from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, Recording, ReduceOp, init
-from minigrad.distributed.comm import nccl_devices
 from minigrad.distributed.comm.headers import check_headers
 from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
+from minigrad.distributed.replicas import nccl_devices
 from minigrad.errors import (
     ArgumentError,
     CollectiveMismatchError,

@@ -33,7 +33,7 @@ def cuts_of(shards):
 
 
 def replicas(count, make=Mlp, **options):
-    """Replicas of one model with the values of the first, and their Ddp."""
+    """Replicas of one model with the values of the first, and what combines them."""
     models = [make(seed) for seed in range(count)]
     ddp = Ddp.wrap(models, ["cpu"] * count, **options)
     ddp.sync_params()
@@ -182,9 +182,9 @@ def test_a_replica_without_gradient_is_named_with_the_parameter_and_nothing_chan
         backward(models, data(4, 0), [2, 2])
         models[absent].b1.grad = None
         before = [gradients(model) for model in models]
-        with pytest.raises(UnreducedGradientError, match=f"gradient of b1 on every .* none on rank {absent}:"):
+        with pytest.raises(UnreducedGradientError, match=f"parameter b1 on every .* none on rank {absent}:"):
             ddp.all_reduce_gradients()
-        with pytest.raises(UnreducedGradientError, match=f"gradient of b1 on every .* none on rank {absent}:"):
+        with pytest.raises(UnreducedGradientError, match=f"parameter b1 on every .* none on rank {absent}:"):
             ddp.weighted_all_reduce_gradients([1, 2])
         assert all(same_bits(gradients(model), old) for model, old in zip(models, before))
 
@@ -326,7 +326,7 @@ def test_what_cannot_be_wrapped():
 def test_replaced_moved_and_added_parameters_are_noticed():
     models, ddp = replicas(2)
     models[1].w2 = Parameter(np.zeros((2, 5)))
-    with pytest.raises(LayoutError, match="rank 1: Ddp: .* got others at w2"):
+    with pytest.raises(LayoutError, match="rank 1: Replicas: .* got others at w2"):
         ddp.all_reduce_gradients()
     models, ddp = replicas(2)
     models[0].w2.data = np.zeros((2, 5))

@@ -7,7 +7,7 @@ import minigrad
 from minigrad import FlowBuilder, Trainer, nn, optim
 from minigrad.backend.device import device_of, to_host
 from minigrad.distributed import Ddp, DdpConfig, LocalDevices, NcclDevices
-from minigrad.distributed.ddp import group as group_module
+from minigrad.distributed.replicas import devices as group_module
 from minigrad.distributed.simulate import Cluster, SimulatedDevices
 from minigrad.errors import ArgumentError
 from minigrad.graph.batches import Window

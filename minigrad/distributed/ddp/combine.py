@@ -15,13 +15,13 @@ rank alike:
     adopt   what lies in the buckets now are the parameters' gradients
 
 `average_gradients` does this between backward and step, in the order above. `DistributedDataParallel` does it while
-backward still runs: a bucket goes out as soon as its last gradient is complete. `Ddp` does it in one thread, for
-several replicas.
+backward still runs: a bucket goes out as soon as its last gradient is complete. `Replicas` does it in one thread,
+for several replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -100,18 +100,34 @@ def _count(
         gathered = xp.empty(comm.world_size * row.size, np.float64)
         comm.all_gather(gathered, xp.asarray(row)).wait()
     table = to_host(gathered).reshape(comm.world_size, row.size)
-    counts, used = table[:, 0], set()
-    for i, column in zip(numbers, table.T[2:]):
-        if not column.any():
-            continue
-        used.add(i)
-        lacking = [str(rank) for rank in range(comm.world_size) if counts[rank] > 0 and not column[rank]]
+    counts, has = table[:, 0], dict(zip(numbers, table.T[2:].tolist()))
+    used = present(f"rank {comm.rank}: average_gradients", layout.names, counts, has)
+    return counts, table[:, 1].tolist(), used
+
+
+def present(
+    who: str, names: Sequence[str], counts: Array | Sequence[float], has: Mapping[int, Sequence[float]]
+) -> set[int]:
+    """The numbers of the parameters of which any rank has a gradient.
+
+    Args:
+        who: For the message.
+        names: Of all parameters.
+        counts: The samples of each rank.
+        has: For each parameter that is combined, whether each rank has a gradient of it.
+
+    Raises:
+        UnreducedGradientError: a rank with samples has none where another has one.
+    """
+    used = {i for i, on in has.items() if any(on)}
+    for i in (i for i in has if i in used):
+        lacking = [str(rank) for rank, own in enumerate(has[i]) if counts[rank] > 0 and not own]
         if lacking:
             raise UnreducedGradientError(
-                f"rank {comm.rank}: average_gradients: expected a gradient of parameter {layout.names[i]} on every "
-                f"rank that counts, got none on rank {', '.join(lacking)}: use it in the loss there, or pass n=0"
+                f"{who}: expected a gradient of parameter {names[i]} on every rank that counts, got none on rank "
+                f"{', '.join(lacking)}: use it in the loss there, or count 0 samples"
             )
-    return counts, table[:, 1].tolist(), used
+    return used
 
 
 def weight_of(samples: float, total: float) -> float:

@@ -1,4 +1,4 @@
-"""The parameters of one replica in their flat layout: what the reducer, `Ddp` and `average_gradients` work on."""
+"""The parameters of one replica in their flat layout: what the reducer, `Replicas` and `average_gradients` work on."""
 
 from __future__ import annotations
 

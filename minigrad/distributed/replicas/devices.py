@@ -6,12 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from minigrad.backend.device import Device, device_model
+from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import Timer, timer_of
 from minigrad.distributed import collectives as in_memory
+from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import Clock, HostClock
-from minigrad.distributed.comm.nccl_devices import NcclDevices
-from minigrad.distributed.ddp.replicas import ListCollectives
+from minigrad.distributed.replicas.nccl_devices import NcclDevices
 from minigrad.errors import ArgumentError
+
+
+class ListCollectives(Protocol):
+    """Collectives of which one thread is all ranks; the module `minigrad.distributed.collectives` is one."""
+
+    def all_reduce(self, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
+        """Overwrite every array by the reduction of all of them."""
+
+    def broadcast(self, arrays: Sequence[Array], root: int) -> None:
+        """Overwrite every array by the root's."""
 
 
 @runtime_checkable

@@ -1,46 +1,30 @@
-"""Ddp: several replicas in one process, driven by one thread, with their gradients combined on request."""
+"""Several replicas in one process, driven by one thread, with their gradients combined on request."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from minigrad.arguments import as_samples
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
-from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import check_root
 from minigrad.distributed.comm.differences import check_alike
-from minigrad.distributed.ddp.agreement import check_free, describe, places_of
-from minigrad.distributed.ddp.buffers import BufferMemory
-from minigrad.distributed.ddp.alike import Alike
+from minigrad.distributed.ddp.agreement import describe, places_of
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
-from minigrad.distributed.ddp.deprecated import DeprecatedSetup
-from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
+from minigrad.distributed.ddp.combine import as_weight, present, weight_of
 from minigrad.distributed.ddp.nesting import check_complete
-from minigrad.distributed.ddp.combine import as_weight, weight_of
-from minigrad.errors import ArgumentError, DeviceError, UnreducedGradientError
-from minigrad.nn.inventory import Inventory
+from minigrad.distributed.replicas.devices import ListCollectives
+from minigrad.distributed.replicas.model_copy import ModelCopy, check_devices, check_models
+from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed
-from minigrad.tensor import Tensor
 
 
-class ListCollectives(Protocol):
-    """Collectives of which one thread is all ranks; the module `minigrad.distributed.collectives` is one."""
-
-    def all_reduce(self, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
-        """Overwrite every array by the reduction of all of them."""
-
-    def broadcast(self, arrays: Sequence[Array], root: int) -> None:
-        """Overwrite every array by the root's."""
-
-
-class Ddp(DeprecatedSetup):
-    """Replicas in this process, one a device, whose gradients are combined when you say so; made by `Ddp.wrap`.
+class Replicas:
+    """Replicas in this process, one a device, whose gradients are combined when you say so; made by `Replicas.wrap`.
 
     Replica r has rank r. Run forward and backward on each with its shard of the batch, then combine, then step the
     optimizer of each. The replicas stay equal as long as they start equal and their optimizers are alike.
@@ -53,13 +37,13 @@ class Ddp(DeprecatedSetup):
 
     Example:
         >>> from minigrad import nn, randn
-        >>> replicas = [nn.Linear(3, 1), nn.Linear(3, 1)]
-        >>> ddp = Ddp.wrap(replicas, ["cpu", "cpu"])
-        >>> ddp.sync_params()
-        >>> for model, samples in zip(replicas, (3, 5)):
+        >>> models = [nn.Linear(3, 1), nn.Linear(3, 1)]
+        >>> replicas = Replicas.wrap(models, ["cpu", "cpu"])
+        >>> replicas.sync_params()
+        >>> for model, samples in zip(models, (3, 5)):
         ...     model(randn(samples, 3)).mean().backward()
-        >>> ddp.weighted_all_reduce_gradients([3, 5])
-        >>> bool((replicas[0].weight.grad == replicas[1].weight.grad).all())
+        >>> replicas.weighted_all_reduce_gradients([3, 5])
+        >>> bool((models[0].weight.grad == models[1].weight.grad).all())
         True
     """
 
@@ -72,7 +56,7 @@ class Ddp(DeprecatedSetup):
         bucket_cap_bytes: int = DEFAULT_CAP_BYTES,
         first_bucket_bytes: int = DEFAULT_FIRST_CAP_BYTES,
         collectives: ListCollectives | None = None,
-    ) -> Ddp:
+    ) -> Replicas:
         """Take over replicas that are on their devices already.
 
         Args:
@@ -101,17 +85,13 @@ class Ddp(DeprecatedSetup):
     ) -> None:
         self.models = tuple(models)
         self.devices = tuple(Device(device) for device in devices)
-        _check_models(self.models, self.devices)
-        _check_devices(self.models, self.devices, collectives)
+        check_models("Replicas", self.models, self.devices)
+        check_devices("Replicas", self.models, self.devices, in_memory=collectives is None)
         self._check_agreement()
         self._collectives: ListCollectives = collectives if collectives is not None else in_memory
         self._caps = (bucket_cap_bytes, first_bucket_bytes)
-        self._inventories = [Inventory(model) for model in self.models]
-        self._buffers = [BufferMemory(inventory) for inventory in self._inventories]
-        self._layouts = [Layout(list(model.named_parameters())) for model in self.models]
-        self._alikes = [Alike(layout) for layout in self._layouts]
-        for model in self.models:
-            give_names(model.named_parameters())
+        self._copies = [ModelCopy(f"rank {rank}: Replicas", model) for rank, model in enumerate(self.models)]
+        self._layouts = [each.layout for each in self._copies]
         self.last_bytes = 0
         self._set_plan()
 
@@ -145,7 +125,7 @@ class Ddp(DeprecatedSetup):
 
     def _sync_buffers(self, root: int = 0) -> None:
         self._check_agreement()
-        for same in zip(*(memory.pieces() for memory in self._buffers)):
+        for same in zip(*(each.buffers.pieces() for each in self._copies)):
             self._collectives.broadcast([piece.pack() for piece in same], root)
             for rank, piece in enumerate(same):
                 if rank != root:
@@ -216,15 +196,11 @@ class Ddp(DeprecatedSetup):
         for bucket in self.plan.buckets:
             if used.isdisjoint(bucket.entries):
                 continue
-            for layout, device in zip(self._layouts, self.devices):
-                with device.current():
-                    fill_missing(layout.params_of(bucket))
-            gradients = [layout.gradients(bucket) for layout in self._layouts]
+            gradients = [each.filled(bucket) for each in self._copies]
             factors = [as_weight(array, weight) for array, weight in zip(gradients, weights)]
             in_memory.weighted_all_reduce(gradients, factors, self._send)
-        for layout in self._layouts:
-            for i in used:
-                adopt(layout.params[i])
+        for each in self._copies:
+            each.adopt(used)
 
     def _send(self, arrays: Sequence[Array]) -> None:
         self.last_bytes += int(arrays[0].nbytes)
@@ -233,38 +209,30 @@ class Ddp(DeprecatedSetup):
     def _used(self, who: str, counts: list[float]) -> set[int]:
         """The numbers of the parameters that have a gradient."""
         check_complete(who, [param for layout in self._layouts for param in layout.params])
-        used = set()
-        for i in (i for bucket in self.plan.buckets for i in bucket.entries):
-            missing = [rank for rank, layout in enumerate(self._layouts) if layout.params[i].grad_array is None]
-            if len(missing) == self.world_size:
-                continue
-            lacking = [rank for rank in missing if counts[rank] > 0.0]
-            if lacking:
-                raise UnreducedGradientError(
-                    f"{who}: expected a gradient of {self._layouts[0].names[i]} on every replica that counts, got "
-                    f"none on rank {', '.join(map(str, lacking))}: use it in the loss there, or count 0 samples"
-                )
-            used.add(i)
-        return used
+        has = {
+            i: [layout.params[i].grad_array is not None for layout in self._layouts]
+            for bucket in self.plan.buckets
+            for i in bucket.entries
+        }
+        return present(who, self._layouts[0].names, counts, has)
 
     # ---------------------------------------------------------------------------------------------- checks
 
     def _check(self) -> None:
         """Refuse replicas that have changed since they were wrapped, or differ; follow requires_grad where all have."""
-        for rank, (model, layout, inventory) in enumerate(zip(self.models, self._layouts, self._inventories)):
-            inventory.check(f"rank {rank}: Ddp", model)
-            layout.check()
+        for each in self._copies:
+            each.check()
         self._check_modes()
         if any(layout.trainable() != self._trainable for layout in self._layouts) or self._wanted() != self._combined:
             self._set_plan()
 
     def _check_modes(self) -> None:
-        modes = [inventory.modes() for inventory in self._inventories]
+        modes = [each.modes() for each in self._copies]
         if modes.count(modes[0]) == len(modes):
             return
         names = [f"training of {name or 'the whole'}" for name, _ in self.models[0].named_modules()]
         found = {rank: dict(zip(names, each)) for rank, each in enumerate(modes) if len(each) == len(names)}
-        check_alike("Ddp", "modes", found, "call train() or eval() on all of them")
+        check_alike("Replicas", "modes", found, "call train() or eval() on all of them")
 
     def _wanted(self) -> list[bool]:
         """Which parameters are combined: those trained, and those frozen after a replica had got a gradient."""
@@ -274,63 +242,21 @@ class Ddp(DeprecatedSetup):
     def _set_plan(self) -> None:
         entries = [layout.entries() for layout in self._layouts]
         found = {rank: {entry.name: entry for entry in each} for rank, each in enumerate(entries)}
-        check_alike("Ddp", "layouts", found, "give each replica an optimizer of its own, freeze them alike")
+        check_alike("Replicas", "layouts", found, "give each replica an optimizer of its own, freeze them alike")
         self._trainable, self._combined = self._layouts[0].trainable(), self._wanted()
         combined = [replace(entry, trainable=wanted) for entry, wanted in zip(entries[0], self._combined)]
         self.plan: BucketPlan = plan_buckets(combined, *self._caps)
 
     def _check_agreement(self) -> None:
-        check_alike("Ddp", "replicas", {rank: describe(model) for rank, model in enumerate(self.models)})
+        check_alike("Replicas", "replicas", {rank: describe(model) for rank, model in enumerate(self.models)})
 
     def _check_state(self) -> None:
         """Refuse replicas that differ beside the model. A loss scale of several need not have met all of them yet."""
-        marks = [alike.mark() for alike in self._alikes]
+        alikes = [each.alike for each in self._copies]
+        marks = [alike.mark() for alike in alikes]
         if marks.count(marks[0]) == len(marks):
             return
-        scales = {id(c) for alike in self._alikes for c in alike.companions() if places_of(c, {}) is None}
-        found = {rank: alike.describe(idle=len(scales) == 1) for rank, alike in enumerate(self._alikes)}
-        for alike in self._alikes:
-            alike.compare("Ddp", found)
-
-
-def _check_models(models: tuple[Module, ...], devices: tuple[Device, ...]) -> None:
-    if not models or len(models) != len(devices):
-        raise ArgumentError(f"Ddp: expected replicas and a device for each, got {len(models)} and {len(devices)}")
-    owner: dict[int, int] = {}
-    for rank, model in enumerate(models):
-        if not isinstance(model, Module):
-            raise ArgumentError(f"Ddp: expected modules, got {type(model).__name__} as replica {rank}")
-        for name, tensor in _state(model):
-            first = owner.setdefault(id(tensor), rank)
-            if first != rank:
-                raise ArgumentError(
-                    f"Ddp: expected replicas of their own, got one {name} in replicas {first} and {rank}: "
-                    "copy the module with copy.deepcopy"
-                )
-        check_free(f"Ddp: replica {rank}", model.parameters())
-    if not any(p.requires_grad for p in models[0].parameters()):
-        raise ArgumentError(f"Ddp: expected a parameter that requires grad, got none in {type(models[0]).__name__}")
-
-
-def _check_devices(
-    models: tuple[Module, ...], devices: tuple[Device, ...], collectives: ListCollectives | None
-) -> None:
-    listed = ", ".join(map(str, devices))
-    gpus = [device for device in devices if device.type != "cpu"]
-    if collectives is None and len(set(gpus)) != len(gpus):
-        raise ArgumentError(
-            f"Ddp: expected each GPU once, got {listed}: pass collectives=minigrad.distributed.collectives, "
-            "which combines replicas that share one in its memory"
-        )
-    if collectives is None and len(set(devices)) > 1:
-        raise DeviceError(f"Ddp: expected replicas on the CPU, or collectives for several devices, got {listed}")
-    for rank, (model, device) in enumerate(zip(models, devices)):
-        for name, tensor in _state(model):
-            if tensor.device != device:
-                raise DeviceError(
-                    f"Ddp: expected replica {rank} on {device}, got {name} on {tensor.device}: move the module first"
-                )
-
-
-def _state(model: Module) -> list[tuple[str, Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
+        scales = {id(c) for alike in alikes for c in alike.companions() if places_of(c, {}) is None}
+        found = {rank: alike.describe(idle=len(scales) == 1) for rank, alike in enumerate(alikes)}
+        for alike in alikes:
+            alike.compare("Replicas", found)

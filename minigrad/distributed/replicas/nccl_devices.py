@@ -1,4 +1,4 @@
-"""All GPUs of one process as ranks that one thread drives: the list collectives of `Ddp.wrap` over NCCL."""
+"""All GPUs of one process as ranks that one thread drives: the list collectives of `Replicas.wrap` over NCCL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minigrad.errors import ArgumentError, DeviceError, DistributedError, ShapeE
 
 
 class NcclDevices:
-    """Collectives over a list of arrays, one on each GPU; give it to `Ddp.wrap` as `collectives`.
+    """Collectives over a list of arrays, one on each GPU; give it to `Replicas.wrap` as `collectives`.
 
     Each runs on the stream that is current on its device, so it comes after what that was given before, and before
     what it is given next; the host does not wait. 16-bit floats are added up in NCCL's own precision.
@@ -33,7 +33,7 @@ class NcclDevices:
         ArgumentError: no device, one that is no GPU, or one twice.
         MissingPackageError: there is no NCCL.
 
-    Example: `Ddp.wrap(replicas, devices, collectives=NcclDevices(devices))`
+    Example: `Replicas.wrap(models, devices, collectives=NcclDevices(devices))`
     """
 
     def __init__(self, devices: Sequence[Device | str], *, nccl: Any = None, streams: Any = None) -> None:
