@@ -7,7 +7,7 @@ import pytest
 
 from minigrad.backend.device import Device
 from minigrad.distributed.bootstrap import Place, _connect
-from minigrad.distributed.comm.mpi.control import load_mpi
+from minigrad.distributed.comm.mpi.start import load_mpi
 from minigrad.errors import ArgumentError, MissingPackageError
 from tests.distributed.processes import all_gone, mpich_segments, remove_unused
 from tests.distributed.worlds import mpirun

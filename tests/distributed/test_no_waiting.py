@@ -226,7 +226,7 @@ def test_ranks_that_do_the_same_are_never_told_apart(seed):
                 rank.trail.add(f"call {at[r]}", mark=None if at[r] % 3 else float(at[r]))
                 at[r] += 1
         world.tick()
-    assert not world.failures and world.ranks[0].differences._comparison.apart == -1
+    assert not world.failures and world.ranks[0].partings._comparison.apart == -1
 
 
 def test_a_rank_far_behind_is_compared_where_it_catches_up():

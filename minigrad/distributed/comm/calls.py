@@ -17,10 +17,10 @@ _AHEAD = 64  # points of another rank that this one has not come to yet
 _HASH_BYTES = 8
 _NOTHING = bytes(_HASH_BYTES)
 _POINT = struct.Struct(f"<Q{_HASH_BYTES}s{_HASH_BYTES}s")
-POINT_BYTES = _POINT.size
+WAYPOINT_BYTES = _POINT.size
 
 
-class Point(NamedTuple):
+class Waypoint(NamedTuple):
     """How far a rank is.
 
     Attributes:
@@ -34,13 +34,13 @@ class Point(NamedTuple):
     marks: bytes
 
     def packed(self) -> bytes:
-        """It as POINT_BYTES bytes."""
+        """It as WAYPOINT_BYTES bytes."""
         return _POINT.pack(*self)
 
     @staticmethod
-    def unpacked(data: bytes) -> Point:
+    def unpacked(data: bytes) -> Waypoint:
         """What `packed` made bytes of."""
-        return Point(*_POINT.unpack(data))
+        return Waypoint(*_POINT.unpack(data))
 
 
 class Trail:
@@ -49,7 +49,7 @@ class Trail:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._new = deque[tuple[Any, "float | None", bool]]()
-        self._end = Point(0, _NOTHING, _NOTHING)
+        self._end = Waypoint(0, _NOTHING, _NOTHING)
         self._kept = deque([(self._end, "")], maxlen=_KEPT)  # with the words of what led there
         self._met_at = 0
 
@@ -63,13 +63,13 @@ class Trail:
         """
         self._new.append((what, mark, met))
 
-    def end(self) -> Point:
+    def end(self) -> Waypoint:
         """Where this rank is now."""
         with self._lock:
             self._walk()
             return self._end
 
-    def at(self, count: int) -> Point | None:
+    def at(self, count: int) -> Waypoint | None:
         """Where it was when it had done so much; None where it is not there yet, or that is too long ago."""
         with self._lock:
             self._walk()
@@ -99,7 +99,7 @@ class Trail:
                 marks = _hashed(marks, repr(mark))
             if met:
                 marks, self._met_at = _NOTHING, count + 1
-            self._end = Point(count + 1, calls, marks)
+            self._end = Waypoint(count + 1, calls, marks)
             self._kept.append((self._end, text))
 
 
@@ -117,12 +117,12 @@ class Comparison:
 
     def __init__(self, trail: Trail, world_size: int) -> None:
         self._trail = trail
-        self._told = [deque[Point]() for _ in range(world_size)]
+        self._told = [deque[Waypoint]() for _ in range(world_size)]
         self._apart = -1, 0
         self.same = [0] * world_size
         self.unlike: tuple[int, int, int] | None = None
 
-    def hear(self, rank: int, point: Point) -> None:
+    def hear(self, rank: int, point: Waypoint) -> None:
         """A rank has told where it is, or was."""
         told = self._told[rank]
         if len(told) == _AHEAD:
@@ -138,7 +138,7 @@ class Comparison:
             while told and told[0].done <= end and self.unlike is None:
                 self._compare(rank, told.popleft())
 
-    def _compare(self, rank: int, point: Point) -> None:
+    def _compare(self, rank: int, point: Waypoint) -> None:
         mine = self._trail.at(point.done)
         if mine is None:
             return

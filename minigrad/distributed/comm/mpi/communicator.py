@@ -3,8 +3,7 @@
 A thread of each rank carries the calls out, one after the other, so that they go on while the rank computes: MPI's
 own nonblocking collectives move only while somebody asks for them. A call has two steps. First the ranks *agree*: they
 tell each other what they are about to do, and wait politely until all have come; there a mismatch, a missing rank or
-a failed one becomes an error, before anything can hang inside MPI. Then the data travels, by calls that block. Sums
-are added up in the one order of `collectives`, not in MPI's, so they have the bits of every other kind of world.
+a failed one becomes an error, before anything can hang inside MPI. Then the data travels, by calls that block.
 """
 
 from __future__ import annotations
@@ -18,13 +17,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from minigrad.backend.device import CPU
 from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import aligned_zeros
 from minigrad.backend.thread import new_thread
-from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.base import (
     Clock,
@@ -42,7 +38,9 @@ from minigrad.distributed.comm.base import (
 )
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement, given_up
-from minigrad.distributed.comm.mpi.control import DATA, Control, load_mpi, meet
+from minigrad.distributed.comm.mpi.mover import Mover
+from minigrad.distributed.comm.mpi.start import load_mpi, meet
+from minigrad.distributed.comm.mpi.talk import Talk
 from minigrad.distributed.comm.where import ask, user_line, whereabouts
 from minigrad.errors import (
     CollectiveTimeoutError,
@@ -50,8 +48,6 @@ from minigrad.errors import (
     RankFailedError,
 )
 
-_CHUNK_BYTES = 4 * 1024 * 1024  # of an array that is reduced at once: what then lies beside it stays in the cache
-_GATHERED_BYTES = 32 * 1024  # below this all arrays go to all ranks: one step in place of two
 _NEWS_S = 0.05  # how often a rank tells how far it is
 _SPINS, _NAP_S, _LONGEST_NAP_S = 50, 2e-5, 1e-3
 _GRACE_S, _PARTING_S = 2.0, 0.2
@@ -112,7 +108,8 @@ class MpiCommunicator:
             raise
         self._comm = base.Dup()
         thread = threading.get_ident()
-        self._control = Control(self._mpi, self._comm, token, lambda: user_line(thread))
+        self._mover = Mover(self._mpi, self._comm)
+        self._talk = Talk(self._mpi, self._comm, token, lambda: user_line(thread))
         self._changed = threading.Condition()
         self._failure: DistributedError | None = None
         self._to_tell = self._to_ask = False
@@ -120,7 +117,6 @@ class MpiCommunicator:
         self._posted, self._carried_out, self._doing, self._agreeing_on = 0, 0, "", ""
         self._told_at = 0.0
         self._queue: queue.SimpleQueue[_MpiWork | None] = queue.SimpleQueue()
-        self._scratch = np.empty(0, np.uint8)
         self._thread = new_thread(self._serve, name=f"mpi-rank-{self.rank}")
         self._thread.start()
         atexit.register(self._leave_at_exit)
@@ -136,15 +132,14 @@ class MpiCommunicator:
         check_array("all_reduce", self.rank, array)
         check_reduction("all_reduce", self.rank, array, op)
         flat = array.reshape(-1)
-        reduce = self._reduce_gathered if flat.nbytes * self.world_size <= _GATHERED_BYTES else self._reduce_in_slices
-        return self._post("all_reduce", f"{op.name} {layout}".strip(), array, lambda: reduce(flat, op))
+        return self._post("all_reduce", f"{op.name} {layout}".strip(), array, lambda: self._mover.reduce(flat, op))
 
     def broadcast(self, array: Array, root: int = 0) -> _MpiWork:
         """Overwrite array by the root's."""
         check_array("broadcast", self.rank, array)
         check_root("broadcast", self.rank, root, self.world_size)
-        data = self._bytes(array.reshape(-1))
-        return self._post("broadcast", f"root {root}", array, lambda: self._comm.Bcast(data, root))
+        flat = array.reshape(-1)
+        return self._post("broadcast", f"root {root}", array, lambda: self._mover.broadcast(flat, root))
 
     def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> _MpiWork:
         """Overwrite output by this rank's part of the reduction of source."""
@@ -153,22 +148,21 @@ class MpiCommunicator:
         check_reduction("reduce_scatter", self.rank, source, op)
         check_parts("reduce_scatter", self.rank, source, output, self.world_size)
         rows, flat = source.reshape(self.world_size, output.size), output.reshape(-1)
-        return self._post("reduce_scatter", op.name, source, lambda: self._reduce_rows(flat, rows, op))
+        return self._post("reduce_scatter", op.name, source, lambda: self._mover.reduce_rows(flat, rows, op))
 
     def all_gather(self, output: Array, source: Array) -> _MpiWork:
         """Overwrite output by the sources of all ranks."""
         for array in (output, source):
             check_array("all_gather", self.rank, array)
         check_parts("all_gather", self.rank, output, source, self.world_size)
-        source = source.copy() if np.may_share_memory(output, source) else source  # which MPI does not allow
-        whole, part = self._bytes(output.reshape(-1)), self._bytes(source.reshape(-1))
-        return self._post("all_gather", "", source, lambda: self._comm.Allgather(part, whole))
+        whole, part = output.reshape(-1), source.reshape(-1)
+        return self._post("all_gather", "", source, lambda: self._mover.all_gather(whole, part))
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank."""
         data = encode_object("all_gather_object", self.rank, value)
         parts: list[bytes] = []
-        self._post("all_gather_object", "", None, lambda: parts.extend(self._gather_bytes(data))).wait()
+        self._post("all_gather_object", "", None, lambda: parts.extend(self._mover.gather_bytes(data))).wait()
         return [decode_object(part) for part in parts]
 
     def barrier(self) -> None:
@@ -227,61 +221,6 @@ class MpiCommunicator:
             print(f"rank {self.rank}: mpi: ends the job: a collective is held up: {self._doing}", file=sys.stderr)
             self.end_job()
 
-    # ------------------------------------------------------------------------------------------------- the data
-
-    def _bytes(self, flat: Array) -> list[Any]:
-        return [flat.view(np.uint8), self._mpi.BYTE]  # MPI has no name for 16-bit floats, and needs none
-
-    def _reduce_gathered(self, flat: Array, op: ReduceOp) -> None:
-        if flat.size:
-            rows = np.empty((self.world_size, flat.size), flat.dtype)
-            self._comm.Allgather(self._bytes(flat), self._bytes(rows.reshape(-1)))
-            flat[...] = collectives.reduced(list(rows), op)
-
-    def _reduce_in_slices(self, flat: Array, op: ReduceOp) -> None:
-        """Each rank adds up one slice of the elements, and sends the result to all."""
-        step = _CHUNK_BYTES // flat.dtype.itemsize
-        for start in range(0, flat.size, step):
-            chunk = flat[start : start + step]
-            cuts = [chunk.size * r // self.world_size for r in range(self.world_size + 1)]
-            slices = [chunk[a:b] for a, b in zip(cuts[:-1], cuts[1:])]
-            mine = slices[self.rank]
-            mine[...] = self._reduced_part(slices, op)
-            self._trade([mine] * self.world_size, slices)
-
-    def _reduce_rows(self, output: Array, rows: Array, op: ReduceOp) -> None:
-        step = max(1, _CHUNK_BYTES // rows.dtype.itemsize // self.world_size)
-        for start in range(0, output.size, step):
-            output[start : start + step] = self._reduced_part([row[start : start + step] for row in rows], op)
-
-    def _reduced_part(self, parts: list[Array], op: ReduceOp) -> Array:
-        """Send part r to rank r, and reduce what all ranks sent to this one; this rank's own part is used up."""
-        mine = parts[self.rank]
-        if self._scratch.size < mine.nbytes * self.world_size:
-            self._scratch = aligned_zeros(mine.nbytes * self.world_size, np.dtype(np.uint8))
-        received = [self._scratch[r * mine.nbytes : (r + 1) * mine.nbytes].view(mine.dtype) for r in self._ranks()]
-        received[self.rank] = mine
-        self._trade(parts, received)
-        return collectives.reduced(received, op)
-
-    def _trade(self, outgoing: list[Array], incoming: list[Array]) -> None:
-        """Send outgoing[r] to rank r and receive incoming[r] from it, for all ranks but this one."""
-        others = [r for r in self._ranks() if r != self.rank]
-        requests = [self._comm.Irecv(self._bytes(incoming[r]), r, DATA) for r in others]
-        requests += [self._comm.Isend(self._bytes(outgoing[r]), r, DATA) for r in others]
-        self._mpi.Request.Waitall(requests)
-
-    def _gather_bytes(self, data: bytes) -> list[bytes]:
-        sizes = np.empty(self.world_size, np.int64)
-        self._comm.Allgather(np.array([len(data)], np.int64), sizes)
-        gathered = bytearray(int(sizes.sum()))
-        self._comm.Allgatherv([data, self._mpi.BYTE], [gathered, sizes.tolist(), self._mpi.BYTE])
-        ends = np.cumsum(sizes)
-        return [bytes(gathered[end - size : end]) for size, end in zip(sizes, ends)]
-
-    def _ranks(self) -> range:
-        return range(self.world_size)
-
     # -------------------------------------------------------------------------------------------- calls, by the caller
 
     def _post(self, kind: str, detail: str, array: Array | None, execute: Callable[[], None]) -> _MpiWork:
@@ -314,9 +253,9 @@ class MpiCommunicator:
             raise type(self._failure)(f"rank {self.rank}: {self._failure}")
 
     def _timeout(self, header: Header) -> CollectiveTimeoutError:
-        peers = self._control.peers
-        absent = [r for r in self._ranks() if r != self.rank and peers[r].posted <= header.seq]
-        present = [r for r in self._ranks() if r not in absent]
+        peers = self._talk.peers
+        absent = [r for r in range(self.world_size) if r != self.rank and peers[r].posted <= header.seq]
+        present = [r for r in range(self.world_size) if r not in absent]
         listed = ", ".join(f"rank {r} {peers[r].doing}" for r in absent) or "all have come, but their data has not"
         self._to_ask = True
         ask(lambda: all(peer.line for r, peer in enumerate(peers) if r != self.rank))
@@ -341,8 +280,8 @@ class MpiCommunicator:
             while not self._closed:
                 self._serve_next()
             self._attend()
-            self._control.tell_left(self._carried_out)
-            if self._whole and self._control.all_left(_PARTING_S):
+            self._talk.tell_left(self._carried_out)
+            if self._whole and self._talk.all_left(_PARTING_S):
                 self._comm.Free()
         except Exception as error:
             self._fail(DistributedError(f"mpi: {self._doing or 'no call yet'}: {error!r}"), tell=False)
@@ -365,7 +304,7 @@ class MpiCommunicator:
 
     def _carry_out(self, work: _MpiWork) -> None:
         self._agreeing_on = str(work.header)
-        seen = self._control.agree(self._agreeing_on, self._pause)
+        seen = self._talk.agree(self._agreeing_on, self._pause)
         if len(seen) > 1 and not all(map(given_up, seen)):
             raise disagreement(*sorted((rank, text) for text, rank in seen.items()))
         started_s = self.clock.now_s()
@@ -378,21 +317,21 @@ class MpiCommunicator:
 
     def _attend(self) -> None:
         """Hear the news of the other ranks, and tell them this rank's; never waits."""
-        self._control.listen()
-        if self._control.failure is not None and self._failure is None:
-            self._fail(self._control.failure, tell=False)
+        self._talk.listen()
+        if self._talk.failure is not None and self._failure is None:
+            self._fail(self._talk.failure, tell=False)
         if self._to_tell and self._failure is not None:
-            self._control.tell_failure(self._failure)
+            self._talk.tell_failure(self._failure)
             with self._changed:
                 self._to_tell = False
                 self._changed.notify_all()
         if self._to_ask:
             self._to_ask = False
-            self._control.ask_lines()
+            self._talk.ask_lines()
         now = time.monotonic()
         if now - self._told_at > _NEWS_S:
             self._told_at = now
-            self._control.tell_state(self._posted, self._doing)
+            self._talk.tell_state(self._posted, self._doing)
 
     def _pause(self, misses: int) -> None:
         """Wait a little for a rank that has not come; gives up where this rank has failed, or that rank has left."""
@@ -403,7 +342,7 @@ class MpiCommunicator:
         self._attend()
         if self._failure is not None:
             raise self._failure
-        peers, call = self._control.peers, self._carried_out
+        peers, call = self._talk.peers, self._carried_out
         gone = [r for r, peer in enumerate(peers) if peer.left_after is not None and peer.left_after <= call]
         if gone:
             listed = ", ".join(f"rank {r} closed its communicator and {peers[r].doing}" for r in gone)

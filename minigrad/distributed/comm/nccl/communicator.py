@@ -41,7 +41,7 @@ from minigrad.distributed.comm.nccl.star import Star
 from minigrad.distributed.comm.forks import never_end, tell_children
 from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.calls import POINT_BYTES, Point
+from minigrad.distributed.comm.calls import WAYPOINT_BYTES, Waypoint
 from minigrad.errors import (
     CollectiveTimeoutError,
     DeviceError,
@@ -304,7 +304,7 @@ class NcclCommunicator:
             self._check_same(who, self.timeout_s)
 
     def _check_same(self, who: str, limit_s: float) -> None:
-        apart = self._control.differences.await_same(limit_s)
+        apart = self._control.partings.await_same(limit_s)
         if apart is None and limit_s >= self.timeout_s:
             posted = self._world.peers[self.rank].posted
             late = [rank for rank, peer in enumerate(self._world.peers) if peer.posted < posted]
@@ -378,21 +378,21 @@ class NcclCommunicator:
 
     def _agree(self, header: Header | str, data: bytes = b"") -> list[bytes]:
         """Return when all ranks have come here, with the same header and the same calls before: the data of each."""
-        differences, trail = self._control.differences, self._trail
+        partings, trail = self._control.partings, self._trail
         count = trail.end().done
         before = trail.at(count - 1) or trail.end()
         gathered = self._control.gatherings.gather(str(header), before.packed() + data)
-        points = [Point.unpacked(part[:POINT_BYTES]) for _, part in gathered]
+        points = [Waypoint.unpacked(part[:WAYPOINT_BYTES]) for _, part in gathered]
         first_rank = {text: rank for rank, (text, _) in reversed(list(enumerate(gathered)))}
         if len(first_rank) > 1 or any(point.calls != before.calls for point in points):
             self._world.check_given_up(all_came=True)
             if any(point[:2] != before[:2] for point in points):
-                differences.name(points)
+                partings.name(points)
             calls = sorted((rank, text) for text, rank in first_rank.items())
             self._world.fail(disagreement(*calls, advice=": debug=True names the first that differs"))
             self._world.raise_failure()
-        differences.met(count, points)
-        return [part[POINT_BYTES:] for _, part in gathered]
+        partings.met(count, points)
+        return [part[WAYPOINT_BYTES:] for _, part in gathered]
 
     def _launch(
         self, kind: str, detail: str, arrays: tuple[Array, ...], launch: Callable[[Any, int], None]

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable
 
 from minigrad.distributed.comm.calls import Trail
-from minigrad.distributed.comm.nccl.differences import Differences
 from minigrad.distributed.comm.nccl.gatherings import Gatherings
 from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.nccl.messages import Kind, Message
+from minigrad.distributed.comm.nccl.partings import Partings
 from minigrad.distributed.comm.nccl.progress import Progress
 from minigrad.distributed.comm.nccl.star import Star
 from minigrad.distributed.comm.nccl.world import World
@@ -29,7 +29,7 @@ _TICK_S = 0.25
 
 
 class Control:
-    """One rank's side of the talk: its parts, and what the thread does in each turn. The rank's own thread makes it.
+    """One rank's side of it: the parts, and what the star's thread does in each turn. The rank's own thread makes it.
 
     Args:
         star: The connections, whose thread is started.
@@ -52,16 +52,16 @@ class Control:
         self.trail = trail = Trail()
         self.progress = Progress(world, star, trail, tick_s)
         self.gatherings, self.meetings = Gatherings(world, star), Meetings(world, star)
-        self.differences = Differences(world, star, trail, self.progress, self.meetings)
+        self.partings = Partings(world, star, trail, self.progress, self.meetings)
         self._takers: dict[Kind, Callable[[Message], None]] = {
             Kind.ITEM: self.gatherings.take,
             Kind.STATE: self._take_state,
             Kind.LEFT: self._take_state,
             Kind.FAILED: world.take_failure,
             Kind.GAVE_UP: world.take_given_up,
-            Kind.CALLS: self.differences.take_calls,
-            Kind.TELL: self.differences.take_tell,
-            Kind.SAME: self.differences.take_same,
+            Kind.CALLS: self.partings.take_calls,
+            Kind.TELL: self.partings.take_tell,
+            Kind.SAME: self.partings.take_same,
             Kind.MEET: self.meetings.take_meet,
             Kind.PASS: self.meetings.take_pass,
             Kind.MEET_AT: self.meetings.take_place,
@@ -85,7 +85,7 @@ class Control:
             self.world.changed.notify_all()
 
     def _take_state(self, message: Message) -> None:
-        self.differences.hear(message.rank, self.progress.take(message))
+        self.partings.hear(message.rank, self.progress.take(message))
 
     def _turn(self) -> None:
         if self.world.failure is None or self.star.has_left:  # the others may wait for what is found here
@@ -100,5 +100,5 @@ class Control:
             except Exception as error:
                 self.world.fail(DistributedError(f"rank {self.star.rank}: watchdog: {error!r}"))
             self.world.check_given_up()
-        self.differences.look()
+        self.partings.look()
         self.progress.tell()

@@ -7,13 +7,13 @@ import time
 from collections import deque
 
 from minigrad.distributed.comm.base import LAST_CALLS, Header, doing
-from minigrad.distributed.comm.calls import POINT_BYTES, Point, Trail
+from minigrad.distributed.comm.calls import WAYPOINT_BYTES, Waypoint, Trail
 from minigrad.distributed.comm.nccl.messages import Kind, Message, bundle
 from minigrad.distributed.comm.nccl.star import Star
 from minigrad.distributed.comm.nccl.world import World
 
 _GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a point follows, and a line
-_STATE_BYTES = _GATHERED.size + POINT_BYTES  # before that line
+_STATE_BYTES = _GATHERED.size + WAYPOINT_BYTES  # before that line
 _TOLD_EVERY = 256  # calls, after which the others are told how far a rank is, or sooner
 
 
@@ -50,12 +50,12 @@ class Progress:
         elif self.awaited:
             self._star.wake()
 
-    def state(self, point: Point, line: str = "", kind: Kind = Kind.STATE) -> Message:
+    def state(self, point: Waypoint, line: str = "", kind: Kind = Kind.STATE) -> Message:
         """How far this rank is, as a message, and where, if it has stayed there."""
         data = _GATHERED.pack(self._mine.gathered) + point.packed() + line.encode()
         return Message(kind, self._world.rank, self._mine.posted, doing(list(self._last)), data)
 
-    def take(self, message: Message) -> Point:
+    def take(self, message: Message) -> Waypoint:
         """A rank has told how far it is, or was when it left; the thread calls this, and holds `World.changed`."""
         peer = self._world.peers[message.rank]
         (gathered,) = _GATHERED.unpack_from(message.data)
@@ -65,7 +65,7 @@ class Progress:
             peer.left_after = message.number
         self._states[message.rank] = message
         self._fresh.add(message.rank)
-        return Point.unpacked(message.data[_GATHERED.size : _STATE_BYTES])
+        return Waypoint.unpacked(message.data[_GATHERED.size : _STATE_BYTES])
 
     def tell(self) -> None:
         """Once a tick, let the others know how far this rank is, and at rank 0 how far those are that have told so."""

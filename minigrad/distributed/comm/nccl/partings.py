@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from minigrad.distributed.comm.calls import Comparison, Point, Trail
+from minigrad.distributed.comm.calls import Comparison, Waypoint, Trail
 from minigrad.distributed.comm.given_up import disagreement
 from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.nccl.messages import Kind, Message
@@ -21,7 +21,7 @@ from minigrad.distributed.comm.nccl.world import World
 from minigrad.errors import CollectiveMismatchError, DistributedError
 
 
-class Differences:
+class Partings:
     """One rank's side of it. Methods that take a message are the thread's, which holds `World.changed` then.
 
     Args:
@@ -40,14 +40,14 @@ class Differences:
 
     # ------------------------------------------------------------------------------------------------ for the caller
 
-    def met(self, count: int, told: Sequence[Point]) -> None:
+    def met(self, count: int, told: Sequence[Waypoint]) -> None:
         """All ranks have come to one call, and were at these points before it, which are this rank's."""
         with self._world.changed:
             self._meetings.is_on = False
             if all(point.marks == told[0].marks for point in told):
                 self._same_until, self._apart = count, ""
 
-    def name(self, points: Sequence[Point]) -> None:
+    def name(self, points: Sequence[Waypoint]) -> None:
         """All ranks have come to a call, and were not alike before it: return when one has said where that began.
 
         Args:
@@ -87,7 +87,7 @@ class Differences:
 
     # ------------------------------------------------------------------------------------------------ for the thread
 
-    def hear(self, rank: int, point: Point) -> None:
+    def hear(self, rank: int, point: Waypoint) -> None:
         """A rank has told where it is."""
         if self._world.rank == 0:
             self._comparison.hear(rank, point)
