@@ -32,6 +32,14 @@ def check_at_rest(x: Any) -> None:
         )
 
 
+def check_finished(who: str, x: Any) -> None:
+    """Refuse a gradient to which whoever listens to x has yet to add; AutogradError."""
+    for listener in x.listeners:
+        why = getattr(listener, "unfinished", "")
+        if why:
+            raise AutogradError(f"{who}: expected a whole gradient, got a part, {why}")
+
+
 def _nothing(x: Any) -> bool:
     return False
 

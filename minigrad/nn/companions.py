@@ -6,6 +6,7 @@ alike looks there. Neither knows the other, and a companion that is gone is forg
 
 from __future__ import annotations
 
+import secrets
 import weakref
 import zlib
 from collections.abc import Iterable
@@ -80,6 +81,11 @@ def _is_leaf(edge: Edge) -> bool:
 def number_of(value: Any) -> int:
     """A number for plain data, the same in every process; numbers count by their value."""
     return zlib.crc32(_plain(value).encode())
+
+
+def unshared_number() -> int:
+    """A number for a state of which nobody knows whether other replicas got the same: it differs in every process."""
+    return secrets.randbits(62)
 
 
 def _plain(value: Any) -> str:

@@ -16,10 +16,9 @@ from minigrad.backend.fused.norm import largest, sum_of_squares
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, NonFiniteError
-from minigrad.kept import gradient_changed
+from minigrad.kept import check_finished, gradient_changed
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter, at_least_one
-from minigrad.optim.given import check_finished
 from minigrad.tensor import Tensor
 
 

@@ -7,7 +7,6 @@ depend on how many parameters the model has. Parameters without gradient stay as
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,18 +20,16 @@ from minigrad.backend.dtypes import Array, is_float
 from minigrad.backend.fused.optimizer import SKIP
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError
-from minigrad.nn.companions import attach, number_of
+from minigrad.kept import check_finished
+from minigrad.nn.companions import attach, number_of, unshared_number
 from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
-from minigrad.optim.given import check_finished
 from minigrad.optim.part import Part
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
-
-_BASE_BITS = 62
 
 BLOCK = 65536  # elements; parameter, gradient, state and scratch of a block stay in the cache between passes
 
@@ -188,7 +185,7 @@ class Optimizer:
         """
         self._attempts.settle(self._all_parts(), self.step_limit)
         load_optimizer_state(self, state_dict)
-        self.settle(secrets.randbits(_BASE_BITS))  # nobody knows whether other replicas got the same
+        self.settle(unshared_number())
 
     def mark(self) -> int:
         """See `nn.companions.Companion`: the options, and what was updated since the state was last known."""

@@ -6,7 +6,6 @@ Source: Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2;
 
 from __future__ import annotations
 
-import secrets
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,15 +19,13 @@ from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.fused.optimizer import GOOD_STEPS, LOSS_SCALE, new_control, settle_step
 from minigrad.errors import AutogradError, DtypeError, StateDictError
-from minigrad.kept import gradient_changed
+from minigrad.kept import check_finished, gradient_changed
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
-from minigrad.nn.companions import Holder, attach, holder_near, is_attached, number_of
+from minigrad.nn.companions import Holder, attach, holder_near, is_attached, number_of, unshared_number
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.given import check_finished
 from minigrad.tensor import Tensor
 
-_BASE_BITS = 62
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
@@ -246,7 +243,7 @@ class GradScaler:
             got = sorted(state_dict) if isinstance(state_dict, Mapping) else type(state_dict).__name__
             raise StateDictError(f"GradScaler.load_state_dict: expected {', '.join(_KEYS)}, got {got}")
         self._set(*(state_dict[key] for key in _KEYS))
-        self._base = secrets.randbits(_BASE_BITS)  # nobody knows whether other replicas got the same
+        self._base = unshared_number()
 
     def mark(self) -> int:
         """See `nn.companions.Companion`: the state, or, where a GPU keeps it, how often it was updated since."""
