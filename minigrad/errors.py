@@ -24,6 +24,11 @@ MinigradError
 A message reads `<who>: <what was expected>, got <what came>[: <what to do>]`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class MinigradError(Exception):
     """Base of all errors raised by minigrad."""
@@ -86,7 +91,13 @@ class KernelError(MinigradError, RuntimeError):
 
 
 class DistributedError(MinigradError, RuntimeError):
-    """Base of the errors of `minigrad.distributed`."""
+    """Base of the errors of `minigrad.distributed`.
+
+    Attributes:
+        buckets: The buckets of gradients that it is about, by number: the names of the parameters in each.
+    """
+
+    buckets: Mapping[int, tuple[str, ...]] = MappingProxyType({})
 
 
 class CollectiveMismatchError(DistributedError):

@@ -19,17 +19,16 @@ from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.comm.wrappers import Recording
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.ddp.combine import average_gradients
-from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
-from minigrad.distributed.ddp.finite import NonFinite
+from minigrad.distributed.ddp.buckets import BucketPlan, GradBucket, plan_buckets
 from minigrad.distributed.ddp.hooks import (
     CompressionState,
-    GradBucket,
     allreduce_hook,
     bf16_compress_hook,
     fp16_compress_hook,
     fp16_predivide_hook,
 )
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.ddp.stats import NonFinite
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
 from minigrad.distributed.record.fingerprint import replicas_agree
 from minigrad.distributed.replicas.devices import DeviceGroup, ListCollectives, LocalDevices

@@ -135,13 +135,13 @@ def test_each_element_is_reduced_exactly_once(entries, cap, first_mb, world_size
         sync = "auto" if how == "auto" else "manual"
         model = LinearModel(Setup(params, frozen=frozen))
         ddp = DDP(model, covering, bucket_cap_bytes=cap, first_bucket_mb=first_mb, sync=sync)
-        covering.watch([buffer.grad for buffer in ddp.reducer.buffers])
+        covering.watch([buffer.grad for buffer in ddp.reducer.layout.buffers])
         order = np.random.default_rng([seed, comm.rank]).permutation(list(params))
         whole = random_batch(params, 2, comm.rank)
         ddp(**{str(name): minigrad.Tensor(whole[name]) for name in order}).mean().backward()
         if how != "auto":
             getattr(ddp, how)()
-        for buffer, count in zip(ddp.reducer.buffers, covering.counts):
+        for buffer, count in zip(ddp.reducer.layout.buffers, covering.counts):
             for param in buffer.params:
                 start, stop = buffer.span(param)
                 assert count[start:stop].tolist() == [int(param.requires_grad)] * (stop - start), param.name

@@ -112,7 +112,7 @@ def test_a_proxy_of_its_own_kind_sees_every_sum(kind):
         ddp = DDP(Mlp(0), proxy)
         inputs, targets = data(2, comm.rank)
         mean_loss(ddp(minigrad.Tensor(inputs)), targets).backward()
-        return proxy.sums[-1], ddp.reducer.buffers[0].grad.copy()
+        return proxy.sums[-1], ddp.reducer.layout.buffers[0].grad.copy()
 
     (first, total), (second, same) = run_ranks(kind, body, 2)
     assert (first + second).tobytes() == total.tobytes() == same.tobytes()

@@ -59,7 +59,7 @@ class ShardedBackward:
             numbers = _counts(shards, counts, batch_dim)
             total = self._agree(numbers)
             reducer.prepare()
-            arrays = [reducer.layout.gradients(bucket) for bucket in reducer.plan.buckets]
+            arrays = [reducer.layout.gradients(bucket) for bucket in reducer.buckets.plan.buckets]
             self._make_levels(arrays, len(shards))
             losses = self._run_shards(loss_fn, shards, numbers, total, arrays)
         first = reducer.comm.rank * len(shards)
@@ -67,7 +67,7 @@ class ShardedBackward:
             reducer.alike.set_option("the seed, of which shards draw noise,", current_seed())
         loss = reducer.comm.device.xp.array([pairwise(losses, _add)])
         summing = reducer.comm.all_reduce(loss)
-        self._synchronize(pairwise([[n] for n in numbers], _add)[0])
+        reducer.combine(_WHO, weighted=True, samples=pairwise([[n] for n in numbers], _add)[0])
         summing.wait(host=True)
         return float(loss[0, 0]) if total else float("nan")
 
@@ -82,7 +82,7 @@ class ShardedBackward:
             raise ArgumentError(f"{who}: expected no SyncBatchNorm, which makes shards depend on each other, got one")
         if not reducer.syncing:
             raise ArgumentError(f"{who}: expected no no_sync() around it, and sync='auto', since it combines at once")
-        if reducer.override is not None:
+        if reducer.own.said is not None:
             raise ArgumentError(f"{who}: expected counts=[...] for other counts than rows, got samples() around it")
         if any(param.grad_array is not None for param in reducer.layout.params):
             raise AutogradError(f"{who}: expected no gradients yet, got some: call zero_grad(set_to_none=True) first")
@@ -112,9 +112,9 @@ class ShardedBackward:
                 "of 16-bit numbers are rounded once a rank, so their bits depend on the number of ranks"
             )
         needed = shards.bit_length() - 1
-        if self._plan_id != reducer.plan.id or len(self._levels) < needed:
+        if self._plan_id != reducer.buckets.plan.id or len(self._levels) < needed:
             self._levels = [[array_module(a).empty_like(a) for a in arrays] for _ in range(needed)]
-            self._plan_id = reducer.plan.id
+            self._plan_id = reducer.buckets.plan.id
 
     # ------------------------------------------------------------------------------------------------- the shards
 
@@ -130,17 +130,13 @@ class ShardedBackward:
         reducer = self._reducer
         reached: set[int] = set()
         losses = []
-        kept = reducer.syncing, reducer.override
-        reducer.syncing, reducer.override = False, 0.0  # the pass that follows counts the samples, all at once
-        try:
+        with reducer.quiet(samples=0.0):  # the pass that follows counts them, all at once
             for i, (shard, number) in enumerate(zip(shards, numbers)):
-                weight = number / total if reducer.mean and number else float(number > 0.0)
+                weight = number / total if reducer.own.mean and number else float(number > 0.0)
                 loss = self._run_shard(loss_fn, shard, reducer.comm.rank * len(shards) + i, number) if number else 0.0
                 losses.append([weight * loss])
                 reached |= self._take_gradients(arrays, weight, i, strict=number > 0.0)
                 self._fold(arrays, i, last=i + 1 == len(shards))
-        finally:
-            reducer.syncing, reducer.override = kept
         for i in reached:
             adopt(reducer.layout.params[i])
         return losses
@@ -161,7 +157,7 @@ class ShardedBackward:
         """Scale the gradients of a shard where they lie, and forget that they are there; who had one."""
         reducer = self._reducer
         params, names = reducer.layout.params, reducer.layout.names
-        placed = [j for bucket in reducer.plan.buckets for j in bucket.entries]
+        placed = [j for bucket in reducer.buckets.plan.buckets for j in bucket.entries]
         missing = [j for j in placed if params[j].grad_array is None]
         if missing and strict and not reducer.find_unused:
             raise UnreducedGradientError(
@@ -190,14 +186,6 @@ class ShardedBackward:
         if not last:
             for array, place in zip(arrays, self._levels[carries]):
                 place[...] = array
-
-    def _synchronize(self, samples: float) -> None:
-        reducer = self._reducer
-        kept, reducer.override = reducer.override, samples
-        try:
-            reducer.synchronize(_WHO, strict=False, weighted=True)
-        finally:
-            reducer.override = kept
 
 
 def _add(into: list[float], other: list[float]) -> None:

@@ -23,6 +23,7 @@ class Layout:
     Attributes:
         buffers: The flat buffers; they may hold other parameters too.
         params, names: In the order of the layout.
+        number: The place of each parameter in that order, by its id.
     """
 
     def __init__(self, named: Named) -> None:
@@ -30,6 +31,7 @@ class Layout:
         names = {id(param): name for name, param in named}
         self.params = [p for buffer in self.buffers for p in buffer.params if id(p) in names]
         self.names = [names[id(param)] for param in self.params]
+        self.number = {id(param): i for i, param in enumerate(self.params)}
 
     def trainable(self) -> list[bool]:
         """Which parameters get a gradient now."""

@@ -9,9 +9,11 @@ exposed; all else of it is hidden.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from minigrad.distributed.comm.base import Clock, DoneWork, HostClock, span_of
+from minigrad.distributed.ddp.stats import Stats
 
 Stretch = tuple[float, float]  # when it began, and when it ended
 
@@ -121,7 +123,21 @@ class Ledger:
             hidden_s -= _overlap_s(_merged([stretch for other in self.others for stretch in other.taken]), busy)
         return Account(idle_s, exposed_s, max(0.0, hidden_s), blocked, busy + still)
 
-    def blocked_s(self, account: Account, first_s: float, last_s: float) -> float:
+    def add_to(self, stats: Stats, began_s: float, over_s: float, company: Iterable[Ledger]) -> None:
+        """Add what the pass took to the statistics: from when it began until there was nothing to do but wait.
+
+        Args:
+            company: Of passes of other wrappers that end after this one.
+        """
+        account = self.account()
+        stats.idle_s += account.idle_s
+        stats.exposed_s += account.exposed_s
+        stats.hidden_s += account.hidden_s
+        stats.backward_s -= self._blocked_s(account, began_s, over_s)
+        for other in company:
+            other.others.append(account)
+
+    def _blocked_s(self, account: Account, first_s: float, last_s: float) -> float:
         """How long the rank stood still between two moments, for this pass or for others."""
         blocked_s = 0.0
         for each in (account, *self.others):

@@ -1,10 +1,8 @@
-"""Errors of collectives, which know numbers of buckets, get the names of the parameters in these."""
+"""What wrappers, buckets and parameters are called in messages and headers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,19 +17,21 @@ _made: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # how many wrappers ea
 
 
 def named(error: DistributedError, plan: BucketPlan, bucket: int | None) -> DistributedError:
-    """The same kind of error, whose message also says which parameters it is about.
+    """The same kind of error, which also says which buckets it is about, and which parameters are in these.
 
     Args:
         plan: The plan that this rank follows.
-        bucket: Which bucket this rank launched or waited for; None while it counted samples. Where the message speaks
-            of other buckets of this plan, those are named.
+        bucket: Which bucket this rank launched or waited for; None while it counted samples. Where a call of another
+            rank is cited that has another bucket of this plan, that one is meant too, and in place of it.
     """
     message = str(error)
-    spoken_of = sorted({int(number) for number in re.findall(rf"{plan.id} bucket (\d+)", message)})
-    where = "" if bucket is not None or spoken_of else "counting samples before "
-    indexes = spoken_of or [bucket or 0]
-    listed = "; ".join(f"bucket {i}: {_parameters(plan, i)}" for i in indexes if i < len(plan.buckets))
-    return type(error)(f"{message} ({where}{listed})")
+    cited = [each.index for each in plan.buckets if f"{plan.id} bucket {each.index})" in message]
+    where = "" if bucket is not None or cited else "counting samples before "
+    about = cited or [bucket or 0]
+    listed = "; ".join(f"bucket {i}: {_parameters(plan, i)}" for i in about if i < len(plan.buckets))
+    told = type(error)(f"{message} ({where}{listed})")
+    told.buckets = {i: tuple(plan.names[j] for j in plan.buckets[i].entries) for i in about if i < len(plan.buckets)}
+    return told
 
 
 def _parameters(plan: BucketPlan, index: int) -> str:
@@ -73,25 +73,6 @@ def _runs(names: Sequence[str], indexes: list[int]) -> str:
     runs = [names[a] if a == b else f"{names[b]} .. {names[a]}" for a, b in zip(starts, stops)]
     more = f" and {len(runs) - _MOST_RUNS} more" if len(runs) > _MOST_RUNS else ""
     return ", ".join(runs[:_MOST_RUNS])[:_MOST_LETTERS] + more
-
-
-class Naming:
-    """A block inside of which errors of collectives get the names of parameters; see `named` for the arguments."""
-
-    __slots__ = ("_plan", "_bucket")
-
-    def __init__(self, plan: BucketPlan, bucket: int | None) -> None:
-        self._plan, self._bucket = plan, bucket
-
-    def __enter__(self) -> None:
-        """Nothing to do before."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Raise the error with names in place of the one without."""
-        if isinstance(error, DistributedError):
-            raise named(error, self._plan, self._bucket) from error
 
 
 def unreduced(rank: int, plan: BucketPlan, missing: Iterable[int]) -> UnreducedGradientError:

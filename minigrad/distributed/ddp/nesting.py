@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minigrad.autograd import backwards_under_way
-from minigrad.distributed.ddp.samples import SampleCount
+from minigrad.distributed.ddp.own import OwnGradients
 from minigrad.errors import AutogradError
 from minigrad.nn.parameter import Parameter
+
+
+_UNFINISHED = "of a backward that is under way: do it when that is over"
 
 
 class Begun:
@@ -16,15 +19,15 @@ class Begun:
     Args:
         what: In words, such as "its backward", of a rank.
         combines: Whether it is combined with those of other ranks, which then wait for it.
-        samples: Whose numbers are kept, as they are now.
+        own: What is kept of these as it is now: samples, and whether anybody has said them.
         hosts: Whether local backwards are a part of it.
     """
 
-    __slots__ = ("what", "combines", "hosts", "total", "weighed")
+    __slots__ = ("what", "combines", "hosts", "samples", "weighed")
 
-    def __init__(self, what: str, combines: bool, samples: SampleCount, hosts: bool = False) -> None:
+    def __init__(self, what: str, combines: bool, own: OwnGradients, hosts: bool = False) -> None:
         self.what, self.combines, self.hosts = what, combines, hosts
-        self.total, self.weighed = samples.total, samples.weighed
+        self.samples, self.weighed = own.samples, own.weighed
 
 
 class Nesting:
@@ -38,8 +41,11 @@ class Nesting:
         self._begun: list[Begun] = []
         self.refusal: AutogradError | None = None
 
-    def enter(self, rank: int, begun: Begun) -> None:
+    def enter(self, rank: int, begun: Begun) -> str:
         """Let another one begin; `leave` has to follow in any case.
+
+        Returns:
+            What is said from now on to who would use a gradient too early.
 
         Raises:
             AutogradError: one is under way already, and not both are local.
@@ -49,6 +55,7 @@ class Nesting:
         if outer is not None and (begun.combines or outer.combines and not outer.hosts):
             self.refusal = self.refusal or _refused(rank, begun.what, outer.what)
             raise self.refusal
+        return _UNFINISHED
 
     def check_refusal(self) -> None:
         """Raise what was refused, when the outermost one is over: whoever caught it there would lose a gradient."""
@@ -60,9 +67,10 @@ class Nesting:
         refused, self.refusal = self.refusal is not None, None
         return refused
 
-    def leave(self) -> Begun:
-        """The innermost one is over."""
-        return self._begun.pop()
+    def leave(self) -> tuple[Begun, str]:
+        """The innermost one, which is over, and what is said from now on to who would use a gradient too early."""
+        begun = self._begun.pop()
+        return begun, _UNFINISHED if self._begun else ""
 
     @property
     def weighed_before(self) -> bool:

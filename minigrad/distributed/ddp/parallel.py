@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -16,13 +16,11 @@ from minigrad.distributed.ddp.agreement import check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync, policy_of
-from minigrad.distributed.ddp.finite import NonFinite
-from minigrad.distributed.ddp.handover import check_stateful
 from minigrad.distributed.ddp.hooks import CommHook
-from minigrad.distributed.ddp.join import JOIN, joined
+from minigrad.distributed.ddp.join import JOIN, check_stateful, joined
 from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Reducer
-from minigrad.distributed.ddp.stats import Stats
+from minigrad.distributed.ddp.stats import NonFinite, Stats
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
 from minigrad.distributed.record.fingerprint import ReplicaCheck
 from minigrad.errors import ArgumentError, DeviceError, ShapeError
@@ -141,8 +139,8 @@ class DistributedDataParallel(Module):
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self.reducer.in_order = join_sync_batch_norms(module, self.comm, self.reducer)
-        self._buffer_sync = BufferSync(self._inventory, self.reducer.booked, *self._buffer_options)
-        self._replica_check = ReplicaCheck(module, self.reducer.booked, self._check_every)
+        self._buffer_sync = BufferSync(self._inventory, self.reducer.lane.booked, *self._buffer_options)
+        self._replica_check = ReplicaCheck(module, self.reducer.lane.booked, self._check_every)
         self.reducer.after_pass = self._after_pass
 
     def _after_pass(self, one: Pass) -> None:
@@ -175,7 +173,7 @@ class DistributedDataParallel(Module):
             with self._device.current():  # a net, for a thread that is on another one
                 output = self.module(*args, **kwargs)
         if recording:
-            self.reducer.samples.add_forward(samples, began)
+            self.reducer.own.add_forward(samples, began)
             self.reducer.stats.forward_s += self.comm.clock.now_s() - began_s
         return output
 
@@ -196,8 +194,8 @@ class DistributedDataParallel(Module):
             return super()._count_samples(args, kwargs)  # an evaluation may be given anything
 
     def _count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        if self.reducer.override is not None:
-            return self.reducer.override
+        if self.reducer.own.said is not None:
+            return self.reducer.own.said
         for value in (*args, *kwargs.values()):
             if isinstance(value, Tensor):
                 axis = self._batch_dim
@@ -211,33 +209,23 @@ class DistributedDataParallel(Module):
             "DistributedDataParallel: expected a tensor argument to count samples, got none: use samples(n)"
         )
 
-    @contextmanager
-    def samples(self, n: float) -> Iterator[None]:
+    def samples(self, n: float) -> AbstractContextManager[None]:
         """Count n samples for the forward or the backward inside, instead of the length of the batch.
 
         Use it where the loss is a mean over something else: the tokens that are not padding, say. n may be 0.
 
         Example: `with ddp.samples(mask.sum().item()): loss.backward()`
         """
-        previous, self.reducer.override = self.reducer.override, as_samples("samples", n)
-        try:
-            yield
-        finally:
-            self.reducer.override = previous
+        return self.reducer.own.saying(as_samples("samples", n))
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Keep the gradients of each backward inside local; the next backward outside combines all of them.
 
         What counts is where backward() is called, not where forward was. The rank's weight is then its samples
         since the last synchronisation, or since gradients were last None; gradients add up as in PyTorch, so for K
         passes of a mean divide by K.
         """
-        previous, self.reducer.syncing = self.reducer.syncing, False
-        try:
-            yield
-        finally:
-            self.reducer.syncing = previous
+        return self.reducer.quiet()
 
     def flush(self) -> None:
         """Take part in this step's synchronisation without a backward.
@@ -246,7 +234,7 @@ class DistributedDataParallel(Module):
         are the samples of the forwards since the last backward, and those accumulated.
         """
         self._check_parameters()
-        self.reducer.synchronize("flush", strict=False)
+        self.reducer.combine("flush")
 
     def sync_gradients(self) -> None:
         """Combine the gradients of the backwards since the last time, bucket after bucket; for sync="manual".
@@ -262,7 +250,7 @@ class DistributedDataParallel(Module):
 
     def _synchronize(self, what: str, one_by_one: bool) -> None:
         self._check_parameters()
-        self.reducer.synchronize(what, strict=not self.reducer.find_unused, one_by_one=one_by_one)
+        self.reducer.combine(what, strict=not self.reducer.find_unused, one_by_one=one_by_one)
 
     def join(
         self,
@@ -341,10 +329,11 @@ class DistributedDataParallel(Module):
         """Which ranks handed in infinite or NaN gradients since the last call, and in which buckets; needs
         track_nonfinite. All ranks call it, and it waits for their devices.
         """
-        if self.reducer.nonfinite is None:
+        flags = self.reducer.buckets.nonfinite
+        if flags is None:
             raise ArgumentError("nonfinite_gradients: expected a wrapper with track_nonfinite=True, got one without")
         self.reducer.check_idle("nonfinite_gradients")
-        return self.reducer.nonfinite.take()
+        return flags.take()
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Add up gradients by hook(state, bucket, comm) instead of one all-reduce a bucket.
@@ -382,7 +371,7 @@ class DistributedDataParallel(Module):
     @property
     def plan(self) -> BucketPlan:
         """The bucket plan in force; print it, or save it with `to_json`."""
-        return self.reducer.plan
+        return self.reducer.buckets.plan
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own state_dict: its keys have no `module.` in front."""

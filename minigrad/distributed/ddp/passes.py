@@ -1,173 +1,370 @@
-"""One synchronising pass: what has been counted, launched and waited for."""
+"""One synchronising pass: what becomes of the buckets of one backward, until they hold the combined gradients.
+
+At its start one float64 collective adds up the samples of all ranks. A pass is then told of each gradient that is
+complete. A bucket goes out once its last gradient is there, the buckets before it are out, and that sum is known: its
+range of the flat gradient is scaled by n_r / Σn and summed in place, so that the result is the gradient of the mean
+over all samples of the global batch. 16-bit gradients are weighted and summed in float32, and rounded once.
+Buckets go out in order of their index on every rank, whatever the order in which gradients became ready.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator, Work
-from minigrad.distributed.ddp.buckets import BucketPlan
-from minigrad.distributed.ddp.hooks import Waitable
-from minigrad.distributed.ddp.ledger import Ledger
-from minigrad.distributed.ddp.naming import Naming
-from minigrad.distributed.ddp.stats import Stats
+from minigrad.distributed.comm.given_up import give_up
+from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, GradBucket, Waitable
 from minigrad.distributed.ddp.combine import weight_of
+from minigrad.distributed.ddp.hooks import Booked, RegisteredHook
+from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
+from minigrad.distributed.ddp.ledger import Ledger
+from minigrad.distributed.ddp.naming import named, unreduced
+from minigrad.distributed.ddp.own import OwnGradients
+from minigrad.distributed.ddp.stats import NonFiniteFlags, Stats
+from minigrad.errors import DistributedError
+
+_AT_ONCE = nullcontext()
+Rule = Callable[[list[int]], float]  # gets the ranks that have data; a factor on the weights of all
 
 
-class Pass:
-    """The state of one pass; constructing it launches the collective that counts.
+class Lane:
+    """Where the passes of a reducer run: here the host, which goes on while collectives run, and waits for them.
 
-    That collective adds up one float64 vector: the samples; for each rank, its mark; and, where
-    unused parameters are looked for, for each parameter how many ranks used it.
+    The lane of a GPU is in `minigrad.distributed.ddp.lanes`.
 
     Args:
-        layout: An id that all ranks have to agree on.
-        samples: This rank's.
-        mark: What must be alike beside the model, as a number > 0, see `Alike`; 0 where a rank has no data any more.
-        used: For each parameter whether this rank has a gradient for it; empty where nobody looks.
+        comm: The ranks.
 
     Attributes:
-        ledger: What it sends and waits for.
-        works: One for each bucket launched so far, in order.
-        reached: The parameters that backward reaches, or that have a gradient.
-        mark, marks: This rank's, and those of all ranks where the host knows the counts.
-        total: Samples of all ranks, once counted.
-        active_ranks: The ranks that still have data, once counted.
-        shrink: A factor on the weight of every rank.
-        weighted: Whether the gradients were weighted before the pass.
-        sends: Whether any bucket may be under way.
-        in_hook: Whether a comm hook runs.
+        booked: They too, with what is sent in a pass in its ledger: for what else takes part in it.
     """
 
-    def __init__(
-        self, comm: Communicator, plan: BucketPlan, layout: str, samples: float, mark: float, used: Sequence[bool]
-    ) -> None:
-        self.samples, self.total, self.shrink, self.weighted = samples, -1.0, 1.0, False
-        self._sent, self._bytes, self._is_booked = 0, 0, False
-        self.sends = self.in_hook = False
-        self.works: list[Waitable] = []
-        self.reached: set[int] = set()
-        self.active_ranks: list[int] = []
-        self._pending = [len(bucket.entries) for bucket in plan.buckets]
-        self._world_size, self._clock = comm.world_size, comm.clock
-        self._looks = bool(used)
-        self.mark = mark
-        self.marks: list[float] | None = None
-        row = [0.0] * comm.world_size
-        row[comm.rank] = mark
-        self._plan = plan
-        self.ledger = Ledger(comm.clock)
-        with Naming(plan, None):
-            began_s = self.ledger.now_s()
-            self._counting = self._count(comm, [samples, *row, *map(float, used)], layout)
-            self.ledger.called(self._counting, began_s)
-        self._ready_order: list[int] = []
-        self._began_s = self._clock.now_s()
-        self._over_s = -1.0
+    def __init__(self, comm: Communicator) -> None:
+        self.comm, self.booked = comm, Booked(comm)
+        self._vector: Array = None
 
-    def _count(self, comm: Communicator, row: list[float], layout: str) -> Work:
+    def count(self, row: list[float], layout: str) -> Work:
+        """Launch the sum over the ranks of a row of numbers."""
         self._vector = np.array(row)
-        return comm.all_reduce(self._vector, layout=layout)
+        return self.comm.all_reduce(self._vector, layout=layout)
 
-    def _read(self) -> Array:
-        if self.total < 0.0:  # the first time
-            self.ledger.wait(self._counting, host=True)
-        return self._vector
+    def is_ordered(self, counting: Work) -> bool:
+        """Whether what is launched from now on comes after that sum, though the host does not know it."""
+        return False
 
-    def complete(self, bucket: int) -> bool:
-        """One more gradient of a bucket is complete; whether the next bucket to launch is."""
-        self._pending[bucket] -= 1
-        if self._pending[bucket] == 0:
-            self._ready_order.append(bucket)
-        return self.next_is_ready()
+    def counts(self, counting: Work, ledger: Ledger) -> list[float]:
+        """That sum; waits for it."""
+        ledger.wait(counting, host=True)
+        return self._vector.tolist()  # type: ignore[no-any-return]
 
-    def has_taken(self, bucket: int) -> bool:
-        """Whether a bucket is complete, so that it may have gone out; no comm hook runs that has to see it."""
-        return self._pending[bucket] == 0 and not self.in_hook
+    def weight(self, samples: float, weight: float) -> Array | None:
+        """The weight of this rank's gradients, float64 (1,), where they live; None for 1.
 
-    def next_is_ready(self) -> bool:
-        """Whether there is a next bucket to launch, and all of its gradients are complete."""
-        return len(self.works) < len(self._pending) and self._pending[len(self.works)] == 0
-
-    def counted(self, wait: bool) -> bool:
-        """Whether the counts of all ranks are known; with wait=True they are."""
-        if self.total < 0.0:
-            with Naming(self._plan, None):
-                if not wait and not self.ledger.done(self._counting):
-                    return False
-                total, *counts = self._read().tolist()
-            self.total, self.marks = total, counts[: self._world_size]
-            self.active_ranks = [rank for rank, mark in enumerate(self.marks) if mark]
-        return True
-
-    @property
-    def weight(self) -> float:
-        """n_r / Σn, shrunk by what `join` asked for."""
-        return weight_of(self.samples, self.total) * self.shrink
+        Args:
+            samples: This rank's.
+            weight: As the host knows it; NaN where it does not.
+        """
+        return None if weight == 1.0 else np.array([weight])
 
     def launching(self) -> AbstractContextManager[None]:
         """Around everything that launches one bucket."""
-        return nullcontext()
+        return _AT_ONCE
 
-    def weight_in_memory(self) -> Array | None:
-        """The weight as float64 (1,) where the gradients live; None for 1."""
-        return None if self.weight == 1.0 else np.array([self.weight])
+    def waiting(self) -> AbstractContextManager[None]:
+        """Around the waits for all buckets."""
+        return _AT_ONCE
 
-    def used(self, parameter: int) -> bool:
-        """Whether any rank used a parameter; True where nobody looked."""
-        return not self._looks or bool(self._read()[1 + self._world_size + parameter] > 0)
+    def stand(self, still: bool) -> None:
+        """From here on the caller has nothing to do but wait; or that is over."""
 
-    def launched(self, work: Waitable, began_s: float, nbytes: int) -> None:
-        """The next bucket is under way, as one collective since began_s."""
-        self.works.append(work)
-        self.ledger.called(work, began_s, nbytes)
+    def add_times(self, stats: Stats, ledger: Ledger, began_s: float, over_s: float, company: list[Ledger]) -> None:
+        """Add what a pass took, which had nothing to do but wait from over_s on; for company see `Ledger.add_to`."""
+        stats.backward_s += over_s - began_s
+        if self.comm.world_size > 1:
+            ledger.add_to(stats, began_s, over_s, company)
 
-    def handed_over(self, work: Waitable) -> None:
-        """The next bucket is under way, by a comm hook whose collectives are booked when it calls them."""
-        self.works.append(work)
-        self._is_booked = True
 
-    def backward_over(self) -> None:
-        """From now on there is nothing to do but wait."""
+class TravellingBuckets:
+    """The buckets of a plan, where they lie: made with the plan, and the same in every pass.
+
+    Args:
+        layout: The parameters.
+        plan: Made for them.
+        id: What headers say of them: all ranks have to agree on it.
+        nonfinite: Where it is noted which are not finite; None where nobody looks.
+
+    Attributes:
+        of: The bucket of each parameter that is in one, by their numbers.
+    """
+
+    def __init__(self, layout: Layout, plan: BucketPlan, id: str, nonfinite: NonFiniteFlags | None) -> None:
+        self.layout, self.plan, self.id, self.nonfinite = layout, plan, id, nonfinite
+        self.of = {i: bucket.index for bucket in plan.buckets for i in bucket.entries}
+        self._kept: dict[int, tuple[Array, GradBucket]] = {}  # with the flat gradients that they lie in
+
+    def shown(self, bucket: Bucket) -> GradBucket:
+        """A bucket as hooks see it, made anew only where its gradients have moved."""
+        flat = self.layout.buffers[bucket.buffer].grad
+        kept = self._kept.get(bucket.index)
+        if kept is None or kept[0] is not flat:
+            last = bucket.index == len(self.plan.buckets) - 1
+            params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
+            kept = flat, GradBucket(bucket.index, array, params, last, f"{self.id} bucket {bucket.index}")
+            self._kept[bucket.index] = kept
+        return kept[1]
+
+
+class Pass:
+    """One pass. `start` comes first, then `complete` for each gradient that was not there, then `finish`.
+
+    The collective at its start adds up one vector: the samples; for each rank, its mark; and, where unused parameters
+    are looked for, for each parameter how many ranks used it.
+
+    Args:
+        lane: Where it runs.
+        buckets: What travels.
+        own: This rank's gradients.
+        samples: What they weigh.
+        mark: What must be alike beside the model, as a number > 0, see `Alike`; 0 where a rank has no data any more.
+        used: For each parameter whether this rank has a gradient for it; empty where nobody looks.
+        hook: Adds up each bucket, in place of one all-reduce.
+        rule: Asked once the counts of all ranks are known, before the first bucket.
+        in_order: Buckets go out by no timing: with the gradient that completes them.
+        deferred: They go out at the end.
+        weighted: The gradients are weighted already.
+
+    Attributes:
+        ledger: What it sends and waits for.
+        marks: Those of all ranks where the host knows the counts.
+        total: Samples of all ranks, once counted; NaN where the host does not know them.
+        active_ranks: The ranks that still have data, once counted.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        buckets: TravellingBuckets,
+        own: OwnGradients,
+        *,
+        samples: float,
+        mark: float,
+        used: Sequence[bool] = (),
+        hook: RegisteredHook | None = None,
+        rule: Rule | None = None,
+        in_order: bool = False,
+        deferred: bool = False,
+        weighted: bool = False,
+    ) -> None:
+        self._lane, self._buckets, self._own, self._comm = lane, buckets, own, lane.comm
+        self.samples, self.mark, self._used = samples, mark, used
+        self._hook, self._rule, self._in_order = hook, rule, in_order
+        self.deferred, self._weighted = deferred, weighted
+        self.ledger = Ledger(lane.comm.clock)
+        self.total, self._shrink, self._is_void = -1.0, 1.0, False
+        self.marks: list[float] | None = None
+        self.active_ranks: list[int] = []
+        self._counts: list[float] = []
+        self._weight: Array | None = None
+        self._pending = [len(bucket.entries) for bucket in buckets.plan.buckets]
+        self._works: list[Waitable] = []
+        self._ready_order: list[int] = []
+        self._sends = self._in_hook = self._is_booked = False
+        self._began_s = self._over_s = -1.0
+
+    # ------------------------------------------------------------------------------------------------- the start
+
+    def start(self, there: Iterable[int]) -> None:
+        """Launch the counts.
+
+        Args:
+            there: The parameters whose gradient no `complete` will announce.
+        """
+        row = [0.0] * self._comm.world_size
+        row[self._comm.rank] = self.mark
+        began_s = self.ledger.now_s()
+        try:
+            self._counting = self._lane.count([self.samples, *row, *map(float, self._used)], self._buckets.id)
+        except DistributedError as error:
+            raise named(error, self._buckets.plan, None) from error
+        self.ledger.called(self._counting, began_s)
+        self._began_s = self._comm.clock.now_s()
+        self._lane.booked.ledger = self.ledger
+        for i in there:
+            self._take(self._buckets.of[i])
+
+    def _know(self, wait: bool) -> bool:
+        """Whether the counts of all ranks are known, as far as the host has to; with wait=True they are."""
+        try:
+            if self._rule is None and self._lane.is_ordered(self._counting):
+                self.total, self.active_ranks = float("nan"), list(range(self._comm.world_size))
+                return True
+            if not wait and not self.ledger.done(self._counting):
+                return False
+            self._read()
+        except DistributedError as error:
+            raise named(error, self._buckets.plan, None) from error
+        self.total, self._is_void = self._counts[0], self._own.mean and self._counts[0] == 0.0
+        self.active_ranks = [rank for rank, mark in enumerate(self.marks or ()) if mark]
+        if self._rule is not None:
+            self._shrink = self._rule(self.active_ranks)
+        return True
+
+    def _read(self) -> list[float]:
+        """The counts, on the host; waits for them."""
+        if not self._counts:
+            self._counts = self._lane.counts(self._counting, self.ledger)
+            self.marks = self._counts[1 : 1 + self._comm.world_size]
+        return self._counts
+
+    # ----------------------------------------------------------------------------------------------- the buckets
+
+    def _take(self, bucket: int) -> None:
+        self._pending[bucket] -= 1
+        if self._pending[bucket] == 0:
+            self._ready_order.append(bucket)
+
+    def complete(self, bucket: int) -> None:
+        """One more gradient of a bucket is complete: launch what is ready now."""
+        self._take(bucket)
+        if not self.deferred:
+            self._launch_ready(self._in_order)
+
+    def settle(self) -> None:
+        """Launch what is ready now, since collectives of others come next, which may not depend on timing."""
+        if not self.deferred and not self._in_hook:
+            self._launch_ready(wait=True)
+
+    def has_taken(self, bucket: int) -> bool:
+        """Whether a bucket is complete, so that it may have gone out; no comm hook runs that has to see it."""
+        return self._pending[bucket] == 0 and not self._in_hook
+
+    def _launch_ready(self, wait: bool, until: int | None = None) -> None:
+        """Launch the next buckets, in order, as long as all of their gradients are complete."""
+        until = len(self._pending) if until is None else until
+        while len(self._works) < until and self._pending[len(self._works)] == 0:
+            if self.total < 0.0 and not self._know(wait) or self._is_void:  # combined gradients then stay as they are
+                return
+            bucket = self._buckets.plan.buckets[len(self._works)]
+            try:
+                with self._lane.launching():
+                    self._launch(bucket)
+            except DistributedError as error:
+                raise named(error, self._buckets.plan, bucket.index) from error
+
+    def _launch(self, bucket: Bucket) -> None:
+        self._sends = True
+        params, flags = self._buckets.layout.params_of(bucket), self._buckets.nonfinite
+        if not self.samples and not self._weighted:
+            self._own.drop_weightless(params, self.mark > 0.0)
+        fill_missing(params)
+        if not self._works and self._own.mean and not self._weighted:
+            self._weight = self._lane.weight(self.samples, weight_of(self.samples, self.total) * self._shrink)
+        shown = self._buckets.shown(bucket)
+        shown.begin(self._weight, flags.of(bucket.index) if flags is not None else None)
+        if self._hook is not None:  # its collectives are booked when it calls them
+            self._in_hook = self._is_booked = True
+            self._works.append(self._hook.launch(shown, self._lane.booked))
+            self._in_hook = False
+            return
+        began_s = self.ledger.now_s()
+        work = shown.all_reduce(self._comm)
+        self._works.append(work)
+        self.ledger.called(work, began_s, shown.sent_bytes)
+
+    def send_one_by_one(self) -> None:
+        """Launch the buckets, which are all complete, each once the one before is over."""
+        self._stand()
+        for bucket in range(len(self._pending)):
+            self._launch_ready(wait=True, until=bucket + 1)
+            if len(self._works) > bucket:
+                self._wait_for(bucket)
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def finish(self) -> None:
+        """Launch what is left, wait for all, and take over the combined gradients.
+
+        Raises:
+            UnreducedGradientError: a bucket is not complete.
+        """
+        self._stand()
+        if self.total < 0.0:
+            self._know(wait=True)
+        plan = self._buckets.plan
+        if self.active_ranks or self.total > 0.0:  # who has no data any more may have accumulated alone
+            self._launch_ready(wait=True)
+            if len(self._works) < len(plan.buckets) and not self._is_void:
+                raise unreduced(self._comm.rank, plan, plan.buckets[len(self._works)].entries)
+            self._wait()
+        self._adopt()
+
+    def _stand(self) -> None:
+        self._lane.stand(True)
         if self._over_s < 0.0:
-            self._over_s = self._clock.now_s()
+            self._over_s = self._comm.clock.now_s()
 
-    def wait_for(self, bucket: int) -> None:
-        """Wait for a bucket that was launched."""
-        with Naming(self._plan, bucket):
+    def _wait(self) -> None:
+        with self._lane.waiting():
+            for bucket in range(len(self._works)):
+                self._wait_for(bucket)
+
+    def _wait_for(self, bucket: int) -> None:
+        try:
             if self._is_booked:
-                self.works[bucket].wait()
+                self._works[bucket].wait()
             else:
-                self.ledger.wait(self.works[bucket])
+                self.ledger.wait(self._works[bucket])
+        except DistributedError as error:
+            raise named(error, self._buckets.plan, bucket) from error
 
-    def wait(self) -> None:
-        """Wait for every bucket."""
-        for bucket in range(len(self.works)):
-            self.wait_for(bucket)
-        self._sent, self._bytes = self.ledger.sent, self.ledger.nbytes  # what follows is not the gradients'
+    def _adopt(self) -> None:
+        counts = self._read()[1 + self._comm.world_size :] if self._used else None
+        params = self._buckets.layout.params
+        reduced = [params[i] for i in self._buckets.of if counts is None or counts[i] > 0.0]
+        if self._is_void:
+            self._own.drop(reduced)
+            fill_missing(reduced)
+        if self.active_ranks or self._works:
+            for param in reduced:
+                adopt(param)
+        self._sent, self._sent_bytes = self.ledger.sent, self.ledger.nbytes  # what follows is not the gradients'
 
-    def add_to(self, stats: Stats, company: Sequence[Pass] = ()) -> None:
-        """Add what this pass took to the statistics.
+    def add_to(self, stats: Stats, company: Iterable[Pass]) -> None:
+        """Add what this pass took to the statistics: it is over, and all that followed it.
 
         Args:
             company: The passes of other wrappers in the same backward that end after this one.
         """
-        stats.backward_s += self._over_s - self._began_s
-        if self._world_size > 1:
-            account = self.ledger.account()
-            stats.idle_s += account.idle_s
-            stats.exposed_s += account.exposed_s
-            stats.hidden_s += account.hidden_s
-            stats.backward_s -= self.ledger.blocked_s(account, self._began_s, self._over_s)
-            for other in company:
-                other.ledger.others.append(account)
-        self._add_counts(stats)
-
-    def _add_counts(self, stats: Stats) -> None:
+        self._lane.booked.ledger = None
+        self._lane.stand(False)
+        times = self._began_s, self._over_s, [other.ledger for other in company]
+        self._lane.add_times(stats, self.ledger, *times)
         stats.passes += 1
-        stats.bytes_sent += self._bytes
+        stats.bytes_sent += self._sent_bytes
         stats.calls += self._sent
         stats.ready_order = self._ready_order
+
+    def fail(self, reason: str) -> None:
+        """End it by an error, and let the other ranks know, which wait for it.
+
+        While this rank has launched no bucket, all go on where all fail alike.
+        """
+        self._lane.booked.ledger = None
+        if self._sends and not self._is_over():
+            self._comm.abort(reason)
+        else:
+            give_up(self._comm, reason)
+
+    def _is_over(self) -> bool:
+        """Whether all that was launched is over, and no other rank waits for the rest: so with one rank alone."""
+        if self._comm.world_size > 1:
+            return False
+        try:
+            self._wait()
+        except Exception:
+            return False
+        return True
