@@ -67,10 +67,10 @@ FACADES = {
 }
 # Too big today; a row goes when its subject has come down, and none may grow.
 YET_TO_COME_DOWN: dict[str, dict[str, int]] = {
-    "lines of a class": {"Reducer": 295, "DistributedState": 256},
+    "lines of a class": {"Reducer": 234, "DistributedState": 256},
     "methods of a class": {
         **{"Board": 27},
-        **{"Reducer": 31, "DistributedState": 38, "PlanModule": 21, "Trainable": 28},
+        **{"DistributedState": 38, "PlanModule": 21, "Trainable": 28},
     },
     "imports of ours": {
         "minigrad/distributed/ddp/parallel.py": 23,
