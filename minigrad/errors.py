@@ -24,11 +24,6 @@ MinigradError
 A message reads `<who>: <what was expected>, got <what came>[: <what to do>]`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from types import MappingProxyType
-
 
 class MinigradError(Exception):
     """Base of all errors raised by minigrad."""
@@ -94,10 +89,10 @@ class DistributedError(MinigradError, RuntimeError):
     """Base of the errors of `minigrad.distributed`.
 
     Attributes:
-        buckets: The buckets of gradients that it is about, by number: the names of the parameters in each.
+        buckets: Those of gradients that it is about: the number of each, and the names of its parameters.
     """
 
-    buckets: Mapping[int, tuple[str, ...]] = MappingProxyType({})
+    buckets: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 class CollectiveMismatchError(DistributedError):

@@ -289,6 +289,7 @@ def test_long_lists_of_parameters_are_cut():
     error = named(CollectiveTimeoutError("late"), plan, 0)
     assert type(error) is CollectiveTimeoutError
     assert str(error) == "late (bucket 0: p0, p1, p2, p3, p4, p5, p6, p7 and 3 more)"
+    assert error.buckets == ((0, plan.names),)
 
 
 def test_other_plans_buckets_are_not_named():

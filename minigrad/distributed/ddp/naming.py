@@ -27,15 +27,15 @@ def named(error: DistributedError, plan: BucketPlan, bucket: int | None) -> Dist
     message = str(error)
     cited = [each.index for each in plan.buckets if f"{plan.id} bucket {each.index})" in message]
     where = "" if bucket is not None or cited else "counting samples before "
-    about = cited or [bucket or 0]
-    listed = "; ".join(f"bucket {i}: {_parameters(plan, i)}" for i in about if i < len(plan.buckets))
+    meant = [each for each in plan.buckets if each.index in (cited or [bucket or 0])]
+    about = tuple((each.index, tuple(plan.names[i] for i in each.entries)) for each in meant)
+    listed = "; ".join(f"bucket {i}: {_listed(names)}" for i, names in about)
     told = type(error)(f"{message} ({where}{listed})")
-    told.buckets = {i: tuple(plan.names[j] for j in plan.buckets[i].entries) for i in about if i < len(plan.buckets)}
+    told.buckets = about
     return told
 
 
-def _parameters(plan: BucketPlan, index: int) -> str:
-    names = [plan.names[i] for i in plan.buckets[index].entries]
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
 
