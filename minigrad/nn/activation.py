@@ -8,6 +8,8 @@ from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
+__all__ = ["ELU", "GELU", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+
 
 class ReLU(Module):
     """max(x, 0), for each element; see `ops.relu`."""

@@ -9,6 +9,8 @@ from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError
 from minigrad.nn.module import Module
 
+__all__ = ["ModuleDict", "ModuleList", "Sequential"]
+
 _Held = TypeVar("_Held", bound="_ModuleSequence")
 
 

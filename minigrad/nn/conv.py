@@ -17,6 +17,8 @@ from minigrad.nn.parameter import zero_parameter
 from minigrad.ops.window import Pair, as_pair
 from minigrad.tensor import Tensor
 
+__all__ = ["Conv2d"]
+
 
 class Conv2d(Module):
     """Cross-correlation of images with learned kernels; see `ops.conv2d`.

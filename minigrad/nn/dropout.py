@@ -7,6 +7,8 @@ from minigrad.arguments import check_real
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
+__all__ = ["Dropout", "Dropout2d"]
+
 
 class _Dropout(Module):
     """What all dropouts share: the probability."""

@@ -14,6 +14,8 @@ from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
 from minigrad.tensor import Tensor
 
+__all__ = ["Embedding"]
+
 
 class Embedding(Module):
     """The rows of a learned table that integers name; see `ops.embedding`.

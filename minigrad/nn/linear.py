@@ -14,6 +14,8 @@ from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
 from minigrad.tensor import Tensor
 
+__all__ = ["Linear"]
+
 
 class Linear(Module):
     """Affine map of the last axis: y = x @ weightᵀ + bias.

@@ -9,6 +9,8 @@ from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer
 from minigrad.tensor import Tensor
 
+__all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss", "NLLLoss"]
+
 
 class _Loss(Module):
     """What all losses share: how the losses of single elements become one number."""

@@ -18,6 +18,8 @@ from minigrad.nn.watch import current_watcher, watching_calls
 from minigrad.ops.convert import read_target
 from minigrad.tensor import Tensor, tensors_in
 
+__all__ = ["Module"]
+
 Self = TypeVar("Self", bound="Module")
 Hook = Callable[..., Any]
 Remove = Callable[[], None]

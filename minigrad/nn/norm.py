@@ -15,6 +15,8 @@ from minigrad.nn.parameter import zero_buffer, zero_parameter
 from minigrad.nn.state import overwrite
 from minigrad.tensor import Tensor
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm"]
+
 
 class BatchNorm(Module):
     """What all batch norms share; a subclass says how many axes its input may have."""

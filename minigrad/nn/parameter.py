@@ -15,6 +15,8 @@ from minigrad.kept import check_at_rest, drop_gradient, gradient_changed
 from minigrad.stamp import view_memory, watch
 from minigrad.tensor import Tensor
 
+__all__ = ["Buffer", "Parameter"]
+
 
 class _Owned(Tensor):
     """What Parameter and Buffer share: they take over memory, can be copied, and are not pickled."""

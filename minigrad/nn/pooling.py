@@ -9,6 +9,8 @@ from minigrad.nn.module import Module
 from minigrad.ops.window import Pair, as_pair
 from minigrad.tensor import Tensor
 
+__all__ = ["AdaptiveAvgPool2d", "AvgPool2d", "MaxPool2d"]
+
 
 class MaxPool2d(Module):
     """The greatest value in each window; see `ops.max_pool2d`.

@@ -17,6 +17,8 @@ from minigrad.backend.memory import address_of
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.tensor import Tensor
 
+__all__ = ["load_file", "load_metadata", "save_file"]
+
 _Path = str | os.PathLike[str]
 
 

@@ -9,6 +9,8 @@ from minigrad.arguments import as_integer, as_sequence, check_sizes
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
+__all__ = ["Flatten", "Identity", "Unflatten"]
+
 
 class Flatten(Module):
     """A run of axes joined into one; by default all but the batch axis.

@@ -1,41 +1,14 @@
 """Optimizers on flat arrays, learning-rate schedules as functions of the step, gradient clipping."""
 
-from minigrad.optim.adam import Adam, AdamW, adam_update
-from minigrad.optim.clip import clip_grad_norm_, clip_grad_value_
-from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.scaler import GradScaler
-from minigrad.optim.schedule import (
-    Constant,
-    CosineAnnealing,
-    ExponentialDecay,
-    LinearRamp,
-    LRScheduler,
-    MultiStepDecay,
-    Piecewise,
-    Schedule,
-    StepDecay,
-    warmup,
-)
-from minigrad.optim.sgd import SGD, sgd_update
+import typing
 
-__all__ = [
-    "Adam",
-    "AdamW",
-    "Constant",
-    "CosineAnnealing",
-    "ExponentialDecay",
-    "GradScaler",
-    "LRScheduler",
-    "LinearRamp",
-    "MultiStepDecay",
-    "Optimizer",
-    "Piecewise",
-    "SGD",
-    "Schedule",
-    "StepDecay",
-    "adam_update",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "sgd_update",
-    "warmup",
-]
+from minigrad.ops.methods import names_in as _names_in
+from minigrad.optim.adam import *
+from minigrad.optim.clip import *
+from minigrad.optim.optimizer import *
+from minigrad.optim.scaler import *
+from minigrad.optim.schedule import *
+from minigrad.optim.sgd import *
+
+if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
+    __all__ = _names_in(globals())

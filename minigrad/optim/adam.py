@@ -13,6 +13,8 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
 
+__all__ = ["Adam", "AdamW", "adam_update"]
+
 
 def adam_update(
     param: Array,

@@ -21,6 +21,8 @@ from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter, at_least_one
 from minigrad.tensor import Tensor
 
+__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+
 
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],

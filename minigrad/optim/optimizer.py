@@ -29,6 +29,8 @@ from minigrad.optim.part import Part
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
 from minigrad.tensor import Tensor
 
+__all__ = ["Optimizer"]
+
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 
 BLOCK = 65536  # elements; parameter, gradient, state and scratch of a block stay in the cache between passes

@@ -26,6 +26,8 @@ from minigrad.nn.companions import Holder, attach, holder_near, is_attached, num
 from minigrad.optim.optimizer import Optimizer
 from minigrad.tensor import Tensor
 
+__all__ = ["GradScaler"]
+
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 

@@ -18,6 +18,11 @@ from minigrad.nn.flat import flatten
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.state import INITIAL_LR
 
+__all__ = [
+    "Constant", "CosineAnnealing", "ExponentialDecay", "LRScheduler", "LinearRamp", "MultiStepDecay", "Piecewise",
+    "Schedule", "StepDecay", "warmup",
+]
+
 ScheduleLike = Callable[[int], float]
 
 

@@ -12,6 +12,8 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
 
+__all__ = ["SGD", "sgd_update"]
+
 
 def sgd_update(
     param: Array,
