@@ -17,12 +17,20 @@ import numpy as np
 
 from minigrad.errors import ArgumentError
 
+Pair = Any  # an int, or a pair of ints for height and width
+
+MOST_PIXELS = 2**31  # along an axis, and more than any image has
 PYTHON_NUMBERS = (float, int, bool)  # asked first: a look into the registry of an ABC costs 0.2 µs
 
 
 def is_number(value: object) -> bool:
     """Whether a value is a Python or NumPy real scalar, a bool included."""
     return value.__class__ in PYTHON_NUMBERS or isinstance(value, (numbers.Real, np.bool_))
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a Python or NumPy real scalar, and no bool."""
+    return is_number(value) and not isinstance(value, (bool, np.bool_))
 
 
 def is_integer(value: object) -> bool:
@@ -58,7 +66,7 @@ def as_real(
 
 def _real(value: Any) -> float:
     """A number as a float; NaN for what is none, which no range holds."""
-    if not is_number(value) or isinstance(value, (bool, np.bool_)):
+    if not is_real(value):
         return math.nan
     try:
         return float(value)
@@ -118,6 +126,20 @@ def as_integer(who: str, name: str, value: Any, least: int | None = None, end: i
 
 def _limit(end: int) -> str:
     return f"2**{end.bit_length() - 1}" if end >= 2**31 and not end & (end - 1) else str(end)
+
+
+def as_pair(who: str, name: str, value: Pair, least: int) -> tuple[int, int]:
+    """An argument for height and width: one integer for both, or two.
+
+    Raises:
+        ArgumentError: something else, a value below `least`, or one beyond any image.
+    """
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(values) != 2 or not all(is_integer(v) and least <= v < MOST_PIXELS for v in values):
+        raise ArgumentError(
+            f"{who}: expected {name} to be an integer >= {least} and < 2**31, or two of them, got {value!r:.100}"
+        )
+    return int(values[0]), int(values[1])
 
 
 def as_sequence(who: str, name: str, value: Any) -> Sequence[Any]:

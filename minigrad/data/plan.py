@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_integer, check_choice, is_integer, is_number
+from minigrad.arguments import as_integer, check_choice, is_integer, is_real
 from minigrad.errors import ArgumentError
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -171,7 +171,7 @@ def check_shares(who: str, shares: Shares) -> None:
         ArgumentError: they are not; the message holds them.
     """
     given: list[float] = as_list(who, "shares", shares)
-    good = all(is_number(share) and math.isfinite(share) and share >= 0 for share in given)
+    good = all(is_real(share) and math.isfinite(share) and share >= 0 for share in given)
     if not good or not abs(math.fsum(given) - 1.0) <= _SHARES_TOLERANCE:
         total = f" of sum {math.fsum(given):.9g}" if good else ""
         raise ArgumentError(f"{who}: expected shares as finite numbers >= 0 of sum 1, got {given!r}{total}")

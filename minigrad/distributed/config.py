@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from minigrad.arguments import as_amount, as_integer, keep_as
+from minigrad.arguments import as_integer, as_real, keep_as
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.meter import Timeline, check_timeline
 from minigrad.distributed.balance.division import BalanceConfig
@@ -71,7 +70,7 @@ class DdpConfig:
             object.__setattr__(self, "speed_hint", NoHint())
         keep_as(self, as_integer, "max_anchor", least=0, optional=True)
         keep_as(self, as_integer, "calibration_steps", "rebalance_interval", "granularity", least=1)
-        check_max_norm("DdpConfig", self.max_grad_norm)
+        keep_as(self, as_real, "max_grad_norm", above=0.0, finite=True, optional=True)
         if self.timeline is not None:
             check_timeline("DdpConfig", self.timeline)
         self.balance_config()
@@ -97,9 +96,3 @@ class DdpConfig:
 
     def _hint(self) -> SpeedHint | None:
         return None if isinstance(self.speed_hint, Mapping) and not self.speed_hint else self.speed_hint
-
-
-def check_max_norm(who: str, value: Any) -> None:
-    """Refuse a limit of the gradient's norm that is neither None nor a finite number > 0; ArgumentError."""
-    if value is not None and not as_amount(who, "max_grad_norm", value) > 0.0:
-        raise ArgumentError(f"{who}: expected max_grad_norm > 0, or None for no clipping, got {value!r}")

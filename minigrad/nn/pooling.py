@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from minigrad import ops
-from minigrad.arguments import is_integer
+from minigrad.arguments import Pair, as_pair, is_integer
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
-from minigrad.ops.window import Pair, as_pair
 from minigrad.tensor import Tensor
 
 __all__ = ["AdaptiveAvgPool2d", "AvgPool2d", "MaxPool2d"]

@@ -17,11 +17,15 @@ class Flatten(Module):
 
     Args:
         start_dim, end_dim: The first and the last of them.
+
+    Raises:
+        ArgumentError: one of them is no integer.
     """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
-        self.start_dim, self.end_dim = start_dim, end_dim
+        self.start_dim = as_integer("Flatten", "start_dim", start_dim)
+        self.end_dim = as_integer("Flatten", "end_dim", end_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """The input in its new shape."""

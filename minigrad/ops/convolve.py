@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.arguments import as_integer
+from minigrad.arguments import Pair, as_integer, as_pair
 from minigrad.autograd import Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
@@ -22,7 +22,7 @@ from minigrad.ops.image_order import channels_first, channels_last
 from minigrad.ops.linalg import product
 from minigrad.ops.operands import check_float, column_sum, same_device
 from minigrad.ops.precision import autocasts
-from minigrad.ops.window import Pair, Window, as_pair, count_windows, same_padding
+from minigrad.ops.window import Window, count_windows, same_padding
 from minigrad.tensor import Tensor, record
 
 __all__ = ["conv2d"]

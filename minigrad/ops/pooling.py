@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.arguments import check_switch
+from minigrad.arguments import Pair, as_pair, check_switch
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Place, array_module, place_of, to_place
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.image_order import channels_first, channels_last
 from minigrad.ops.operands import check_float, masked
-from minigrad.ops.window import Pair, Window, as_pair, count_windows
+from minigrad.ops.window import Window, count_windows
 from minigrad.tensor import Tensor, record
 
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "max_pool2d"]

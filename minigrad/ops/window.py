@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from minigrad.arguments import is_integer
-from minigrad.errors import ArgumentError, ShapeError
-
-Pair = Any  # an int, or a pair of ints for height and width
-
-MOST = 2**31  # pixels along an axis, and more than any image has
+from minigrad.errors import ShapeError
 
 
 class Reach(NamedTuple):
@@ -52,20 +47,6 @@ class Window(NamedTuple):
         stop = max(first, min(stop, (length - 1 - shift) // self.stride + 1))
         begin = first * self.stride + shift
         return Reach(slice(first, stop), slice(begin, begin + (stop - first) * self.stride, self.stride))
-
-
-def as_pair(who: str, name: str, value: Pair, least: int) -> tuple[int, int]:
-    """An argument for height and width: one integer for both, or two.
-
-    Raises:
-        ArgumentError: something else, a value below `least`, or one beyond any image.
-    """
-    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2 or not all(is_integer(v) and least <= v < MOST for v in values):
-        raise ArgumentError(
-            f"{who}: expected {name} to be an integer >= {least} and < 2**31, or two of them, got {value!r:.100}"
-        )
-    return int(values[0]), int(values[1])
 
 
 def count_windows(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from minigrad.arguments import as_amount, is_number
+from minigrad.arguments import as_amount, is_real
 from minigrad.backend.device import to_device
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, StateDictError
@@ -168,7 +168,7 @@ def _saved_entry(who: str, optimizer: Kept, member: Member, key: Any, saved: Any
 def _as_step(who: str, label: str, value: Any) -> int:
     """A saved step, which PyTorch keeps as a float tensor of no axes."""
     number = value.item() if getattr(value, "shape", None) == () else value
-    if not is_number(number) or isinstance(number, bool) or number < 0 or number % 1 != 0:
+    if not is_real(number) or number < 0 or number % 1 != 0:
         raise StateDictError(f"{who}: expected step to be a whole number >= 0 in the {label}, got {value!r}")
     return int(number)
 

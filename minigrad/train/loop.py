@@ -10,14 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_samples, check_switch, keep_as
+from minigrad.arguments import as_integer, as_real, as_samples, check_switch, keep_as
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import raise_found
 from minigrad.data.plan import largest_remainder
 from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.comm.differences import gather_alike
-from minigrad.distributed.config import check_max_norm
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.graph.batches import count_samples, scatter
@@ -116,7 +115,7 @@ class DistributedTrainConfig:
         keep_as(self, as_integer, "world_size", "accumulation_steps", least=1)
         keep_as(self, as_integer, "rank", least=0, end=self.world_size)
         keep_as(self, as_integer, "max_steps", least=1, optional=True)
-        check_max_norm(who, self.max_grad_norm)
+        keep_as(self, as_real, "max_grad_norm", above=0.0, finite=True, optional=True)
         check_switch(who, find_unused_parameters=self.find_unused_parameters)
         fitting: Role = "worker" if self.rank else "coordinator"
         if self.role not in (None, fitting):

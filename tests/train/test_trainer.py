@@ -201,7 +201,7 @@ def test_the_old_names_warn(old, new):
     ({"overhead_target": 0.6}, "overhead_target"),
     ({"max_anchor": -1}, "max_anchor to be an integer >= 0"),
     ({"max_anchor": 2.0}, "max_anchor to be an integer"),
-    ({"max_grad_norm": 0.0}, "max_grad_norm > 0"),
+    ({"max_grad_norm": 0.0}, "max_grad_norm to be a finite number > 0"),
     ({"max_grad_norm": float("nan")}, "max_grad_norm to be a finite number"),
     ({"max_grad_norm": "1"}, "max_grad_norm to be a finite number"),
     ({"timeline": print}, "timeline with event"),

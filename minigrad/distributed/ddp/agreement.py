@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from minigrad.arguments import is_number
+from minigrad.arguments import is_real
 from minigrad.backend.device import to_host
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.differences import Facts, difference, gather_alike
@@ -130,7 +130,7 @@ def _said(value: Any) -> str:
         return f"an array of fingerprint {int(to_host(fingerprint(data))):016x}"
     if isinstance(data, (list, tuple)):
         return f"[{', '.join(map(_said, data))}]"
-    if is_number(data) and not isinstance(data, bool):
+    if is_real(data):
         number = float(data)
         return str(int(number)) if number.is_integer() else repr(number)
     return repr(data)
