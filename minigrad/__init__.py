@@ -39,15 +39,14 @@ from minigrad.tensor import Tensor as Tensor
 if typing.TYPE_CHECKING:
     from minigrad import distributed as distributed, graph as graph, optim as optim, train as train
     from minigrad.distributed import DDP as DDP
-    from minigrad.graph import FlowBuilder as FlowBuilder, Graph as Graph
-    from minigrad.train import Trainer as Trainer
+    from minigrad.train import FlowBuilder as FlowBuilder, Graph as Graph, Trainer as Trainer
 
 __version__ = "0.1.0"
 
 _LATER = {  # where what is loaded at its first use is: a name in a room, or a room
     "DDP": "minigrad.distributed",
-    "FlowBuilder": "minigrad.graph",
-    "Graph": "minigrad.graph",
+    "FlowBuilder": "minigrad.train",
+    "Graph": "minigrad.train",
     "Trainer": "minigrad.train",
     "distributed": "minigrad.distributed",
     "graph": "minigrad.graph",

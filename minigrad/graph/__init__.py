@@ -1,10 +1,9 @@
-"""Models as graphs of named nodes: FlowBuilder writes one down, Graph runs it, shows it, saves it."""
+"""Models as graphs of named nodes: FlowBuilder writes one down, GraphModule runs it, shows it, saves it."""
 
 from minigrad.graph.checkpoint import CheckpointReport
-from minigrad.graph.distribute import DistributedState
 from minigrad.graph.flow import FlowBuilder
-from minigrad.graph.graph import Graph
-from minigrad.graph.plan import Plan, PlanNode
+from minigrad.graph.module import GraphModule
 from minigrad.graph.profile import NodeTime
+from minigrad.graph.wiring import Wiring, WiringNode
 
-__all__ = ["CheckpointReport", "DistributedState", "FlowBuilder", "Graph", "NodeTime", "Plan", "PlanNode"]
+__all__ = ["CheckpointReport", "FlowBuilder", "GraphModule", "NodeTime", "Wiring", "WiringNode"]

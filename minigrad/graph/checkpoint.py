@@ -10,7 +10,8 @@ from typing import Any
 
 from minigrad.errors import StateDictError
 from minigrad.graph import render
-from minigrad.graph.runner import PlanModule
+from minigrad.graph.wired import Wired
+from minigrad.nn.module import Module
 from minigrad.nn.serialize import load_file, load_metadata, save_file
 from minigrad.tensor import Tensor
 
@@ -33,13 +34,13 @@ class CheckpointReport:
     missing: tuple[str, ...]
 
 
-def save(graph: PlanModule, file: str | os.PathLike[str]) -> None:
+def save(graph: Wired, file: str | os.PathLike[str]) -> None:
     """See `Graph.save_checkpoint`."""
     structure = {"format": _FORMAT, "structure_hash": graph.structure_hash(), "nodes": render.node_texts(graph)}
     save_file(graph.state_dict(), file, {_KEY: json.dumps(structure)})
 
 
-def load(graphs: Sequence[PlanModule], file: str | os.PathLike[str], strict: bool) -> CheckpointReport:
+def load(graphs: Sequence[Wired], file: str | os.PathLike[str], strict: bool) -> CheckpointReport:
     """Load a file into a graph and its replicas; see `Graph.load_checkpoint`."""
     tensors = load_file(file)
     if strict:
@@ -48,7 +49,7 @@ def load(graphs: Sequence[PlanModule], file: str | os.PathLike[str], strict: boo
     skipped = {name: why for name, x in tensors.items() if (why := _misfit(own.get(name), x)) is not None}
     fitting = {name: x for name, x in tensors.items() if name not in skipped}
     for graph in graphs:
-        PlanModule.load_state_dict(graph, tensors if strict else fitting, strict)  # of this replica alone
+        Module.load_state_dict(graph, tensors if strict else fitting, strict)  # of this replica alone
     missing = tuple(name for name in own if name not in tensors)
     return CheckpointReport(tuple(name for name in own if name in fitting), skipped, missing)
 
@@ -62,7 +63,7 @@ def _misfit(own: Tensor | None, found: Tensor) -> str | None:
     return f"expected {own.dtype.name} {own.shape}, got {found.dtype.name} {found.shape}"
 
 
-def _check_structure(graph: PlanModule, file: str | os.PathLike[str]) -> None:
+def _check_structure(graph: Wired, file: str | os.PathLike[str]) -> None:
     written = _structure_of(file)
     if written["structure_hash"] != graph.structure_hash():
         raise StateDictError(

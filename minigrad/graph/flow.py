@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from keyword import iskeyword
+from typing import Any, Generic, TypeVar
 
 from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError
-from minigrad.graph.draft import Draft, name_fault, plan_of, written
-from minigrad.graph.graph import Graph
-from minigrad.graph.nodes import FEATURES, MERGES
-from minigrad.graph.plan import checked
+from minigrad.graph.module import GraphModule
+from minigrad.graph.wired import FEATURES, MERGES, Wired
+from minigrad.graph.wiring import Wiring, WiringNode, checked
 from minigrad.nn.module import Module
 
+G = TypeVar("G", bound=GraphModule)
 
-class FlowBuilder:
-    """Writes a model down verb by verb; `build` makes the Graph, or reports everything that is wrong at once.
+
+@dataclass(eq=False)
+class Draft:
+    """A node, or an input, as it was written.
+
+    Attributes:
+        verb: The call that wrote it, for messages: "through(Linear)".
+        op: "input", "module" or how the sources are merged.
+        sources: What it reads by position.
+        module: What computes it, where op is "module".
+        using: Tag by keyword.
+        tag: Its tag; of an input, its name.
+        dim: The axis of "cat".
+    """
+
+    verb: str
+    op: str
+    sources: list[Draft] = field(default_factory=list)
+    module: Any = None
+    using: dict[str, str] = field(default_factory=dict)
+    tag: str | None = None
+    dim: int | None = None
+
+
+class FlowBuilder(Generic[G]):
+    """Writes a model down verb by verb; `build` makes the graph, or reports everything that is wrong at once.
 
     There is one stream of data. It begins at the first input; `through` and `also` move it on, `split` divides it
     into branches that `merge` joins again. `tag` gives the newest output a name, and `using` hands tagged outputs
@@ -24,6 +52,7 @@ class FlowBuilder:
 
     Args:
         input_name: The name of the first input.
+        into: The class that `build` makes.
 
     Example:
         >>> from minigrad import nn, randn
@@ -44,7 +73,8 @@ class FlowBuilder:
           - relu_0: expected a path to the output, or a tag, got neither: its value is lost
     """
 
-    def __init__(self, input_name: str = "input") -> None:
+    def __init__(self, input_name: str = "input", into: type[G] = GraphModule) -> None:  # type: ignore[assignment]
+        self._into = into
         first = Draft("input", "input", tag=input_name)
         self._faults: list[str] = []
         self._check_name("FlowBuilder", input_name)
@@ -57,37 +87,37 @@ class FlowBuilder:
         self._built = False
 
     @classmethod
-    def from_(cls, module: Module, input_name: str = "input") -> FlowBuilder:
+    def from_(cls, module: Module, input_name: str = "input") -> FlowBuilder[G]:
         """A flow that begins with a module: the same as FlowBuilder(input_name).through(module)."""
         return cls(input_name).through(module)
 
     # -------------------------------------------------------------------------------------------------- the stream
 
-    def through(self, module: Module) -> FlowBuilder:
+    def through(self, module: Module) -> FlowBuilder[G]:
         """Send the stream through a module: x becomes module(x)."""
         made = self._call("through", module, self._stream("through"))
         return self._move([made], [made], [made])
 
-    def fork(self, module: Module) -> FlowBuilder:
+    def fork(self, module: Module) -> FlowBuilder[G]:
         """Send a copy of the stream through a module and leave the stream as it is; tag the result to reach it."""
         made = self._call("fork", module, self._stream("fork"))
         return self._move(self._ends, [made], [made])
 
-    def also(self, module: Module) -> FlowBuilder:
+    def also(self, module: Module) -> FlowBuilder[G]:
         """A residual: x becomes x + module(x). `tag` names the sum, `using` is for the module."""
         x = self._stream("also")
         body = self._call("also", module, x)
         total = self._add(Draft("also", "add", [x, body]))
         return self._move([total], [total], [body])
 
-    def also_with(self, skip: Module, main: Module) -> FlowBuilder:
+    def also_with(self, skip: Module, main: Module) -> FlowBuilder[G]:
         """A residual with a module on both ways: x becomes skip(x) + main(x). `using` is for main."""
         x = self._stream("also_with")
         aside, body = self._call("also_with", skip, x), self._call("also_with", main, x)
         total = self._add(Draft("also_with", "add", [aside, body]))
         return self._move([total], [total], [body])
 
-    def split(self, modules: Sequence[Module]) -> FlowBuilder:
+    def split(self, modules: Sequence[Module]) -> FlowBuilder[G]:
         """Send the stream through several modules, side by side, until `merge`. `using` is for each of them.
 
         Args:
@@ -103,7 +133,7 @@ class FlowBuilder:
         self._split_open = True
         return self._move(made or [x], made, made)
 
-    def merge(self, how: str, dim: int | None = None) -> FlowBuilder:
+    def merge(self, how: str, dim: int | None = None) -> FlowBuilder[G]:
         """Join the branches of a split.
 
         Args:
@@ -124,7 +154,7 @@ class FlowBuilder:
 
     # ------------------------------------------------------------------------------------------ names and arguments
 
-    def tag(self, name: str) -> FlowBuilder:
+    def tag(self, name: str) -> FlowBuilder[G]:
         """Name the newest output: to use it elsewhere, and to ask the graph for it with `tagged`.
 
         Args:
@@ -139,7 +169,7 @@ class FlowBuilder:
         self._tag("tag", self._newest[0], name)
         return self
 
-    def tag_group(self, prefix: str) -> FlowBuilder:
+    def tag_group(self, prefix: str) -> FlowBuilder[G]:
         """Name the branches of an open split prefix_0, prefix_1, ..."""
         self._check_name("tag_group", prefix)
         if not self._split_open or self._newest != self._ends:
@@ -155,7 +185,7 @@ class FlowBuilder:
         else:
             draft.tag = name
 
-    def using(self, /, *tags: str, **named: str) -> FlowBuilder:
+    def using(self, /, *tags: str, **named: str) -> FlowBuilder[G]:
         """Give the newest module tagged outputs, or inputs, as keyword arguments.
 
         Args:
@@ -176,14 +206,14 @@ class FlowBuilder:
                     callee.using[keyword] = tag
         return self
 
-    def input(self, *names: str) -> FlowBuilder:
+    def input(self, *names: str) -> FlowBuilder[G]:
         """Add inputs of the graph, in the order of its arguments; `using` hands them to modules."""
         for name in names:
             self._check_name("input", name)
             self._add(Draft("input", "input", tag=name))
         return self
 
-    def label(self, name: str) -> FlowBuilder:
+    def label(self, name: str) -> FlowBuilder[G]:
         """Name the whole graph: a graph that contains it has it under this name, a part of its dotted paths."""
         self._check_name("label", name)
         if self._label is not None:
@@ -191,7 +221,7 @@ class FlowBuilder:
         self._label = name
         return self
 
-    def build(self) -> Graph:
+    def build(self) -> G:
         """Make the graph.
 
         Raises:
@@ -200,8 +230,8 @@ class FlowBuilder:
         """
         if self._built:
             raise ArgumentError("FlowBuilder.build: expected to be called once, got a second call: write a new flow")
-        plan, modules, faults = plan_of(self._drafts, self._stream("build"), Graph.is_reserved)
-        graph = Graph(checked(plan, "FlowBuilder.build", self._faults + faults), modules, self._label)
+        wiring, modules, faults = wiring_of(self._drafts, self._stream("build"), self._into.is_reserved)
+        graph = self._into(checked(wiring, "FlowBuilder.build", self._faults + faults), modules, self._label)
         self._built = True
         return graph
 
@@ -223,7 +253,7 @@ class FlowBuilder:
         self._drafts.append(draft)
         return draft
 
-    def _move(self, ends: list[Draft], newest: list[Draft], callees: list[Draft]) -> FlowBuilder:
+    def _move(self, ends: list[Draft], newest: list[Draft], callees: list[Draft]) -> FlowBuilder[G]:
         self._ends, self._newest, self._callees = ends, newest, callees
         return self
 
@@ -231,3 +261,116 @@ class FlowBuilder:
         fault = name_fault(name)
         if fault:
             self._faults.append(f"{verb}: {fault}")
+
+
+# --------------------------------------------- from drafts to a wiring: names are given, tags looked up, calls checked
+
+
+def name_fault(name: Any) -> str | None:
+    """Why something can't be the name of a node; None where it can."""
+    if isinstance(name, str) and name.isidentifier() and not iskeyword(name) and not name.startswith("_"):
+        return None
+    return f"expected a Python name that does not begin with an underscore, got {written(name)}"
+
+
+def written(value: Any) -> str:
+    """A value as it stands in a message."""
+    return repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+
+
+def wiring_of(
+    drafts: Sequence[Draft], output: Draft, is_reserved: Callable[[str], bool]
+) -> tuple[Wiring, dict[str, Module], list[str]]:
+    """The wiring of what was written, the module of each node, and the faults in names, tags and calls.
+
+    Args:
+        drafts: In the order in which they were written.
+        output: The one whose value is the result.
+        is_reserved: Whether a name can't be that of a child module.
+    """
+    labels = _labels(drafts)
+    names, faults = _names(drafts, labels)
+    by_tag = {draft.tag: names[draft] for draft in reversed(drafts) if draft.tag is not None}
+    nodes, modules = [], {}
+    for draft in drafts:
+        name = names[draft]
+        if draft.op == "input":
+            continue
+        if draft.module is not None and is_reserved(name):
+            faults.append(f"{name} of {draft.verb}: expected a name that a Graph does not have for itself")
+        unknown = [tag for tag in draft.using.values() if tag not in by_tag]
+        if unknown:
+            faults.append(
+                f"{name}: expected to use one of the tags and inputs {', '.join(map(repr, reversed(by_tag)))}, got "
+                f"{', '.join(map(repr, unknown))}"
+            )
+        if isinstance(draft.module, Module):
+            modules[name] = draft.module
+            fault = _call_fault(draft.module, len(draft.sources), list(draft.using))
+            faults += [f"{name}: {fault}"] if fault else []
+        named = sorted((key, by_tag[tag]) for key, tag in draft.using.items() if tag in by_tag)
+        inputs = tuple(names[source] for source in draft.sources)
+        nodes.append(WiringNode(name, draft.op, inputs, tuple(named), draft.tag, labels.get(draft), draft.dim))
+    given = tuple(names[draft] for draft in drafts if draft.op == "input")
+    return Wiring(given, tuple(nodes), names[output]), modules, faults
+
+
+def _call_fault(module: Module, inputs: int, keywords: Sequence[str]) -> str | None:
+    """Why a module can't be called with so many values by position and these keywords; None where it can."""
+    kind = type(module).__name__
+    if type(module).forward is Module.forward:
+        return f"expected a module that can be called, got a {kind}, which has no forward()"
+    if isinstance(module, Wired):
+        try:
+            module.check_call(inputs, keywords)
+        except ArgumentError as error:
+            return str(error)
+        return None
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(*[None] * inputs, **dict.fromkeys(keywords))
+    except TypeError as error:
+        listed = " and ".join(["one value", *(f"{name}=" for name in keywords)])
+        return f"expected {kind}.forward to take {listed}, got {kind}.forward{_brief(signature)}: {error}"
+    return None
+
+
+def _brief(signature: inspect.Signature) -> str:
+    """A signature without its annotations."""
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+def _labels(drafts: Sequence[Draft]) -> dict[Draft, str]:
+    """The label of each labelled sub-graph, at the first node that it computes."""
+    labels: dict[Draft, str] = {}
+    seen: set[int] = set()
+    for draft in drafts:
+        module = draft.module
+        if isinstance(module, Wired) and module.label is not None and id(module) not in seen:
+            seen.add(id(module))
+            labels[draft] = module.label
+    return labels
+
+
+def _names(drafts: Sequence[Draft], labels: Mapping[Draft, str]) -> tuple[dict[Draft, str], list[str]]:
+    """A name for each node, unique even where the same was wanted twice; that is a fault."""
+    names: dict[Draft, str] = {}
+    owners: dict[str, Draft] = {}
+    faults = []
+    counts: Counter[str] = Counter()
+    used: set[str] = set()
+    for draft in drafts:
+        base = draft.op if draft.op != "module" else type(draft.module).__name__.lower().lstrip("_")
+        number = counts[base]
+        counts[base] += 1
+        name = labels.get(draft) or draft.tag or f"{base}_{number}"
+        for wanted in dict.fromkeys((name, draft.tag or name)):
+            other = owners.setdefault(wanted, draft)
+            if other is not draft:
+                faults.append(f"{wanted}: expected a name of its own, got that of {other.verb} for {draft.verb} too")
+        while name in used:
+            name += "'"
+        used.add(name)
+        names[draft] = name
+    return names, faults

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from minigrad.graph.plan import PlanNode
+from minigrad.graph.wiring import WiringNode
 from minigrad.graph.profile import NodeTime
-from minigrad.graph.runner import PlanModule
+from minigrad.graph.wired import Wired
 from minigrad.nn.module import Module
 
 _INDENT = "  "
 _GAP = "  "
 
 
-def _inside(graph: PlanModule, name: str) -> PlanModule | None:
+def _inside(graph: Wired, name: str) -> Wired | None:
     """The sub-graph that computes a node; None where another module does, or none."""
     module = graph.module_of(name)
-    return module if isinstance(module, PlanModule) else None
+    return module if isinstance(module, Wired) else None
 
 
-def _what(graph: PlanModule, node: PlanNode) -> str:
+def _what(graph: Wired, node: WiringNode) -> str:
     """What computes a node, in a few words."""
     if node.op != "module":
         return f"merge {node.op}" + ("" if node.dim is None else f" along axis {node.dim}")
@@ -29,51 +29,51 @@ def _what(graph: PlanModule, node: PlanNode) -> str:
 def _in_words(module: Module) -> str:
     """The class of a module with its settings, or with the classes that it holds."""
     kind = type(module).__name__
-    if isinstance(module, PlanModule):
+    if isinstance(module, Wired):
         return f"{kind} {module.structure_hash()[:8]}"
     inside = ", ".join(type(child).__name__ for child in module.children())
     return f"{kind}[{inside}]" if inside else f"{kind}({module.extra_repr()})"
 
 
-def _reads(node: PlanNode) -> str:
+def _reads(node: WiringNode) -> str:
     return ", ".join([*node.inputs, *(f"{keyword}={source}" for keyword, source in node.named)])
 
 
-def _title(graph: PlanModule) -> str:
+def _title(graph: Wired) -> str:
     count = graph.num_parameters()
     return (
-        f"{graph.label or 'graph'}({', '.join(graph.input_names)}) -> {graph.plan.output}, structure "
+        f"{graph.label or 'graph'}({', '.join(graph.input_names)}) -> {graph.wiring.output}, structure "
         f"{graph.structure_hash()[:8]}, {count:,} parameter{'s' * (count != 1)}"
     )
 
 
-def node_texts(graph: PlanModule) -> dict[str, str]:
+def node_texts(graph: Wired) -> dict[str, str]:
     """By dotted path: what each node is and what it reads, also below."""
     return {path: f"{_what(owner, node)} <- {_reads(node)}" for path, owner, node in _walk(graph, "")}
 
 
-def _walk(graph: PlanModule, prefix: str) -> Iterator[tuple[str, PlanModule, PlanNode]]:
+def _walk(graph: Wired, prefix: str) -> Iterator[tuple[str, Wired, WiringNode]]:
     """Every node with its dotted path and the graph that has it; those of a sub-graph follow it."""
-    for node in graph.plan.nodes:
+    for node in graph.wiring.nodes:
         yield prefix + node.name, graph, node
         inside = _inside(graph, node.name)
         if inside is not None:
             yield from _walk(inside, f"{prefix}{node.name}.")
 
 
-def _shown(path: str, node: PlanNode) -> str:
+def _shown(path: str, node: WiringNode) -> str:
     """The name of a node as it is shown: indented by its depth, with a tag that is not its name."""
     tag = f" [{node.tag}]" if node.tag not in (None, node.name) else ""
     return _INDENT * path.count(".") + node.name + tag
 
 
-def to_text(graph: PlanModule) -> str:
+def to_text(graph: Wired) -> str:
     """See `Graph.to_text`."""
     rows = [(_shown(path, node), _what(owner, node), f"<- {_reads(node)}") for path, owner, node in _walk(graph, "")]
     return "\n".join([_title(graph), *_table(rows)])
 
 
-def summary(graph: PlanModule) -> str:
+def summary(graph: Wired) -> str:
     """See `Graph.summary`."""
     header = ("node", "what", "reads", "parameters", "trained")
     rows = [
@@ -83,7 +83,7 @@ def summary(graph: PlanModule) -> str:
     return "\n".join([_title(graph), *_table([header, *rows])])
 
 
-def _counts(owner: PlanModule, node: PlanNode) -> tuple[str, str]:
+def _counts(owner: Wired, node: WiringNode) -> tuple[str, str]:
     if node.op != "module":
         return "0", "-"
     module = owner.get_submodule(node.name)
@@ -100,19 +100,19 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 # -------------------------------------------------------------------------------------------------------------- DOT
 
 
-def to_dot(graph: PlanModule, times: Mapping[str, NodeTime]) -> str:
+def to_dot(graph: Wired, times: Mapping[str, NodeTime]) -> str:
     """See `Graph.to_dot`."""
     lines = [f"digraph {_quoted(graph.label or 'graph')} {{", f"{_INDENT}node [shape=box, fontname=monospace]"]
     lines += [_INDENT + line for line in _dot_body(graph, "", times)]
-    output = _origin(graph, "", graph.plan.output)
+    output = _origin(graph, "", graph.wiring.output)
     lines += [f'{_INDENT}"output" [shape=ellipse]', f'{_INDENT}{_quoted(output)} -> "output"', "}"]
     return "\n".join(lines)
 
 
-def _dot_body(graph: PlanModule, prefix: str, times: Mapping[str, NodeTime]) -> Iterator[str]:
+def _dot_body(graph: Wired, prefix: str, times: Mapping[str, NodeTime]) -> Iterator[str]:
     slowest = max((time.total_s for time in times.values()), default=0.0)
     yield from (f"{_quoted(prefix + name)} [label={_quoted(name)}, shape=ellipse]" for name in graph.input_names)
-    for node in graph.plan.nodes:
+    for node in graph.wiring.nodes:
         path, shown = prefix + node.name, _shown(node.name, node)
         inside = _inside(graph, node.name)
         if inside is None:
@@ -126,7 +126,7 @@ def _dot_body(graph: PlanModule, prefix: str, times: Mapping[str, NodeTime]) -> 
         yield from _edges(graph, prefix, node, inside)
 
 
-def _edges(graph: PlanModule, prefix: str, node: PlanNode, inside: PlanModule | None) -> Iterator[str]:
+def _edges(graph: Wired, prefix: str, node: WiringNode, inside: Wired | None) -> Iterator[str]:
     """An arrow for each value that a node reads; those into a sub-graph end at its inputs."""
     reads = [*((source, "") for source in node.inputs), *((source, keyword) for keyword, source in node.named)]
     for position, (source, keyword) in enumerate(reads):
@@ -136,12 +136,12 @@ def _edges(graph: PlanModule, prefix: str, node: PlanNode, inside: PlanModule | 
         yield f"{_quoted(_origin(graph, prefix, source))} -> {_quoted(target)}{label}"
 
 
-def _origin(graph: PlanModule, prefix: str, name: str) -> str:
+def _origin(graph: Wired, prefix: str, name: str) -> str:
     """The box from which the value of a node comes: of a sub-graph, that of its output."""
     inside = _inside(graph, name)
     while inside is not None:
         graph, prefix = inside, f"{prefix}{name}."
-        name = graph.plan.output
+        name = graph.wiring.output
         inside = _inside(graph, name)
     return prefix + name
 

@@ -12,20 +12,18 @@ import numpy as np
 
 from minigrad.arguments import as_integer, as_real, as_samples, check_switch, keep_as
 from minigrad.backend.device import to_host
-from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import raise_found
-from minigrad.data.plan import largest_remainder
 from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError, ShapeError
-from minigrad.graph.batches import count_samples, scatter
 from minigrad.nn.module import Module
 from minigrad.ops.creation import full_like
 from minigrad.optim.clip import clip_grad_norm_
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.schedule import LRScheduler
 from minigrad.tensor import Tensor, tensors_in
+from minigrad.train.batches import check_loss, micro_batches
 
 Role = Literal["coordinator", "worker"]
 
@@ -185,7 +183,7 @@ class DistributedTrainer:
         )
         self.steps = 0
         self.last_samples = 0.0
-        self._totals: Array = None
+        self._totals: Any = None
         self._wants_stop = self._stopped = self._ended = False
 
     @property
@@ -273,8 +271,7 @@ class DistributedTrainer:
         steps, samples_of = self.dist_config.accumulation_steps, self.trainer.samples_of
         parts = [] if batch is None else [batch]
         if parts and steps > 1:
-            sizes = largest_remainder(count_samples("train_batch", {"batch": batch}), [1.0 / steps] * steps)
-            parts = [part[0] for part in scatter([batch], sizes, [self._comm.device] * steps) if part]
+            parts = micro_batches("train_batch", batch, steps, self._comm.device)
         counted = [(part, as_samples("train_batch", samples_of(part))) for part in parts]
         return [(part, n) for part, n in counted if n]
 
@@ -285,10 +282,7 @@ class DistributedTrainer:
         for number, (part, n) in enumerate(parts, 1):
             local = self._ddp.no_sync() if number < len(parts) else contextlib.nullcontext()
             with self._ddp.samples(n), local:
-                loss = self.trainer.loss_fn(self._ddp, part)
-                if not isinstance(loss, Tensor) or loss.data.size != 1:
-                    got = f"shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
-                    raise ShapeError(f"train_batch: expected loss_fn to return one mean loss, got {got}")
+                loss = check_loss("train_batch", self.trainer.loss_fn(self._ddp, part))
                 loss.backward(full_like(loss.detach(), n / samples))
             loss_sum = loss_sum + loss.data.astype(np.float64).reshape(()) * n
         if not parts:

@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar, runtime_checkable
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
-from minigrad.graph.graph import Graph
-from minigrad.graph.setup import Devices
-from minigrad.graph.trainable import MakeOptimizer
+from minigrad.train.graph import Graph
+from minigrad.train.setup import Devices
+from minigrad.train.stepper import MakeOptimizer
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ import minigrad
 from minigrad import nn, optim
 from minigrad.distributed import DDP, Ddp, Recording, average_gradients, run
 from minigrad.errors import ArgumentError, ReplicaMismatchError
-from minigrad.graph import FlowBuilder
+from minigrad import FlowBuilder
 from tests.distributed.worlds import run_nccl, run_ranks
 
 TIMEOUT_S = 10.0

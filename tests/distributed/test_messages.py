@@ -14,7 +14,7 @@ from minigrad.arguments import KEYWORDS
 from minigrad.backend.device import CPU, Device
 from minigrad.distributed.comm.segment import Segment
 from minigrad.errors import ArgumentError, DeviceError, DistributedError, ShapeError
-from minigrad.graph import setup
+from minigrad.train import setup
 
 MAKES = {
     "DistributedDataParallel": lambda **o: distributed.DDP(nn.Linear(2, 1), distributed.SoloCommunicator(), **o),

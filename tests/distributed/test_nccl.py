@@ -29,7 +29,7 @@ from minigrad.errors import (
     ReplicaMismatchError,
     ShapeError,
 )
-from minigrad.graph import FlowBuilder
+from minigrad import FlowBuilder
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 from tests.distributed.worlds import run_nccl

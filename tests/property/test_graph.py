@@ -1,4 +1,4 @@
-"""Random graphs: they compute what the same code by hand does, in a valid order, and equal plans hash alike."""
+"""Random graphs: they compute what the same code by hand does, in a valid order, and equal wirings hash alike."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import minigrad
 from minigrad import FlowBuilder, Graph, Tensor, nn
 from minigrad.errors import PlanError
-from minigrad.graph import Plan, PlanNode
-from minigrad.graph.plan import checked
+from minigrad.graph import Wiring, WiringNode
+from minigrad.graph.wiring import checked
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import Plus
 
@@ -135,66 +135,66 @@ def test_the_output_is_that_of_the_same_code_by_hand(seed, count):
             assert_close(param.grad, gradients[name], tolerance=1e-10, what=name)
 
 
-# ------------------------------------------------------------------------------------------------------------- plans
+# ------------------------------------------------------------------------------------------------------------- wirings
 
 
-def random_plan(rng, count):
-    """A plan of nodes that are all tagged, so that none can be exchanged with another."""
+def random_wiring(rng, count):
+    """A wiring of nodes that are all tagged, so that none can be exchanged with another."""
     nodes = []
     for i in range(count):
         known = ["x", *(node.name for node in nodes)]
         inputs = tuple(str(name) for name in rng.choice(known, rng.integers(1, 4)))
         named = tuple((f"k{j}", str(rng.choice(known))) for j in range(rng.integers(3)))
         op = "module" if len(inputs) == 1 else str(rng.choice(["add", "mean"]))
-        nodes.append(PlanNode(f"n{i}", op, inputs, named if op == "module" else (), tag=f"n{i}"))
+        nodes.append(WiringNode(f"n{i}", op, inputs, named if op == "module" else (), tag=f"n{i}"))
     if not any("x" in node.sources for node in nodes):
         nodes[0] = dataclasses.replace(nodes[0], inputs=("x",))
-    return Plan(("x",), tuple(nodes), nodes[-1].name)
+    return Wiring(("x",), tuple(nodes), nodes[-1].name)
 
 
-def shuffled(rng, plan):
-    return dataclasses.replace(plan, nodes=tuple(plan.nodes[i] for i in rng.permutation(len(plan.nodes))))
+def shuffled(rng, wiring):
+    return dataclasses.replace(wiring, nodes=tuple(wiring.nodes[i] for i in rng.permutation(len(wiring.nodes))))
 
 
-def modules_of(plan):
-    return {node.name: Plus() for node in plan.nodes if node.op == "module"}
+def modules_of(wiring):
+    return {node.name: Plus() for node in wiring.nodes if node.op == "module"}
 
 
-PLANS = st.builds(lambda seed, count: (np.random.default_rng(seed), count), SEEDS, st.integers(1, 20))
+WIRINGS = st.builds(lambda seed, count: (np.random.default_rng(seed), count), SEEDS, st.integers(1, 20))
 
 
-@given(PLANS)
+@given(WIRINGS)
 def test_each_node_comes_after_what_it_reads(drawn):
     rng, count = drawn
-    plan = shuffled(rng, random_plan(rng, count))
-    done = set(plan.inputs)
-    for node in checked(plan, "test").nodes:
+    wiring = shuffled(rng, random_wiring(rng, count))
+    done = set(wiring.inputs)
+    for node in checked(wiring, "test").nodes:
         assert done.issuperset(node.sources)
         done.add(node.name)
-    assert done == {"x", *(node.name for node in plan.nodes)}
+    assert done == {"x", *(node.name for node in wiring.nodes)}
 
 
-@given(PLANS)
+@given(WIRINGS)
 def test_an_order_that_is_valid_is_kept(drawn):
     rng, count = drawn
-    plan = random_plan(rng, count)
-    assert checked(plan, "test") == plan
+    wiring = random_wiring(rng, count)
+    assert checked(wiring, "test") == wiring
 
 
-@given(PLANS)
+@given(WIRINGS)
 def test_an_edge_back_is_a_cycle_that_is_told(drawn):
     rng, count = drawn
-    plan = random_plan(rng, count)
+    wiring = random_wiring(rng, count)
     start = int(rng.integers(count))
-    reached = {plan.nodes[start].name}
-    for node in plan.nodes[start:]:
+    reached = {wiring.nodes[start].name}
+    for node in wiring.nodes[start:]:
         reached |= {node.name} if reached & set(node.sources) else set()
     back = str(rng.choice(sorted(reached)))
-    first = plan.nodes[start]
+    first = wiring.nodes[start]
     looped = dataclasses.replace(first, inputs=(*first.inputs, back))
-    nodes = tuple(looped if node is first else node for node in plan.nodes)
+    nodes = tuple(looped if node is first else node for node in wiring.nodes)
     with pytest.raises(PlanError) as caught:
-        checked(shuffled(rng, dataclasses.replace(plan, nodes=nodes)), "test")
+        checked(shuffled(rng, dataclasses.replace(wiring, nodes=nodes)), "test")
     [fault] = [fault for fault in caught.value.faults if "cycle" in fault]
     cycle = fault.partition(", got ")[2].split(" -> ")
     assert cycle[0] == cycle[-1] and {first.name, back} <= set(cycle)
@@ -202,29 +202,29 @@ def test_an_edge_back_is_a_cycle_that_is_told(drawn):
     assert all(before in sources[after] for before, after in zip(cycle, cycle[1:]))
 
 
-@given(PLANS)
+@given(WIRINGS)
 def test_the_hash_does_not_depend_on_the_order_of_construction(drawn):
     rng, count = drawn
-    plan = random_plan(rng, count)
-    other = shuffled(rng, plan)
-    assert Graph(plan, modules_of(plan)).structure_hash() == Graph(other, modules_of(other)).structure_hash()
+    wiring = random_wiring(rng, count)
+    other = shuffled(rng, wiring)
+    assert Graph(wiring, modules_of(wiring)).structure_hash() == Graph(other, modules_of(other)).structure_hash()
 
 
-@given(PLANS)
+@given(WIRINGS)
 def test_the_hash_depends_on_every_edge_and_operation(drawn):
     rng, count = drawn
-    plan = random_plan(rng, count)
+    wiring = random_wiring(rng, count)
     i = int(rng.integers(count))
-    node = plan.nodes[i]
-    known = ["x", *(other.name for other in plan.nodes[:i])]
+    node = wiring.nodes[i]
+    known = ["x", *(other.name for other in wiring.nodes[:i])]
     changed = dataclasses.replace(node, inputs=(str(rng.choice(known)), *node.inputs[1:]))
     if changed == node and node.op != "module":
         changed = dataclasses.replace(node, op="mean" if node.op == "add" else "add")
     elif changed == node:
         changed = dataclasses.replace(node, named=(*node.named, ("extra", "x")))
-    other = dataclasses.replace(plan, nodes=tuple(changed if n is node else n for n in plan.nodes))
+    other = dataclasses.replace(wiring, nodes=tuple(changed if n is node else n for n in wiring.nodes))
     try:
         rewired = Graph(other, modules_of(other))
     except PlanError:
         reject()  # nothing reads the input any more
-    assert rewired.structure_hash() != Graph(plan, modules_of(plan)).structure_hash()
+    assert rewired.structure_hash() != Graph(wiring, modules_of(wiring)).structure_hash()

@@ -215,7 +215,7 @@ def test_gradients_may_come_before_the_devices():
     graph.step()
     whole = tuple(cat(fields, 0) for fields in zip(*batches))
     assert_trained(graph, trained_alone([whole], SGD))
-    assert all(param.listeners == (graph.distributed,) for param in graph.parameters())
+    assert all(param.listeners == (graph.distributed.stepper,) for param in graph.parameters())
 
 
 def test_a_loop_with_an_optimizer_of_its_own():

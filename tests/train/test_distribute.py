@@ -13,8 +13,8 @@ from minigrad.data import ArrayDataset, DataLoader
 from minigrad.distributed import DdpConfig, LocalDevices
 from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices, Slowdown
 from minigrad.errors import ArgumentError, DeviceError, ReplicaMismatchError, ShapeError
-from minigrad.graph import batches
-from minigrad.graph.stopwatch import boundary
+from minigrad.train import batches
+from minigrad.train.stopwatch import boundary
 from tests.train.graphs import (
     OPTIMIZERS,
     assert_trained,

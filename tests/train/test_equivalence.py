@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import minigrad
 from minigrad.distributed import DdpConfig
-from minigrad.graph.batches import ShardedBatch
+from minigrad.train.batches import ShardedBatch
 from tests.train.graphs import (
     OPTIMIZERS,
     TOLERANCE,

@@ -7,7 +7,7 @@ import minigrad
 from minigrad import FlowBuilder, nn, optim
 from minigrad.distributed import DdpConfig, LocalDevices, ReduceOp, collectives
 from minigrad.errors import ArgumentError, AutogradError
-from minigrad.graph.batches import Window
+from minigrad.train.batches import Window
 from tests.train.graphs import assert_trained, loss_fn, make_batch, make_graph, replica, trained_alone
 
 

@@ -10,8 +10,8 @@ from minigrad.distributed import Ddp, DdpConfig, LocalDevices, NcclDevices
 from minigrad.distributed.replicas import devices as group_module
 from minigrad.distributed.simulate import Cluster, SimulatedDevices
 from minigrad.errors import ArgumentError
-from minigrad.graph.batches import Window
-from minigrad.graph.stopwatch import boundary
+from minigrad.train.batches import Window
+from minigrad.train.stopwatch import boundary
 from minigrad.train import HasGraph
 from tests.distributed.fake_nccl import FakeNccl
 from tests.strict_cupy.array import ndarray

@@ -5,7 +5,7 @@ import pytest
 
 from minigrad import FlowBuilder, Tensor, nn
 from minigrad.errors import ArgumentError, PlanError
-from minigrad.graph.plan import Plan, PlanNode, checked
+from minigrad.graph.wiring import Wiring, WiringNode, checked
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import Masked, Plus, encoder
 
@@ -100,16 +100,16 @@ def test_the_output_may_be_read_on_the_way(x):
 
 
 def test_nodes_that_could_be_next_keep_the_order_in_which_they_were_written():
-    nodes = [PlanNode(name, "module", ("x",), tag=name) for name in "cab"]
-    plan = checked(Plan(("x",), (PlanNode("end", "add", ("c", "b")), *nodes), "end"), "test")
-    assert [node.name for node in plan.nodes] == ["c", "a", "b", "end"]
+    nodes = [WiringNode(name, "module", ("x",), tag=name) for name in "cab"]
+    wiring = checked(Wiring(("x",), (WiringNode("end", "add", ("c", "b")), *nodes), "end"), "test")
+    assert [node.name for node in wiring.nodes] == ["c", "a", "b", "end"]
 
 
 def test_a_tag_may_be_used_before_it_is_written(x):
     a, late = linear(), linear()
     builder = FlowBuilder().fork(Plus()).using("late").tag("early").fork(late).tag("late").through(a)
     graph = builder.build()
-    assert [node.name for node in graph.plan.nodes] == ["late", "early", "linear_1"]
+    assert [node.name for node in graph.wiring.nodes] == ["late", "early", "linear_1"]
     assert_close(graph(x), a(x), tolerance=0)
     assert_close(graph.tagged("early"), x + late(x), tolerance=1e-15)
 
@@ -148,7 +148,7 @@ def test_names_of_nodes_and_parameters():
         .merge("mean")
         .build()
     )
-    assert [node.name for node in graph.plan.nodes] == ["linear_0", "middle", "linear_2", "way_0", "way_1", "mean_0"]
+    assert [node.name for node in graph.wiring.nodes] == ["linear_0", "middle", "linear_2", "way_0", "way_1", "mean_0"]
     assert [name for name, _ in graph.named_parameters()] == [
         f"{node}.{kind}" for node in ("linear_0", "middle", "linear_2") for kind in ("weight", "bias")
     ]
@@ -169,14 +169,14 @@ def test_a_tag_renames_nothing_but_its_node():
 def test_a_label_names_a_sub_graph_and_a_tag_its_output():
     graph = FlowBuilder().through(encoder()).tag("code").through(nn.Linear(4, 1)).build()
     assert [name for name, _ in graph.named_parameters()][:2] == ["encoder.hidden.weight", "encoder.hidden.bias"]
-    [node] = [node for node in graph.plan.nodes if node.tag == "code"]
+    [node] = [node for node in graph.wiring.nodes if node.tag == "code"]
     assert node.name == "encoder"
 
 
 def test_a_labelled_graph_used_twice_is_named_once():
     inner = FlowBuilder().through(linear()).label("block").build()
     graph = FlowBuilder().through(inner).through(inner).build()
-    assert [node.name for node in graph.plan.nodes] == ["block", "graph_1"]
+    assert [node.name for node in graph.wiring.nodes] == ["block", "graph_1"]
     assert [name for name, _ in graph.named_parameters()] == ["block.linear_0.weight", "block.linear_0.bias"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from minigrad import FlowBuilder, Graph, Tensor, nn, no_grad
 from minigrad.distributed import Ddp, SoloCommunicator, SyncBatchNorm, convert_sync_batchnorm
 from minigrad.errors import ArgumentError, DtypeError, PlanError, ShapeError
-from minigrad.graph import Plan, PlanNode
+from minigrad.graph import Wiring, WiringNode
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import Masked, batch, classifier, encoder
 
@@ -271,7 +271,7 @@ def test_a_copy_is_a_graph_of_its_own(graph):
     graph.forward_batch(batch())
     graph.attach(graph.replicate("cpu"))
     twin = copy.deepcopy(graph)
-    assert twin.plan is graph.plan and twin.structure_hash() == graph.structure_hash()
+    assert twin.wiring is graph.wiring and twin.structure_hash() == graph.structure_hash()
     assert twin.tagged_values() == {} and twin.node_times() == {} and twin.replicas == (twin,)
     mine = {id(x) for _, x in (*graph.named_parameters(), *graph.named_buffers())}
     assert not mine & {id(x) for _, x in (*twin.named_parameters(), *twin.named_buffers())}
@@ -303,27 +303,27 @@ def test_the_tree():
     assert "middle.block.hidden.weight" in outer.state_dict()
 
 
-def test_a_plan_written_by_hand():
-    plan = Plan(
+def test_a_wiring_written_by_hand():
+    wiring = Wiring(
         ("x",),
-        (PlanNode("sum", "add", ("a", "x")), PlanNode("a", "module", ("x",))),
+        (WiringNode("sum", "add", ("a", "x")), WiringNode("a", "module", ("x",))),
         "sum",
     )
     layer = nn.Linear(2, 2)
-    graph = Graph(plan, {"a": layer})
+    graph = Graph(wiring, {"a": layer})
     x = Tensor(np.ones((1, 2), np.float32))
     assert_close(graph(x), layer(x) + x, tolerance=0)
-    assert [node.name for node in graph.plan.nodes] == ["a", "sum"]
+    assert [node.name for node in graph.wiring.nodes] == ["a", "sum"]
     with raises(ArgumentError, "Graph: expected modules for a, got b"):
-        Graph(plan, {"b": layer})
+        Graph(wiring, {"b": layer})
     with raises(ArgumentError, "Graph: expected names that it does not have for itself, got 'run'"):
-        Graph(Plan(("x",), (PlanNode("run", "module", ("x",)),), "run"), {"run": layer})
+        Graph(Wiring(("x",), (WiringNode("run", "module", ("x",)),), "run"), {"run": layer})
 
 
-def test_a_faulty_plan_written_by_hand():
-    nodes = (PlanNode("a", "module", ("x", "y")), PlanNode("a", "module", ("x",)))
+def test_a_faulty_wiring_written_by_hand():
+    nodes = (WiringNode("a", "module", ("x", "y")), WiringNode("a", "module", ("x",)))
     with pytest.raises(PlanError) as caught:
-        Graph(Plan(("x",), nodes, "b"), {"a": nn.ReLU()})
+        Graph(Wiring(("x",), nodes, "b"), {"a": nn.ReLU()})
     assert caught.value.faults == (
         "a: expected a name of its own, got one of 2 nodes",
         "a: expected to read nodes of the plan, got 'y', which is none",

@@ -25,8 +25,8 @@ def test_each_node_is_timed_also_below():
     for _ in range(3):
         graph.forward_batch(batch())
     times = graph.node_times()
-    below = {f"encoder.{node.name}" for node in graph.encoder.plan.nodes}
-    assert set(times) == {node.name for node in graph.plan.nodes} | below
+    below = {f"encoder.{node.name}" for node in graph.encoder.wiring.nodes}
+    assert set(times) == {node.name for node in graph.wiring.nodes} | below
     assert {(time.count, time.total_s, time.mean_s) for time in times.values()} == {(3, 3.0, 1.0)}
     assert graph.node_times() == times
     graph.disable_profiling()

@@ -1,18 +1,14 @@
-"""From options to replicas: which devices, whether El Che is on, and what to tell people about it."""
+"""From options to decisions: which devices, whether El Che is on, and what to tell people about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from minigrad.backend.device import Device, available_devices
-from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.replicas.devices import DeviceGroup, LocalDevices
 from minigrad.errors import ArgumentError
-from minigrad.graph.distribute import DistributedState
-from minigrad.graph.runner import PlanModule
-from minigrad.nn.module import Module
 
 Devices = Sequence[Device | str] | DeviceGroup
 
@@ -77,37 +73,3 @@ def summary(group: DeviceGroup, config: DdpConfig, el_che: bool | None) -> str:
     unused = unused_options(on, config, number) + idle_gpus(group)
     parts = [f"{number} device{'s' * (number > 1)}", *listed, f"El Che is {'on' if on else 'off'}: {reason}"]
     return " | ".join(parts + ([f"not used: {', '.join(unused)}"] if unused else []))
-
-
-def make_state(
-    graph: PlanModule,
-    builder: Callable[[Device], PlanModule],
-    group: DeviceGroup,
-    config: DdpConfig,
-    el_che: bool | None,
-) -> DistributedState:
-    """Replicas for all devices but the first, in one state."""
-    if not callable(builder) or isinstance(builder, Module):
-        raise ArgumentError(
-            f"distribute: expected a function from a device to a graph as builder, got {type(builder).__name__}"
-        )
-    if not isinstance(config, DdpConfig):
-        raise ArgumentError(f"distribute: expected a DdpConfig, got {type(config).__name__}")
-    on, _ = decide_el_che(group, config, el_che)
-    cadence = ElChe.start(len(group.devices), config.cadence_config()) if on else None
-    others = []
-    for device in group.devices[1:]:
-        with device.current():
-            other = builder(device)
-        if not isinstance(other, PlanModule):
-            raise ArgumentError(
-                f"distribute: expected builder(device) to return a Graph, got {type(other).__name__} for {device}"
-            )
-        other.follow(graph)
-        others.append(other)
-    return DistributedState((graph, *others), group, config, cadence)
-
-
-def local_state(graph: PlanModule, device: Device) -> DistributedState:
-    """The state of a graph that is its only replica."""
-    return DistributedState((graph,), LocalDevices([device]), DdpConfig())

@@ -3,7 +3,7 @@
 import pytest
 
 from minigrad.backend.timer import HostTimer
-from minigrad.graph.stopwatch import Stopwatch, SyncWatch
+from minigrad.train.stopwatch import Stopwatch, SyncWatch
 
 
 class Timers:

@@ -13,6 +13,7 @@ import numpy as np
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.data.collate import map_tensors
+from minigrad.data.plan import largest_remainder
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.ops.join import cat, narrow
 from minigrad.tensor import Tensor, tensors_in
@@ -116,6 +117,24 @@ def _form(value: Any) -> str:
     if isinstance(value, tuple) or (isinstance(value, list) and any(True for _ in tensors_in(value))):
         return f"{kind} of {len(value)}"
     return kind
+
+
+def micro_batches(who: str, batch: Any, number: int, device: Device) -> list[Any]:
+    """A batch in so many parts of consecutive rows, as equal as can be; without those that have no row.
+
+    Raises:
+        ShapeError, ArgumentError: see `count_samples`.
+    """
+    sizes = largest_remainder(count_samples(who, {"batch": batch}), [1.0 / number] * number)
+    return [part[0] for part in scatter([batch], sizes, [device] * number) if part]
+
+
+def check_loss(who: str, loss: Any) -> Tensor:
+    """What a loss_fn returned; ShapeError where that is not one number."""
+    if not isinstance(loss, Tensor) or loss.data.size != 1:
+        got = f"shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ShapeError(f"{who}: expected loss_fn to return one mean loss, got {got}")
+    return loss
 
 
 class ShardedTensor(Tensor):
@@ -265,6 +284,11 @@ class Window:
     def counts(self) -> tuple[int, ...]:
         """Batches of each device."""
         return tuple(map(len, self.batches))
+
+    def turns(self) -> Iterator[tuple[int, int]]:
+        """The rank and the number there of each batch, in turns so that devices work side by side."""
+        for number in range(max(self.counts)):
+            yield from ((rank, number) for rank, count in enumerate(self.counts) if number < count)
 
 
 def deal(batches: Sequence[Any], counts: Sequence[int]) -> Window:

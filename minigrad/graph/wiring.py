@@ -1,4 +1,4 @@
-"""A plan: named nodes and what each of them reads. Pure; it knows neither tensors nor modules."""
+"""A wiring: named nodes and what each of them reads. Pure; it knows neither tensors nor modules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from minigrad.errors import ArgumentError, PlanError
 
 
 @dataclass(frozen=True)
-class PlanNode:
+class WiringNode:
     """One value that is computed.
 
     Attributes:
-        name: Unique in its plan.
+        name: Unique in its wiring.
         op: "module", or how its inputs are merged: "add", "mean", "cat".
-        inputs: Names of the nodes, or inputs of the plan, that it reads by position.
+        inputs: Names of the nodes, or inputs of the wiring, that it reads by position.
         named: Keyword and name of those that it reads by keyword, sorted.
         tag: The name by which the value can be referred to and asked for.
         label: The name of the sub-graph that computes it.
@@ -40,59 +40,59 @@ class PlanNode:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Wiring:
     """What reads what.
 
     Attributes:
         inputs: Names of what is given, in the order of the arguments.
-        nodes: In an order in which they can be computed, once the plan went through `checked`.
+        nodes: In an order in which they can be computed, once the wiring went through `checked`.
         output: The node, or input, whose value is the result.
     """
 
     inputs: tuple[str, ...]
-    nodes: tuple[PlanNode, ...]
+    nodes: tuple[WiringNode, ...]
     output: str
 
 
-def checked(plan: Plan, who: str, faults: Sequence[str] = ()) -> Plan:
-    """The plan with its nodes in the order of computation; nodes that could be next keep the given order.
+def checked(wiring: Wiring, who: str, faults: Sequence[str] = ()) -> Wiring:
+    """The wiring with its nodes in the order of computation; nodes that could be next keep the given order.
 
     Args:
-        plan: Nodes in any order.
+        wiring: Nodes in any order.
         who: Names the caller in the message.
-        faults: Those found before; they are reported together with those of the plan.
+        faults: Those found before; they are reported together with those of the wiring.
 
     Raises:
         PlanError: there are faults; all of them are listed.
 
     Example:
-        >>> plan = Plan(("x",), (PlanNode("b", "module", ("a",)), PlanNode("a", "module", ("x",))), "b")
-        >>> [node.name for node in checked(plan, "example").nodes]
+        >>> wiring = Wiring(("x",), (WiringNode("b", "module", ("a",)), WiringNode("a", "module", ("x",))), "b")
+        >>> [node.name for node in checked(wiring, "example").nodes]
         ['a', 'b']
     """
-    found = [*faults, *faults_of(plan)]
+    found = [*faults, *faults_of(wiring)]
     if found:
         listed = "".join(f"\n  - {fault}" for fault in found)
         raise PlanError(f"{who}: expected a plan without faults, got {len(found)}:{listed}", tuple(found))
-    return replace(plan, nodes=tuple(_sorted(plan)[0]))
+    return replace(wiring, nodes=tuple(_sorted(wiring)[0]))
 
 
-def faults_of(plan: Plan) -> list[str]:
-    """Everything that is wrong with a plan, a line each; empty where nothing is."""
-    names = [*plan.inputs, *(node.name for node in plan.nodes)]
+def faults_of(wiring: Wiring) -> list[str]:
+    """Everything that is wrong with a wiring, a line each; empty where nothing is."""
+    names = [*wiring.inputs, *(node.name for node in wiring.nodes)]
     known = set(names)
     return [
         *(f"{name}: expected a name of its own, got one of {names.count(name)} nodes" for name in _repeated(names)),
         *(
             f"{node.name}: expected to read nodes of the plan, got {source!r}, which is none"
-            for node in plan.nodes
+            for node in wiring.nodes
             for source in node.sources
             if source not in known
         ),
-        *([] if plan.output in known else [f"output: expected a node of the plan, got {plan.output!r}"]),
-        *([] if plan.nodes else ["plan: expected at least one node, got none"]),
-        *_cycles(plan),
-        *_unused(plan),
+        *([] if wiring.output in known else [f"output: expected a node of the plan, got {wiring.output!r}"]),
+        *([] if wiring.nodes else ["plan: expected at least one node, got none"]),
+        *_cycles(wiring),
+        *_unused(wiring),
     ]
 
 
@@ -100,46 +100,46 @@ def _repeated(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-def _sorted(plan: Plan) -> tuple[list[PlanNode], list[PlanNode]]:
+def _sorted(wiring: Wiring) -> tuple[list[WiringNode], list[WiringNode]]:
     """The nodes in an order of computation, and those that have none because they wait for a cycle."""
-    place = {node.name: i for i, node in enumerate(plan.nodes)}
-    readers = _readers(plan)
-    waiting = [sum(source in place for source in node.sources) for node in plan.nodes]
+    place = {node.name: i for i, node in enumerate(wiring.nodes)}
+    readers = _readers(wiring)
+    waiting = [sum(source in place for source in node.sources) for node in wiring.nodes]
     ready = [i for i, count in enumerate(waiting) if count == 0]
     order = []
     while ready:
-        node = plan.nodes[heapq.heappop(ready)]
+        node = wiring.nodes[heapq.heappop(ready)]
         order.append(node)
         for reader in readers[node.name]:
             i = place[reader.name]
             waiting[i] -= 1
             if waiting[i] == 0:
                 heapq.heappush(ready, i)
-    return order, [node for node, count in zip(plan.nodes, waiting) if count]
+    return order, [node for node, count in zip(wiring.nodes, waiting) if count]
 
 
-def _readers(plan: Plan) -> Mapping[str, list[PlanNode]]:
+def _readers(wiring: Wiring) -> Mapping[str, list[WiringNode]]:
     """Which nodes read a node, by its name."""
-    readers: Mapping[str, list[PlanNode]] = defaultdict(list)
-    for node in plan.nodes:
+    readers: Mapping[str, list[WiringNode]] = defaultdict(list)
+    for node in wiring.nodes:
         for source in node.sources:
             readers[source].append(node)
     return readers
 
 
-def _cycles(plan: Plan) -> list[str]:
+def _cycles(wiring: Wiring) -> list[str]:
     """One line for each cycle, until none is left that shares no node with those told already."""
     told = []
-    left = {node.name: node for node in _sorted(plan)[1]}
+    left = {node.name: node for node in _sorted(wiring)[1]}
     while left:
         cycle = _walk_to_cycle(left)
         told.append(f"{cycle[0]}: expected no cycle, got {' -> '.join([*cycle, cycle[0]])}")
         rest = tuple(node for name, node in left.items() if name not in cycle)
-        left = {node.name: node for node in _sorted(Plan((), rest, ""))[1]}
+        left = {node.name: node for node in _sorted(Wiring((), rest, ""))[1]}
     return told
 
 
-def _walk_to_cycle(left: Mapping[str, PlanNode]) -> list[str]:
+def _walk_to_cycle(left: Mapping[str, WiringNode]) -> list[str]:
     """The names on a cycle, in the direction of the data. Each node of `left` reads another of them."""
     path: dict[str, None] = {}
     name = next(iter(left))
@@ -151,21 +151,21 @@ def _walk_to_cycle(left: Mapping[str, PlanNode]) -> list[str]:
     return [first, *reversed(rest)]
 
 
-def _unused(plan: Plan) -> list[str]:
+def _unused(wiring: Wiring) -> list[str]:
     """The nodes and inputs that reach neither the output nor a tag."""
-    nodes = {node.name: node for node in plan.nodes}
+    nodes = {node.name: node for node in wiring.nodes}
     reached: set[str] = set()
-    open_names = [plan.output, *(node.name for node in plan.nodes if node.tag is not None)]
+    open_names = [wiring.output, *(node.name for node in wiring.nodes if node.tag is not None)]
     while open_names:
         name = open_names.pop()
         if name not in reached:
             reached.add(name)
             open_names += nodes[name].sources if name in nodes else ()
-    read = {source for node in plan.nodes for source in node.sources} | {plan.output}
+    read = {source for node in wiring.nodes for source in node.sources} | {wiring.output}
     return [
         *(
             f"{name}: expected an input that is used, got one that no node reads"
-            for name in plan.inputs
+            for name in wiring.inputs
             if name not in read
         ),
         *(
@@ -176,15 +176,15 @@ def _unused(plan: Plan) -> list[str]:
     ]
 
 
-def last_uses(plan: Plan) -> dict[str, tuple[str, ...]]:
+def last_uses(wiring: Wiring) -> dict[str, tuple[str, ...]]:
     """By node: the values that nobody needs after it, so that they can be dropped; tagged ones and the output stay.
 
     Args:
-        plan: In the order of computation.
+        wiring: In the order of computation.
     """
-    kept = {plan.output, *(node.name for node in plan.nodes if node.tag is not None)}
-    last = {source: node.name for node in plan.nodes for source in node.sources if source not in kept}
-    return {node.name: tuple(s for s in node.sources if last.get(s) == node.name) for node in plan.nodes}
+    kept = {wiring.output, *(node.name for node in wiring.nodes if node.tag is not None)}
+    last = {source: node.name for node in wiring.nodes for source in node.sources if source not in kept}
+    return {node.name: tuple(s for s in node.sources if last.get(s) == node.name) for node in wiring.nodes}
 
 
 def bind(who: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:

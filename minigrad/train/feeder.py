@@ -1,0 +1,306 @@
+"""What gives each replica its part of the work: a batch cut into shards, shards from a loader each, or whole batches.
+
+Of what devices do in a pass it takes the time, forward and backward, by marks on the tape where one replica's part
+begins; nothing ever waits for a reading.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice, zip_longest
+from typing import Any
+
+from minigrad.autograd import is_grad_enabled
+from minigrad.backend.device import Device
+from minigrad.data.collate import map_tensors
+from minigrad.distributed.balance.cadence import ElChe
+from minigrad.distributed.replicas.devices import DeviceGroup
+from minigrad.errors import ArgumentError
+from minigrad.graph.module import GraphModule
+from minigrad.graph.wired import fields_of
+from minigrad.ops.creation import full_like
+from minigrad.tensor import Tensor, tensors_in
+from minigrad.train.batches import ShardedBatch, Window, check_loss, count_samples, deal, gather, scatter, sizes_of
+from minigrad.train.stopwatch import PassTime, Stopwatch, boundary
+
+LossFn = Callable[[Any, Any], Tensor]
+Weigh = Callable[[int, int], float]
+
+
+class Feeder:
+    """The replicas at work on batches.
+
+    Args:
+        replicas: One a device.
+        group: The devices.
+        divide: The samples of each device, of so many in a batch.
+        whole_batches: Whether each device runs whole batches in training, as El Che wants it.
+
+    Attributes:
+        last_shard_sizes: Samples of each device in the last pass that recorded gradients.
+        last_el_che_counts: Batches of each device in the last window.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[GraphModule],
+        group: DeviceGroup,
+        divide: Callable[[int], tuple[int, ...]],
+        whole_batches: bool,
+    ) -> None:
+        self._replicas, self._group, self._divide, self._whole_batches = replicas, group, divide, whole_batches
+        self._devices = group.devices
+        self._names = replicas[0].input_names
+        self.last_shard_sizes: tuple[int, ...] = ()
+        self.last_el_che_counts: tuple[int, ...] = ()
+        self._watch = Stopwatch([group.timer(rank) for rank in range(len(replicas))])
+        self._marks = [
+            functools.partial(boundary, passed=functools.partial(self._work_on, rank)) for rank in range(len(replicas))
+        ]
+        self._dealt: tuple[int, ...] = ()  # the shards of the batch that `backward_batch` works on
+        self._turn: int | None = None  # the replica that runs a whole batch
+        self._working: int | None = None  # the replica whose backward is under way
+        parts = zip(*([part for part in replica.modules() if isinstance(part, GraphModule)] for replica in replicas))
+        self._move = [functools.partial(_on, device) for device in self._devices]
+        self._tagging = [same for same in parts if same[0].has_tags]
+
+    def times(self) -> list[PassTime | None]:
+        """By device: its last pass that was read and not told before."""
+        return self._watch.times()
+
+    @property
+    def first_in_pass(self) -> int:
+        """The first device that had samples in the last pass that recorded gradients."""
+        return next((rank for rank, n in enumerate(self.last_shard_sizes) if n), 0)
+
+    def rest(self) -> None:
+        """No replica works from now on."""
+        self._work_on(None)
+
+    def _work_on(self, rank: int | None) -> None:
+        """From now on the backward of this replica runs, or of none."""
+        if rank == self._working:
+            return
+        if self._working is not None:
+            self._group.clocks[self._working].progress(1.0)
+        self._watch.switch(rank)
+        self._working = rank
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def forward(self, inputs: Sequence[Any]) -> Any:
+        """The output for a batch, of which each replica computes its part; one that came in shards is cut like them.
+
+        Raises:
+            ArgumentError: whole batches are run, and this is no call from a loss on the first device.
+            ShapeError: on several devices, inputs or outputs that do not have one sample a row.
+        """
+        if self._turn is not None:
+            return self._run_in_turn(inputs)
+        self._check_parts()
+        if len(self._replicas) == 1:
+            return self._run_parts([[map_tensors(self._move[0], x) for x in inputs]], (self._count(inputs),))
+        samples, dealt = self._count(inputs), sizes_of(inputs) or self._dealt
+        fits = len(dealt) == len(self._replicas) and sum(dealt) == samples
+        sizes = dealt if fits else self._divide(samples)
+        return self._run_parts(scatter(inputs, sizes, self._devices), sizes)
+
+    def _run_in_turn(self, inputs: Sequence[Any]) -> Any:
+        if self._turn != 0:
+            raise ArgumentError(
+                "Graph: expected loss_fn(model, batch) to call the model that it is given, a replica on another "
+                "device, got a call of this graph"
+            )
+        return self._replicas[0].run(inputs)
+
+    def _check_parts(self) -> None:
+        if self._whole_batches and is_grad_enabled():
+            raise ArgumentError(
+                "Graph: expected epoch() and backward_batch() for training with El Che, which runs whole "
+                "batches on each device, got a forward: set_loss_fn and set_data_loader, or set el_che=False; "
+                "evaluate under no_grad()"
+            )
+
+    def forward_shards(self, batch: ShardedBatch) -> Any:
+        """The output for a batch that came in shards."""
+        self._check_parts()
+        shards = [batch.shard(rank, device) for rank, device in enumerate(self._devices)]
+        parts = [
+            [map_tensors(move, x) for x in self._inputs_of(shard)] if size else []
+            for move, shard, size in zip(self._move, shards, batch.sizes)
+        ]
+        return self._run_parts(parts, batch.sizes)
+
+    def _inputs_of(self, batch: Any) -> list[Any]:
+        return fields_of("Graph.forward_batch", self._names, batch)
+
+    def _run_parts(self, parts: Sequence[list[Any]], sizes: Sequence[int]) -> Any:
+        """The outputs of the replicas that have a part, as one output on the first device."""
+        recording = is_grad_enabled()
+        if recording:
+            self._begin_pass(sizes)
+        if len(parts) == 1:
+            return self._run(0, parts[0], sizes[0], recording)
+        active = {rank: sizes[rank] for rank, part in enumerate(parts) if part}
+        try:
+            outputs = [self._run(rank, parts[rank], size, recording) for rank, size in active.items()]
+        finally:
+            self._show_tags(active)
+        return gather("Graph", outputs, list(active.values()), self._devices[0])
+
+    def _begin_pass(self, samples: Sequence[int], batches: Sequence[int] | None = None) -> None:
+        self.last_shard_sizes = tuple(samples)
+        self._watch.begin(samples, batches)
+
+    def _run(self, rank: int, inputs: Sequence[Any], samples: int, recording: bool) -> Any:
+        """One replica's forward, with a mark on the tape where its backward will begin."""
+        replica = self._replicas[rank]
+        with self._devices[rank].current():
+            if not recording:
+                return replica.run(inputs)
+            self._watch.switch(rank)
+            try:
+                self._group.clocks[rank].compute(samples)
+                output = replica.run(inputs)
+            finally:
+                self._watch.switch(None)
+        if not self._tagging:
+            return map_tensors(self._marks[rank], output)
+        mark = functools.cache(self._marks[rank])  # one for one tensor, so that an output which is tagged too stays one
+        for same in self._tagging:
+            same[rank].map_tagged(lambda value: map_tensors(mark, value))
+        return map_tensors(mark, output)
+
+    def _show_tags(self, active: Mapping[int, int]) -> None:
+        """Let the tags of the whole, and of its sub-graphs, be what these replicas computed on so many samples each."""
+        sizes, device = list(active.values()), self._devices[0]
+
+        def join(values: list[Any]) -> Any:
+            return values[0] if len(values) == 1 else gather("Graph.tagged", values, sizes, device)
+
+        for same in self._tagging:
+            same[0].show_tags_of([same[rank] for rank in active], join)
+
+    # ----------------------------------------------------------------------------------------------- backward
+
+    def backward_batch(self, models: Sequence[Any], batch: Any, loss_fn: LossFn, weigh: Weigh) -> Tensor:
+        """Forward, loss and backward of a batch; see `Graph.backward_batch`.
+
+        Args:
+            models: What loss_fn is given: the graph itself, or the replica that runs a whole batch.
+            batch: That of a loader, in shards, or a window.
+            loss_fn: The mean loss over a batch.
+            weigh: The weight of a mean over some samples, one of several batches of so many together.
+        """
+        try:
+            if isinstance(batch, Window):
+                return self._run_window(models, batch, loss_fn, weigh)
+            return self._run_batch(models[0], batch, loss_fn, weigh)
+        finally:
+            self._dealt = ()
+
+    def _run_batch(self, graph: Any, batch: Any, loss_fn: LossFn, weigh: Weigh) -> Tensor:
+        if isinstance(batch, ShardedBatch):
+            samples, self._dealt = sum(batch.sizes), batch.sizes
+        else:
+            batch = map_tensors(self._move[0], batch)
+            samples = self._count(self._inputs_of(batch))
+        with self._devices[0].current():
+            return _backward(loss_fn(graph, batch), samples, samples, weigh)
+
+    def _run_window(self, models: Sequence[Any], window: Window, loss_fn: LossFn, weigh: Weigh) -> Tensor:
+        """Whole batches on each device, in turns so that devices work side by side; the mean loss over all samples.
+
+        Two GPUs wait for each other at a copy between them: batches go to theirs before the first turn, and losses
+        stay where they are until after the last.
+        """
+        sizes = [[self._count_shard(batch) for batch in each] for each in window.batches]
+        total = sum(map(sum, sizes))
+        if not total:
+            raise ArgumentError("Graph.backward_batch: expected batches with samples, got none")
+        self._begin_pass([sum(each) for each in sizes], window.counts)
+        self.last_el_che_counts = window.counts
+        there = [[self._over(rank, batch) for batch in each] for rank, each in enumerate(window.batches)]
+        losses: dict[int, Tensor] = {}  # the part that each device has in the mean
+        for rank, number in window.turns():
+            samples = sizes[rank][number]
+            if samples:
+                with self._in_turn(rank, samples):
+                    here = map_tensors(self._move[rank], there[rank][number])
+                    with self._devices[rank].current():
+                        loss = _backward(loss_fn(models[rank], here), samples, total, weigh)
+                with self._devices[rank].current():
+                    part = loss * (samples / total)
+                    losses[rank] = losses[rank] + part if rank in losses else part
+        with self._devices[0].current():
+            first, *others = [loss.to(self._devices[0]) for loss in losses.values()]
+            return functools.reduce(Tensor.__add__, others, first)
+
+    def _over(self, rank: int, batch: Any) -> Any:
+        """A batch on its device where it lies on another GPU; from the host it comes when it is its turn."""
+        return map_tensors(lambda x: x if x.device.type == "cpu" else self._move[rank](x), batch)
+
+    @contextmanager
+    def _in_turn(self, rank: int, samples: int) -> Iterator[None]:
+        """In the block one replica runs a whole batch, and what is tagged is what it computes."""
+        self._work_on(rank)
+        self._turn = rank
+        self._show_tags({rank: samples})
+        try:
+            self._group.clocks[rank].compute(samples)
+            yield
+        finally:
+            self._turn = None
+            self._work_on(None)
+
+    # ------------------------------------------------------------------------------------------------ loaders
+
+    def shards(self, loaders: Sequence[Any]) -> Iterator[ShardedBatch]:
+        """One shard from each loader, until all have ended."""
+        for shards in zip_longest(*loaders):
+            sizes = [0 if shard is None else self._count_shard(shard) for shard in shards]
+            if any(sizes):
+                yield ShardedBatch(shards, sizes, self._devices[0])
+
+    def _count(self, inputs: Sequence[Any]) -> int:
+        """The samples in a batch."""
+        if len(self._replicas) > 1:
+            return count_samples("Graph", dict(zip(self._names, inputs)))
+        return next((x.shape[0] for x in tensors_in(list(inputs)) if x.ndim), 1)
+
+    def _count_shard(self, shard: Any) -> int:
+        """The samples in a batch of one device."""
+        return count_samples("Graph", dict(zip(self._names, self._inputs_of(shard))))
+
+
+def windows(cadence: Callable[[], ElChe | None], loaders: Sequence[Any]) -> Iterator[Window]:
+    """As many whole batches for each device as El Che says, as it is then, until all loaders have ended."""
+    readers = [iter(loader) for loader in loaders]
+    while True:
+        el_che = cadence()
+        assert el_che is not None
+        if len(readers) == 1:
+            batches = list(islice(readers[0], el_che.total_batches))
+            window = deal(batches, el_che.clamp_total(len(batches)))
+        else:
+            counts = el_che.batch_counts
+            window = Window(tuple(tuple(islice(reader, count)) for reader, count in zip(readers, counts)))
+        if not any(window.counts):
+            return
+        yield window
+
+
+def _backward(loss: Any, samples: int, total: int, weigh: Weigh) -> Tensor:
+    """Backward of a mean over some samples, weighted so that all since the last step make one mean."""
+    check_loss("Graph.backward_batch", loss)
+    if not samples:
+        raise ArgumentError("Graph.backward_batch: expected a batch with samples, got one of 0")
+    detached: Tensor = loss.detach()
+    loss.backward(full_like(detached, weigh(samples, total)))
+    return detached
+
+
+def _on(device: Device, x: Tensor) -> Tensor:
+    return x if x.device is device else x.to(device)
