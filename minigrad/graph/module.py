@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from minigrad.arguments import check_switch
@@ -12,36 +13,15 @@ from minigrad.backend.timer import timer_of
 from minigrad.errors import ArgumentError
 from minigrad.graph import checkpoint, render
 from minigrad.graph.profile import NodeTime, Profiler, TimerMaker
-from minigrad.graph.wired import Wired
+from minigrad.graph.wired import Wired, fields_of
 from minigrad.graph.wiring import Wiring
 from minigrad.nn.module import Module
 from minigrad.nn.state import IncompatibleKeys
 
 Self = TypeVar("Self", bound="GraphModule")
+Join = Callable[[list[Any]], Any]
 
-
-class JoinedTags(Mapping[str, Any]):
-    """What several replicas of a graph computed at its tags: one value, made when somebody asks for it.
-
-    Args:
-        tagged: By tag, of each replica.
-        join: Makes one value of that of each.
-    """
-
-    def __init__(self, tagged: Sequence[Mapping[str, Any]], join: Callable[[list[Any]], Any]) -> None:
-        self._tagged, self._join = tagged, join
-
-    def __getitem__(self, tag: str) -> Any:
-        return self._join([tagged[tag] for tagged in self._tagged])
-
-    def __contains__(self, tag: object) -> bool:
-        return all(tag in tagged for tagged in self._tagged)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tagged[0] if all(self._tagged) else ())
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
+_only = itemgetter(0)
 
 
 class GraphModule(Wired):
@@ -71,7 +51,7 @@ class GraphModule(Wired):
 
     def __init__(self, wiring: Wiring, modules: Mapping[str, Module], label: str | None = None) -> None:
         super().__init__(wiring, modules, label)
-        self._shown: Mapping[str, Any] = self._tagged  # where `tagged` looks: here, or in several replicas
+        self._shown: tuple[list[dict[str, Any]], Join] = ([self._tagged], _only)  # where `tagged` looks
 
     def forward(self, /, *inputs: Any, **named: Any) -> Any:
         """The output, for inputs by position in the order of `input_names`, or by name.
@@ -80,9 +60,30 @@ class GraphModule(Wired):
             ArgumentError: an input that is missing, unknown or given twice.
             MinigradError: what a node raises, of its own class; the message begins with the node's name.
         """
-        if self._shown is not self._tagged:
-            self._shown = self._tagged
+        if self._shown[1] is not _only:
+            self._shown = ([self._tagged], _only)
         return self.run(self._bind(inputs, named))
+
+    def forward_multi(self, inputs: Sequence[Any]) -> Any:
+        """The output for a list of all inputs, in the order of `input_names`."""
+        return self(*inputs)
+
+    def forward_batch(self, batch: Any) -> Any:
+        """The output for a batch of a loader; what is not an input, such as the targets, is left alone.
+
+        Args:
+            batch: A mapping that has the inputs by name; or a tuple or list that begins with them, in order; or the
+                one tensor that is the only input.
+
+        Raises:
+            ArgumentError: the batch lacks an input.
+            DtypeError: the batch is none of these.
+        """
+        return self(*self.inputs_of(batch))
+
+    def inputs_of(self, batch: Any) -> list[Any]:
+        """The inputs in a batch, in the order of `input_names`; see `forward_batch`."""
+        return fields_of(f"{self._who()}.forward_batch", self.input_names, batch)
 
     # -------------------------------------------------------------------------------------------------------- tree
 
@@ -132,13 +133,15 @@ class GraphModule(Wired):
         tags = [tag for tag, _ in graph._tags]
         if tag not in tags:
             raise ArgumentError(f"{self._who()}.tagged: expected one of the tags {tags}, got {path!r}")
-        if tag not in graph._shown:
+        several, join = graph._shown
+        if not all(tag in tagged for tagged in several):
             raise ArgumentError(f"{self._who()}.tagged: expected a forward before, got {path!r} asked for without one")
-        return graph._shown[tag]
+        return join([tagged[tag] for tagged in several])
 
     def tagged_values(self) -> dict[str, Any]:
         """What the last forward computed at every tag of this graph; empty where there was none."""
-        return dict(self._shown)
+        several, join = self._shown
+        return {tag: join([tagged[tag] for tagged in several]) for tag in several[0]} if all(several) else {}
 
     @property
     def has_tags(self) -> bool:
@@ -149,14 +152,14 @@ class GraphModule(Wired):
         """Replace what the last forward computed at every tag of this graph."""
         self._tagged.update({tag: function(value) for tag, value in self._tagged.items()})
 
-    def show_tags_of(self, replicas: Sequence[GraphModule], join: Callable[[list[Any]], Any]) -> None:
+    def show_tags_of(self, replicas: Sequence[GraphModule], join: Join) -> None:
         """Let `tagged` give what these replicas compute, joined when somebody asks, until a forward of this one alone.
 
         Args:
             replicas: Of the same structure; this one may be among them.
             join: Makes one value of that of each.
         """
-        self._shown = JoinedTags([replica._tagged for replica in replicas], join)
+        self._shown = ([replica._tagged for replica in replicas], join)
 
     # ------------------------------------------------------------------------------------------------------- state
 
@@ -299,5 +302,6 @@ class GraphModule(Wired):
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         """The same wiring, modules of its own; neither values nor timings."""
-        memo[id(self._tagged)] = memo[id(self._shown)] = {}
+        memo[id(self._tagged)] = {}
+        memo[id(self._shown)] = ([memo[id(self._tagged)]], _only)
         return super().__deepcopy__(memo)

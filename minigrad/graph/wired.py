@@ -8,7 +8,7 @@ import json
 import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from minigrad.errors import ArgumentError, DtypeError, MinigradError, ShapeError
 from minigrad.graph.profile import Profiler
@@ -20,6 +20,7 @@ from minigrad.tensor import Tensor
 Self = TypeVar("Self", bound="Wired")
 
 MERGES = ("add", "mean", "cat")
+Step = tuple[WiringNode, tuple[int, ...], tuple[tuple[str, int], ...], tuple[int, ...]]
 FEATURES = 1  # the axis along which "cat" joins unless told otherwise
 
 
@@ -46,41 +47,24 @@ def merge(node: WiringNode, values: Sequence[Any]) -> Tensor:
     return total / len(values) if node.op == "mean" else total
 
 
-class Step(NamedTuple):
-    """A node, with numbers in place of names: the values of a forward are a list, inputs first, then node by node.
+def steps_of(wiring: Wiring, numbers: Mapping[str, int]) -> tuple[Step, ...]:
+    """A checked wiring as a list of steps: each a node, the numbers of what it reads by position, keyword and number of
+    what it reads by keyword, and the numbers of the values that nobody needs after it.
 
-    Attributes:
-        name: Of the node, and of its module.
-        reads: The numbers of what it reads by position.
-        named: Keyword and number of what it reads by keyword.
-        drops: The numbers of the values that nobody needs after it.
-        node: As it is in the wiring.
+    Args:
+        wiring: In the order of computation.
+        numbers: The place of each input and node in the list of all values.
     """
-
-    name: str
-    reads: tuple[int, ...]
-    named: tuple[tuple[str, int], ...]
-    drops: tuple[int, ...]
-    node: WiringNode
-
-
-def steps_of(wiring: Wiring) -> tuple[Step, ...]:
-    """A checked wiring as a list of steps."""
-    numbers, drops = _numbers(wiring), last_uses(wiring)
+    drops = last_uses(wiring)
     return tuple(
-        Step(
-            node.name,
+        (
+            node,
             tuple(numbers[source] for source in node.inputs),
             tuple((keyword, numbers[source]) for keyword, source in node.named),
             tuple(numbers[source] for source in drops[node.name]),
-            node,
         )
         for node in wiring.nodes
     )
-
-
-def _numbers(wiring: Wiring) -> dict[str, int]:
-    return {name: number for number, name in enumerate((*wiring.inputs, *(node.name for node in wiring.nodes)))}
 
 
 class Wired(Module):
@@ -108,8 +92,9 @@ class Wired(Module):
                 raise ArgumentError(f"{self._who()}: expected names that it does not have for itself, got {name!r}")
             self.add_module(name, module)
         self._structure_hash = hash_of(self._wiring, modules)
-        self._steps = steps_of(self._wiring)
-        numbers = _numbers(self._wiring)
+        names = (*self._wiring.inputs, *(node.name for node in self._wiring.nodes))
+        numbers = {name: number for number, name in enumerate(names)}
+        self._steps = steps_of(self._wiring, numbers)
         self._output = numbers[self._wiring.output]
         self._tags = tuple((node.tag, numbers[node.name]) for node in self._wiring.nodes if node.tag is not None)
         self._tagged: dict[str, Any] = {}  # what the last run computed at each tag: always this one dict
@@ -151,73 +136,38 @@ class Wired(Module):
 
     # ----------------------------------------------------------------------------------------------------- running
 
-    def forward(self, /, *inputs: Any, **named: Any) -> Any:
-        """The output, for inputs by position in the order of `input_names`, or by name.
-
-        Raises:
-            ArgumentError: an input that is missing, unknown or given twice.
-            MinigradError: what a node raises, of its own class; the message begins with the node's name.
-        """
-        return self.run(self._bind(inputs, named))
-
     def _bind(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
         names = self._wiring.inputs
         return inputs if not named and len(inputs) == len(names) else bind(self._who(), names, inputs, named)
-
-    def forward_multi(self, inputs: Sequence[Any]) -> Any:
-        """The output for a list of all inputs, in the order of `input_names`."""
-        return self(*inputs)
-
-    def forward_batch(self, batch: Any) -> Any:
-        """The output for a batch of a loader; what is not an input, such as the targets, is left alone.
-
-        Args:
-            batch: A mapping that has the inputs by name; or a tuple or list that begins with them, in order; or the
-                one tensor that is the only input.
-
-        Raises:
-            ArgumentError: the batch lacks an input.
-            DtypeError: the batch is none of these.
-        """
-        return self(*self.inputs_of(batch))
-
-    def inputs_of(self, batch: Any) -> list[Any]:
-        """The inputs in a batch, in the order of `input_names`; see `forward_batch`."""
-        return fields_of(f"{self._who()}.forward_batch", self.input_names, batch)
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """Compute every node of this replica, alone: what `forward` does once it has sorted its arguments."""
         tagged, modules, profilers = self._tagged, self._modules, self._profilers
         tagged.clear()  # before the new values are made
         values = list(inputs)
-        name = ""
+        node = self._wiring.nodes[0]
         try:
-            for name, reads, named, drops, node in self._steps:
-                module = modules.get(name)  # at each call: a layer may have been replaced, as by a SyncBatchNorm
+            for step in self._steps:
+                node, reads, named, drops = step
+                module = modules.get(node.name)  # looked up each time: it may have been replaced, as by a SyncBatchNorm
                 if module is None or named or profilers:
-                    values.append(self._compute(node, module, [values[i] for i in reads], named, values))
+                    values.append(self._compute(step, module, values))
                 else:
                     values.append(module(*map(values.__getitem__, reads)))
                 for i in drops:
                     values[i] = None
         except MinigradError as error:
             if error.args:
-                error.args = (f"node {name}: {error.args[0]}", *error.args[1:])
+                error.args = (f"node {node.name}: {error.args[0]}", *error.args[1:])
             raise
         for tag, i in self._tags:
             tagged[tag] = values[i]
         return values[self._output]
 
-    def _compute(
-        self,
-        node: WiringNode,
-        module: Module | None,
-        args: list[Any],
-        named: tuple[tuple[str, int], ...],
-        values: list[Any],
-    ) -> Any:
-        """A node that is more than a module of values by position, or is measured."""
-        keywords = {keyword: values[i] for keyword, i in named}
+    def _compute(self, step: Step, module: Module | None, values: Sequence[Any]) -> Any:
+        """A node that merges, reads by keyword or is measured."""
+        node, reads, named, _ = step
+        args, keywords = [values[i] for i in reads], {keyword: values[i] for keyword, i in named}
         if not self._profilers:
             return merge(node, args) if module is None else module(*args, **keywords)
         with self._profilers[0].measure(node.name, [*args, *keywords.values()]):
@@ -233,7 +183,7 @@ class Wired(Module):
 
 
 def fields_of(who: str, names: Sequence[str], batch: Any) -> list[Any]:
-    """The inputs of these names in a batch; see `Wired.forward_batch`."""
+    """The inputs of these names in a batch; see `GraphModule.forward_batch`."""
     if isinstance(batch, Mapping):
         absent = [name for name in names if name not in batch]
         if absent:

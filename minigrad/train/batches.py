@@ -129,6 +129,15 @@ def micro_batches(who: str, batch: Any, number: int, device: Device) -> list[Any
     return [part[0] for part in scatter([batch], sizes, [device] * number) if part]
 
 
+def check_one_batch(who: str, batch: Any) -> None:
+    """Refuse the batches of a whole round where a batch is asked for; ArgumentError."""
+    if isinstance(batch, Round):
+        raise ArgumentError(
+            f"{who}: expected a batch, got several whole ones a device, after each of which El Che runs backward: "
+            "call backward_batch(batch), or set el_che=False"
+        )
+
+
 def check_loss(who: str, loss: Any) -> Tensor:
     """What a loss_fn returned; ShapeError where that is not one number."""
     if not isinstance(loss, Tensor) or loss.data.size != 1:
@@ -271,7 +280,7 @@ def sizes_of(inputs: Sequence[Any]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Window:
+class Round:
     """What El Che runs between two reductions.
 
     Attributes:
@@ -291,7 +300,7 @@ class Window:
             yield from ((rank, number) for rank, count in enumerate(self.counts) if number < count)
 
 
-def deal(batches: Sequence[Any], counts: Sequence[int]) -> Window:
+def deal(batches: Sequence[Any], counts: Sequence[int]) -> Round:
     """Batches in order, the first device's first."""
     taken = iter(batches)
-    return Window(tuple(tuple(next(taken) for _ in range(count)) for count in counts))
+    return Round(tuple(tuple(next(taken) for _ in range(count)) for count in counts))

@@ -22,8 +22,8 @@ from minigrad.graph.module import GraphModule
 from minigrad.graph.wired import fields_of
 from minigrad.ops.creation import full_like
 from minigrad.tensor import Tensor, tensors_in
-from minigrad.train.batches import ShardedBatch, Window, check_loss, count_samples, deal, gather, scatter, sizes_of
-from minigrad.train.stopwatch import PassTime, Stopwatch, boundary
+from minigrad.train.batches import ShardedBatch, Round, check_loss, count_samples, deal, gather, scatter, sizes_of
+from minigrad.train.stopwatch import Stopwatch, boundary
 
 LossFn = Callable[[Any, Any], Tensor]
 Weigh = Callable[[int, int], float]
@@ -40,7 +40,8 @@ class Feeder:
 
     Attributes:
         last_shard_sizes: Samples of each device in the last pass that recorded gradients.
-        last_el_che_counts: Batches of each device in the last window.
+        last_el_che_counts: Batches of each device in the last round.
+        watch: The times of each device's passes.
     """
 
     def __init__(
@@ -55,37 +56,30 @@ class Feeder:
         self._names = replicas[0].input_names
         self.last_shard_sizes: tuple[int, ...] = ()
         self.last_el_che_counts: tuple[int, ...] = ()
-        self._watch = Stopwatch([group.timer(rank) for rank in range(len(replicas))])
+        self.watch = Stopwatch([group.timer(rank) for rank in range(len(replicas))])
         self._marks = [
-            functools.partial(boundary, passed=functools.partial(self._work_on, rank)) for rank in range(len(replicas))
+            functools.partial(boundary, passed=functools.partial(self.work_on, rank)) for rank in range(len(replicas))
         ]
         self._dealt: tuple[int, ...] = ()  # the shards of the batch that `backward_batch` works on
         self._turn: int | None = None  # the replica that runs a whole batch
         self._working: int | None = None  # the replica whose backward is under way
         parts = zip(*([part for part in replica.modules() if isinstance(part, GraphModule)] for replica in replicas))
         self._move = [functools.partial(_on, device) for device in self._devices]
+        self._move_over = [functools.partial(_over, device) for device in self._devices]
         self._tagging = [same for same in parts if same[0].has_tags]
-
-    def times(self) -> list[PassTime | None]:
-        """By device: its last pass that was read and not told before."""
-        return self._watch.times()
 
     @property
     def first_in_pass(self) -> int:
         """The first device that had samples in the last pass that recorded gradients."""
         return next((rank for rank, n in enumerate(self.last_shard_sizes) if n), 0)
 
-    def rest(self) -> None:
-        """No replica works from now on."""
-        self._work_on(None)
-
-    def _work_on(self, rank: int | None) -> None:
+    def work_on(self, rank: int | None) -> None:
         """From now on the backward of this replica runs, or of none."""
         if rank == self._working:
             return
         if self._working is not None:
             self._group.clocks[self._working].progress(1.0)
-        self._watch.switch(rank)
+        self.watch.switch(rank)
         self._working = rank
 
     # ------------------------------------------------------------------------------------------------ running
@@ -97,8 +91,8 @@ class Feeder:
             ArgumentError: whole batches are run, and this is no call from a loss on the first device.
             ShapeError: on several devices, inputs or outputs that do not have one sample a row.
         """
-        if self._turn is not None:
-            return self._run_in_turn(inputs)
+        if self._turn == 0:
+            return self._replicas[0].run(inputs)
         self._check_parts()
         if len(self._replicas) == 1:
             return self._run_parts([[map_tensors(self._move[0], x) for x in inputs]], (self._count(inputs),))
@@ -107,15 +101,12 @@ class Feeder:
         sizes = dealt if fits else self._divide(samples)
         return self._run_parts(scatter(inputs, sizes, self._devices), sizes)
 
-    def _run_in_turn(self, inputs: Sequence[Any]) -> Any:
-        if self._turn != 0:
+    def _check_parts(self) -> None:
+        if self._turn is not None:
             raise ArgumentError(
                 "Graph: expected loss_fn(model, batch) to call the model that it is given, a replica on another "
                 "device, got a call of this graph"
             )
-        return self._replicas[0].run(inputs)
-
-    def _check_parts(self) -> None:
         if self._whole_batches and is_grad_enabled():
             raise ArgumentError(
                 "Graph: expected epoch() and backward_batch() for training with El Che, which runs whole "
@@ -152,7 +143,7 @@ class Feeder:
 
     def _begin_pass(self, samples: Sequence[int], batches: Sequence[int] | None = None) -> None:
         self.last_shard_sizes = tuple(samples)
-        self._watch.begin(samples, batches)
+        self.watch.begin(samples, batches)
 
     def _run(self, rank: int, inputs: Sequence[Any], samples: int, recording: bool) -> Any:
         """One replica's forward, with a mark on the tape where its backward will begin."""
@@ -160,12 +151,12 @@ class Feeder:
         with self._devices[rank].current():
             if not recording:
                 return replica.run(inputs)
-            self._watch.switch(rank)
+            self.watch.switch(rank)
             try:
                 self._group.clocks[rank].compute(samples)
                 output = replica.run(inputs)
             finally:
-                self._watch.switch(None)
+                self.watch.switch(None)
         if not self._tagging:
             return map_tensors(self._marks[rank], output)
         mark = functools.cache(self._marks[rank])  # one for one tensor, so that an output which is tagged too stays one
@@ -190,13 +181,13 @@ class Feeder:
 
         Args:
             models: What loss_fn is given: the graph itself, or the replica that runs a whole batch.
-            batch: That of a loader, in shards, or a window.
+            batch: That of a loader, in shards, or a round.
             loss_fn: The mean loss over a batch.
             weigh: The weight of a mean over some samples, one of several batches of so many together.
         """
         try:
-            if isinstance(batch, Window):
-                return self._run_window(models, batch, loss_fn, weigh)
+            if isinstance(batch, Round):
+                return self._run_round(models, batch, loss_fn, weigh)
             return self._run_batch(models[0], batch, loss_fn, weigh)
         finally:
             self._dealt = ()
@@ -210,21 +201,21 @@ class Feeder:
         with self._devices[0].current():
             return _backward(loss_fn(graph, batch), samples, samples, weigh)
 
-    def _run_window(self, models: Sequence[Any], window: Window, loss_fn: LossFn, weigh: Weigh) -> Tensor:
+    def _run_round(self, models: Sequence[Any], one: Round, loss_fn: LossFn, weigh: Weigh) -> Tensor:
         """Whole batches on each device, in turns so that devices work side by side; the mean loss over all samples.
 
         Two GPUs wait for each other at a copy between them: batches go to theirs before the first turn, and losses
         stay where they are until after the last.
         """
-        sizes = [[self._count_shard(batch) for batch in each] for each in window.batches]
+        sizes = [[self._count_shard(batch) for batch in each] for each in one.batches]
         total = sum(map(sum, sizes))
         if not total:
             raise ArgumentError("Graph.backward_batch: expected batches with samples, got none")
-        self._begin_pass([sum(each) for each in sizes], window.counts)
-        self.last_el_che_counts = window.counts
-        there = [[self._over(rank, batch) for batch in each] for rank, each in enumerate(window.batches)]
+        self._begin_pass([sum(each) for each in sizes], one.counts)
+        self.last_el_che_counts = one.counts
+        there = [[map_tensors(over, batch) for batch in each] for over, each in zip(self._move_over, one.batches)]
         losses: dict[int, Tensor] = {}  # the part that each device has in the mean
-        for rank, number in window.turns():
+        for rank, number in one.turns():
             samples = sizes[rank][number]
             if samples:
                 with self._in_turn(rank, samples):
@@ -238,14 +229,10 @@ class Feeder:
             first, *others = [loss.to(self._devices[0]) for loss in losses.values()]
             return functools.reduce(Tensor.__add__, others, first)
 
-    def _over(self, rank: int, batch: Any) -> Any:
-        """A batch on its device where it lies on another GPU; from the host it comes when it is its turn."""
-        return map_tensors(lambda x: x if x.device.type == "cpu" else self._move[rank](x), batch)
-
     @contextmanager
     def _in_turn(self, rank: int, samples: int) -> Iterator[None]:
         """In the block one replica runs a whole batch, and what is tagged is what it computes."""
-        self._work_on(rank)
+        self.work_on(rank)
         self._turn = rank
         self._show_tags({rank: samples})
         try:
@@ -253,7 +240,7 @@ class Feeder:
             yield
         finally:
             self._turn = None
-            self._work_on(None)
+            self.work_on(None)
 
     # ------------------------------------------------------------------------------------------------ loaders
 
@@ -275,7 +262,7 @@ class Feeder:
         return count_samples("Graph", dict(zip(self._names, self._inputs_of(shard))))
 
 
-def windows(cadence: Callable[[], ElChe | None], loaders: Sequence[Any]) -> Iterator[Window]:
+def rounds(cadence: Callable[[], ElChe | None], loaders: Sequence[Any]) -> Iterator[Round]:
     """As many whole batches for each device as El Che says, as it is then, until all loaders have ended."""
     readers = [iter(loader) for loader in loaders]
     while True:
@@ -283,13 +270,13 @@ def windows(cadence: Callable[[], ElChe | None], loaders: Sequence[Any]) -> Iter
         assert el_che is not None
         if len(readers) == 1:
             batches = list(islice(readers[0], el_che.total_batches))
-            window = deal(batches, el_che.clamp_total(len(batches)))
+            one = deal(batches, el_che.clamp_total(len(batches)))
         else:
             counts = el_che.batch_counts
-            window = Window(tuple(tuple(islice(reader, count)) for reader, count in zip(readers, counts)))
-        if not any(window.counts):
+            one = Round(tuple(tuple(islice(reader, count)) for reader, count in zip(readers, counts)))
+        if not any(one.counts):
             return
-        yield window
+        yield one
 
 
 def _backward(loss: Any, samples: int, total: int, weigh: Weigh) -> Tensor:
@@ -304,3 +291,8 @@ def _backward(loss: Any, samples: int, total: int, weigh: Weigh) -> Tensor:
 
 def _on(device: Device, x: Tensor) -> Tensor:
     return x if x.device is device else x.to(device)
+
+
+def _over(device: Device, x: Tensor) -> Tensor:
+    """A tensor there where it lies on another GPU; from the host it comes when it is its turn."""
+    return x if x.device.type == "cpu" else _on(device, x)

@@ -119,7 +119,7 @@ class Fleet:
                 )
 
     def distribute(
-        self, graph: GraphModule, builder: Builder, devices: Devices | None, config: DdpConfig, el_che: bool | None
+        self, graph: GraphModule, builder: Builder, devices: Devices, config: DdpConfig, el_che: bool | None
     ) -> None:
         """See `Graph.distribute`."""
         if self.others or self._is_distributed or (self.state is not None and self.state.step_count):

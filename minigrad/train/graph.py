@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
-from minigrad.errors import ArgumentError
 from minigrad.graph import flow
 from minigrad.graph.module import GraphModule
 from minigrad.graph.wiring import Wiring
@@ -17,7 +16,7 @@ from minigrad.nn.module import Module
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.schedule import ScheduleLike
 from minigrad.tensor import Tensor
-from minigrad.train.batches import ShardedBatch, Window
+from minigrad.train.batches import ShardedBatch, check_one_batch
 from minigrad.train.feeder import LossFn
 from minigrad.train.fleet import Builder, Fleet
 from minigrad.train.setup import Devices, group_of, summary
@@ -89,12 +88,7 @@ class Graph(GraphModule):
         self._lead_parts(others)
 
     def distribute(
-        self,
-        builder: Builder,
-        devices: Devices | None = None,
-        *,
-        config: DdpConfig | None = None,
-        el_che: bool | None = False,
+        self, builder: Builder, devices: Devices = None, *, config: DdpConfig | None = None, el_che: bool | None = False
     ) -> None:
         """Train on several devices from now on: this graph on the first, and a replica on each other one.
 
@@ -129,7 +123,7 @@ class Graph(GraphModule):
         builder: Builder,
         optimizer: MakeOptimizer,
         config: DdpConfig | None = None,
-        devices: Devices | None = None,
+        devices: Devices = None,
         el_che: bool | None = None,
     ) -> None:
         """Distribute, set the optimizer, go to training mode, and say on stderr on what; see `Trainer.setup_with`."""
@@ -213,12 +207,8 @@ class Graph(GraphModule):
             ArgumentError: the batch lacks an input, or is what El Che runs: see `backward_batch`.
             DtypeError: the batch is none of these.
         """
+        check_one_batch(f"{self._who()}.forward_batch", batch)
         state = self._fleet.state
-        if isinstance(batch, Window):
-            raise ArgumentError(
-                f"{self._who()}.forward_batch: expected a batch, got several whole ones a device, after each of which "
-                "El Che runs backward: call backward_batch(batch), or set el_che=False"
-            )
         if state is None or not isinstance(batch, ShardedBatch):
             return super().forward_batch(batch)
         return state.feeder.forward_shards(batch)

@@ -10,10 +10,10 @@ from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.replicas.devices import DeviceGroup, LocalDevices
 from minigrad.errors import ArgumentError
 
-Devices = Sequence[Device | str] | DeviceGroup
+Devices = Sequence[Device | str] | DeviceGroup | None
 
 
-def group_of(devices: Devices | None, home: Device) -> DeviceGroup:
+def group_of(devices: Devices, home: Device) -> DeviceGroup:
     """The devices to use: those named; else every GPU for a graph that lives on one, its own first; else its own."""
     if devices is None:
         gpus = [] if home.type == "cpu" else [device for device in available_devices() if device.type != "cpu"]

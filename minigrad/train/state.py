@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minigrad.backend.device import Device
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import Balance
@@ -15,8 +14,7 @@ from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.replicas.devices import DeviceGroup
 from minigrad.errors import ArgumentError
 from minigrad.graph.module import GraphModule
-from minigrad.optim.optimizer import Optimizer
-from minigrad.train.feeder import Feeder, windows
+from minigrad.train.feeder import Feeder, rounds
 from minigrad.train.stepper import Stepper
 from minigrad.train.stopwatch import PassTime
 
@@ -34,8 +32,10 @@ class DistributedState:
 
     Attributes:
         replicas, group, config, el_che: As given; the cadence as it is by now.
+        world_size, devices: Number of devices, and where the replicas live.
         feeder: What gives each replica its part of the work.
         stepper: What combines gradients, clips and steps.
+        optimizers: One a replica; empty before the first is made.
         balance: How a batch is divided.
         ema_throughput: Samples a second of each device, averaged over the latest passes; 0 before the first.
         step_count: Steps so far.
@@ -45,6 +45,7 @@ class DistributedState:
         self, replicas: Sequence[GraphModule], group: DeviceGroup, config: DdpConfig, el_che: ElChe | None = None
     ) -> None:
         self.replicas, self.group, self.config, self.el_che = tuple(replicas), group, config, el_che
+        self.world_size, self.devices = len(self.replicas), group.devices
         options = config.balance_config()
         if self.world_size == 1:
             options = replace(options, speed_hint=None)  # there is nothing to compare with
@@ -52,22 +53,8 @@ class DistributedState:
         self.ema_throughput = [0.0] * self.world_size
         self.step_count = 0
         self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, el_che is not None)
-        self.stepper = Stepper(self.replicas, group, config.max_grad_norm, self.feeder.rest, self._reduced)
-
-    @property
-    def world_size(self) -> int:
-        """Number of devices."""
-        return len(self.replicas)
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """Where the replicas live."""
-        return self.group.devices
-
-    @property
-    def optimizers(self) -> list[Optimizer]:
-        """The optimizer of each replica; empty before the first is made."""
-        return self.stepper.optimizers
+        self.stepper = Stepper(self.replicas, group, config.max_grad_norm, self._rest, self._reduced)
+        self.optimizers = self.stepper.optimizers
 
     @property
     def last_shard_sizes(self) -> tuple[int, ...]:
@@ -76,7 +63,7 @@ class DistributedState:
 
     @property
     def last_el_che_counts(self) -> tuple[int, ...]:
-        """Batches of each device in the last window."""
+        """Batches of each device in the last round."""
         return self.feeder.last_el_che_counts
 
     # ------------------------------------------------------------------------------------------------- shares
@@ -95,9 +82,9 @@ class DistributedState:
         return is_balanced(self.last_shard_sizes)
 
     def batches(self, loaders: Sequence[Any]) -> Iterator[Any]:
-        """What `Graph.epoch` gives: batches, shards of batches where each device has a loader, or windows of El Che."""
+        """What `Graph.epoch` gives: batches, shards of batches where each device has a loader, or rounds of El Che."""
         if self.el_che is not None:
-            return windows(lambda: self.el_che, loaders)
+            return rounds(lambda: self.el_che, loaders)
         return iter(loaders[0]) if len(loaders) == 1 else self.feeder.shards(loaders)
 
     # --------------------------------------------------------------------------------------------- reductions
@@ -137,6 +124,9 @@ class DistributedState:
             )
         self.stepper.average_gradients(self.last_shard_sizes)
 
+    def _rest(self) -> None:
+        self.feeder.work_on(None)
+
     def _reduced(self, nbytes: int) -> None:
         if self.config.timeline is not None:
             self.config.timeline.event("reduction", step=self.step_count + 1, nbytes=nbytes)
@@ -151,7 +141,7 @@ class DistributedState:
     def update_balance(self) -> bool:
         """Take in what the devices needed, and decide where that is due; whether shares or counts changed."""
         self.step_count += 1
-        times = self.feeder.times()
+        times = self.feeder.watch.times()
         for rank, time in enumerate(times):
             if time is not None:
                 speed, old = time.samples / time.seconds, self.ema_throughput[rank]

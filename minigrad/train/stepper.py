@@ -121,7 +121,8 @@ class Stepper:
 
     def detach(self) -> None:
         """Leave the replicas alone, for good: what trained them is no part of what trains them next."""
-        self.optimizers, self.schedulers = [], []
+        self.optimizers.clear()
+        self.schedulers.clear()
         for param in self._params:
             param.listeners = tuple(listener for listener in param.listeners if listener is not self)
 
@@ -181,7 +182,7 @@ class Stepper:
         if self._made == wanted:
             return
         if not self._made or self._made[0] is not make:
-            self.optimizers = [make(list(replica.parameters())) for replica in self._replicas]
+            self.optimizers[:] = [make(list(replica.parameters())) for replica in self._replicas]
         for optimizer, replica in zip(self.optimizers, self._replicas):
             _check_optimizer(who, optimizer, replica.parameters())
         for scheduler in self.schedulers:  # the next one begins where this one did

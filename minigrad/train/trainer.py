@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
+from minigrad.train.fleet import Builder
 from minigrad.train.graph import Graph
 from minigrad.train.setup import Devices
 from minigrad.train.stepper import MakeOptimizer
@@ -52,12 +53,7 @@ class Trainer:
 
     @staticmethod
     def setup(
-        model: Graph,
-        builder: Callable[[Device], Graph],
-        optimizer: MakeOptimizer,
-        *,
-        devices: Devices | None = None,
-        el_che: bool | None = None,
+        model: Graph, builder: Builder, optimizer: MakeOptimizer, *, devices: Devices = None, el_che: bool | None = None
     ) -> None:
         """Set a graph up with the default options; see `setup_with`."""
         Trainer.setup_with(model, builder, optimizer, DdpConfig(), devices=devices, el_che=el_che)
@@ -65,11 +61,11 @@ class Trainer:
     @staticmethod
     def setup_with(
         model: Graph,
-        builder: Callable[[Device], Graph],
+        builder: Builder,
         optimizer: MakeOptimizer,
         config: DdpConfig,
         *,
-        devices: Devices | None = None,
+        devices: Devices = None,
         el_che: bool | None = None,
     ) -> None:
         """Set a graph up for training.
@@ -96,7 +92,7 @@ class Trainer:
         head_factory: Callable[[Device], H],
         optimizer: MakeOptimizer,
         *,
-        devices: Devices | None = None,
+        devices: Devices = None,
         el_che: bool | None = None,
     ) -> None:
         """Set up a model around a graph with the default options; see `setup_head_with`."""
@@ -109,7 +105,7 @@ class Trainer:
         optimizer: MakeOptimizer,
         config: DdpConfig,
         *,
-        devices: Devices | None = None,
+        devices: Devices = None,
         el_che: bool | None = None,
     ) -> None:
         """Set up a model around a graph: its methods go on to work, and use all devices.

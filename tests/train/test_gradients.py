@@ -7,7 +7,7 @@ import minigrad
 from minigrad import FlowBuilder, nn, optim
 from minigrad.distributed import DdpConfig, LocalDevices, ReduceOp, collectives
 from minigrad.errors import ArgumentError, AutogradError
-from minigrad.train.batches import Window
+from minigrad.train.batches import Round
 from tests.train.graphs import assert_trained, loss_fn, make_batch, make_graph, replica, trained_alone
 
 
@@ -82,7 +82,7 @@ def test_an_empty_batch_has_an_empty_output():
 
 def window(*batches):
     """What El Che runs in one round: these batches of each device."""
-    return Window(tuple(map(tuple, batches)))
+    return Round(tuple(map(tuple, batches)))
 
 
 def test_the_mean_over_el_che_batches_is_divided_once():

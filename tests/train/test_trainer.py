@@ -10,7 +10,7 @@ from minigrad.distributed import Ddp, DdpConfig, LocalDevices, NcclDevices
 from minigrad.distributed.replicas import devices as group_module
 from minigrad.distributed.simulate import Cluster, SimulatedDevices
 from minigrad.errors import ArgumentError
-from minigrad.train.batches import Window
+from minigrad.train.batches import Round
 from minigrad.train.stopwatch import boundary
 from minigrad.train import HasGraph
 from tests.distributed.fake_nccl import FakeNccl
@@ -330,7 +330,7 @@ def test_el_che_copies_nothing_between_the_batches_of_a_round(home, nccl, monkey
     graph.set_loss_fn(watching)
     batches = [tuple(x.to(home) for x in batch) for batch in BATCHES[:5]]
     monkeypatch.setattr(ndarray, "copy", watched)
-    loss = graph.backward_batch(Window((tuple(batches[:4]), tuple(batches[4:]))))
+    loss = graph.backward_batch(Round((tuple(batches[:4]), tuple(batches[4:]))))
     over = [] if home == "cpu" else ["cuda:0 to cuda:1"] * len(batches[4])
     turns = [f"batch on cuda:{rank}" for rank in (0, 1, 0, 0, 0)]
     assert log == [*over, *turns, "cuda:1 to cuda:0"]
