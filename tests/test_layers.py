@@ -40,7 +40,7 @@ FLOORS = [
     ["launch"],
 ]
 FLOOR_OF = {name: depth for depth, names in enumerate(FLOORS) for name in names}
-SIBLINGS = {"optim": "data", "data": "optim"}  # in one layer, and yet know nothing of each other
+STRANGERS = {"optim": {"data"}, "data": {"optim"}, "graph": {"optim", "data", "distributed"}}  # not below, yet unknown
 ENTRY = {"__init__", "__main__"}  # gather the public names, so they import from every layer but testing
 CUPY_ALLOWED = ["minigrad/backend/", "minigrad/distributed/comm/nccl/"]
 
@@ -117,7 +117,7 @@ def downward(path):
         # `from minigrad import X` names a layer, or a name that minigrad/__init__.py gathered from all of them
         target = parts[1] if len(parts) > 1 and parts[1] in LAYER_OF else None
         allowed = max(LAYER_OF.values()) - 1 if own in ENTRY else LAYER_OF[own]
-        if target is None or LAYER_OF[target] > allowed or target == SIBLINGS.get(own):
+        if target is None or LAYER_OF[target] > allowed or target in STRANGERS.get(own, ()):
             yield f"{place(path)}:{line}: {own} imports {name}"
 
 
