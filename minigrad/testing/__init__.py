@@ -1,7 +1,7 @@
 """What users need to test their own operations and training loops. No library code imports it."""
 
+from minigrad.testing.balancer import check_balancer
 from minigrad.testing.compare import assert_close
 from minigrad.testing.gradcheck import gradcheck
-from minigrad.testing.strategies import check_balancer
 
 __all__ = ["assert_close", "check_balancer", "gradcheck"]

@@ -95,7 +95,7 @@ def test_arguments_are_checked():
     ):
         with pytest.raises(ArgumentError, match=f"check_balancer: expected {message}"):
             check_balancer(naive, **options)
-    with pytest.raises(ArgumentError, match="expected a function of a batch size and throughputs, got 3"):
+    with pytest.raises(ArgumentError, match="expected a strategy .*, or a function .*, got 3"):
         check_balancer(3)
 
 

@@ -57,8 +57,9 @@ def train(
             for rank, (size, cost) in enumerate(zip(shards, drawn))
         ]
         balance, _, reason = balance.observe(batch, readings)
-        optimum = best.setdefault(now, allocate(batch, now))
-        done.append(Step(step, shards, step_s(shards, drawn), step_s(optimum, drawn), reason))
+        if now not in best:
+            best[now] = allocate(batch, now)
+        done.append(Step(step, shards, step_s(shards, drawn), step_s(best[now], drawn), reason))
     return balance, done
 
 

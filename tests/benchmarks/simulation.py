@@ -50,15 +50,14 @@ def without_numbers():
     alone_s = (time.perf_counter() - began) / 10
     balance, batch, ends = Balance.start(MANY), SAMPLES * MANY, [time.perf_counter()]
 
-    def policy(step, samples, compute_s):
+    def strategy(state, batch_size, readings):
         nonlocal balance
-        readings = [Reading(*pair) for pair in zip(samples.tolist(), compute_s.tolist())]
-        balance = balance.observe(batch, readings)[0]
-        shards = balance.shard_sizes(batch)
+        balance, _, reason = balance.observe(batch_size, [Reading(*row) for row in readings])
+        shards = balance.shard_sizes(batch_size)
         ends.append(time.perf_counter())
-        return shards
+        return state, shards, reason
 
-    result = forecast(cluster, balance.shard_sizes(batch), 12, policy=policy)
+    result = forecast(cluster, balance.shard_sizes(batch), 12, strategy=strategy)
     assert result.step_s[10] < 0.7 * result.step_s[8]
     seconds = np.diff(ends)
     return alone_s, float(np.median(seconds[:9])), float(seconds[9])

@@ -299,20 +299,23 @@ def test_a_rank_without_samples_takes_no_time_in_a_forecast():
     assert forecast(cluster, [4, 0], 1).step_s.tolist() == [3.0] == [cluster.best_step_s(4)]
 
 
-def test_a_policy_moves_samples_between_the_steps_of_a_forecast():
-    def to_the_first(step, samples, compute_s):
-        assert compute_s.tolist() == pytest.approx([1e-3 * n for n in samples])
-        return [samples[0] + 1, samples[1] - 1]
+def test_a_strategy_moves_samples_between_the_steps_of_a_forecast():
+    def to_the_first(state, batch_size, readings):
+        assert batch_size == 10 and [s for _, s in readings] == pytest.approx([1e-3 * n for n, _ in readings])
+        return (state or 0) + 1, [6 + (state or 0), 4 - (state or 0)], "on and on"
 
     cluster = Cluster.of_speeds([1, 1])
     seen = []
     slow = cluster.slow_down(0, 8, 4.0)
-    later = forecast(slow, [5, 5], 3, policy=lambda step, samples, _: seen.append(step) or samples, first_step=7)
-    assert seen == [7, 8] and later.step_s.tolist() == pytest.approx([5e-3, 2e-2, 2e-2])
-    result = forecast(cluster, [5, 5], 3, policy=to_the_first)
+    later = forecast(slow, [5, 5], 3, strategy=lambda batch, speeds: seen.append(speeds) or (5, 5), first_step=7)
+    assert np.array(seen) == pytest.approx(np.array([[1e3, 1e3], [625.0, 1e3]]))  # medians of both readings
+    assert later.step_s.tolist() == pytest.approx([5e-3, 2e-2, 2e-2])
+    result = forecast(cluster, [5, 5], 3, strategy=to_the_first)
     assert result.samples.tolist() == [7, 3] and result.step_s.tolist() == pytest.approx([5e-3, 6e-3, 7e-3])
-    with pytest.raises(ShapeError, match=r"shape \(2,\), got \(1,\)"):
-        forecast(cluster, [5, 5], 3, policy=lambda *_: [10])
+    with pytest.raises(ArgumentError, match=r"expected 2 sizes, one a rank, got 1: \(10\)"):
+        forecast(cluster, [5, 5], 3, strategy=lambda batch, speeds: [10])
+    with pytest.raises(ArgumentError, match=r"forecast: expected a whole batch for a strategy to divide, got 5.5"):
+        forecast(cluster, [5, 0.5], 3, strategy=to_the_first)
 
 
 def test_the_best_step_is_that_of_the_best_integer_division():
@@ -336,11 +339,11 @@ def test_sizes_that_a_laptop_has_to_manage():
     assert trace.steps() == 2 and len(trace.ranks) == 64
     size = 100_000
 
-    def by_speed(step, samples, compute_s):
-        return compute_shard_sizes(32 * size, rebalance((samples / compute_s).tolist()))
+    def by_speed(batch, speeds):
+        return compute_shard_sizes(batch, rebalance(speeds))
 
     many = Cluster.of_speeds(np.linspace(1, 3, size), jitter_fraction=0.01)
-    result = forecast(many, np.full(size, 32.0), 2, policy=by_speed)
+    result = forecast(many, np.full(size, 32.0), 2, strategy=by_speed)
     assert result.samples.sum() == 32 * size and result.step_s[1] < 0.8 * result.step_s[0]
 
 
@@ -385,7 +388,7 @@ WRONG = {
     "samples as numbers": lambda: forecast(TWO, [1, "x"], 1),
     "steps to be an integer >= 0": lambda: forecast(TWO, [1, 1], 1.5),
     "first_step to be an integer >= 0": lambda: forecast(TWO, [1, 1], 1, first_step=-1),
-    "policy as a function": lambda: forecast(TWO, [1, 1], 1, policy=[1, 1]),
+    "forecast: expected a strategy": lambda: forecast(TWO, [1, 1], 1, strategy=[1, 1]),
     "nbytes to be a finite": lambda: forecast(TWO, [1, 1], 1, gradient_bytes=-1),
 }
 TWO = Cluster.of_speeds([1, 1])

@@ -99,14 +99,12 @@ def test_a_rank_that_slows_by_half_is_made_up_for_within_sixty_steps(when):
 @pytest.mark.parametrize("when", range(50, 101))
 def test_the_same_whenever_it_slows_without_numbers(when):
     cluster = Cluster.of_speeds([3, 2, 1], fixed_s=0.002).slow_down(0, when, 2.0)
-    balance = Balance.start(3)
 
-    def policy(step, shards, compute_s):
-        nonlocal balance
-        balance, *_ = balance.observe(BATCH, [Reading(*pair) for pair in zip(shards.tolist(), compute_s.tolist())])
-        return balance.shard_sizes(BATCH)
+    def ours(balance, batch, readings):
+        after, _, reason = (balance or Balance.start(3)).observe(batch, [Reading(*row) for row in readings])
+        return after, after.shard_sizes(batch), reason
 
-    result = forecast(cluster, balance.shard_sizes(BATCH), when + 80, policy=policy)
+    result = forecast(cluster, Balance.start(3).shard_sizes(BATCH), when + 80, strategy=ours)
     best = math.fsum(cluster.best_step_s(BATCH, step) for step in range(when + 60, when + 80))
     assert best / math.fsum(result.step_s[when + 60 :]) >= 0.9
 

@@ -17,6 +17,7 @@ from minigrad.distributed.balance.shares import (
     rebalance,
     relative_speeds,
 )
+from minigrad.distributed.balance.strategy import Strategy, balance_strategy, stateless
 
 __all__ = [
     "Balance",
@@ -32,8 +33,10 @@ __all__ = [
     "Reading",
     "Rounds",
     "SpeedHint",
+    "Strategy",
     "Timeline",
     "allocate",
+    "balance_strategy",
     "calibration_sizes",
     "clamp_total",
     "compute_shard_sizes",
@@ -45,5 +48,6 @@ __all__ = [
     "rebalance",
     "relative_speeds",
     "replay",
+    "stateless",
     "step_s",
 ]

@@ -1,7 +1,7 @@
 """The balancer of a rank: times its steps, lets rank 0 decide from the readings of all, and applies the division.
 
-It holds no formula; `Balance` has them all. Ranks talk only where a decision is due: they hand in their readings, and
-take over the division that rank 0 made.
+It holds no formula; `Balance` has them all, or a strategy of the user's own. Ranks talk only where a decision is due:
+they hand in their readings, and take over the division that rank 0 made.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener
 from minigrad.distributed.balance.division import Balance, BalanceConfig, Division
-from minigrad.distributed.balance.state import config_data, resumed
+from minigrad.distributed.balance.state import resumed
+from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, as_strategy
 from minigrad.distributed.comm.base import Communicator
-from minigrad.distributed.comm.differences import gather_alike
+from minigrad.distributed.comm.differences import check_alike, gather_alike
 from minigrad.errors import ArgumentError
 
 
@@ -35,18 +36,24 @@ class Balancer:
 
     Args:
         comm: The ranks. All make a balancer, at one place of the program.
-        config: See `BalanceConfig`.
+        strategy: What decides, a pure function (state, batch_size, readings) -> (state, sizes, reason): see
+            `minigrad.distributed.balance.strategy`. Or a function (batch_size, throughputs) -> sizes, which is taken as
+            `stateless` makes it one. By default `Balance`, whose configuration may stand here as well. A strategy's
+            first decision comes after calibration_steps, it is called for each step in order, and all ranks call it,
+            so that one that is no function of its arguments is found.
+        config: See `BalanceConfig`; a strategy takes calibration_steps and interval_steps alone.
         journal: Where rank 0 writes readings and decisions, as JSON lines that `replay` takes.
         timeline: Gets an event "balance" with step, shards and reason for each decision; by default the communicator,
             where it takes events.
 
     Attributes:
         comm: The communicator to train with.
-        balance: The state; readings are on rank 0 only.
+        balance: The state; `Balance`'s readings are on rank 0 only.
         reason: Why the division is as it is.
 
     Raises:
-        ReplicaMismatchError: configurations differ between ranks.
+        ArgumentError: it is no strategy, or options that are not for one.
+        ReplicaMismatchError: strategies or configurations differ between ranks.
 
     Example:
         >>> from minigrad import nn, distributed, optim, randn
@@ -67,14 +74,15 @@ class Balancer:
     def __init__(
         self,
         comm: Communicator,
+        strategy: Strategy | BalanceFunction | BalanceConfig | None = None,
         config: BalanceConfig | None = None,
         *,
         journal: TextIO | None = None,
         timeline: Timeline | None = None,
     ) -> None:
         self.comm = Metered(comm)
-        self.balance = Balance.start(comm.world_size, config)
-        gather_alike("Balancer", "configurations", comm, config_data(self.balance.config))
+        self.balance = _start(comm.world_size, strategy, config)
+        gather_alike("Balancer", "configurations", comm, self.balance.facts)
         self.reason = "no step yet"
         self._times = StepTimes("Balancer", self.comm)
         self._timeline = listener("Balancer", timeline, comm)
@@ -108,7 +116,9 @@ class Balancer:
             This rank's samples of the batch.
 
         Raises:
-            ArgumentError: with several ranks, where no collective of the step went through `balancer.comm`.
+            ArgumentError: with several ranks, where no collective of the step went through `balancer.comm`; or, on all
+                ranks, what the strategy did is no decision.
+            ReplicaMismatchError: the strategy decided otherwise on another rank.
         """
         rows = self.rows(batch_size)
         with self._times.measure(rows.stop - rows.start):
@@ -151,7 +161,7 @@ class Balancer:
         Raises:
             StateDictError: it is that of other ranks or options, or no state of a balancer.
         """
-        self.balance = resumed("Balancer", self.balance, Balance.from_state_dict(state))
+        self.balance = resumed("Balancer", self.balance, self.balance.from_state_dict(state))
         self.reason, self._read, self._sizes = "resumed", [], []
         if self._journal is not None:
             self._journal.started(self.balance)
@@ -170,18 +180,22 @@ class Balancer:
         """Hand in the readings, and take over rank 0's division."""
         sizes = {"their list": self._sizes}
         gathered = gather_alike("Balancer", "batch sizes", self.comm.inner, sizes, self._read)
-        made = list(self._division_of(gathered)) if self.comm.rank == 0 else None
-        division, reason = self.comm.inner.all_gather_object(made)[0]
+        made, failure = None, None
+        if self.comm.rank == 0 or isinstance(self.balance, StrategyState):
+            try:
+                made = self._decision_on(gathered)
+            except Exception as error:  # which no rank may be alone with
+                failure = error
+        division, self.reason, *_ = _agreed(self.comm.inner, made, failure)
         self._read, self._sizes = [], []
-        if self.comm.rank != 0:
+        if made is None:
             self.balance = replace(self.balance, step=self.balance.step + 1, division=Division.from_data(division))
-        self.reason = reason
         if self._timeline is not None:
-            fields = {"step": self.balance.step, "shards": self.balance.division.shards, "reason": reason}
+            fields = {"step": self.balance.step, "shards": self.balance.division.shards, "reason": self.reason}
             self._timeline.event("balance", **fields)
 
-    def _division_of(self, gathered: list[list[_Row]]) -> tuple[dict[str, Any], str]:
-        """Rank 0 observes the steps since the last decision, one after the other."""
+    def _decision_on(self, gathered: list[list[_Row]]) -> list[Any]:
+        """Observe the steps since the last decision, one after the other: division, reason, and a strategy's state."""
         steps = len(self._sizes)
         self.balance = replace(self.balance, step=self.balance.step + 1 - steps)
         missing: list[_Row] = [None]  # a device's last steps come with the next decision
@@ -192,4 +206,37 @@ class Balancer:
             self.balance, division, reason = self.balance.observe(batch_size, readings)
             if self._journal is not None:
                 self._journal.observed(batch_size, readings, division, reason)
-        return self.balance.division.to_data(), reason
+        own = [self.balance.text] if isinstance(self.balance, StrategyState) else []
+        return [self.balance.division.to_data(), reason, *own]
+
+
+def _start(
+    world_size: int, strategy: Strategy | BalanceFunction | BalanceConfig | None, config: BalanceConfig | None
+) -> Balance | StrategyState:
+    if isinstance(strategy, BalanceConfig):
+        if config is not None:
+            raise ArgumentError(f"Balancer: expected one configuration, got {strategy} and {config}")
+        strategy, config = None, strategy
+    if strategy is None:
+        return Balance.start(world_size, config)
+    return StrategyState.start(world_size, as_strategy("Balancer", strategy), config)
+
+
+def _agreed(comm: Communicator, made: list[Any] | None, failure: Exception | None) -> list[Any]:
+    """What rank 0 decided.
+
+    Raises:
+        ArgumentError: on all ranks, where one could not decide.
+        ReplicaMismatchError: on all ranks, where one decided otherwise.
+    """
+    told = comm.all_gather_object(made if failure is None else f"{type(failure).__name__}: {failure}")
+    for rank, decision in enumerate(told):
+        if isinstance(decision, str):
+            raise ArgumentError(
+                f"rank {comm.rank}: Balancer: expected a decision of rank {rank}, got {decision}"
+            ) from failure
+    names = "division", "reason", "state"
+    facts = {rank: dict(zip(names, decision)) for rank, decision in enumerate(told) if decision is not None}
+    check_alike(f"rank {comm.rank}: Balancer", "decisions", facts, "a strategy is a function of its arguments alone")
+    decided: list[Any] = told[0]
+    return decided

@@ -14,7 +14,6 @@ on their order.
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -490,7 +489,8 @@ def _differ_little(a: Array, b: Array, slack: Array) -> Array:
 
 def _total(rows: Array) -> Array:
     """The sum of each column, from above: NumPy's own order depends on the number of columns."""
-    return functools.reduce(np.add, rows)
+    total: Array = np.add.accumulate(rows)[-1]
+    return total
 
 
 def _median(rows: Array) -> Array:

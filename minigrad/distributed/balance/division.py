@@ -20,7 +20,7 @@ from minigrad.distributed.balance.shares import (
     hint_ratios,
     rebalance,
 )
-from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
+from minigrad.distributed.balance.state import config_data, config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
 
 _FRACTION = 0.125  # by how much shards differ, in every second step of calibration, from those of the shares
@@ -186,6 +186,11 @@ class Balance:
         return len(self.histories)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What has to be alike on all ranks."""
+        return config_data(self.config)
+
+    @property
     def is_calibrating(self) -> bool:
         """Whether the first decision is still to come."""
         return self.step < self.config.calibration_steps
@@ -272,11 +277,11 @@ class Balance:
         if self.division.shards and best_s >= present_s * (1.0 - self.config.hysteresis):
             division, same_batch = self.division, self.batch_size == self.division.batch_size
             return replace(division, costs=costs) if same_batch else division, (
-                f"{_listed(present)} stays: {present_s:.4g} s, and {_listed(best)} would take {best_s:.4g} s, "
+                f"{listed(present)} stays: {present_s:.4g} s, and {listed(best)} would take {best_s:.4g} s, "
                 f"not {self.config.hysteresis:.3g} less{note}"
             )
         ratios = rebalance(best, self.config.min_ratio)
-        reason = f"{_listed(present)} would take {present_s:.4g} s, {_listed(best)} takes {best_s:.4g} s{note}"
+        reason = f"{listed(present)} would take {present_s:.4g} s, {listed(best)} takes {best_s:.4g} s{note}"
         return Division(ratios, self.batch_size, best, costs), reason
 
     def _divided(self, batch_size: int) -> tuple[int, ...]:
@@ -300,7 +305,7 @@ def _sloped(cost: CostModel, total: int) -> CostModel:
     return replace(cost, per_sample_s=max(cost.per_sample_s, _LEAST_SLOPE * cost.fixed_s / total))
 
 
-def _listed(sizes: Sequence[int]) -> str:
+def listed(sizes: Sequence[Any]) -> str:
     """Sizes for a reason: all, or the ends of many."""
     shown = list(map(str, sizes)) if len(sizes) <= 8 else [*map(str, sizes[:4]), "...", *map(str, sizes[-3:])]
     return f"({', '.join(shown)})"

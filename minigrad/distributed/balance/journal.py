@@ -15,7 +15,12 @@ from typing import Any, TextIO
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import Balance, Division
+from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, as_strategy
 from minigrad.errors import ArgumentError
+
+
+_Machine = Balance | ElChe | StrategyState
+_KINDS: dict[type[Any], str] = {Balance: "balance", ElChe: "cadence", StrategyState: "strategy"}
 
 
 @dataclass(frozen=True)
@@ -48,16 +53,16 @@ class Journal:
         (6, 2)
     """
 
-    def __init__(self, stream: TextIO, state: Balance | ElChe) -> None:
+    def __init__(self, stream: TextIO, state: _Machine) -> None:
         self._stream = stream
         self.started(state)
 
-    def started(self, state: Balance | ElChe) -> None:
+    def started(self, state: _Machine) -> None:
         """Note the state from which steps go on."""
-        self._write({"kind": "balance" if isinstance(state, Balance) else "cadence", "state": state.state_dict()})
+        self._write({"kind": _KINDS[type(state)], "state": state.state_dict()})
 
     def observed(self, batch_size: int, readings: Sequence[Reading | None], division: Division, reason: str) -> None:
-        """Note a `Balance.observe`."""
+        """Note a `Balance.observe`, or a strategy's."""
         rows = [None if reading is None else [reading.samples, reading.seconds] for reading in readings]
         self._write({"batch_size": int(batch_size), "readings": rows, "counts": division.shards, "reason": reason})
 
@@ -85,8 +90,11 @@ class Journal:
         self._stream.flush()
 
 
-def replay(lines: Iterable[str]) -> list[Decision]:
+def replay(lines: Iterable[str], strategy: Strategy | BalanceFunction | None = None) -> list[Decision]:
     """Decide again from the readings of a journal.
+
+    Args:
+        strategy: The one of a user's own that decided, where one did.
 
     Returns:
         The decision of each step.
@@ -95,33 +103,40 @@ def replay(lines: Iterable[str]) -> list[Decision]:
         ArgumentError: a line that is no journal's, or a decision that is not the recorded one; the line is named.
     """
     decisions: list[Decision] = []
-    state: Balance | ElChe | None = None
+    own = None if strategy is None else as_strategy("replay", strategy)
+    state: _Machine | None = None
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
             if state is None or "kind" in entry:
-                state = _start(entry)
+                state = _start(entry, own)
                 continue
             state, counts, reason = _step(state, entry)
             recorded = Decision(tuple(entry["counts"]), entry["reason"])
+        except ArgumentError as error:
+            raise ArgumentError(f"replay: expected to decide line {number} again, got {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"replay: expected a journal's line, got line {number}: {error!r}") from error
         if recorded != Decision(counts, reason):
             raise ArgumentError(
                 f"replay: expected {recorded} of line {number} again, got {Decision(counts, reason)}: "
-                "the journal was changed, or the code that decides"
+                "the journal was changed, or the code that decides, or that is no function of its arguments"
             )
         decisions.append(recorded)
     return decisions
 
 
-def _start(entry: Mapping[str, Any]) -> Balance | ElChe:
-    kinds: dict[str, type[Balance] | type[ElChe]] = {"balance": Balance, "cadence": ElChe}
-    return kinds[entry["kind"]].from_state_dict(entry["state"])
+def _start(entry: Mapping[str, Any], strategy: Strategy | None) -> _Machine:
+    kind, state = entry["kind"], entry["state"]
+    if kind == "strategy":
+        if strategy is None:
+            raise ArgumentError(f"expected replay(lines, strategy) with {state['strategy']}, got no strategy")
+        return StrategyState.start(1, strategy).from_state_dict(state)
+    return Balance.from_state_dict(state) if kind == "balance" else {"cadence": ElChe}[kind].from_state_dict(state)
 
 
-def _step(state: Balance | ElChe, entry: Mapping[str, Any]) -> tuple[Balance | ElChe, tuple[int, ...], str]:
-    if isinstance(state, Balance):
+def _step(state: _Machine, entry: Mapping[str, Any]) -> tuple[_Machine, tuple[int, ...], str]:
+    if not isinstance(state, ElChe):
         readings = [None if row is None else Reading(*row) for row in entry["readings"]]
         balance, division, reason = state.observe(entry["batch_size"], readings)
         return balance, division.shards, reason

@@ -62,7 +62,7 @@ def rebalance(throughputs: Sequence[float | None], min_ratio: float | None = Non
         >>> rebalance([100.0, 1.0])
         (0.95, 0.05)
     """
-    speeds = _measured_or_median("rebalance", throughputs)
+    speeds = measured_or_median("rebalance", throughputs)
     world_size = len(speeds)
     floor = min(Fraction(check_min_ratio("rebalance", min_ratio, world_size)), Fraction(1, world_size))
     weights = whole_weights(speeds)
@@ -79,7 +79,8 @@ def rebalance(throughputs: Sequence[float | None], min_ratio: float | None = Non
     return tuple(float(floor if i in under else weight * scale) for i, weight in enumerate(weights))
 
 
-def _measured_or_median(who: str, throughputs: Sequence[float | None]) -> list[float]:
+def measured_or_median(who: str, throughputs: Sequence[float | None]) -> list[float]:
+    """Throughputs as numbers, those that were not measured as the median of the others; ArgumentError."""
     given = as_list(who, "throughputs", throughputs)
     if not given:
         raise ArgumentError(f"{who}: expected a throughput for each rank, got none")

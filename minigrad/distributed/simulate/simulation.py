@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from minigrad.arguments import as_integer
 from minigrad.autograd import watching_backwards
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, as_strategy, ask, check_sizes, name_of
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.run import run_world
@@ -65,9 +67,6 @@ def _on_its_clock(comm: Communicator) -> Iterator[None]:
         yield
 
 
-Policy = Callable[[int, Array, Array], Sequence[float] | Array]
-
-
 @dataclass(frozen=True)
 class Forecast:
     """Costs of a run without numbers.
@@ -88,7 +87,7 @@ def forecast(
     samples: Sequence[float] | Array,
     steps: int,
     *,
-    policy: Policy | None = None,
+    strategy: Strategy | BalanceFunction | None = None,
     gradient_bytes: int = 0,
     first_step: int = 0,
 ) -> Forecast:
@@ -97,29 +96,29 @@ def forecast(
     Args:
         samples: (world_size,) samples of each rank in the first step, >= 0; a rank without any takes no time.
         steps: Number of steps, >= 0.
-        policy: policy(step, samples, compute_s) -> the samples of each rank in the next step, called after each step
-            with what it took; by default they stay.
+        strategy: Divides the batch anew after each step, as that of a `Balancer` does: a function
+            (state, batch_size, readings) -> (state, sizes, reason), or (batch_size, throughputs) -> sizes. Its state
+            may be anything here. By default the samples stay.
         gradient_bytes: What is all-reduced at the end of a step, >= 0; nothing of it is hidden.
         first_step: The number of the first step, >= 0, for jitter and slowdowns.
 
     Raises:
-        ArgumentError: an argument out of its range.
+        ArgumentError: an argument out of its range, or what the strategy did is no decision.
         ShapeError: not one number a rank.
 
     Example:
         >>> from minigrad.distributed import compute_shard_sizes, rebalance
-        >>> def by_speed(step, samples, compute_s):
-        ...     return compute_shard_sizes(120, rebalance((samples / compute_s).tolist()))
-        >>> result = forecast(Cluster.of_speeds([3, 2, 1]), [40, 40, 40], 2, policy=by_speed)
+        >>> def by_speed(batch_size, throughputs):
+        ...     return compute_shard_sizes(batch_size, rebalance(throughputs))
+        >>> result = forecast(Cluster.of_speeds([3, 2, 1]), [40, 40, 40], 2, strategy=by_speed)
         >>> result.samples.tolist(), [round(float(s), 6) for s in result.step_s]
         ([60.0, 40.0, 20.0], [0.04, 0.02])
     """
     check_cluster("forecast", cluster)
     as_integer("forecast", "steps", steps, 0)
     as_integer("forecast", "first_step", first_step, 0)
-    if policy is not None and not callable(policy):
-        raise ArgumentError(f"forecast: expected policy as a function of step, samples and seconds, got {policy!r}")
-    shard = _each_rank(samples, cluster)
+    decide = None if strategy is None else as_strategy("forecast", strategy)
+    shard, state = _each_rank(samples, cluster), None
     reduce_s = cluster.link.cost_s("all_reduce", gradient_bytes, cluster.world_size)
     step_s, idle = np.empty(steps), np.empty(steps)
     for i in range(steps):
@@ -127,9 +126,17 @@ def forecast(
         slowest = float(compute_s.max())
         step_s[i] = slowest + reduce_s
         idle[i] = 1.0 - float(compute_s.mean()) / slowest if slowest else 0.0
-        if policy is not None and i + 1 < steps:
-            shard = _each_rank(policy(first_step + i, shard, compute_s), cluster)
+        if decide is not None and i + 1 < steps:
+            state, shard = _next_shares(decide, state, shard, compute_s)
     return Forecast(step_s, idle, shard)
+
+
+def _next_shares(strategy: Strategy, state: Any, shard: Array, compute_s: Array) -> tuple[Any, Array]:
+    total = math.fsum(shard)
+    if total % 1.0:
+        raise ArgumentError(f"forecast: expected a whole batch for a strategy to divide, got {total} samples")
+    state, sizes, _ = ask(strategy, state, int(total), list(zip(shard.tolist(), compute_s.tolist())))
+    return state, np.array(check_sizes(name_of(strategy), sizes, int(total), len(shard)), np.float64)
 
 
 def _each_rank(samples: Sequence[float] | Array, cluster: Cluster) -> Array:
