@@ -10,7 +10,7 @@ import numpy as np
 from minigrad.arguments import as_integer, check_choice
 from minigrad.backend.dtypes import DtypeLike, as_dtype, is_float
 from minigrad.data.dataset import ArrayDataset
-from minigrad.data.plan import WORD, Indices, largest_remainder, permutation
+from minigrad.data.order import WORD, Indices, largest_remainder, permutation
 from minigrad.errors import DtypeError, MissingPackageError
 
 TEST_SAMPLES = 360  # of 1,797

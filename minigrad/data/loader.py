@@ -13,7 +13,7 @@ from minigrad.backend.device import Device, to_device
 from minigrad.backend.random import manual_seed, set_noise_key
 from minigrad.data.collate import default_collate, map_tensors
 from minigrad.data.dataset import Dataset, batch_reader, check_dataset, read_samples
-from minigrad.data.plan import WORD
+from minigrad.data.order import WORD
 from minigrad.data.prefetch import ahead, in_own_context
 from minigrad.data.sampler import (
     BatchSampler,

@@ -14,7 +14,7 @@ import numpy as np
 
 from minigrad.arguments import as_integer, check_switch, foreign_forms
 from minigrad.backend.random import get_rng_state, noise_generator
-from minigrad.data.plan import WORD, Indices, Shares, check_sharding, longest_shard, permutation, shard
+from minigrad.data.order import WORD, Indices, Shares, check_sharding, longest_shard, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
 
 

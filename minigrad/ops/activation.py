@@ -15,7 +15,7 @@ from minigrad.errors import ArgumentError
 from minigrad.ops.axes import max_axes, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_tensor, check_float, masked, normalize_axis
+from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, normalize_axis
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -25,7 +25,7 @@ __all__ = ["elu", "gelu", "leaky_relu", "log_softmax", "relu", "silu", "softmax"
 @method
 def relu(x: TensorLike) -> Tensor:
     """max(x, 0). dx = g where x > 0, else 0."""
-    x = as_tensor("relu", x)
+    x = as_operand("relu", x)
     data = in_blocks(_rectify, x.data)
     return record(data, _relu_backward, (x,), (data,), saves_output=True)
 
@@ -317,6 +317,6 @@ def _with_axis(x: Array) -> Array:
 
 
 def _float(who: str, x: TensorLike) -> Tensor:
-    tensor = as_tensor(who, x)
+    tensor = as_operand(who, x)
     check_float(who, tensor)
     return tensor

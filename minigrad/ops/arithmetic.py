@@ -10,7 +10,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, check_float, masked, operands, promote_to_float, unbroadcast
+from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, operands, promote_to_float, unbroadcast
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -163,7 +163,7 @@ def neg(x: TensorLike) -> Tensor:
     Raises:
         DtypeError: a bool tensor: use ~.
     """
-    x = as_tensor("neg", x)
+    x = as_operand("neg", x)
     if x.data.dtype.kind == "b":
         raise DtypeError(f"neg: expected numbers, got bool {x.shape}: use ~")
     return record(-x.data, _neg_backward, (x,))

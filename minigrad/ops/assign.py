@@ -22,7 +22,7 @@ from minigrad.backend.random import noise_generator
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, operands, same_device, unbroadcast
+from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, operands, same_device, unbroadcast
 from minigrad.stamp import check_taken, is_view, mark_changed
 from minigrad.tensor import Tensor, record, rerecord
 
@@ -123,7 +123,7 @@ def _assign_backward(node: Node, grad: Array) -> None:
 
 def _value(who: str, x: Tensor, value: TensorLike) -> Tensor:
     """What is to be written into x as a tensor; a number in the dtype of x, or a wider one where it does not fit."""
-    return operands(who, x.detach(), value)[1] if is_number(value) else as_tensor(who, value)
+    return operands(who, x.detach(), value)[1] if is_number(value) else as_operand(who, value)
 
 
 # ---------------------------------------------------------------------------------------------------- assignment

@@ -11,7 +11,7 @@ from minigrad.backend.device import array_module
 from minigrad.errors import DtypeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, operands
+from minigrad.ops.operands import TensorLike, as_operand, operands
 from minigrad.tensor import Tensor
 
 __all__ = [
@@ -108,7 +108,7 @@ def logical_xor(x: TensorLike, y: TensorLike) -> Tensor:
 @method
 def logical_not(x: TensorLike) -> Tensor:
     """Whether the element is zero."""
-    x = as_tensor("logical_not", x)
+    x = as_operand("logical_not", x)
     return Tensor(array_module(x.data).logical_not(x.data))
 
 
@@ -156,7 +156,7 @@ def bitwise_not(x: TensorLike) -> Tensor:
     Raises:
         DtypeError: a float operand.
     """
-    x = as_tensor("bitwise_not", x)
+    x = as_operand("bitwise_not", x)
     _check_bits("bitwise_not", x)
     return Tensor(array_module(x.data).invert(x.data))
 
@@ -194,5 +194,5 @@ def isfinite(x: TensorLike) -> Tensor:
 
 
 def _is(who: str, x: TensorLike) -> Tensor:
-    x = as_tensor(who, x)
+    x = as_operand(who, x)
     return Tensor(getattr(array_module(x.data), who)(x.data))

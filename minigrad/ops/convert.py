@@ -13,7 +13,7 @@ from minigrad.backend.flags import raise_found
 from minigrad.backend.memory import duplicate
 from minigrad.errors import ArgumentError
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, cast
+from minigrad.ops.operands import TensorLike, as_operand, cast
 from minigrad.tensor import Tensor, record
 
 __all__ = ["clone", "contiguous", "to"]
@@ -36,7 +36,7 @@ def to(x: TensorLike, *target: Any, dtype: DtypeLike = None, device: Device | st
         >>> minigrad.ones(2).to("cpu", minigrad.float64).dtype.name
         'float64'
     """
-    x = as_tensor("to", x)
+    x = as_operand("to", x)
     wanted_dtype, wanted_device = read_target(target, dtype, device)
     if wanted_dtype is not None:
         with x.device.current():  # its memory may be elsewhere than where it goes
@@ -84,49 +84,49 @@ def _moved_backward(node: Node, grad: Array) -> None:
 @method_as("float")
 def to_float(x: TensorLike) -> Tensor:
     """x as float32."""
-    return cast(as_tensor("float", x), np.dtype(np.float32))
+    return cast(as_operand("float", x), np.dtype(np.float32))
 
 
 @method_as("double")
 def to_double(x: TensorLike) -> Tensor:
     """x as float64."""
-    return cast(as_tensor("double", x), np.dtype(np.float64))
+    return cast(as_operand("double", x), np.dtype(np.float64))
 
 
 @method_as("half")
 def to_half(x: TensorLike) -> Tensor:
     """x as float16."""
-    return cast(as_tensor("half", x), np.dtype(np.float16))
+    return cast(as_operand("half", x), np.dtype(np.float16))
 
 
 @method_as("bfloat16")
 def to_bfloat16(x: TensorLike) -> Tensor:
     """x as bfloat16."""
-    return cast(as_tensor("bfloat16", x), as_dtype("bfloat16"))
+    return cast(as_operand("bfloat16", x), as_dtype("bfloat16"))
 
 
 @method_as("int")
 def to_int(x: TensorLike) -> Tensor:
     """x as int32, rounded towards zero; no gradient flows back."""
-    return cast(as_tensor("int", x), np.dtype(np.int32))
+    return cast(as_operand("int", x), np.dtype(np.int32))
 
 
 @method_as("long")
 def to_long(x: TensorLike) -> Tensor:
     """x as int64, rounded towards zero; no gradient flows back."""
-    return cast(as_tensor("long", x), np.dtype(np.int64))
+    return cast(as_operand("long", x), np.dtype(np.int64))
 
 
 @method_as("bool")
 def to_bool(x: TensorLike) -> Tensor:
     """Where x is not zero."""
-    return cast(as_tensor("bool", x), np.dtype(np.bool_))
+    return cast(as_operand("bool", x), np.dtype(np.bool_))
 
 
 @method
 def cpu(x: TensorLike) -> Tensor:
     """x in host memory; waits for a GPU."""
-    return _moved(as_tensor("cpu", x), Device("cpu"))
+    return _moved(as_operand("cpu", x), Device("cpu"))
 
 
 @method
@@ -136,20 +136,20 @@ def cuda(x: TensorLike, device: int = 0) -> Tensor:
     Raises:
         DeviceError: it is not there; the message lists what is.
     """
-    return _moved(as_tensor("cuda", x), Device(f"cuda:{device}"))
+    return _moved(as_operand("cuda", x), Device(f"cuda:{device}"))
 
 
 @method
 def clone(x: TensorLike) -> Tensor:
     """A copy of x. dx = g."""
-    x = as_tensor("clone", x)
+    x = as_operand("clone", x)
     return record(duplicate(x.data), _clone_backward, (x,))
 
 
 @method
 def contiguous(x: TensorLike) -> Tensor:
     """x itself where its elements lie in row order, else a copy in which they do. dx = g."""
-    source = as_tensor("contiguous", x)
+    source = as_operand("contiguous", x)
     if source.data.flags.c_contiguous:
         return source
     with source.device.current() as xp:

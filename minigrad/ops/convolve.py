@@ -30,7 +30,7 @@ __all__ = ["conv2d"]
 _BLOCK = 131072  # elements of a product that stay in the cache until they are added
 
 
-class _Plan(NamedTuple):
+class _Geometry(NamedTuple):
     """The lengths of a convolution. The columns are (groups, phases · rows · N · OW, kernel width · C / groups)."""
 
     height: Window
@@ -92,25 +92,26 @@ def conv2d(
     """
     inputs = (x, weight) if bias is None else (x, weight, bias)
     _check_tensors(inputs)
-    plan = _plan(x.data.shape, weight.data.shape, stride, padding, dilation, groups)
-    columns = _unfold(x.data, plan)
-    taps = _taps(weight.data, plan)
-    out = _convolve(columns, taps, None if bias is None else bias.data, plan)
-    y = channels_first(out, (plan.batch, *plan.out_shape))
-    return record(y if x.data.ndim == 4 else y[0], _conv2d_backward, inputs, (columns, weight, plan, x.data.ndim))
+    geometry = _geometry(x.data.shape, weight.data.shape, stride, padding, dilation, groups)
+    columns = _unfold(x.data, geometry)
+    taps = _taps(weight.data, geometry)
+    out = _convolve(columns, taps, None if bias is None else bias.data, geometry)
+    y = channels_first(out, (geometry.batch, *geometry.out_shape))
+    return record(y if x.data.ndim == 4 else y[0], _conv2d_backward, inputs, (columns, weight, geometry, x.data.ndim))
 
 
 def _conv2d_backward(node: Node, grad: Array) -> None:
-    columns, weight, plan, ndim = node.saved
+    columns, weight, geometry, ndim = node.saved
     dx, dweight = node.inputs[:2]
-    rows = channels_last(grad if ndim == 4 else grad[None]).reshape(-1, plan.out_shape[0])
+    rows = channels_last(grad if ndim == 4 else grad[None]).reshape(-1, geometry.out_shape[0])
     if len(node.inputs) == 3 and node.inputs[2] is not None:
         accumulate(node.inputs[2], column_sum(rows, destination(node.inputs[2])))
-    grouped = _by_group(rows, plan.groups)
+    grouped = _by_group(rows, geometry.groups)
     if dweight is not None:
-        accumulate(dweight, _weight_gradient(columns, grouped, plan, weight.data.shape))
+        accumulate(dweight, _weight_gradient(columns, grouped, geometry, weight.data.shape))
     if dx is not None:
-        image = channels_first(_input_gradient(grouped, _taps(weight.data, plan), plan), (plan.batch, *plan.in_shape))
+        pixels = _input_gradient(grouped, _taps(weight.data, geometry), geometry)
+        image = channels_first(pixels, (geometry.batch, *geometry.in_shape))
         accumulate(dx, image if ndim == 4 else image[0])
 
 
@@ -136,9 +137,9 @@ def _check_tensors(inputs: tuple[Any, ...]) -> None:
         same_device("conv2d", *inputs)
 
 
-def _plan(
+def _geometry(
     x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair | str, dilation: Pair, groups: int
-) -> _Plan:
+) -> _Geometry:
     """The lengths of a convolution of these shapes, checked."""
     outputs, channels, *kernel = weight
     if outputs % as_integer("conv2d", "groups", groups, 1):
@@ -154,7 +155,7 @@ def _plan(
     height, width = (Window(k, s, d, *p) for k, s, d, p in zip(kernel, strides, dilations, pads))
     out_size = count_windows("conv2d", (height, width), x)
     batch = x[0] if len(x) == 4 else 1
-    return _Plan(height, width, groups, batch, (x[-3], x[-2], x[-1]), (outputs, *out_size))
+    return _Geometry(height, width, groups, batch, (x[-3], x[-2], x[-1]), (outputs, *out_size))
 
 
 def _paddings(padding: Pair | str, strides: tuple[int, int], extents: list[int]) -> list[tuple[int, int]]:
@@ -172,42 +173,42 @@ def _paddings(padding: Pair | str, strides: tuple[int, int], extents: list[int])
 # --------------------------------------------------------------------------------------- between image and columns
 
 
-def _unfold(x: Array, plan: _Plan) -> Array:
+def _unfold(x: Array, geometry: _Geometry) -> Array:
     """The columns of an image: (groups, phases · rows · N · OW, kernel width · C / groups), zero where it is padded."""
     xp = array_module(x)
     image = (x if x.ndim == 4 else x[None]).transpose(2, 0, 3, 1)
-    columns = xp.empty(_columns_shape(plan), x.dtype)
-    for part, pixels, source in _overlaps(columns, plan):
+    columns = xp.empty(_columns_shape(geometry), x.dtype)
+    for part, pixels, source in _overlaps(columns, geometry):
         part[: pixels[0].start] = 0
         part[pixels[0].stop :] = 0
         part[:, :, : pixels[2].start] = 0
         part[:, :, pixels[2].stop :] = 0
         part[pixels] = image[source].reshape(part[pixels].shape)
-    return columns.reshape(plan.groups, -1, columns.shape[5] * columns.shape[6])
+    return columns.reshape(geometry.groups, -1, columns.shape[5] * columns.shape[6])
 
 
-def _columns_shape(plan: _Plan) -> tuple[int, ...]:
+def _columns_shape(geometry: _Geometry) -> tuple[int, ...]:
     """(groups, phases, rows, N, OW, kernel width, C / groups)."""
     return (
-        plan.groups,
-        len(plan.phases),
-        plan.rows,
-        plan.batch,
-        plan.out_shape[2],
-        plan.width.kernel,
-        plan.in_shape[0] // plan.groups,
+        geometry.groups,
+        len(geometry.phases),
+        geometry.rows,
+        geometry.batch,
+        geometry.out_shape[2],
+        geometry.width.kernel,
+        geometry.in_shape[0] // geometry.groups,
     )
 
 
-def _overlaps(columns: Array, plan: _Plan) -> Iterator[tuple[Array, tuple[slice, ...], tuple[slice, ...]]]:
+def _overlaps(columns: Array, geometry: _Geometry) -> Iterator[tuple[Array, tuple[slice, ...], tuple[slice, ...]]]:
     """For each phase and tap along the width: its part of the columns (rows, N, OW, groups, C / groups), the pixels
     in it that lie inside the image, and where in the image (H, N, W, ...) they lie."""
-    _, height, width = plan.in_shape
+    _, height, width = geometry.in_shape
     everything = slice(None)
-    for p, phase in enumerate(plan.phases):
-        vertical = plan.height.reach(phase, height, plan.rows)
-        for j in range(plan.width.kernel):
-            horizontal = plan.width.reach(j * plan.width.dilation, width, plan.out_shape[2])
+    for p, phase in enumerate(geometry.phases):
+        vertical = geometry.height.reach(phase, height, geometry.rows)
+        for j in range(geometry.width.kernel):
+            horizontal = geometry.width.reach(j * geometry.width.dilation, width, geometry.out_shape[2])
             part = columns[:, p, :, :, :, j].transpose(1, 2, 3, 0, 4)
             yield (
                 part,
@@ -219,11 +220,11 @@ def _overlaps(columns: Array, plan: _Plan) -> Iterator[tuple[Array, tuple[slice,
 # -------------------------------------------------------------------------------------------------------- products
 
 
-def _taps(weight: Array, plan: _Plan) -> Array:
+def _taps(weight: Array, geometry: _Geometry) -> Array:
     """The weight by rows of the kernel: (kH, groups, O / groups, kW · C / groups)."""
-    outputs, channels, height, width = weight.shape
-    split = weight.reshape(plan.groups, outputs // plan.groups, channels, height, width).transpose(3, 0, 1, 4, 2)
-    return array_module(weight).ascontiguousarray(split).reshape(height, plan.groups, -1, width * channels)
+    (outputs, channels, height, width), groups = weight.shape, geometry.groups
+    split = weight.reshape(groups, outputs // groups, channels, height, width).transpose(3, 0, 1, 4, 2)
+    return array_module(weight).ascontiguousarray(split).reshape(height, groups, -1, width * channels)
 
 
 def _by_group(rows: Array, groups: int) -> Array:
@@ -232,48 +233,48 @@ def _by_group(rows: Array, groups: int) -> Array:
     return array_module(rows).ascontiguousarray(split)
 
 
-def _convolve(columns: Array, taps: Array, bias: Array | None, plan: _Plan) -> Array:
+def _convolve(columns: Array, taps: Array, bias: Array | None, geometry: _Geometry) -> Array:
     """Σ over the rows of the kernel of columns @ tapᵀ, plus bias: (OH, N, OW, O)."""
     xp = array_module(columns)
-    outputs, height, width = plan.out_shape
-    count = height * plan.pixels
-    out = xp.empty((plan.groups, count, outputs // plan.groups), columns.dtype)
-    first, *others = zip(plan.offsets(), taps.swapaxes(-1, -2))
+    outputs, height, width = geometry.out_shape
+    count = height * geometry.pixels
+    out = xp.empty((geometry.groups, count, outputs // geometry.groups), columns.dtype)
+    first, *others = zip(geometry.offsets(), taps.swapaxes(-1, -2))
     for start, stop in _blocks(out):
         block = out[:, start:stop]
         _product(columns[:, first[0] + start : first[0] + stop], first[1], block)
         for offset, tap in others:
             block += _product(columns[:, offset + start : offset + stop], tap)
         if bias is not None:
-            block += bias.reshape(plan.groups, 1, -1)
-    return out.transpose(1, 0, 2).reshape(height, plan.batch, width, outputs)
+            block += bias.reshape(geometry.groups, 1, -1)
+    return out.transpose(1, 0, 2).reshape(height, geometry.batch, width, outputs)
 
 
-def _input_gradient(grad: Array, taps: Array, plan: _Plan) -> Array:
+def _input_gradient(grad: Array, taps: Array, geometry: _Geometry) -> Array:
     """Σ over the kernel of grad @ tap, each added to the pixels that the tap saw: (H, N, W, C)."""
-    channels, height, width = plan.in_shape
-    _, out_height, out_width = plan.out_shape
-    image = array_module(grad).zeros((height, plan.batch, width, channels), grad.dtype)
-    pixels = image.reshape(height, plan.batch, width, plan.groups, channels // plan.groups)
-    spans = [plan.width.reach(j * plan.width.dilation, width, out_width) for j in range(plan.width.kernel)]
-    for rows, samples in _tiles(grad, plan):
-        block = grad.reshape(plan.groups, out_height, plan.batch, out_width, grad.shape[-1])[:, rows, samples]
-        flat = block.reshape(plan.groups, math.prod(block.shape[1:4]), block.shape[-1])
+    channels, height, width = geometry.in_shape
+    _, out_height, out_width = geometry.out_shape
+    image = array_module(grad).zeros((height, geometry.batch, width, channels), grad.dtype)
+    pixels = image.reshape(height, geometry.batch, width, geometry.groups, channels // geometry.groups)
+    spans = [geometry.width.reach(j * geometry.width.dilation, width, out_width) for j in range(geometry.width.kernel)]
+    for rows, samples in _tiles(grad, geometry):
+        block = grad.reshape(geometry.groups, out_height, geometry.batch, out_width, grad.shape[-1])[:, rows, samples]
+        flat = block.reshape(geometry.groups, math.prod(block.shape[1:4]), block.shape[-1])
         for i, tap in enumerate(taps):
-            span = plan.height.reach(i * plan.height.dilation, height, rows.stop, rows.start)
+            span = geometry.height.reach(i * geometry.height.dilation, height, rows.stop, rows.start)
             seen = slice(span.windows.start - rows.start, span.windows.stop - rows.start)
-            shares = _product(flat, tap).reshape(*block.shape[:4], plan.width.kernel, pixels.shape[-1])
+            shares = _product(flat, tap).reshape(*block.shape[:4], geometry.width.kernel, pixels.shape[-1])
             for j, (windows, columns) in enumerate(spans):
                 pixels[span.inputs, samples, columns] += shares[:, seen, :, windows, j].transpose(1, 2, 3, 0, 4)
     return image
 
 
-def _tiles(grad: Array, plan: _Plan) -> list[tuple[slice, slice]]:
+def _tiles(grad: Array, geometry: _Geometry) -> list[tuple[slice, slice]]:
     """Ranges of rows and samples, so small on a CPU that a product of them stays in the cache until it is added."""
-    rows, batch = plan.out_shape[1], plan.batch
+    rows, batch = geometry.out_shape[1], geometry.batch
     if grad.__class__ is not np.ndarray:
         return [(slice(0, rows), slice(0, batch))]
-    row = plan.out_shape[2] * plan.width.kernel * plan.in_shape[0]
+    row = geometry.out_shape[2] * geometry.width.kernel * geometry.in_shape[0]
     samples = min(batch, max(1, _BLOCK // row))
     height = max(1, _BLOCK // (row * max(batch, 1)))
     return [
@@ -283,11 +284,11 @@ def _tiles(grad: Array, plan: _Plan) -> list[tuple[slice, slice]]:
     ]
 
 
-def _weight_gradient(columns: Array, grad: Array, plan: _Plan, shape: tuple[int, ...]) -> Array:
+def _weight_gradient(columns: Array, grad: Array, geometry: _Geometry, shape: tuple[int, ...]) -> Array:
     """gradᵀ @ columns for each row of the kernel: of the shape of the weight."""
     count = grad.shape[1]
     turned = grad.swapaxes(-1, -2)
-    taps = [_product(turned, columns[:, offset : offset + count]) for offset in plan.offsets()]
+    taps = [_product(turned, columns[:, offset : offset + count]) for offset in geometry.offsets()]
     outputs, channels, height, width = shape
     stacked = array_module(grad).stack(taps).reshape(height, outputs, width, channels)
     return stacked.transpose(1, 3, 0, 2)

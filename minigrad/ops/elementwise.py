@@ -16,7 +16,7 @@ from minigrad.backend.dtypes import Array, is_float, python_scalar
 from minigrad.backend.special import erf as erf_array
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, promote_to_float
+from minigrad.ops.operands import TensorLike, as_operand, masked, operands, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -283,7 +283,7 @@ def _number(who: str, x: TensorLike) -> Tensor:
     Raises:
         DtypeError: a bool tensor.
     """
-    tensor = as_tensor(who, x)
+    tensor = as_operand(who, x)
     if tensor.data.dtype.kind == "b":
         raise DtypeError(f"{who}: expected numbers, got bool {tensor.shape}: convert it, for example with .float()")
     return tensor
@@ -299,7 +299,7 @@ def clamp(x: TensorLike, min: float | None = None, max: float | None = None) -> 
     """
     if min is None and max is None:
         raise ArgumentError("clamp: expected min or max, got neither")
-    x = as_tensor("clamp", x)
+    x = as_operand("clamp", x)
     for bound in (min, max):
         if bound is not None and not is_number(bound):
             raise DtypeError(

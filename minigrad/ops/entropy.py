@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_real
+from minigrad.arguments import as_integer, as_real, check_choice
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
@@ -20,7 +20,7 @@ from minigrad.backend.fused.cross_entropy import mean_loss, row_gradients, row_l
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
-from minigrad.ops.losses import check_constant, check_pair, check_reduction, reduce_losses, share
+from minigrad.ops.losses import REDUCTIONS, check_constant, check_pair, reduce_losses, share
 from minigrad.ops.operands import check_float, row_sum, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
@@ -321,7 +321,7 @@ def _check_classes(who: str, input: Tensor, weight: Tensor | None, reduction: st
     if not isinstance(input, Tensor):
         raise DtypeError(f"{who}: expected a tensor, got {type(input).__name__}")
     check_float(who, input)
-    check_reduction(who, reduction)
+    check_choice(who, REDUCTIONS, reduction=reduction)
     if not input.ndim or not input.data.shape[min(1, input.ndim - 1)]:
         raise ShapeError(f"{who}: expected input of shape (N, C, ...) or (C,) with C >= 1, got {input.shape}")
     if weight is not None:

@@ -14,7 +14,7 @@ from minigrad.bound import Dim
 from minigrad.errors import ShapeError
 from minigrad.ops.axes import axis_argument, count_of, kept_shape, max_axes, reduced_axes
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis
+from minigrad.ops.operands import TensorLike, as_operand, masked, normalize_axis
 from minigrad.tensor import Extremum, Tensor, record
 
 __all__ = ["amax", "amin", "argmax", "argmin", "max", "min"]
@@ -81,7 +81,7 @@ def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def _reduce(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool) -> Tensor:
-    x = as_tensor(who, x)
+    x = as_operand(who, x)
     axes = reduced_axes(who, dim, x.data.ndim, keepdim)
     _check_choice(who, x, axes)
     if function == "max":
@@ -101,7 +101,7 @@ def _split_backward(node: Node, grad: Array) -> None:
 
 
 def _select(who: str, x: TensorLike, dim: int, keepdim: bool) -> Extremum:
-    x = as_tensor(who, x)
+    x = as_operand(who, x)
     axis = normalize_axis(who, dim, x.data.ndim)
     check_switch(who, keepdim=keepdim)
     places = _places(who, x, axis)
@@ -156,7 +156,7 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 def _argument(who: str, x: TensorLike, dim: int | None, keepdim: bool) -> Tensor:
-    x = as_tensor(who, x)
+    x = as_operand(who, x)
     check_switch(who, keepdim=keepdim)
     if dim is None:
         flat = Tensor(x.data.reshape(-1))

@@ -13,7 +13,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, masked, normalize_axis, same_device
+from minigrad.ops.operands import TensorLike, as_operand, masked, normalize_axis, same_device
 from minigrad.ops.join import part_backward
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
@@ -33,7 +33,7 @@ def getitem(x: TensorLike, index: Any) -> Tensor:
         DtypeError: an index of another type.
         DeviceError: an index tensor on another device.
     """
-    x = as_tensor("getitem", x)
+    x = as_operand("getitem", x)
     parts = plain_index("getitem", x, index)
     data = _pick("getitem", x, parts)
     arrays = [part for part in parts if hasattr(part, "dtype")]
@@ -179,7 +179,7 @@ def check_index(who: str, index: TensorLike, x: Tensor) -> Tensor:
         DtypeError: it is not of integers.
         DeviceError: it is on another device.
     """
-    found = as_tensor(who, index)
+    found = as_operand(who, index)
     if found.data.dtype.kind not in "iu":
         raise DtypeError(f"{who}: expected an integer index, got {found.dtype.name} {found.shape}")
     same_device(who, x, found)
@@ -197,7 +197,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
         ShapeError: as said above.
         IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
-    x = as_tensor("gather", x)
+    x = as_operand("gather", x)
     index = check_index("gather", index, x)
     dim = normalize_axis("gather", dim, x.ndim)
     check_fits("gather", x, dim, index)
@@ -226,7 +226,7 @@ def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
         ShapeError: other numbers of axes, or shapes that do not broadcast.
         IndexRangeError: as `gather`.
     """
-    x = as_tensor("take_along_dim", x)
+    x = as_operand("take_along_dim", x)
     index = check_index("take_along_dim", index, x)
     if dim is None:
         return take_along_dim(reshape(x, -1), reshape(index, -1), 0)
@@ -278,7 +278,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
         ShapeError: an index with more than one axis.
         IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
-    x = as_tensor("index_select", x)
+    x = as_operand("index_select", x)
     index = check_index("index_select", index, x)
     dim = normalize_axis("index_select", dim, x.ndim)
     if index.ndim > 1 or not x.ndim:
@@ -306,7 +306,7 @@ def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> 
         ShapeError: weight has not two axes.
         IndexRangeError: an index outside [0, V); on a GPU when the host next reads from it.
     """
-    weight = as_tensor("embedding", weight)
+    weight = as_operand("embedding", weight)
     index = check_index("embedding", index, weight)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: expected weight (V, D), got {weight.shape}")
@@ -338,7 +338,7 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
         IndexRangeError: an integer outside [0, num_classes); on a GPU when the host next reads from it.
         ArgumentError: num_classes below 1 other than -1, or left out where x is empty.
     """
-    x = as_tensor("one_hot", x)
+    x = as_operand("one_hot", x)
     check_index("one_hot", x, x)
     num_classes = as_integer("one_hot", "num_classes", num_classes)
     if num_classes == -1 and x.data.size:

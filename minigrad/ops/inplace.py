@@ -7,7 +7,7 @@ from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.assign import Same, update
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor
+from minigrad.ops.operands import TensorLike, as_operand
 from minigrad.tensor import Tensor
 
 
@@ -26,7 +26,7 @@ def sub_(x: Same, value: TensorLike, alpha: float = 1.0) -> Same:
 
 
 def _times(who: str, value: TensorLike, alpha: float) -> TensorLike:
-    return value if as_real(who, "alpha", alpha) == 1.0 else as_tensor(who, value) * alpha
+    return value if as_real(who, "alpha", alpha) == 1.0 else as_operand(who, value) * alpha
 
 
 @method

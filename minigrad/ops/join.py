@@ -13,7 +13,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, common_dtype
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_tensor, cast, normalize_axis, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, cast, normalize_axis, operands, same_device
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
 
@@ -24,7 +24,7 @@ def _alike(who: str, tensors: Sequence[TensorLike]) -> tuple[Tensor, ...]:
     """The tensors of a list in their common dtype."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise ArgumentError(f"{who}: expected a list of at least one tensor, got {tensors!r}")
-    listed = [as_tensor(who, x) for x in tensors]
+    listed = [as_operand(who, x) for x in tensors]
     same_device(who, *listed)
     dtype = listed[0].dtype
     for x in listed[1:]:
@@ -104,7 +104,7 @@ def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
     Raises:
         ShapeError: they are not all there.
     """
-    x = as_tensor("narrow", x)
+    x = as_operand("narrow", x)
     axis = normalize_axis("narrow", dim, x.ndim)
     start, length = sizes_of("narrow", (start, length))
     if not x.ndim or start < 0 or length < 0 or start + length > x.data.shape[axis]:
@@ -119,7 +119,7 @@ def split(x: TensorLike, split_size_or_sections: int | Sequence[int], dim: int =
     Raises:
         ShapeError: a length below 1, or lengths that do not add up to the axis.
     """
-    x = as_tensor("split", x)
+    x = as_operand("split", x)
     axis = normalize_axis("split", dim, x.ndim)
     if not x.ndim:
         raise ShapeError("split: expected a tensor with at least one axis, got shape ()")
@@ -144,7 +144,7 @@ def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     Raises:
         ArgumentError: chunks below 1.
     """
-    x = as_tensor("chunk", x)
+    x = as_operand("chunk", x)
     chunks = as_integer("chunk", "chunks", chunks, 1)
     axis = normalize_axis("chunk", dim, x.ndim)
     length = x.data.shape[axis] if x.ndim else 0
@@ -158,7 +158,7 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
     Raises:
         ShapeError: a tensor of no axes, or an axis out of range.
     """
-    x = as_tensor("unbind", x)
+    x = as_operand("unbind", x)
     axis = normalize_axis("unbind", dim, x.ndim)
     if not x.ndim:
         raise ShapeError("unbind: expected a tensor with at least one axis, got shape ()")
@@ -177,7 +177,7 @@ def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float 
         ArgumentError: another mode.
         DtypeError: a value that is no number, or does not fit into an integer x.
     """
-    x = as_tensor("pad", x)
+    x = as_operand("pad", x)
     check_choice("pad", ("constant",), mode=mode)
     pairs = _pad_widths(x, pad)
     shape = tuple(n + before + after for n, (before, after) in zip(x.data.shape, pairs))

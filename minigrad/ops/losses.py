@@ -17,16 +17,7 @@ from minigrad.tensor import Tensor, record
 
 __all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "smooth_l1_loss"]
 
-_REDUCTIONS = ("mean", "sum", "none")
-
-
-def check_reduction(who: str, reduction: str) -> None:
-    """Refuse an unknown reduction.
-
-    Raises:
-        ArgumentError: not "mean", "sum" or "none".
-    """
-    check_choice(who, _REDUCTIONS, reduction=reduction)
+REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_pair(who: str, x: Any, target: Any, reduction: str) -> None:
@@ -39,7 +30,7 @@ def check_pair(who: str, x: Any, target: Any, reduction: str) -> None:
     for tensor in (x, target):
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"{who}: expected tensors, got {type(tensor).__name__}")
-    check_reduction(who, reduction)
+    check_choice(who, REDUCTIONS, reduction=reduction)
     check_float(who, x)
     if x.data.shape != target.data.shape:
         raise ShapeError(f"{who}: expected input and target of one shape, got {x.shape} and {target.shape}")

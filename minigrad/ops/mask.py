@@ -13,7 +13,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_tensor, masked, operands, same_device, unbroadcast
+from minigrad.ops.operands import TensorLike, as_operand, masked, operands, same_device, unbroadcast
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor, record
 
@@ -26,7 +26,7 @@ def _check_mask(who: str, mask: TensorLike) -> Tensor:
     Raises:
         DtypeError: it is not of bools.
     """
-    found = as_tensor(who, mask)
+    found = as_operand(who, mask)
     if found.data.dtype.kind != "b":
         raise DtypeError(f"{who}: expected a bool mask, got {found.dtype.name} {found.shape}: compare, as in x != 0")
     return found
@@ -42,7 +42,7 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     """
     condition = _check_mask("where", condition)
     if is_number(x) and is_number(y):
-        x = Tensor(to_device(as_tensor("where", x).data, condition.device))
+        x = Tensor(to_device(as_operand("where", x).data, condition.device))
     x, y = operands("where", x, y)
     same_device("where", condition, x, y)
     try:
@@ -72,7 +72,7 @@ def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
         DtypeError: a mask that is not bool, or a value whose dtype does not fit into x's.
         ShapeError: the shapes do not broadcast, or value has axes.
     """
-    x, mask = as_tensor("masked_fill", x), _check_mask("masked_fill", mask)
+    x, mask = as_operand("masked_fill", x), _check_mask("masked_fill", mask)
     wide, value = operands("masked_fill", x, value)
     same_device("masked_fill", x, mask, value)
     if wide.dtype != x.dtype:
@@ -141,7 +141,7 @@ def _triu_backward(node: Node, grad: Array) -> None:
 
 
 def _check_matrix(who: str, x: TensorLike, diagonal: Any) -> Tensor:
-    matrix = as_tensor(who, x)
+    matrix = as_operand(who, x)
     if matrix.ndim < 2:
         raise ShapeError(f"{who}: expected a tensor (..., N, M), got {matrix.shape}")
     if not is_integer(diagonal) or not -MOST_ELEMENTS < diagonal < MOST_ELEMENTS:

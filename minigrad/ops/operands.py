@@ -35,11 +35,11 @@ def operands(who: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     elif isinstance(y, Tensor) and is_number(x):
         b, a = _with_number(who, y, x)
         return a, b
-    return _meet(who, as_tensor(who, x), as_tensor(who, y))
+    return _meet(who, as_operand(who, x), as_operand(who, y))
 
 
-def as_tensor(who: str, x: TensorLike) -> Tensor:
-    """A tensor as it is, an array wrapped, a number as a tensor of no axes."""
+def as_operand(who: str, x: TensorLike) -> Tensor:
+    """An argument of an operation as a tensor: a tensor as it is, an array wrapped, a number as one of no axes."""
     if isinstance(x, Tensor):
         return x
     if is_number(x):
@@ -181,7 +181,7 @@ def check_float(who: str, x: Tensor) -> None:
 
 def promote_to_float(who: str, x: TensorLike) -> Tensor:
     """x as a float tensor: integers become float32, as PyTorch does in its transcendental functions."""
-    x = as_tensor(who, x)
+    x = as_operand(who, x)
     return x if is_float(x.data.dtype) else cast(x, np.dtype(np.float32))
 
 

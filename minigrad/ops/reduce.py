@@ -29,7 +29,7 @@ from minigrad.ops.axes import (
 from minigrad.ops.elementwise import abs
 from minigrad.ops.extremum import amax, amin
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_tensor, cast, check_float, normalize_axis, promote_to_float
+from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, normalize_axis, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -47,7 +47,7 @@ def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike 
     Raises:
         ShapeError: an axis out of range, or named twice.
     """
-    x = _converted("sum", x, dtype)
+    x = _in_dtype("sum", x, dtype)
     axes = reduced_axes("sum", dim, x.data.ndim, keepdim)
     data = sum_axes(x.data, axes, keepdim)
     return record(_narrowed(data, x), _sum_backward, (x,), _shapes(x, axes))
@@ -70,7 +70,7 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
         DtypeError: an integer tensor.
         ShapeError: an axis out of range, or named twice.
     """
-    x = _converted("mean", x, dtype)
+    x = _in_dtype("mean", x, dtype)
     check_float("mean", x)
     axes = reduced_axes("mean", dim, x.data.ndim, keepdim)
     n = count_of(x.data.shape, axes)
@@ -83,8 +83,8 @@ def _mean_backward(node: Node, grad: Array) -> None:
     spread(node.inputs[0], grad / (n or 1), shape, kept)
 
 
-def _converted(who: str, x: TensorLike, dtype: DtypeLike) -> Tensor:
-    x = as_tensor(who, x)
+def _in_dtype(who: str, x: TensorLike, dtype: DtypeLike) -> Tensor:
+    x = as_operand(who, x)
     return x if dtype is None else cast(x, as_dtype(dtype))
 
 
@@ -179,7 +179,7 @@ def _var_arguments(
         check_switch(who, unbiased=unbiased)
         correction = int(unbiased)
     correction = as_real(who, "correction", correction)
-    x = as_tensor(who, x)
+    x = as_operand(who, x)
     check_float(who, x)
     axes = reduced_axes(who, dim, x.data.ndim, keepdim)
     freedom = count_of(x.data.shape, axes) - correction
@@ -226,7 +226,7 @@ def norm(x: TensorLike, p: float | str = "fro", dim: Dim = None, keepdim: bool =
         DtypeError: an integer tensor.
         ShapeError: an axis out of range, or named twice; inf or -inf of nothing.
     """
-    x = as_tensor("norm", x)
+    x = as_operand("norm", x)
     check_float("norm", x)
     power = 2.0 if isinstance(p, str) and p == "fro" else as_real("norm", "p other than 'fro'", p)
     if math.isinf(power):
@@ -301,7 +301,7 @@ def prod(x: TensorLike, dim: int | None = None, keepdim: bool = False, dtype: Dt
     Raises:
         ShapeError: the axis is out of range.
     """
-    x = _converted("prod", x, dtype)
+    x = _in_dtype("prod", x, dtype)
     axes = reduced_axes("prod", None if dim is None else normalize_axis("prod", dim, x.data.ndim), x.data.ndim, keepdim)
     data = x.data.prod(axis=axis_argument(axes, x.data.ndim), dtype=accumulator_dtype(x.data.dtype), keepdims=True)
     return record(_reduced(data, x, axes, keepdim), _prod_backward, (x,), (x, dim, data.shape))
@@ -335,7 +335,7 @@ def cumsum(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     Raises:
         ShapeError: the axis is out of range.
     """
-    x = _converted("cumsum", x, dtype)
+    x = _in_dtype("cumsum", x, dtype)
     axis = normalize_axis("cumsum", dim, x.data.ndim)
     return record(_narrowed(_prefix_sums(x.data, axis), x), _cumsum_backward, (x,), (axis,))
 
@@ -379,7 +379,7 @@ def all(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def _truth(who: str, x: TensorLike, dim: Dim, keepdim: bool) -> Tensor:
-    x = as_tensor(who, x)
+    x = as_operand(who, x)
     axes = axis_argument(reduced_axes(who, dim, x.data.ndim, keepdim), x.data.ndim)
     found: Any = getattr(x.data, who)(axis=axes, keepdims=keepdim)
     return Tensor(found)

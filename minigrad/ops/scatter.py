@@ -11,7 +11,7 @@ from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import mul, pass_on
 from minigrad.ops.index import check_fits, check_index, places_along
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_tensor, normalize_axis, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, normalize_axis, operands, same_device
 from minigrad.tensor import Tensor, record
 
 __all__ = ["index_add", "scatter"]
@@ -35,11 +35,11 @@ def scatter(x: Tensor, dim: int, index: Tensor, src: TensorLike) -> Tensor:
         DtypeError: src is of another dtype than x.
         IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
-    x = as_tensor("scatter", x)
+    x = as_operand("scatter", x)
     index = check_index("scatter", index, x)
     dim = normalize_axis("scatter", dim, x.ndim)
     check_fits("scatter", x, dim, index)
-    value = operands("scatter", x, src)[1] if is_number(src) else as_tensor("scatter", src)
+    value = operands("scatter", x, src)[1] if is_number(src) else as_operand("scatter", src)
     _check_source("scatter", x, value)
     wanted = index.data.shape
     if value is src and (value.ndim != len(wanted) or any(n < m for n, m in zip(value.data.shape, wanted))):
@@ -78,7 +78,7 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
         DtypeError: source is of another dtype than x.
         IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
-    x, source = as_tensor("index_add", x), as_tensor("index_add", source)
+    x, source = as_operand("index_add", x), as_operand("index_add", source)
     index = check_index("index_add", index, x)
     dim = normalize_axis("index_add", dim, x.ndim)
     wanted = (*x.data.shape[:dim], index.numel(), *x.data.shape[dim + 1 :])

@@ -14,7 +14,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import pass_on
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_tensor, normalize_axes, normalize_axis
+from minigrad.ops.operands import TensorLike, as_operand, normalize_axes, normalize_axis
 from minigrad.tensor import Tensor, record
 
 __all__ = [
@@ -56,7 +56,7 @@ def reshape(x: TensorLike, *shape: Any) -> Tensor:
         >>> minigrad.arange(6).reshape(2, -1).shape
         (2, 3)
     """
-    return _reshaped("reshape", as_tensor("reshape", x), sizes_of("reshape", shape))
+    return _reshaped("reshape", as_operand("reshape", x), sizes_of("reshape", shape))
 
 
 @method
@@ -66,7 +66,7 @@ def view(x: TensorLike, *shape: Any) -> Tensor:
     Raises:
         ShapeError: the elements do not lie in the order of that shape, or their numbers differ.
     """
-    x = as_tensor("view", x)
+    x = as_operand("view", x)
     out = _reshaped("view", x, sizes_of("view", shape))
     if out.data.size and not array_module(x.data).may_share_memory(out.data, x.data):
         raise ShapeError(f"view: expected a shape that needs no copy of {x.shape}, got {out.shape}: use reshape()")
@@ -96,7 +96,7 @@ def flatten(x: TensorLike, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     Raises:
         ShapeError: an axis out of range, or start_dim after end_dim.
     """
-    x = as_tensor("flatten", x)
+    x = as_operand("flatten", x)
     start, end = normalize_axis("flatten", start_dim, x.ndim), normalize_axis("flatten", end_dim, x.ndim)
     if start > end:
         raise ShapeError(f"flatten: expected start_dim <= end_dim, got {start_dim} and {end_dim} for {x.shape}")
@@ -114,7 +114,7 @@ def unflatten(x: TensorLike, dim: int, sizes: Sequence[int]) -> Tensor:
     Raises:
         ShapeError: the sizes do not multiply to the length of the axis.
     """
-    x = as_tensor("unflatten", x)
+    x = as_operand("unflatten", x)
     if not x.ndim:
         raise ShapeError("unflatten: expected a tensor with at least one axis, got shape ()")
     axis = normalize_axis("unflatten", dim, x.ndim)
@@ -134,7 +134,7 @@ def squeeze(x: TensorLike, dim: int | tuple[int, ...] | None = None) -> Tensor:
     Raises:
         ShapeError: an axis out of range.
     """
-    x = as_tensor("squeeze", x)
+    x = as_operand("squeeze", x)
     axes = normalize_axes("squeeze", dim, x.ndim)
     return _reshaped("squeeze", x, tuple(n for i, n in enumerate(x.data.shape) if n != 1 or i not in axes))
 
@@ -146,7 +146,7 @@ def unsqueeze(x: TensorLike, dim: int) -> Tensor:
     Raises:
         ShapeError: dim outside [-ndim - 1, ndim].
     """
-    x = as_tensor("unsqueeze", x)
+    x = as_operand("unsqueeze", x)
     axis = normalize_axis("unsqueeze", dim, x.ndim + 1)
     return _reshaped("unsqueeze", x, (*x.data.shape[:axis], 1, *x.data.shape[axis:]))
 
@@ -161,7 +161,7 @@ def permute(x: TensorLike, *dims: Any) -> Tensor:
     Raises:
         ShapeError: dims does not name each axis once.
     """
-    x = as_tensor("permute", x)
+    x = as_operand("permute", x)
     order = sizes_of("permute", dims)
     axes = tuple(normalize_axis("permute", dim, x.ndim) for dim in order)
     if sorted(axes) != list(range(x.ndim)):
@@ -186,7 +186,7 @@ def transpose(x: TensorLike, dim0: int, dim1: int) -> Tensor:
     Raises:
         ShapeError: an axis out of range.
     """
-    x = as_tensor("transpose", x)
+    x = as_operand("transpose", x)
     axes = list(range(x.ndim))
     first, second = normalize_axis("transpose", dim0, x.ndim), normalize_axis("transpose", dim1, x.ndim)
     if axes:
@@ -204,7 +204,7 @@ def t(x: TensorLike) -> Tensor:
     Raises:
         ShapeError: more than two axes: use `.mT` or `permute`.
     """
-    x = as_tensor("t", x)
+    x = as_operand("t", x)
     if x.ndim > 2:
         raise ShapeError(f"t: expected at most two axes, got {x.shape}: use .mT or permute()")
     return _permuted(x, tuple(range(x.ndim))[::-1])
@@ -216,7 +216,7 @@ def matrix_transpose(x: TensorLike) -> Tensor:
     Raises:
         ShapeError: fewer than two axes.
     """
-    x = as_tensor("mT", x)
+    x = as_operand("mT", x)
     if x.ndim < 2:
         raise ShapeError(f"mT: expected a tensor (..., N, M), got {x.shape}")
     return transpose(x, -1, -2)
@@ -233,7 +233,7 @@ def flip(x: TensorLike, *dims: Any) -> Tensor:
     Raises:
         ShapeError: an axis out of range, or named twice.
     """
-    x = as_tensor("flip", x)
+    x = as_operand("flip", x)
     axes = normalize_axes("flip", sizes_of("flip", dims), x.ndim)
     if not x.ndim:
         axes = ()
@@ -254,7 +254,7 @@ def roll(x: TensorLike, shifts: int | tuple[int, ...], dims: int | tuple[int, ..
     Raises:
         ShapeError: an axis out of range, or other numbers of shifts and dims.
     """
-    x = as_tensor("roll", x)
+    x = as_operand("roll", x)
     steps = sizes_of("roll", (shifts,))
     if dims is None:
         axes = None
@@ -284,7 +284,7 @@ def expand(x: TensorLike, *sizes: Any) -> Tensor:
     Raises:
         ShapeError: x does not broadcast to the sizes.
     """
-    x = as_tensor("expand", x)
+    x = as_operand("expand", x)
     wanted = sizes_of("expand", sizes)
     extra = len(wanted) - x.ndim
     shape = tuple(x.data.shape[i - extra] if n == -1 and i >= extra else n for i, n in enumerate(wanted))
@@ -310,7 +310,7 @@ def expand_as(x: TensorLike, other: Tensor) -> Tensor:
     Raises:
         ShapeError: it does not broadcast.
     """
-    return _expanded("expand_as", as_tensor("expand_as", x), as_tensor("expand_as", other).shape)
+    return _expanded("expand_as", as_operand("expand_as", x), as_operand("expand_as", other).shape)
 
 
 @method
@@ -321,7 +321,7 @@ def broadcast_to(x: TensorLike, shape: Sequence[int]) -> Tensor:
         ShapeError: it does not broadcast.
     """
     wanted = sizes_of("broadcast_to", (as_sequence("broadcast_to", "shape", shape),))
-    return _expanded("broadcast_to", as_tensor("broadcast_to", x), wanted)
+    return _expanded("broadcast_to", as_operand("broadcast_to", x), wanted)
 
 
 @method
@@ -331,7 +331,7 @@ def tile(x: TensorLike, *dims: Any) -> Tensor:
     Raises:
         ShapeError: a negative number.
     """
-    x = as_tensor("tile", x)
+    x = as_operand("tile", x)
     times = sizes_of("tile", dims)
     return _repeated("tile", x, (1,) * (x.ndim - len(times)) + times)
 
@@ -343,7 +343,7 @@ def repeat(x: TensorLike, *repeats: Any) -> Tensor:
     Raises:
         ShapeError: fewer repeats than axes, or a negative one.
     """
-    x = as_tensor("repeat", x)
+    x = as_operand("repeat", x)
     times = sizes_of("repeat", repeats)
     if len(times) < x.ndim:
         raise ShapeError(f"repeat: expected a number for each axis of {x.shape}, got {times}: use tile()")

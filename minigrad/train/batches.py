@@ -13,7 +13,7 @@ import numpy as np
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.data.collate import map_tensors
-from minigrad.data.plan import largest_remainder
+from minigrad.data.order import largest_remainder
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.ops.join import cat, narrow
 from minigrad.tensor import Tensor, tensors_in

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from minigrad.data.plan import Indices
+from minigrad.data.order import Indices
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener

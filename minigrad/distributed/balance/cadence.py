@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, foreign_forms, keep_as
-from minigrad.data.plan import as_list, largest_remainder
+from minigrad.data.order import as_list, largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, as_hint, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, as_real, keep_as
-from minigrad.data.plan import Shares
+from minigrad.data.order import Shares
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.cost import CostModel, History, Reading, median_cost, settle
 from minigrad.distributed.balance.shares import (

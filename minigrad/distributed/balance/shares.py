@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from minigrad.arguments import as_amount, as_integer
-from minigrad.data.plan import Shares, as_list, check_shares, largest_remainder, whole_weights
+from minigrad.data.order import Shares, as_list, check_shares, largest_remainder, whole_weights
 from minigrad.errors import ArgumentError
 
 SpeedHint = tuple[int, float] | Mapping[int, float]

@@ -11,7 +11,7 @@ import numpy as np
 
 from minigrad.arguments import as_amount, as_integer, keep_as
 from minigrad.backend.dtypes import Array
-from minigrad.data.plan import WORD
+from minigrad.data.order import WORD
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.simulate.links import Link

@@ -5,7 +5,7 @@ import pytest
 
 from minigrad.backend.random import manual_seed
 from minigrad.data import ArrayDataset, BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
-from minigrad.data.plan import largest_remainder, permutation, shard
+from minigrad.data.order import largest_remainder, permutation, shard
 from minigrad.data.sampler import EpochSampler, index_batches
 from minigrad.errors import ArgumentError, StateDictError
 

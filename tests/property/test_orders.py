@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigrad.data import ArrayDataset, DistributedSampler, random_split
-from minigrad.data.plan import largest_remainder, permutation, shard
+from minigrad.data.order import largest_remainder, permutation, shard
 
 lengths = st.integers(0, 200)
 seeds = st.integers(0, 2**64 - 1)

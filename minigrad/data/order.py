@@ -1,4 +1,4 @@
-"""Index plans: pure functions that say which sample comes when, and on which rank.
+"""Orders: pure functions that say which sample comes when, and on which rank.
 
 A shuffle is a function of (length, seed, epoch) alone, so every rank computes the same one, and any epoch can be had
 again without running those before it. It stands on the raw output of Philox, not on a distribution of NumPy's, so
