@@ -1,4 +1,4 @@
-"""What ranks tell each other of what must be alike: a module when it is wrapped, later the state beside it.
+"""What ranks tell each other of what must be alike: a module, who has which gradient, and the state beside the model.
 
 The latter only where their marks differ, see `alike`.
 """
@@ -11,11 +11,12 @@ from typing import Any
 
 from minigrad.arguments import is_real
 from minigrad.backend.device import to_host
+from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.differences import Facts, difference, gather_alike
 from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.record.fingerprint import fingerprint
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, UnreducedGradientError
 from minigrad.nn.companions import Companion
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
@@ -59,6 +60,31 @@ def check_free(who: str, params: Iterable[Parameter]) -> None:
             f"{who}: expected parameters that nothing reduces yet, got some of a wrapper, or of a graph on several "
             "devices: unwrap() the one, build another model instead of the other"
         )
+
+
+def present(
+    who: str, names: Sequence[str], counts: Array | Sequence[float], has: Mapping[int, Sequence[float]]
+) -> set[int]:
+    """The numbers of the parameters of which any rank has a gradient.
+
+    Args:
+        who: For the message.
+        names: Of all parameters.
+        counts: The samples of each rank.
+        has: For each parameter that is combined, whether each rank has a gradient of it.
+
+    Raises:
+        UnreducedGradientError: a rank with samples has none where another has one.
+    """
+    used = {i for i, on in has.items() if any(on)}
+    for i in (i for i in has if i in used):
+        lacking = [str(rank) for rank, own in enumerate(has[i]) if counts[rank] > 0 and not own]
+        if lacking:
+            raise UnreducedGradientError(
+                f"{who}: expected a gradient of parameter {names[i]} on every rank that counts, got none on rank "
+                f"{', '.join(lacking)}: use it in the loss there, or count 0 samples"
+            )
+    return used
 
 
 # ---------------------------------------------------------------------------------------------------- beside the model

@@ -21,7 +21,7 @@ for several replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -30,11 +30,11 @@ from minigrad.backend.device import device_of, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed.comm.base import Communicator, check_communicator, weighted_all_reduce
+from minigrad.distributed.ddp.agreement import present
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
 from minigrad.distributed.ddp.nesting import check_complete
-from minigrad.errors import UnreducedGradientError
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, distinct_parameters
 
@@ -103,31 +103,6 @@ def _count(
     counts, has = table[:, 0], dict(zip(numbers, table.T[2:].tolist()))
     used = present(f"rank {comm.rank}: average_gradients", layout.names, counts, has)
     return counts, table[:, 1].tolist(), used
-
-
-def present(
-    who: str, names: Sequence[str], counts: Array | Sequence[float], has: Mapping[int, Sequence[float]]
-) -> set[int]:
-    """The numbers of the parameters of which any rank has a gradient.
-
-    Args:
-        who: For the message.
-        names: Of all parameters.
-        counts: The samples of each rank.
-        has: For each parameter that is combined, whether each rank has a gradient of it.
-
-    Raises:
-        UnreducedGradientError: a rank with samples has none where another has one.
-    """
-    used = {i for i, on in has.items() if any(on)}
-    for i in (i for i in has if i in used):
-        lacking = [str(rank) for rank, own in enumerate(has[i]) if counts[rank] > 0 and not own]
-        if lacking:
-            raise UnreducedGradientError(
-                f"{who}: expected a gradient of parameter {names[i]} on every rank that counts, got none on rank "
-                f"{', '.join(lacking)}: use it in the loss there, or count 0 samples"
-            )
-    return used
 
 
 def weight_of(samples: float, total: float) -> float:
