@@ -6,7 +6,7 @@ Variances are computed in two passes, Σ(x - mean)² rather than Σx² - (Σx)²
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,8 @@ from minigrad.arguments import as_integer, as_real, check_switch
 from minigrad.autograd import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.layer_norm import column_gradients, normalize_rows, row_gradients
+from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
 from minigrad.backend.kernels import kernels_for
-from minigrad.backend.memory import contiguous
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
@@ -179,31 +178,65 @@ def _record_rows(
     shift = -center * scale
     if bias is not None:
         shift += plan.spread_channels(bias.data, scale.dtype)
-    out = from_rows(affine(as_rows(x.data, plan), scale, shift), x.data)
+    out = affine(as_rows(x.data, plan), scale, shift)
+    return record_rows(x, weight, bias, out, OwnStatistics(plan, center, rstd, fixed))
+
+
+def record_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, out: Array, statistics: Any) -> Tensor:
+    """Rows that were normalized, as a tensor like x on the tape.
+
+    Args:
+        statistics: By which; what `OwnStatistics` has, as far as it is public.
+    """
     inputs = tuple(t for t in (x, weight, bias) if t is not None)
-    return record(out, _rows_backward, inputs, (x, weight, plan, center, rstd, fixed))
+    return record(from_rows(out, x.data), _rows_backward, inputs, (x, weight, statistics))
 
 
 def _rows_backward(node: Node, grad: Array) -> None:
-    x, weight, plan, center, rstd, fixed = node.saved
-    dx, dweight, dbias = affine_edges(node, weight)
-    rows, grad_rows = as_rows(x.data, plan), as_rows(grad, plan)
-    spread_rstd = plan.spread(rstd)
-    total, weighted = row_sums(rows, grad_rows, center)
-    weighted *= spread_rstd
-    give_vector(dbias, plan.gather_channels(total), grad.dtype)
-    give_vector(dweight, plan.gather_channels(weighted), grad.dtype)
-    if dx is None:
-        return
-    gain = None if weight is None else plan.spread_channels(weight.data, center.dtype)
-    scale = spread_rstd if gain is None else spread_rstd * gain
-    if fixed:
-        dx_rows = affine(grad_rows, scale, 0 * scale)
-    else:
-        slope = _mean_share(weighted, gain, rstd, plan) * spread_rstd
-        shift = center * slope - _mean_share(total, gain, rstd, plan)
-        dx_rows = input_gradient(rows, grad_rows, scale, slope, shift)
-    accumulate(dx, from_rows(dx_rows, x.data))
+    x, weight, statistics = node.saved
+    dx, dweight, dbias = _affine_edges(node, weight)
+    rows, grad_rows = as_rows(x.data, statistics.plan), as_rows(grad, statistics.plan)
+    total, weighted = statistics.scaled(*row_sums(rows, grad_rows, statistics.center))
+    _give_vector(dbias, statistics.by_channel(total), grad.dtype)
+    _give_vector(dweight, statistics.by_channel(weighted), grad.dtype)
+    if dx is not None:
+        factors = statistics.factors(x, weight, total, weighted)
+        dx_rows = affine(grad_rows, *factors) if len(factors) == 2 else input_gradient(rows, grad_rows, *factors)
+        accumulate(dx, from_rows(dx_rows, x.data))
+
+
+class OwnStatistics(NamedTuple):
+    """Those of the rows themselves, or fixed ones: how a gradient comes back through them.
+
+    Attributes:
+        center: What sums are taken about, at each element of a row.
+        rstd: 1 / sqrt(var + eps), (samples, 1, groups, 1).
+        fixed: Whether they do not depend on the rows.
+    """
+
+    plan: Rows
+    center: Array
+    rstd: Array
+    fixed: bool
+
+    def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array]:
+        """Σ grad and Σ grad · normalized x, from what `row_sums` says; with as much summed up as `factors` needs."""
+        weighted *= self.plan.spread(self.rstd)
+        return total, weighted
+
+    def by_channel(self, total: Array) -> Array:
+        """One of these sums for each channel: (C,)."""
+        return self.plan.gather_channels(total)
+
+    def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
+        """What the gradient of x is made with, see `input_gradient`; or `affine`, where it is grad's alone."""
+        plan, rstd = self.plan, self.plan.spread(self.rstd)
+        gain = None if weight is None else plan.spread_channels(weight.data, rstd.dtype)
+        scale = rstd if gain is None else rstd * gain
+        if self.fixed:
+            return scale, 0 * scale
+        slope = _mean_share(weighted, gain, self.rstd, plan) * rstd
+        return scale, slope, self.center * slope - _mean_share(total, gain, self.rstd, plan)
 
 
 def _mean_share(row: Array, gain: Array | None, rstd: Array, plan: Rows) -> Array:
@@ -212,7 +245,7 @@ def _mean_share(row: Array, gain: Array | None, rstd: Array, plan: Rows) -> Arra
     return plan.spread(rstd * (pooled / plan.population))
 
 
-def give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
+def _give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
     """Add the gradient of a weight or bias, in its dtype."""
     if edge is not None:
         accumulate(edge, grad.astype(dtype, copy=False))
@@ -250,20 +283,26 @@ def layer_norm(
         if vector is not None and vector.data.shape != shape:
             raise ShapeError(f"layer_norm: expected {name} of shape {shape}, got {vector.shape}")
     rows = x.data.reshape(-1, math.prod(shape)) if x.data.size else x.data.reshape(0, math.prod(shape))
-    if kernels_for(rows) is not None:
-        return _layer_norm_by_kernels(x, rows, weight, bias, shape, eps)
-    xp = array_module(rows)
-    out = xp.empty(rows.shape, rows.dtype)
-    mean, rstd = (xp.empty((len(rows), 1), work_dtype(rows)) for _ in range(2))
-    for part in row_blocks(rows):
-        mean[part], rstd[part], block = _standardize(rows[part], eps)
-        if weight is not None:
-            block *= weight.data.reshape(-1)
-        if bias is not None:
-            block += bias.data.reshape(-1)
-        out[part] = block
+    gain, shift = (None if t is None else t.data.reshape(-1) for t in (weight, bias))
+    forward = normalize_rows if kernels_for(rows) is not None else _normalize_rows
+    out, mean, rstd = forward(rows, gain, shift, eps)
     inputs = tuple(t for t in (x, weight, bias) if t is not None)
     return record(out.reshape(x.data.shape), _layer_norm_backward, inputs, (x, weight, shape, mean, rstd))
+
+
+def _normalize_rows(rows: Array, gain: Array | None, shift: Array | None, eps: float) -> tuple[Array, Array, Array]:
+    """The reference of `normalize_rows`."""
+    xp = array_module(rows)
+    out = xp.empty(rows.shape, rows.dtype)
+    mean, rstd = (xp.empty(len(rows), work_dtype(rows)) for _ in range(2))
+    for part in row_blocks(rows):
+        mean[part, None], rstd[part, None], block = _standardize(rows[part], eps)
+        if gain is not None:
+            block *= gain
+        if shift is not None:
+            block += shift
+        out[part] = block
+    return out, mean, rstd
 
 
 def _standardize(rows: Array, eps: float) -> tuple[Array, Array, Array]:
@@ -283,25 +322,35 @@ def _row_dot(x: Array, y: Array) -> Array:
 
 def _layer_norm_backward(node: Node, grad: Array) -> None:
     x, weight, shape, mean, rstd = node.saved
-    dx, dweight, dbias = affine_edges(node, weight)
+    dx, dweight, dbias = _affine_edges(node, weight)
     rows, grad_rows = (a.reshape(len(mean), math.prod(shape)) for a in (x.data, grad))
     gain = None if weight is None else weight.data.reshape(-1)
-    xp = array_module(grad)
-    dx_rows = xp.empty(rows.shape, rows.dtype)
-    total, weighted = (xp.zeros(rows.shape[1], mean.dtype) for _ in range(2))
-    for part in row_blocks(rows):
-        block, normal = grad_rows[part].astype(mean.dtype, copy=False), rows[part] - mean[part]
-        normal *= rstd[part]
-        if dbias is not None:
-            total += column_sum(block)
-        if dweight is not None:
-            weighted += column_sum(block * normal)
-        if dx is not None:
-            dx_rows[part] = _layer_input_gradient(block, gain, normal, rstd[part])
-    give_vector(dbias, total.reshape(shape), grad.dtype)
-    give_vector(dweight, weighted.reshape(shape), grad.dtype)
+    backward = gradients_of_rows if kernels_for(rows) is not None else _gradients_of_rows
+    wanted = (dx is not None, dweight is not None, dbias is not None)
+    dx_rows, weighted, total = backward(grad_rows, rows, gain, mean, rstd, wanted)
+    for edge, vector in ((dbias, total), (dweight, weighted)):
+        _give_vector(edge, vector if edge is None else vector.reshape(shape), grad.dtype)
     if dx is not None:
         accumulate(dx, dx_rows.reshape(x.data.shape))
+
+
+def _gradients_of_rows(
+    grad: Array, rows: Array, gain: Array | None, mean: Array, rstd: Array, wanted: tuple[bool, bool, bool]
+) -> tuple[Array, Array, Array]:
+    """The reference of `gradients_of_rows`."""
+    xp = array_module(grad)
+    dx = xp.empty(rows.shape, rows.dtype)
+    total, weighted = (xp.zeros(rows.shape[1], mean.dtype) for _ in range(2))
+    for part in row_blocks(rows):
+        block, normal = grad[part].astype(mean.dtype, copy=False), rows[part] - mean[part, None]
+        normal *= rstd[part, None]
+        if wanted[2]:
+            total += column_sum(block)
+        if wanted[1]:
+            weighted += column_sum(block * normal)
+        if wanted[0]:
+            dx[part] = _layer_input_gradient(block, gain, normal, rstd[part, None])
+    return dx, weighted, total
 
 
 def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: Array) -> Array:
@@ -316,33 +365,10 @@ def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: 
     return block
 
 
-def _layer_norm_by_kernels(
-    x: Tensor, rows: Array, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...], eps: float
-) -> Tensor:
-    gain, shift = (None if t is None else contiguous(t.data.reshape(-1)) for t in (weight, bias))
-    out, mean, rstd = normalize_rows(contiguous(rows), gain, shift, eps)
-    inputs = tuple(t for t in (x, weight, bias) if t is not None)
-    saved = (x, weight, shape, mean, rstd)
-    return record(out.reshape(x.data.shape), _layer_norm_by_kernels_backward, inputs, saved)
-
-
-def _layer_norm_by_kernels_backward(node: Node, grad: Array) -> None:
-    x, weight, shape, mean, rstd = node.saved
-    dx, dweight, dbias = affine_edges(node, weight)
-    rows, slopes = (contiguous(a.reshape(len(mean), math.prod(shape))) for a in (x.data, grad))
-    if dweight is not None or dbias is not None:
-        weighted, total = column_gradients(slopes, rows, mean, rstd)
-        give_vector(dbias, total.reshape(shape), grad.dtype)
-        give_vector(dweight, weighted.reshape(shape), grad.dtype)
-    if dx is not None:
-        gain = None if weight is None else contiguous(weight.data.reshape(-1))
-        accumulate(dx, row_gradients(slopes, rows, gain, mean, rstd).reshape(x.data.shape))
-
-
 # ------------------------------------------------------------------------------------------------------- arguments
 
 
-def affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
+def _affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
     """The edges to x, weight and bias, of which weight and bias may be missing."""
     edges = list(node.inputs)
     if weight is None:

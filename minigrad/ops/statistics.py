@@ -122,13 +122,14 @@ def moments(rows: Array, plan: Rows) -> tuple[Array, Array, Array]:
     return mean, error, plan.gather(squares) / plan.population - error * error
 
 
-def affine(rows: Array, scale: Array, shift: Array) -> Array:
-    """rows · scale + shift, in the dtype of rows."""
+def affine(rows: Array, scale: Array, shift: Array, center: Array | None = None) -> Array:
+    """(rows - center) · scale + shift, in the dtype of rows; with a center precise where rows are near it."""
     xp = array_module(rows)
     out = xp.empty(rows.shape, rows.dtype)
     for part in row_blocks(rows):
         target = out[part] if rows.dtype == scale.dtype else None
-        block = xp.multiply(rows[part], scale, out=target)
+        values = rows[part] if center is None else xp.subtract(rows[part], center, out=target)
+        block = xp.multiply(values, scale, out=target)
         block += shift
         if target is None:
             out[part] = block
@@ -147,14 +148,16 @@ def row_sums(rows: Array, grad: Array, center: Array) -> tuple[Array, Array]:
     return total, weighted
 
 
-def input_gradient(rows: Array, grad: Array, scale: Array, slope: Array, shift: Array) -> Array:
-    """grad · scale - rows · slope + shift, in the dtype of rows."""
+def input_gradient(
+    rows: Array, grad: Array, scale: Array, slope: Array, shift: Array, center: Array | None = None
+) -> Array:
+    """grad · scale - (rows - center) · slope + shift, in the dtype of rows."""
     xp = array_module(rows)
     out = xp.empty(rows.shape, rows.dtype)
     for part in row_blocks(rows):
         target = out[part] if rows.dtype == scale.dtype else None
         block = xp.multiply(grad[part], scale, out=target)
-        block -= rows[part] * slope
+        block -= (rows[part] if center is None else rows[part] - center) * slope
         block += shift
         if target is None:
             out[part] = block

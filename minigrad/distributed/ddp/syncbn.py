@@ -8,12 +8,11 @@ cancellation of E[x²] - E[x]². Backward needs one all-reduce.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from minigrad.arguments import check_choice
-from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.distributed.comm.base import Communicator
@@ -21,20 +20,11 @@ from minigrad.distributed.comm.wrappers import innermost
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.nn.norm import BatchNorm
-from minigrad.ops.normalize import affine_edges, give_vector, move_running
+from minigrad.ops.normalize import move_running, record_rows
 from minigrad.ops.operands import check_float
 from minigrad.ops.precision import at_precision
-from minigrad.ops.statistics import (
-    Rows,
-    as_rows,
-    batch_rows,
-    from_rows,
-    moments,
-    row_blocks,
-    row_sums,
-    work_dtype,
-)
-from minigrad.tensor import Tensor, record
+from minigrad.ops.statistics import Rows, affine, as_rows, batch_rows, moments, work_dtype
+from minigrad.tensor import Tensor
 
 
 class LossWeight(Protocol):
@@ -214,29 +204,45 @@ def _sync_batch_norm(layer: SyncBatchNorm, x: Tensor) -> Tensor:
     rest = (center.astype(np.float64) - mean).astype(dtype)  # x - mean = (x - center) + rest
     gain = rstd if layer.weight is None else rstd * layer.weight.data.astype(dtype, copy=False)
     shift = gain * rest if layer.bias is None else gain * rest + layer.bias.data.astype(dtype, copy=False)
-    out = _affine(rows, *(plan.spread_channels(v, dtype) for v in (center, gain, shift)))
-    inputs = tuple(t for t in (x, layer.weight, layer.bias) if t is not None)
-    saved = (x, layer.weight, plan, center, rest, rstd, count, layer)
-    return record(from_rows(out, x.data), _sync_batch_norm_backward, inputs, saved)
+    about, scale, offset = (plan.spread_channels(v, dtype) for v in (center, gain, shift))
+    statistics = SharedStatistics(plan, about, rest, rstd, count, layer)
+    return record_rows(x, layer.weight, layer.bias, affine(rows, scale, offset, about), statistics)
 
 
-def _sync_batch_norm_backward(node: Node, grad: Array) -> None:
-    x, weight, plan, center, rest, rstd, count, layer = node.saved
-    dx, dweight, dbias = affine_edges(node, weight)
-    rows, grad_rows, dtype = as_rows(x.data, plan), as_rows(grad, plan), rstd.dtype
-    spread_center = plan.spread_channels(center, dtype)
-    total, weighted = (plan.gather_channels(row) for row in row_sums(rows, grad_rows, spread_center))
-    weighted = (weighted + rest * total) * rstd  # Σ grad · normalised x
-    give_vector(dbias, total, grad.dtype)
-    give_vector(dweight, weighted, grad.dtype)
-    if dx is None:
-        return
-    mean, slope = _shared_sums(layer, x, total, weighted, count)
-    gain = rstd if weight is None else rstd * weight.data.astype(dtype, copy=False)
-    slope = gain * rstd * slope.astype(dtype)
-    shift = -gain * mean.astype(dtype) - rest * slope
-    spread = (plan.spread_channels(v, dtype) for v in (gain, slope, shift))
-    accumulate(dx, from_rows(_input_gradient(rows, grad_rows, spread_center, *spread), x.data))
+class SharedStatistics(NamedTuple):
+    """Those of the batches of all ranks; see `OwnStatistics`.
+
+    Attributes:
+        center: A rounded mean of this rank's rows, at each element of a row.
+        rest: What it lacks to the mean of all, (C,).
+        rstd: 1 / sqrt(var + eps), (C,).
+        count: Values of a channel on all ranks.
+    """
+
+    plan: Rows
+    center: Array
+    rest: Array
+    rstd: Array
+    count: Array
+    layer: SyncBatchNorm
+
+    def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array]:
+        """Σ grad and Σ grad · normalized x of each channel, (C,), from what `row_sums` says."""
+        total, weighted = self.plan.gather_channels(total), self.plan.gather_channels(weighted)
+        return total, (weighted + self.rest * total) * self.rstd
+
+    def by_channel(self, total: Array) -> Array:
+        """It is so already."""
+        return total
+
+    def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
+        """What the gradient of x is made with, see `input_gradient`; a collective."""
+        dtype = self.rstd.dtype
+        mean, slope = _shared_sums(self.layer, x, total, weighted, self.count)
+        gain = self.rstd if weight is None else self.rstd * weight.data.astype(dtype, copy=False)
+        slope = gain * self.rstd * slope.astype(dtype)
+        shift = -gain * mean.astype(dtype) - self.rest * slope
+        return (*(self.plan.spread_channels(v, dtype) for v in (gain, slope, shift)), self.center)
 
 
 def _shared_sums(layer: SyncBatchNorm, x: Tensor, total: Array, weighted: Array, count: Array) -> tuple[Array, Array]:
@@ -307,26 +313,3 @@ def _is_batch(layer: SyncBatchNorm, x: Tensor, own: int, count: Array) -> bool:
             f"over all ranks, here x {x.shape}"
         )
     return everywhere > 0
-
-
-def _affine(rows: Array, center: Array, scale: Array, shift: Array) -> Array:
-    """(rows - center) · scale + shift, in the dtype of rows: precise where rows are near center."""
-    out = array_module(rows).empty(rows.shape, rows.dtype)
-    for part in row_blocks(rows):
-        block = rows[part] - center
-        block *= scale
-        block += shift
-        out[part] = block
-    return out
-
-
-def _input_gradient(rows: Array, grad: Array, center: Array, gain: Array, slope: Array, shift: Array) -> Array:
-    """grad · gain - (rows - center) · slope + shift, in the dtype of rows."""
-    out = array_module(rows).empty(rows.shape, rows.dtype)
-    for part in row_blocks(rows):
-        block, deviation = grad[part] * gain, rows[part] - center
-        deviation *= slope
-        block -= deviation
-        block += shift
-        out[part] = block
-    return out
