@@ -9,17 +9,17 @@ from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import compute_shard_sizes, rebalance
 from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import Communicator, Work
 from minigrad.distributed.comm.faults import Fault, FaultInjecting
 from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
+from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
-from minigrad.distributed.comm.wrappers import Recording
+from minigrad.distributed.comm.wrappers import Recording, Wrapper
 from minigrad.distributed.config import DdpConfig
-from minigrad.distributed.ddp.combine import average_gradients
 from minigrad.distributed.ddp.buckets import BucketPlan, GradBucket, plan_buckets
+from minigrad.distributed.ddp.combine import average_gradients
 from minigrad.distributed.ddp.hooks import (
     CompressionState,
     allreduce_hook,
@@ -74,6 +74,7 @@ __all__ = [
     "ThreadCommunicator",
     "ThreadWorld",
     "Work",
+    "Wrapper",
     "allocate",
     "allreduce_hook",
     "average_gradients",

@@ -21,9 +21,10 @@ from threadpoolctl import threadpool_limits
 from minigrad.arguments import check_choice
 from minigrad.backend.device import CPU, Device, available_devices
 from minigrad.backend.random import set_noise_key
-from minigrad.distributed.comm.base import Communicator, check_world, default_timeout_s
+from minigrad.distributed.comm.checks import check_world, default_timeout_s
 from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.shm import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from minigrad.arguments import as_integer
 from minigrad.backend.random import set_noise_key
 from minigrad.backend.thread import new_thread
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
 
@@ -87,10 +87,10 @@ def run_world(
                 results[comm.rank] = _call(fn, comm, *args)
         except BaseException as error:
             errors.append((comm.rank, error))
-            if not world.inherited:
-                world.fail(_failed(comm.rank, error))
+            if not world.failure.inherited:
+                world.failure.set(_failed(comm.rank, error))
         finally:
-            if not world.inherited:  # else this is a child of a fork, at the end of its own
+            if not world.failure.inherited:  # else this is a child of a fork, at the end of its own
                 world.leave(comm.rank, "has returned")
 
     limit = blas_threads if blas_threads is not None else max(1, (os.cpu_count() or 1) // world.world_size)
@@ -138,7 +138,7 @@ def _join(threads: list[threading.Thread], world: ThreadWorld, errors: list[tupl
         for thread in threads:
             thread.join(world.timeout_s)
     except BaseException:  # an interrupt: the ranks, which are left to themselves, end at their next collective
-        world.fail(RankFailedError("the caller of run() was interrupted"))
+        world.failure.set(RankFailedError("the caller of run() was interrupted"))
         raise
     return [thread.name for thread in threads if thread.is_alive()]
 

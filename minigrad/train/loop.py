@@ -13,8 +13,8 @@ import numpy as np
 from minigrad.arguments import as_integer, as_real, as_samples, check_switch, keep_as
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
-from minigrad.distributed.comm.base import Communicator, check_communicator
 from minigrad.distributed.comm.differences import gather_alike
+from minigrad.distributed.comm.protocol import Communicator, check_communicator
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn.module import Module

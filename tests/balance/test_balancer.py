@@ -20,7 +20,6 @@ from minigrad.distributed import (
     simulate,
 )
 from minigrad.distributed.balance import Metered, replay
-from minigrad.distributed.comm.base import weighted_all_reduce
 from minigrad.distributed.comm.wrappers import Recording
 from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
 from tests.balance.virtual import noise
@@ -246,7 +245,7 @@ def test_a_wait_within_a_wait_is_one():
 def test_a_weighted_sum_is_one_call_and_one_wait(kind):
     def body(comm):
         meter, array = Metered(comm), np.full(3, comm.rank + 1.0)
-        weighted_all_reduce(meter, array, np.array([0.25]), "").wait()
+        meter.weighted_all_reduce(array, np.array([0.25]), "").wait()
         return array.tolist(), meter.calls, meter.stretches
 
     assert run_ranks(kind, body, 2) == [([0.75] * 3, 1, 1)] * 2

@@ -20,8 +20,6 @@ import pytest
 import minigrad
 from minigrad import optim
 from minigrad.distributed import DDP, ReduceOp, SoloCommunicator, collectives, run
-from minigrad.distributed.comm.base import span_of, weighted_all_reduce
-from minigrad.distributed.comm.given_up import give_up
 from minigrad.errors import (
     ArgumentError,
     CollectiveMismatchError,
@@ -128,7 +126,7 @@ def weighted_sums_have_the_bits_of_weighting_first(comm, dtype):
             works.append(comm.all_reduce(arrays[-1], layout="a bucket"))
         else:
             weight = None if weights[rank] == 1.0 else np.array(weights[rank : rank + 1])
-            works.append(weighted_all_reduce(comm, arrays[-1], weight, "a bucket"))
+            works.append(comm.weighted_all_reduce(arrays[-1], weight, "a bucket"))
         weights = weights[1:] + weights[:1] if size < 4 else weights
         collectives.all_reduce(own)
         expected.append(own[0].astype(kind))
@@ -146,15 +144,15 @@ def works_tell_when_they_ran(comm):
         work.wait(host=True)
         ended_s = comm.clock.now_s()
         last_s = max(comm.all_gather_object(began_s))
-        if comm.world_size > 1 and not hasattr(comm, "check_headers"):  # NCCL does not tell
-            started_s, over_s = span_of(work)
+        if comm.world_size > 1 and work.span is not None:  # NCCL does not tell
+            started_s, over_s = work.span
             assert last_s <= started_s <= over_s <= ended_s
 
 
 @contract()
 def a_weighted_sum_of_integers_is_refused(comm):
     with pytest.raises(DtypeError, match=f"rank {comm.rank}: weighted_all_reduce: expected a float dtype, got int32"):
-        weighted_all_reduce(comm, np.ones(3, np.int32), np.array([0.5]))
+        comm.weighted_all_reduce(np.ones(3, np.int32), np.array([0.5]))
 
 
 @contract()
@@ -368,7 +366,7 @@ def abort_reaches_everybody_and_stays(comm):
 def what_all_give_up_is_as_if_nothing_had_been(comm):
     before = comm.all_reduce(np.ones(2), layout="under way")
     for _ in range(2):
-        give_up(comm, f"rank {comm.rank} had enough")
+        comm.give_up(f"rank {comm.rank} had enough")
     array = np.full(3, comm.rank + 1.0)
     comm.all_reduce(array).wait()
     before.wait()
@@ -380,12 +378,12 @@ def what_all_give_up_is_as_if_nothing_had_been(comm):
 def what_one_rank_gives_up_fails_all(comm):
     comm.barrier()
     if comm.rank == 1:
-        give_up(comm, "enough (of it)")
+        comm.give_up("enough (of it)")
     for _ in range(2):
         with pytest.raises(RankFailedError, match=r"rank 1 aborted: enough \(of it\)$"):
             comm.all_reduce(np.ones(2)).wait(host=True)
             comm.barrier()
-    give_up(comm, "this says nothing any more")
+    comm.give_up("this says nothing any more")
 
 
 @contract()

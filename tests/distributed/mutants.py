@@ -90,7 +90,7 @@ MUTANTS = {
     "buffers are left alone": ("ddp.reducer", "                self.after_pass(one)\n", "                pass\n"),
     "a rank that fails in backward tells nobody": (
         "ddp.passes",
-        "            self._comm.abort(reason)\n        else:\n            give_up(self._comm, reason)\n",
+        "            self._comm.abort(reason)\n        else:\n            self._comm.give_up(reason)\n",
         "            pass\n",
     ),
     "nobody asks what gradients weigh": ("ddp.own", "if self.mean and not self.weighed:", "if False:"),
@@ -103,7 +103,7 @@ MUTANTS = {
     ),
     "a failed backward ends all, though all have failed": (
         "ddp.passes",
-        "            give_up(self._comm, reason)\n",
+        "            self._comm.give_up(reason)\n",
         "            self._comm.abort(reason)\n",
     ),
     "a backward that is refused launches no counts": ("ddp.reducer", "one.start(())", "pass"),
@@ -179,8 +179,8 @@ MUTANTS = {
     "another wrapper's waits pass for computing": ("ddp.ledger", "(account, *self.others)", "(account,)"),
     "what a hook sends is not counted": (
         "ddp.hooks",
-        "ledger.called(result, began_s, nbytes)",
-        "ledger.called(result, began_s)",
+        "ledger.called(work, began_s, nbytes)",
+        "ledger.called(work, began_s)",
     ),
     "a weight of 0 is left out": ("ddp.combine", "if weight == 1.0:", "if weight in (0.0, 1.0):"),
     "NaN times nothing is NaN": ("backend.fused.grad_scale", "    if factor[0]:\n", "    if True:\n"),

@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 
-from minigrad.distributed.comm.base import weighted_all_reduce
 from minigrad.distributed.comm.place import Place
 from minigrad.errors import ArgumentError, RankFailedError
 from tests.distributed.contract import CASES
@@ -114,7 +113,7 @@ def test_a_sum_that_overflows_warns_and_a_weighted_element_does_not():
             warnings.simplefilter("always")
             for weight in (np.array([2.0]), None):
                 array[...] = 3e38
-                weighted_all_reduce(comm, array, weight).wait()
+                comm.weighted_all_reduce(array, weight).wait()
                 said.append([str(warning.message) for warning in caught])
         return said
 

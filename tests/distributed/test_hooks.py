@@ -23,7 +23,7 @@ from minigrad.distributed import (
     fp16_predivide_hook,
     run,
 )
-from minigrad.distributed.comm.base import DoneWork
+from minigrad.distributed.comm.work import DoneWork
 from minigrad.errors import ArgumentError, CollectiveMismatchError, ReplicaMismatchError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter

@@ -10,10 +10,10 @@ import pytest
 
 import minigrad
 from minigrad import Device, nn
+from minigrad import FlowBuilder
 from minigrad.backend.device import CPU, device_identity
 from minigrad.backend.nccl import dtype_code, load_nccl, problem_of
 from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, Recording, ReduceOp, init
-from minigrad.distributed.comm.headers import check_headers
 from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.replicas import nccl_devices
@@ -29,7 +29,6 @@ from minigrad.errors import (
     ReplicaMismatchError,
     ShapeError,
 )
-from minigrad import FlowBuilder
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 from tests.distributed.worlds import run_nccl
@@ -65,7 +64,7 @@ def test_different_calls_of_one_size_are_told_where_all_ranks_come():
     def body(comm):
         with pytest.raises(CollectiveMismatchError) as caught:  # a look at what the others told may come first
             comm.all_reduce(np.ones(4), layout="bucket 0" if comm.rank == 0 else "bucket 1").wait()
-            check_headers(Recording(comm))
+            Recording(comm).check_headers()
         assert "got call 0: all_reduce(SUM bucket 0) of 4 float64 on rank 0 and" in str(caught.value)
         assert str(caught.value).endswith("call 0: all_reduce(SUM bucket 1) of 4 float64 on rank 1")
         return True
@@ -181,7 +180,7 @@ class NeverDone:
     get_current_stream = Stream
 
 
-@pytest.mark.parametrize("status, words", [(6, "NCCL_ERROR_REMOTE_ERROR"), (8, "NCCL error 8"), (7, "although all")])
+@pytest.mark.parametrize("status, words", [(6, "NCCL_ERROR_REMOTE_ERROR"), (8, "NCCL error 8"), (7, "data has not")])
 def test_what_nccl_says_meanwhile_is_raised(monkeypatch, status, words):
     """Code 7 means that it is in progress: then it is the time that ends the waiting."""
     monkeypatch.setattr(communicator, "_PATIENCE_S", 0.1)

@@ -362,7 +362,7 @@ def test_a_checkpoint_waits_for_ranks_that_are_behind_no_longer_than_a_call(stri
         if comm.rank == 1:
             late.wait(TIMEOUT_S)
             return True
-        comm._progress.note(comm._next("all_reduce"))  # a call that rank 1 does not make
+        comm._progress.note(comm._next(("all_reduce", "")))  # a call that rank 1 does not make
         with pytest.raises(CollectiveTimeoutError, match="state_dict: expected all 2 ranks within 0.3 s, got ranks"):
             ddp.state_dict()
         late.set()
@@ -383,7 +383,7 @@ def test_who_waits_hears_that_it_is_alone():
                 heard.wait(0.01)
             cut(comm)
         elif comm.rank == 1:
-            comm._next("all_reduce")  # a call that nobody else makes
+            comm._next(("all_reduce", ""))  # a call that nobody else makes
             comm.check_same("state_dict")
             heard.set()
         return comm.rank == 2 and heard.wait(TIMEOUT_S / 2) or comm.rank < 2
@@ -399,19 +399,19 @@ def test_rank_0_answers_and_tells_who_died_when_it_has_left(ends):
     def body(comm):
         comm.barrier()
         if comm.rank == 2:
-            comm._next("all_reduce")
+            comm._next(("all_reduce", ""))
             comm._progress._tell_at_s = 0.0
             with pytest.raises(RankFailedError, match="rank 1 is gone") if ends else nullcontext():
                 comm.check_same("state_dict")
             heard.set()
             return True
         if comm.rank == 0:
-            comm._next("all_reduce")
+            comm._next(("all_reduce", ""))
             comm.close()
             return heard.wait(TIMEOUT_S)
         with comm._world.changed:
             comm._world.changed.wait_for(lambda: comm._world.peers[0].left_after is not None, TIMEOUT_S)
-        cut(comm) if ends else comm._next("all_reduce")
+        cut(comm) if ends else comm._next(("all_reduce", ""))
         return heard.wait(TIMEOUT_S)
 
     assert run_nccl(body, 3, timeout_s=2 * TIMEOUT_S) == [True] * 3

@@ -51,6 +51,8 @@ class Chain(Module):
 class OnStream:
     """A collective on a stream."""
 
+    span = None
+
     def __init__(self, streams):
         self._streams, self._event = streams, streams.Event(disable_timing=True)
         self._event.record()
@@ -67,7 +69,11 @@ class OnStream:
 class Pretending(SoloCommunicator):
     """Rank 0 of 4, where the other ranks have as many samples, and gradients of 1 when weighted."""
 
-    world_size = 4
+    adds_weighted = False
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.world_size = 4
 
     def all_reduce(self, array, op=ReduceOp.SUM, layout=""):
         super().all_reduce(array, op)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import minigrad
+from minigrad.backend.device import CPU
 from minigrad.distributed import (
     DDP,
     BalanceConfig,
@@ -19,13 +20,16 @@ from minigrad.distributed import (
     ReduceOp,
     Rounds,
     SoloCommunicator,
+    Wrapper,
     run,
     simulate,
 )
 from minigrad.distributed.balance.meter import Metered
-from minigrad.distributed.comm.base import HostClock, note_event, waiting, weighted_all_reduce
-from minigrad.distributed.comm.headers import check_headers, check_same, end_pass
-from minigrad.distributed.comm.wrappers import Call, Wrapper
+from minigrad.distributed.comm.front import HostClock
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.work import DoneWork
+from minigrad.distributed.comm.wrappers import Call
+from minigrad.distributed.ddp.hooks import Booked
 from minigrad.errors import (
     ArgumentError,
     CollectiveMismatchError,
@@ -92,27 +96,36 @@ def test_failures_pass_through_a_wrapper():
     assert run(body, 2, timeout_s=TIMEOUT_S) == [["all_reduce"] * 3 + ["barrier"]] * 2
 
 
-@pytest.mark.parametrize("kind", ["threads", "shm"])
-def test_a_proxy_of_its_own_kind_sees_every_sum(kind):
-    """One that passes on all but what it looks at: no other way around it may be taken."""
+def test_a_proxy_that_could_miss_calls_is_refused():
+    """One that passes on whatever it is asked, and so never hears of a sum that is made under another name."""
 
     class Proxy:
         def __init__(self, comm):
-            self.inner, self.sums = comm, []
+            self.inner = comm
 
         def __getattr__(self, name):
             return getattr(self.inner, name)
 
-        def all_reduce(self, array, *args, **kwargs):
-            self.sums.append(array.copy())
-            return self.inner.all_reduce(array, *args, **kwargs)
+    for wrap in (lambda comm: DDP(Mlp(0), comm), Recording):
+        with pytest.raises(ArgumentError, match="a communicator, got Proxy: .* derives from distributed.Wrapper"):
+            wrap(Proxy(SoloCommunicator()))
+
+
+@pytest.mark.parametrize("kind", ["threads", "shm"])
+def test_a_wrapper_of_ones_own_sees_every_sum(kind):
+    class Seeing(Wrapper):
+        sums = ()
+
+        def around(self, call, arrays, make):
+            self.sums = [*self.sums, *(array.copy() for array in arrays)]
+            return make()
 
     def body(comm):
-        proxy = Proxy(comm)
-        ddp = DDP(Mlp(0), proxy)
+        wrapper = Seeing(comm)
+        ddp = DDP(Mlp(0), wrapper)
         inputs, targets = data(2, comm.rank)
         mean_loss(ddp(minigrad.Tensor(inputs)), targets).backward()
-        return proxy.sums[-1], ddp.reducer.layout.buffers[0].grad.copy()
+        return wrapper.sums[-1], ddp.reducer.layout.buffers[0].grad.copy()
 
     (first, total), (second, same) = run_ranks(kind, body, 2)
     assert (first + second).tobytes() == total.tobytes() == same.tobytes()
@@ -313,54 +326,74 @@ def test_wrong_arguments():
             FaultInjecting(SoloCommunicator(), [Fault(action, rank=0)]).barrier()
 
 
-class Noting(Wrapper):
-    """A communicator with everything that one may have beside what each has."""
+ARGUMENTS = {  # of each method of the protocol
+    "empty": (3, np.float32),
+    "all_reduce": (np.ones(2), ReduceOp.MAX, "plan"),
+    "weighted_all_reduce": (np.ones(2, np.float16), np.ones(1), "plan"),
+    "broadcast": (np.ones(2), 0),
+    "reduce_scatter": (np.ones(2), np.ones(2), ReduceOp.MAX),
+    "all_gather": (np.ones(2), np.ones(2)),
+    "all_gather_object": ([1],),
+    "barrier": (),
+    "check_headers": ("plan",),
+    "end_pass": ("plan", 2.0, True),
+    "check_same": ("me",),
+    "last_calls": (),
+    "waiting": (),
+    "event": ("mine",),
+    "give_up": ("enough",),
+    "abort": ("enough",),
+    "close": (),
+}
+ATTRIBUTES = ("rank", "world_size", "device", "clock", "timeout_s", "adds_weighted")
+WRAPPERS = {
+    "Wrapper": Wrapper,
+    "Recording": Recording,
+    "FaultInjecting": lambda comm: FaultInjecting(comm, []),
+    "Booked": Booked,
+    "Metered": Metered,
+    "two": lambda comm: Recording(Booked(comm)),
+}
 
-    def __init__(self, comm):
-        super().__init__(comm)
+
+class Spy(Communicator):
+    """Has every method of the protocol, and notes what it is asked."""
+
+    rank, world_size, device, clock, timeout_s, adds_weighted = 0, 1, CPU, HostClock(), 7.5, True
+
+    def __init__(self):
         self.asked = []
 
-    def event(self, kind, **fields):
-        self.asked.append((kind, fields))
-
-    def check_headers(self, layout=""):
-        self.asked.append("check_headers")
-
-    def end_pass(self, layout, mark, news):
-        self.asked.append(("end_pass", layout, mark, news))
-        return [mark]
-
-    def check_same(self, who):
-        self.asked.append(("check_same", who))
-
-    def waiting(self):
-        self.asked.append("waiting")
-        return nullcontext()
-
-    def weighted_all_reduce(self, array, weight=None, layout=""):
-        self.asked.append("weighted_all_reduce")
-        return super().weighted_all_reduce(array, weight, layout)
+    def answer(self, name, *args):
+        self.asked.append((name, *args))
+        return {"waiting": nullcontext(), "empty": np.zeros(3), "end_pass": [2.0]}.get(name, DoneWork())
 
 
-@pytest.mark.parametrize(
-    "wrap", [Wrapper, Recording, lambda comm: FaultInjecting(comm, []), Metered, lambda comm: Metered(Recording(comm))]
-)
-def test_a_wrapper_passes_on_what_not_every_communicator_has(wrap):
-    inner = Noting(SoloCommunicator())
-    outer = wrap(inner)
-    note_event(outer, "mine", {"step": 1})
-    check_headers(outer)
-    assert end_pass(outer, "plan", 2.0, True) == [2.0]
-    check_same(outer, "me")
-    with waiting(outer):
-        pass
-    weighted_all_reduce(outer, np.zeros(2, np.float16), np.ones(1)).wait()
-    assert inner.asked[0] == ("mine", {"step": 1})
-    assert inner.asked[1:4] == ["check_headers", ("end_pass", "plan", 2.0, True), ("check_same", "me")]
-    assert "weighted_all_reduce" in inner.asked
-    assert "waiting" in inner.asked or isinstance(outer, Metered)  # which times the wait itself
-    note_event(wrap(SoloCommunicator()), "mine", {})  # nobody takes notes
-    assert end_pass(wrap(SoloCommunicator()), "plan", 2.0, True) is None
+for name in ARGUMENTS:
+    setattr(Spy, name, lambda self, *args, _name=name, **fields: self.answer(_name, *args, *fields.values()))
+
+
+def test_the_protocol_is_known_here():
+    methods = [name for name in vars(Communicator) if not name.startswith("_")]
+    assert {*methods, *Communicator.__annotations__} == {*ARGUMENTS, *ATTRIBUTES}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapper_forwards_every_method_of_the_protocol(wrapper, name):
+    if (wrapper, name) == ("Metered", "waiting"):
+        return  # which times the wait itself
+    spy = Spy()
+    getattr(WRAPPERS[wrapper](spy), name)(*ARGUMENTS[name])
+    [(asked, *args)] = spy.asked
+    assert asked == name and all(one is other for one, other in zip(args, ARGUMENTS[name], strict=True))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapper_has_what_the_inner_one_has(wrapper):
+    spy = Spy()
+    wrapped = WRAPPERS[wrapper](spy)
+    assert [getattr(wrapped, name) for name in ATTRIBUTES] == [getattr(spy, name) for name in ATTRIBUTES]
 
 
 @pytest.mark.parametrize("wrap", [Recording, lambda comm: FaultInjecting(Recording(comm), [])])

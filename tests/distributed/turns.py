@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 
+from minigrad.distributed.comm.work import WorkAround
 from minigrad.distributed.comm.wrappers import Wrapper
 
 STUCK_S = 10.0
@@ -63,23 +64,21 @@ class TurnTaking(Wrapper):
 
     def around(self, call, arrays, make):
         self._turns.turn(self.rank)
-        return make()
-
-    def _work(self, call, arrays, make):
-        return _TurnTakingWork(self.around(call, arrays, make), self.rank, self._turns)
+        return _TurnTakingWork(make(), self.rank, self._turns) if arrays else make()
 
 
-class _TurnTakingWork:
+class _TurnTakingWork(WorkAround):
     def __init__(self, work, rank, turns):
-        self._work, self._rank, self._turns = work, rank, turns
+        super().__init__(work)
+        self._rank, self._turns = rank, turns
 
     def done(self):
         self._turns.turn(self._rank)
-        return self._work.done()
+        return self.inner.done()
 
     def wait(self, host=False):
         for _ in range(MOST_TURNS):  # a rank that failed leaves, and the others end by what this wait then raises
-            if self._work.done():
+            if self.inner.done():
                 break
             self._turns.turn(self._rank)
-        self._work.wait(host)
+        self.inner.wait(host)

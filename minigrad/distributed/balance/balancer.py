@@ -15,13 +15,13 @@ import numpy as np
 
 from minigrad.data.order import Indices
 from minigrad.distributed.balance.cost import Reading
+from minigrad.distributed.balance.division import Balance, BalanceConfig, Division
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener
-from minigrad.distributed.balance.division import Balance, BalanceConfig, Division
 from minigrad.distributed.balance.state import resumed
 from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, as_strategy
-from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.differences import check_alike, gather_alike
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import ArgumentError
 
 

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import CudaTimer, HostTimer, Timer
-from minigrad.distributed.comm.base import Communicator, HostClock, Work, span_of, weighted_all_reduce
+from minigrad.distributed.comm.front import HostClock
+from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.comm.work import WorkAround
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.errors import ArgumentError
 
@@ -24,16 +26,13 @@ class Timeline(Protocol):
         """Something happened."""
 
 
-def listener(who: str, timeline: Timeline | None, comm: Communicator) -> Timeline | None:
-    """Who hears of decisions: the timeline, else the communicator where it takes events.
+def listener(who: str, timeline: Timeline | None, comm: Communicator) -> Timeline:
+    """Who hears of decisions: the timeline, else the communicator.
 
     Raises:
         ArgumentError: the timeline has no event().
     """
-    if timeline is None:
-        own: Any = comm
-        return own if hasattr(comm, "event") else None
-    return check_timeline(who, timeline)
+    return check_timeline(who, timeline) if timeline is not None else comm
 
 
 def check_timeline(who: str, timeline: Timeline) -> Timeline:
@@ -76,7 +75,7 @@ class Metered(Wrapper):
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Weight and sum as the inner communicator does; its wait is timed."""
         self.calls += 1
-        return _MeteredWork(weighted_all_reduce(self.inner, array, weight, layout), self)
+        return _MeteredWork(self.inner.weighted_all_reduce(array, weight, layout), self)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -95,25 +94,17 @@ class Metered(Wrapper):
             self._is_waiting = False
 
 
-class _MeteredWork:
+class _MeteredWork(WorkAround):
     """A collective under way whose wait is timed."""
 
     def __init__(self, work: Work, meter: Metered) -> None:
-        self._work, self._meter = work, meter
-
-    @property
-    def span(self) -> tuple[float, float] | None:
-        """See `span_of`."""
-        return span_of(self._work)
-
-    def done(self) -> bool:
-        """Whether the result is there."""
-        return self._work.done()
+        super().__init__(work)
+        self._meter = meter
 
     def wait(self, host: bool = False) -> None:
         """Wait, and count it."""
         with self._meter.waiting():
-            self._work.wait(host)
+            self.inner.wait(host)
 
 
 @dataclass

@@ -15,8 +15,8 @@ from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, listener
 from minigrad.distributed.balance.state import config_data, resumed
-from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.differences import gather_alike
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import ArgumentError
 
 T = TypeVar("T")

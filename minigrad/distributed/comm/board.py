@@ -12,16 +12,20 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import LAST_CALLS, Header, doing, incomplete
-from minigrad.distributed.comm.given_up import GIVE_UP, disagreement, given_up
-from minigrad.distributed.comm.segment import Segment
-from minigrad.distributed.comm.where import ask, whereabouts
-from minigrad.errors import (
-    CollectiveMismatchError,
-    CollectiveTimeoutError,
-    DistributedError,
-    RankFailedError,
+from minigrad.distributed.comm.failure import ERRORS
+from minigrad.distributed.comm.headers import (
+    GIVE_UP,
+    LAST_CALLS,
+    Header,
+    departed,
+    doing,
+    given_up,
+    mismatch,
+    timed_out,
 )
+from minigrad.distributed.comm.segment import Segment
+from minigrad.distributed.comm.where import ask
+from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
 
 SLOTS = 64  # calls that may be under way at once
 INLINE_BYTES = 4096  # arrays up to this size travel in the slot of their call
@@ -41,12 +45,7 @@ _STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
 # by seq % SLOTS: where the slot of a call is, and its weight, counted in float64
 _SLOT_AT = [_SLOTS_AT + slot * _SLOT_BYTES for slot in range(SLOTS)]
 _WEIGHT_AT = [(start + _HEADER_BYTES) // 8 for start in _SLOT_AT]
-_KINDS: list[type[DistributedError]] = [
-    DistributedError,
-    RankFailedError,
-    CollectiveTimeoutError,
-    CollectiveMismatchError,
-]
+_KINDS = list(ERRORS.values())
 
 
 class Board:
@@ -184,13 +183,12 @@ class Board:
 
     def _differ(self, calls: list[tuple[int, str]]) -> DistributedError:
         first = next((call for call in calls if given_up(call[1])), calls[0])
-        return disagreement(first, next(call for call in calls if call[1] != first[1]))
+        return mismatch(first, next(call for call in calls if call[1] != first[1]))
 
     def timeout(self, seq: int, timeout_s: float) -> CollectiveTimeoutError:
         """The error of a call for which this rank has waited too long."""
         known = {rank: self.doing(rank) for rank in self.absent(seq)}
-        told = self.incomplete(seq, known, f" within {timeout_s:g} s")
-        return CollectiveTimeoutError(told + whereabouts(self._lines(), known))
+        return timed_out(self._header(self.rank, seq), self.world_size, timeout_s, known, self._lines())
 
     def _lines(self) -> dict[int, str]:
         """Where each rank is, as far as its watcher says so in time."""
@@ -213,9 +211,9 @@ class Board:
             self._bytes[self.rank][_LINE_AT : _LINE_AT + len(text) + 1] = text + b"\0"
             self._numbers[self.rank][_ANSWERED] = asked
 
-    def incomplete(self, seq: int, absent: Mapping[int, str], limit: str = "") -> str:
-        """The message of a call to which not all ranks came; see `incomplete` of comm.base."""
-        return incomplete(self._header(self.rank, seq), self.world_size, absent, limit)
+    def departed(self, seq: int, absent: Mapping[int, str]) -> RankFailedError:
+        """The error of a call to which ranks can't come any more."""
+        return departed(self._header(self.rank, seq), self.world_size, absent)
 
     def tell_failure(self, error: DistributedError) -> None:
         """Let the other ranks know why this one fails."""

@@ -14,7 +14,8 @@ import numpy as np
 from minigrad.arguments import as_amount, as_integer, check_choice, check_switch, keep_as
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_float
-from minigrad.distributed.comm.base import Communicator, DoneWork, Work, span_of
+from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.comm.work import DoneWork, WorkAround
 from minigrad.distributed.comm.wrappers import KINDS, Call, Make, Wrapper
 from minigrad.errors import ArgumentError, DtypeError, InjectedFaultError
 
@@ -164,53 +165,39 @@ def _checked(plan: Iterable[Fault]) -> list[Fault]:
     return faults
 
 
-class _HeldWork:
+class _HeldWork(WorkAround):
     """A call that is made later than the caller thinks: at the next one, or when somebody waits for it."""
 
     def __init__(self, make: Make) -> None:
-        self._make = make
-        self._work: Work | None = None
+        super().__init__(DoneWork())  # until the call is made
+        self._make: Make | None = make
 
-    @property
-    def span(self) -> tuple[float, float] | None:
-        """See `span_of`."""
-        return span_of(self._work)
-
-    def release(self) -> Work:
+    def release(self) -> None:
         """Make the call now, if it was not made yet."""
-        if self._work is None:
-            self._work = self._make()
-        assert self._work is not None
-        return self._work
+        if self._make is not None:
+            self.inner, self._make = self._make(), None
 
     def done(self) -> bool:
         """Whether it was made, and is done."""
-        return self._work is not None and self._work.done()
+        return self._make is None and self.inner.done()
 
     def wait(self, host: bool = False) -> None:
         """Make the call if it was not made, and wait for it."""
-        self.release().wait(host)
+        self.release()
+        self.inner.wait(host)
 
 
-class _SpoilAfter:
+class _SpoilAfter(WorkAround):
     """Work whose result is changed on this rank once it is there."""
 
     def __init__(self, work: Work, fault: Fault, array: Array) -> None:
-        self._work, self._fault, self._array = work, fault, array
+        super().__init__(work)
+        self._fault, self._array = fault, array
         self._spoilt = False
-
-    @property
-    def span(self) -> tuple[float, float] | None:
-        """See `span_of`."""
-        return span_of(self._work)
-
-    def done(self) -> bool:
-        """Whether the result is there."""
-        return self._work.done()
 
     def wait(self, host: bool = False) -> None:
         """Block until the result is there, then change it."""
-        self._work.wait(host=True)
+        self.inner.wait(host=True)
         if not self._spoilt:
             self._spoilt = True
             _spoil_element(self._fault, self._array)

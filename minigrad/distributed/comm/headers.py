@@ -1,56 +1,134 @@
-"""What ranks compare beside their collectives, where the communicator does not compare each of them: see comm/nccl."""
+"""What ranks say of their calls, and how the errors word it of those that do not make one call together.
+
+To give up is a call too, in place of the one that others may make. Where all ranks give up they agree, as in any
+call, and go on. Else they do not, and that fails all of them, with the reason of the one that gave up.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.where import whereabouts
+from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
+
+KEPT_CALLS = 64  # of a rank
+LAST_CALLS = 3  # of these, that are named when it is missing
+GIVE_UP = "give_up"  # the kind of that call; its detail is the reason
+_GIVEN_UP = re.compile(rf"call \d+: {GIVE_UP}\(")
 
 
-def check_headers(comm: Communicator, layout: str = "") -> None:
-    """Compare what the ranks have called so far, where the communicator does not do so in each call.
+class Header(NamedTuple):
+    """What one rank says that it calls; ranks compare them, so that a mismatch is an error and no hang or garbage.
 
-    All ranks call it at the same place, and wait for each other: the reducer does when it has made a plan.
+    Attributes:
+        seq: Number of the call on this communicator, from 0.
+        kind: Name of the collective.
+        detail: Reduction, root, or layout id, where there is one.
+        dtype: Name of the dtype, empty for host data.
+        size: Elements; -1 where ranks may differ.
+        place: Where the array lies, if that has to be the same on all ranks.
+    """
+
+    seq: int
+    kind: str
+    detail: str = ""
+    dtype: str = ""
+    size: int = -1
+    place: str = ""
+
+    @property
+    def what(self) -> str:
+        """All but the number, in words."""
+        size = f" of {self.size} {self.dtype}" if self.size >= 0 else ""
+        place = f" in {self.place}" if self.place else ""
+        return f"{self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}{place}"
+
+    def __str__(self) -> str:
+        return f"call {self.seq}: {self.what}"
+
+
+@dataclass
+class Peer:
+    """What a rank last told of itself.
+
+    Attributes:
+        posted: Calls that it had made.
+        doing: The last of them, in words.
+        left_after: Calls that it took part in before it left; None while it is there.
+        line: Where in the user's code it was when it was asked.
+        gathered: How often it has brought something to a gathering.
+    """
+
+    posted: int = 0
+    doing: str = "has made no call yet"
+    left_after: int | None = None
+    line: str = ""
+    gathered: int = 0
+
+
+def doing(calls: Iterable[object]) -> str:
+    """What a rank was last seen doing, in words.
 
     Args:
-        layout: An id that all ranks have to agree on.
-
-    Raises:
-        CollectiveMismatchError: the calls, or the layouts, differ.
+        calls: The headers of its last calls, the latest first.
     """
-    compare = getattr(comm, "check_headers", None)
-    if compare is not None:
-        compare(layout)
+    last, *before = [str(call) for _, call in zip(range(LAST_CALLS), calls)] or [""]
+    earlier = f" (before that {'; '.join(before)})" if before else ""
+    return f"last called {last}{earlier}" if last else "has made no call yet"
 
 
-def end_pass(comm: Communicator, layout: str, mark: float | None, news: bool) -> list[float] | None:
-    """Note the end of a pass where the communicator compares what ranks have called later, and lets none wait.
+# ------------------------------------------------------------------------------------------ calls that are not one
+
+
+def mismatch(*calls: tuple[int, str], advice: str = "") -> DistributedError:
+    """The error of ranks that do not make one call.
 
     Args:
-        layout: An id that all ranks have to agree on.
-        mark: A number that may differ, but has to be looked into then; None where all ranks know those of all.
-        news: Whether something has come up on this rank that may not be alike: it is looked into at once.
-
-    Returns:
-        The marks of all ranks where they are to be looked into here, on all ranks; empty where they are not. None
-        where the communicator compares each call.
+        calls: Of each rank its number, and the call in words.
+        advice: What to do about it, where none gave up.
     """
-    note = getattr(comm, "end_pass", None)
-    marks: list[float] | None = note(layout, mark, news) if note is not None else None
-    return marks
+    for rank, text in calls:
+        if given_up(text):
+            return RankFailedError(f"rank {rank} aborted: {_GIVEN_UP.split(text, 1)[-1].removesuffix(')')}")
+    listed = " and ".join(f"{text} on rank {rank}" for rank, text in calls)
+    return CollectiveMismatchError(f"expected all ranks to make one call, got {listed}{advice}")
 
 
-def check_same(comm: Communicator, who: str) -> None:
-    """Before something is kept of this rank: raise where ranks have parted, even where that was not compared yet.
+def given_up(text: str) -> bool:
+    """Whether a call in words, `str(Header)`, says that a rank gave up."""
+    return _GIVEN_UP.match(text) is not None
 
-    A rank calls it when it likes; it waits until the others have come as far as this one.
 
-    Raises:
-        CollectiveMismatchError, ReplicaMismatchError: they have parted. CollectiveTimeoutError: one does not come.
+def timed_out(
+    call: object, world_size: int, timeout_s: float, absent: Mapping[int, str], lines: Mapping[int, str]
+) -> CollectiveTimeoutError:
+    """The error of a call that was waited for too long.
+
+    Args:
+        call: Its header.
+        absent: What is known of each rank that did not come.
+        lines: Where in the user's code each rank is; empty where it did not say.
     """
-    compare = getattr(comm, "check_same", None)
-    if compare is not None:
-        compare(who)
+    told = _incomplete(call, world_size, f" within {timeout_s:g} s", absent)
+    return CollectiveTimeoutError(told + whereabouts(lines, absent))
+
+
+def departed(call: object, world_size: int, absent: Mapping[int, str]) -> RankFailedError:
+    """The error of a call to which ranks can't come any more; for the arguments see `timed_out`."""
+    return RankFailedError(_incomplete(call, world_size, "", absent))
+
+
+def _incomplete(call: object, world_size: int, limit: str, absent: Mapping[int, str]) -> str:
+    present = [rank for rank in range(world_size) if rank not in absent]
+    listed = ", ".join(f"rank {rank} {known}" for rank, known in absent.items())
+    listed = listed or "all have come, but their data has not"
+    return f"{call}: expected all {world_size} ranks{limit}, got ranks {present}: {listed}"
 
 
 def announce(comm: Communicator, what: str) -> None:
@@ -59,6 +137,6 @@ def announce(comm: Communicator, what: str) -> None:
     Raises:
         CollectiveMismatchError: another rank makes another call.
     """
-    check_headers(comm, what)
+    comm.check_headers(what)
     with comm.device.current() as xp:
         comm.all_reduce(xp.zeros(1, np.float64), layout=what).wait()

@@ -10,8 +10,8 @@ from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import as_factor, multiply
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import Header
 from minigrad.distributed.comm.board import STAGING_BYTES, encode_header
+from minigrad.distributed.comm.headers import Header
 
 _ALIGNMENT = 16  # elements: no two ranks write to one cache line
 _BLOCK_BYTES = 128 * 1024  # what is added up is still in the cache when it is copied to the others

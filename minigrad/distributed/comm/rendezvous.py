@@ -15,7 +15,7 @@ import socket
 import time
 from multiprocessing.connection import Connection
 
-from minigrad.distributed.comm.base import check_world
+from minigrad.distributed.comm.checks import check_world
 from minigrad.errors import ArgumentError, CollectiveTimeoutError, DistributedError, RankFailedError
 
 _RETRY_S = 0.05

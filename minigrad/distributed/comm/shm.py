@@ -22,15 +22,11 @@ from typing import Any, Optional
 import numpy as np
 
 from minigrad.backend.device import CPU
-from minigrad.backend.dtypes import Array, DtypeLike
+from minigrad.backend.dtypes import Array, DtypeLike, is_float
 from minigrad.backend.memory import address_of
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import (
-    Clock,
-    DoneWork,
-    Header,
-    HostClock,
-    Work,
+from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
+from minigrad.distributed.comm.checks import (
     check_array,
     check_empty,
     check_parts,
@@ -40,16 +36,17 @@ from minigrad.distributed.comm.base import (
     decode_object,
     default_timeout_s,
     encode_object,
-    span_of,
     stays_here,
 )
-from minigrad.distributed.comm.board import INLINE_BYTES, SLOTS, Board, encode_header
 from minigrad.distributed.comm.forks import in_a_child, tell_children
-from minigrad.distributed.comm.given_up import GIVE_UP
+from minigrad.distributed.comm.front import Front, HostClock
+from minigrad.distributed.comm.headers import GIVE_UP, Header
 from minigrad.distributed.comm.place import Place, chunks
+from minigrad.distributed.comm.protocol import Clock, Work
 from minigrad.distributed.comm.segment import Segment
 from minigrad.distributed.comm.where import Watcher
-from minigrad.errors import DistributedError, RankFailedError
+from minigrad.distributed.comm.work import DoneWork
+from minigrad.errors import DistributedError, DtypeError, RankFailedError
 
 Views = list[Array]
 Span = Optional[tuple[float, float]]
@@ -74,7 +71,7 @@ class _Call:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """See `span_of`; to be asked for before 64 more calls."""
+        """See `Work.span`; to be asked for before 64 more calls."""
         if self._span is None and self.over:
             self._span = self._comm.board.span(self.seq)
         return self._span
@@ -97,7 +94,7 @@ class _Call:
             self.over = True
 
 
-class ShmCommunicator:
+class ShmCommunicator(Front):
     """The collectives of one process among those of one host; see `Communicator`.
 
     Args:
@@ -110,6 +107,7 @@ class ShmCommunicator:
     """
 
     device = CPU
+    adds_weighted = True
 
     __reduce_ex__ = stays_here
 
@@ -154,7 +152,7 @@ class ShmCommunicator:
         """Overwrite array by its reduction over the ranks."""
         check_array("all_reduce", self.rank, array)
         check_reduction("all_reduce", self.rank, array, op)
-        return self._reduce("all_reduce", f"{op.name} {layout}".strip(), array, op)
+        return self._reduce_places("all_reduce", f"{op.name} {layout}".strip(), array, op)
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight; each block is weighted when it is summed.
@@ -162,8 +160,10 @@ class ShmCommunicator:
         Other ranks may call `all_reduce` instead, where their elements are weighted already.
         """
         check_array("weighted_all_reduce", self.rank, array)
+        if not is_float(array.dtype):
+            raise DtypeError(f"rank {self.rank}: weighted_all_reduce: expected a float dtype, got {array.dtype.name}")
         op, factor = ReduceOp.SUM, 1.0 if weight is None else float(weight[0])
-        return self._reduce("all_reduce", f"{op.name} {layout}".strip(), array, op, factor)
+        return self._reduce_places("all_reduce", f"{op.name} {layout}".strip(), array, op, factor)
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
@@ -191,10 +191,10 @@ class ShmCommunicator:
         check_reduction("reduce_scatter", self.rank, source, op)
         check_parts("reduce_scatter", self.rank, source, output, self.world_size)
         whole = source.copy()
-        work = self._reduce("reduce_scatter", op.name, whole, op)
+        work = self._reduce_places("reduce_scatter", op.name, whole, op)
         work.wait()
         output[...] = whole.reshape(self.world_size, -1)[self.rank].reshape(output.shape)
-        return DoneWork(span_of(work))
+        return DoneWork(work.span)
 
     def all_gather(self, output: Array, source: Array) -> Work:
         """Overwrite output by the sources of all ranks; blocks."""
@@ -217,7 +217,7 @@ class ShmCommunicator:
         data = np.frombuffer(encode_object("all_gather_object", self.rank, value), np.uint8)
         sizes = np.zeros(self.world_size, np.int64)
         sizes[self.rank] = data.size
-        self._reduce("all_gather_object", "", sizes, ReduceOp.SUM).wait()
+        self._reduce_places("all_gather_object", "", sizes, ReduceOp.SUM).wait()
         padded = np.zeros(max(sizes.tolist()), np.uint8)
         padded[: data.size] = data
         gathered = np.empty(self.world_size * padded.size, np.uint8)
@@ -231,9 +231,12 @@ class ShmCommunicator:
 
     def give_up(self, reason: str) -> None:
         """Fail all ranks, unless all of them make this call; see comm.given_up."""
-        self._make_room()
-        self.board.note(self.seq, reason)
-        self._post(_GIVE_UP, self._nowhere, _nothing)
+        try:
+            self._make_room()
+            self.board.note(self.seq, reason)
+            self._post(_GIVE_UP, self._nowhere, _nothing)
+        except DistributedError:
+            pass  # it has failed already, which every later call says
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
@@ -262,7 +265,7 @@ class ShmCommunicator:
 
     # ------------------------------------------------------------------------------------------------------ places
 
-    def _reduce(self, kind: str, detail: str, array: Array, op: ReduceOp, weight: float = 1.0) -> Work:
+    def _reduce_places(self, kind: str, detail: str, array: Array, op: ReduceOp, weight: float = 1.0) -> Work:
         """Post the reduction of arrays, or carry it out where they need the staging area."""
         near = self._near(kind, detail, array, functools.partial(Place.reduce, op=op), weight)
         if near is not None:
@@ -419,7 +422,7 @@ class ShmCommunicator:
             self._fail(given_up)
         if any(r in gone for r in absent):
             known = {r: f"{gone.get(r, 'did not come yet')} and {self.board.doing(r)}" for r in absent}
-            self._fail(RankFailedError(self.board.incomplete(seq, known)))
+            self._fail(self.board.departed(seq, known))
 
     def _fail(self, error: DistributedError, tell: bool = True) -> None:
         """Fail for good, and let the other ranks know."""

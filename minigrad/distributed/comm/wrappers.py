@@ -11,20 +11,8 @@ from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array, DtypeLike, is_half
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import (
-    Clock,
-    Communicator,
-    Work,
-    adds_weighted,
-    check_communicator,
-    encode_object,
-    note_event,
-    stays_here,
-    waiting,
-    weighted_all_reduce,
-)
-from minigrad.distributed.comm.given_up import give_up
-from minigrad.distributed.comm.headers import check_headers, check_same, end_pass
+from minigrad.distributed.comm.checks import encode_object, stays_here
+from minigrad.distributed.comm.protocol import Clock, Communicator, Work, check_communicator
 
 Make = Callable[[], Any]
 KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
@@ -49,11 +37,26 @@ class Call:
     nbytes: int = 0
 
 
-class Wrapper:
-    """Passes every call on to another communicator; a subclass overrides `around`.
+class Wrapper(Communicator):
+    """Passes every call on to another communicator; a subclass overrides `around`, which sees each of them.
 
     Args:
         comm: The communicator to pass calls on to.
+
+    Attributes:
+        inner: It.
+
+    Example:
+        >>> from minigrad.distributed import SoloCommunicator
+        >>> class Counted(Wrapper):
+        ...     nbytes = 0
+        ...     def around(self, call, arrays, make):
+        ...         self.nbytes += call.nbytes
+        ...         return make()
+        >>> comm = Counted(SoloCommunicator())
+        >>> comm.all_reduce(np.zeros(3, np.float32)).wait()
+        >>> comm.nbytes
+        12
     """
 
     __reduce_ex__ = stays_here
@@ -96,7 +99,7 @@ class Wrapper:
     @property
     def adds_weighted(self) -> bool:
         """Whether the inner communicator weights arrays inside the sum."""
-        return adds_weighted(self.inner)
+        return self.inner.adds_weighted
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight; only 16-bit floats are weighted inside."""
@@ -105,7 +108,7 @@ class Wrapper:
                 scale_(array, weight)
             return self.all_reduce(array, layout=layout)
         call = _array_call("all_reduce", f"{ReduceOp.SUM.name} {layout}".strip(), array)
-        return self._work(call, [array], lambda: weighted_all_reduce(self.inner, array, weight, layout))
+        return self._work(call, [array], lambda: self.inner.weighted_all_reduce(array, weight, layout))
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
@@ -134,27 +137,31 @@ class Wrapper:
 
     def check_headers(self, layout: str = "") -> None:
         """Compare what the ranks have called, where the inner communicator does not do so in each call."""
-        check_headers(self.inner, layout)
+        self.inner.check_headers(layout)
 
     def end_pass(self, layout: str, mark: float | None, news: bool) -> list[float] | None:
         """Note the end of a pass, where the inner communicator does not compare each call."""
-        return end_pass(self.inner, layout, mark, news)
+        return self.inner.end_pass(layout, mark, news)
 
     def check_same(self, who: str) -> None:
         """Raise where ranks have parted, where the inner communicator does not compare each call."""
-        check_same(self.inner, who)
+        self.inner.check_same(who)
+
+    def last_calls(self) -> Sequence[str]:
+        """The last calls that the inner communicator made."""
+        return self.inner.last_calls()
 
     def waiting(self) -> AbstractContextManager[None]:
         """Around a wait of the caller's stream; timed where the inner communicator times waits."""
-        return waiting(self.inner)
+        return self.inner.waiting()
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Tell the inner communicator what happened, where it takes notes."""
-        note_event(self.inner, kind, fields)
+        """Tell the inner communicator what happened."""
+        self.inner.event(kind, **fields)
 
     def give_up(self, reason: str) -> None:
-        """Fail all ranks, unless all of them make this call; see comm.given_up."""
-        give_up(self.inner, reason)
+        """Say that this rank does not make the call that comes next, and why."""
+        self.inner.give_up(reason)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
@@ -169,9 +176,9 @@ class Wrapper:
         return work
 
 
-def innermost(comm: Any) -> Any:
+def innermost(comm: Communicator) -> Communicator:
     """The communicator inside all wrappers around it."""
-    while hasattr(comm, "inner"):
+    while isinstance(comm, Wrapper):
         comm = comm.inner
     return comm
 

@@ -12,7 +12,7 @@ from typing import Any
 from minigrad.arguments import is_real
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.differences import Facts, difference, gather_alike
 from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.record.fingerprint import fingerprint

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
-from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.differences import check_alike
-from minigrad.distributed.comm.headers import end_pass
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp import agreement
 from minigrad.distributed.ddp.agreement import Description
 from minigrad.distributed.ddp.layout import Layout
@@ -82,7 +81,7 @@ class Alike:
             ReplicaMismatchError: on all ranks; it names the first difference.
         """
         news, self._has_news = self._has_news, False
-        told = end_pass(comm, layout, mark if marks is None else None, news)
+        told = comm.end_pass(layout, mark if marks is None else None, news)
         if marks is None:
             marks = told if told is not None else comm.all_gather_object(mark)
         if marks:

@@ -19,7 +19,8 @@ from minigrad.arguments import as_integer
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import WIRES, Placement, Widened, pack, scale_, unpack
-from minigrad.distributed.comm.base import Communicator, WideWork, Work, adds_weighted, weighted_all_reduce
+from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.comm.work import WideWork
 from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
@@ -252,12 +253,12 @@ class GradBucket:
             CollectiveMismatchError, CollectiveTimeoutError, RankFailedError: here or in its wait, as `Work.wait`.
         """
         self.sent_bytes = int(self._buffer.nbytes)
-        if self._is_half and (self._nonfinite is not None or not adds_weighted(comm)):
+        if self._is_half and (self._nonfinite is not None or not comm.adds_weighted):
             return self._all_reduce_wide(comm)
         if self._nonfinite is not None:  # only here is each rank's own weighted gradient seen
             return comm.all_reduce(self.buffer(), layout=self.layout)
         weight, self._weight = self._weight, None
-        return weighted_all_reduce(comm, self._buffer, weight, self.layout)
+        return comm.weighted_all_reduce(self._buffer, weight, self.layout)
 
     def _all_reduce_wide(self, comm: Communicator) -> Work:
         if self._wide is None:

@@ -13,10 +13,10 @@ from typing import Literal
 from minigrad.arguments import as_integer, check_choice
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import Communicator
-from minigrad.nn.inventory import Inventory
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.buffers import BufferMemory
 from minigrad.distributed.ddp.passes import Pass
+from minigrad.nn.inventory import Inventory
 
 BufferPolicy = Literal["broadcast", "mean", "none"]
 

@@ -29,7 +29,7 @@ from minigrad.arguments import as_samples
 from minigrad.backend.device import device_of, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.grad_scale import scale_
-from minigrad.distributed.comm.base import Communicator, check_communicator, weighted_all_reduce
+from minigrad.distributed.comm.protocol import Communicator, check_communicator
 from minigrad.distributed.ddp.agreement import present
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
@@ -83,7 +83,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
         fill_missing(layout.params_of(bucket))
         if total > 0.0:
             weight = as_weight(gradients, weight_of(samples, total))
-            works.append(weighted_all_reduce(comm, gradients, weight, f"{plan.id} bucket {bucket.index}"))
+            works.append(comm.weighted_all_reduce(gradients, weight, f"{plan.id} bucket {bucket.index}"))
     for work in works:
         work.wait()
     for i in used:

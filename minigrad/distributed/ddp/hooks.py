@@ -19,12 +19,13 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype
-from minigrad.distributed.comm.base import Communicator, Work, span_of, weighted_all_reduce
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.headers import announce
+from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.comm.work import DoneWork, WorkAround
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.distributed.ddp.buckets import GradBucket, Waitable
-from minigrad.distributed.ddp.ledger import Ledger, Stretch
+from minigrad.distributed.ddp.ledger import Ledger
 from minigrad.errors import ArgumentError
 
 CommHook = Callable[[Any, GradBucket, Communicator], Waitable]
@@ -100,21 +101,16 @@ class CompressionState:
         return CompressionState(measure_error=self.measure_error)
 
 
-class _CompressedWork:
+class _CompressedWork(WorkAround):
     """A compressed bucket under way; waiting writes the sum back into its gradients."""
 
-    __slots__ = ("_work", "_bucket", "_wire", "_factor")
-
     def __init__(self, work: Work, bucket: GradBucket, wire: Array, factor: float) -> None:
-        self._work, self._bucket, self._wire, self._factor = work, bucket, wire, factor
-
-    def done(self) -> bool:
-        """Whether waiting would not block."""
-        return self._work.done()
+        super().__init__(work)
+        self._bucket, self._wire, self._factor = bucket, wire, factor
 
     def wait(self, host: bool = False) -> None:
         """Order or block as `Work.wait` does, then leave the sum in the bucket."""
-        self._work.wait(host)
+        self.inner.wait(host)
         self._bucket.unpack(self._wire, self._factor)
 
 
@@ -204,40 +200,35 @@ class Booked(Wrapper):
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Make the call, and book it."""
-        return self._booked(call.nbytes, make)
+        return self._booked(call.nbytes, make, is_work=bool(arrays))
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Weight and sum as the inner communicator does."""
-        work: Work = self._booked(array.nbytes, lambda: weighted_all_reduce(self.inner, array, weight, layout))
+        work: Work = self._booked(array.nbytes, lambda: self.inner.weighted_all_reduce(array, weight, layout))
         return work
 
-    def _booked(self, nbytes: int, make: Make) -> Any:
+    def _booked(self, nbytes: int, make: Make, is_work: bool = True) -> Any:
         ledger = self.ledger
         if ledger is None:
             return make()
         began_s = ledger.now_s()
         result = make()
-        ledger.called(result, began_s, nbytes)
-        return _BookedWork(result, ledger) if hasattr(result, "wait") else result
+        work = result if is_work else DoneWork((began_s, ledger.now_s()))
+        ledger.called(work, began_s, nbytes)
+        return _BookedWork(work, ledger) if is_work else result
 
 
-class _BookedWork:
+class _BookedWork(WorkAround):
     """A collective under way whose waits are booked."""
 
-    __slots__ = ("_work", "_ledger")
-
     def __init__(self, work: Work, ledger: Ledger) -> None:
-        self._work, self._ledger = work, ledger
-
-    @property
-    def span(self) -> Stretch | None:
-        """See `span_of`."""
-        return span_of(self._work)
+        super().__init__(work)
+        self._ledger = ledger
 
     def done(self) -> bool:
         """Whether the result is there."""
-        return self._ledger.done(self._work)
+        return self._ledger.done(self.inner)
 
     def wait(self, host: bool = False) -> None:
         """Wait, and book it."""
-        self._ledger.wait(self._work, host)
+        self._ledger.wait(self.inner, host)

@@ -15,8 +15,8 @@ import numpy as np
 from minigrad.arguments import as_sequence
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype
-from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.differences import gather_alike
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.errors import ArgumentError, RankFailedError
 from minigrad.tensor import Tensor

@@ -22,7 +22,7 @@ from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.stream import CommStream
 from minigrad.backend.timer import CudaTimer
-from minigrad.distributed.comm.base import Communicator, Work, waiting
+from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.ddp.ledger import Ledger
 from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.stats import Stats
@@ -111,7 +111,7 @@ class DeviceLane(Lane):
         """Let what the caller's stream does next come after what is waited for inside."""
         with self._side.current():
             yield
-        with waiting(self.comm):
+        with self.comm.waiting():
             self._side.join()
 
     def stand(self, still: bool) -> None:

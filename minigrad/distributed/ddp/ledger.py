@@ -12,7 +12,9 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from minigrad.distributed.comm.base import Clock, DoneWork, HostClock, span_of
+from minigrad.distributed.comm.front import HostClock
+from minigrad.distributed.comm.protocol import Clock
+from minigrad.distributed.comm.work import DoneWork
 from minigrad.distributed.ddp.stats import Stats
 
 Stretch = tuple[float, float]  # when it began, and when it ended
@@ -66,7 +68,7 @@ class Ledger:
         ended_s = self.now_s()
         self._waits.append((work, began_s, ended_s))
         self._first.setdefault(id(work), (began_s, ended_s))
-        self._spans[id(work)] = span_of(work)
+        self._spans[id(work)] = work.span
 
     def wait(self, work: Any, host: bool = False) -> None:
         """Wait for it."""
@@ -92,7 +94,7 @@ class Ledger:
         idle_s = exposed_s = 0.0
         for work, began_s, called_s in self._calls:
             key = id(work)
-            known = self._spans.get(key) or span_of(work)
+            known = self._spans.get(key) or work.span
             spans[key] = started_s, done_s = _span(work, known, began_s, called_s, self._first.get(key))
             begin_s = max(started_s, reached_s)
             if done_s > begin_s:
@@ -149,8 +151,6 @@ class Ledger:
 def _span(work: Any, known: Stretch | None, began_s: float, called_s: float, wait: Stretch | None) -> Stretch:
     """When all ranks had called a collective, and when it was over, as far as this rank is concerned."""
     if known is None:  # nobody tells: it may have run from its call to the end of its wait
-        if not hasattr(work, "wait"):
-            return began_s, called_s
         return called_s, called_s if wait is None else wait[1]
     started_s, done_s = known
     if started_s <= called_s:  # this rank was the last to call it, and maybe held until it was over

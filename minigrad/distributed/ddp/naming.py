@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.errors import DistributedError, UnreducedGradientError

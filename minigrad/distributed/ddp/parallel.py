@@ -10,8 +10,8 @@ from typing import Any, Literal
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
-from minigrad.distributed.comm.base import Communicator, check_communicator, check_root
 from minigrad.distributed.comm.headers import announce
+from minigrad.distributed.comm.protocol import Communicator, check_communicator
 from minigrad.distributed.ddp.agreement import check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
@@ -357,7 +357,7 @@ class DistributedDataParallel(Module):
         Raises:
             ArgumentError: root is no rank.
         """
-        check_root("broadcast_parameters", self.comm.rank, root, self.comm.world_size)
+        as_integer(f"rank {self.comm.rank}: broadcast_parameters", "root", root, 0, self.comm.world_size)
         self.reducer.check_idle("broadcast_parameters")
         works = [self.comm.broadcast(values, root) for values in self.reducer.layout.values()]
         self._buffer_sync.broadcast(root)

@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator, Work
-from minigrad.distributed.comm.given_up import give_up
+from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, GradBucket, Waitable
 from minigrad.distributed.ddp.combine import weight_of
 from minigrad.distributed.ddp.hooks import Booked, RegisteredHook
@@ -357,7 +356,7 @@ class Pass:
         if self._sends and not self._is_over():
             self._comm.abort(reason)
         else:
-            give_up(self._comm, reason)
+            self._comm.give_up(reason)
 
     def _is_over(self) -> bool:
         """Whether all that was launched is over, and no other rank waits for the rest: so with one rank alone."""

@@ -12,10 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from minigrad.autograd import Reached, backwards_under_way
-from minigrad.distributed.comm.base import Communicator
 from minigrad.distributed.comm.forks import in_a_child, tell_children
-from minigrad.distributed.comm.given_up import give_up
-from minigrad.distributed.comm.headers import check_headers, check_same
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.hooks import CommHook, RegisteredHook
@@ -112,7 +110,7 @@ class Reducer:
 
     def before_saving(self) -> None:
         """The parameters are about to be kept: raise where ranks have parted; see `comm.headers.check_same`."""
-        check_same(self.comm, "state_dict")
+        self.comm.check_same("state_dict")
 
     def register_hook(self, state: Any, hook: CommHook) -> None:
         """Let a hook add up each bucket; see `DistributedDataParallel.register_comm_hook`."""
@@ -139,7 +137,7 @@ class Reducer:
         flags = NonFiniteFlags(self.comm, plan) if self._tracks else None
         self.buckets = TravellingBuckets(self.layout, plan, f"{self.name}{change}, plan {plan.id}", flags)
         self.stats.bucket_bytes = [bucket.nbytes for bucket in plan.buckets]
-        check_headers(self.comm, self.buckets.id)
+        self.comm.check_headers(self.buckets.id)
 
     # -------------------------------------------------------------------------------------------- events
 
@@ -353,7 +351,7 @@ class Reducer:
         if one is not None:
             one.fail(reason)
         else:
-            give_up(self.comm, reason)
+            self.comm.give_up(reason)
 
 
 def _settle(backwards: Iterable[Reached]) -> None:

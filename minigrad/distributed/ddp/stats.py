@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.buckets import BucketPlan
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from minigrad.arguments import check_choice
 from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, DtypeLike
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn.module import Module

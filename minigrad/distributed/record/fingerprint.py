@@ -25,7 +25,7 @@ from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.bits import fingerprint_of_bits
 from minigrad.backend.kernels import kernels_for
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import DtypeError, ReplicaMismatchError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor

@@ -10,7 +10,7 @@ from minigrad.arguments import as_samples
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
-from minigrad.distributed.comm.base import check_root
+from minigrad.distributed.comm.checks import check_root
 from minigrad.distributed.comm.differences import check_alike
 from minigrad.distributed.ddp.agreement import describe, places_of, present
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets

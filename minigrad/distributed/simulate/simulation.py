@@ -14,7 +14,7 @@ from minigrad.arguments import as_integer
 from minigrad.autograd import watching_backwards
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, as_strategy, ask, check_sizes, name_of
-from minigrad.distributed.comm.base import Communicator
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate.clock import VirtualClock

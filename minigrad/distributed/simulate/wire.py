@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.base import Communicator, Work
+from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.links import Link
@@ -98,7 +98,7 @@ class _VirtualWork:
 
     @property
     def span(self) -> tuple[float, float]:
-        """See `span_of`."""
+        """See `Work.span`."""
         return self._times.started_s, self._times.done_s
 
     def done(self) -> bool:

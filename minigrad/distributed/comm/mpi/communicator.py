@@ -22,10 +22,7 @@ from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.backend.memory import aligned_zeros
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import (
-    Clock,
-    Header,
-    HostClock,
+from minigrad.distributed.comm.checks import (
     check_array,
     check_empty,
     check_parts,
@@ -36,12 +33,15 @@ from minigrad.distributed.comm.base import (
     encode_object,
     stays_here,
 )
+from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.forks import in_a_child, tell_children
-from minigrad.distributed.comm.given_up import GIVE_UP, disagreement, given_up
+from minigrad.distributed.comm.front import Front, HostClock
+from minigrad.distributed.comm.headers import GIVE_UP, Header, given_up, mismatch, timed_out
 from minigrad.distributed.comm.mpi.mover import Mover
 from minigrad.distributed.comm.mpi.start import load_mpi, meet
 from minigrad.distributed.comm.mpi.talk import Talk
-from minigrad.distributed.comm.where import ask, user_line, whereabouts
+from minigrad.distributed.comm.protocol import Clock
+from minigrad.distributed.comm.where import ask, user_line
 from minigrad.errors import (
     CollectiveTimeoutError,
     DistributedError,
@@ -62,7 +62,7 @@ class _MpiWork:
     def __init__(self, comm: MpiCommunicator, header: Header, execute: Callable[[], None]) -> None:
         self._comm, self.header, self.execute = comm, header, execute
         self.finished = False
-        self.span: tuple[float, float] | None = None  # see `span_of`
+        self.span: tuple[float, float] | None = None  # see `Work.span`
 
     def done(self) -> bool:
         """Whether the result is there; raises what `wait` would where it never will be."""
@@ -75,7 +75,7 @@ class _MpiWork:
         self._comm.complete(self)
 
 
-class MpiCommunicator:
+class MpiCommunicator(Front):
     """The collectives of one process among those that mpirun started; see `Communicator`.
 
     All ranks construct it together. Each call is checked against those of the other ranks before data moves.
@@ -112,6 +112,7 @@ class MpiCommunicator:
         self._talk = Talk(self._mpi, self._comm, token, lambda: user_line(thread))
         self._changed = threading.Condition()
         self._failure: DistributedError | None = None
+        self.failure = Failure()
         self._to_tell = self._to_ask = False
         self._closed, self._whole = False, True
         self._posted, self._carried_out, self._doing, self._agreeing_on = 0, 0, "", ""
@@ -171,7 +172,10 @@ class MpiCommunicator:
 
     def give_up(self, reason: str) -> None:
         """Fail all ranks, unless all of them make this call; see comm.given_up."""
-        self._post(GIVE_UP, reason, None, lambda: None)
+        try:
+            self._post(GIVE_UP, reason, None, lambda: None)
+        except DistributedError:
+            pass  # it has failed already, which every later call says
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason; they go on running, see `end_job`."""
@@ -254,16 +258,11 @@ class MpiCommunicator:
 
     def _timeout(self, header: Header) -> CollectiveTimeoutError:
         peers = self._talk.peers
-        absent = [r for r in range(self.world_size) if r != self.rank and peers[r].posted <= header.seq]
-        present = [r for r in range(self.world_size) if r not in absent]
-        listed = ", ".join(f"rank {r} {peers[r].doing}" for r in absent) or "all have come, but their data has not"
+        absent = {r: peer.doing for r, peer in enumerate(peers) if r != self.rank and peer.posted <= header.seq}
         self._to_ask = True
         ask(lambda: all(peer.line for r, peer in enumerate(peers) if r != self.rank))
         lines = {r: peer.line for r, peer in enumerate(peers)} | {self.rank: user_line(threading.get_ident())}
-        return CollectiveTimeoutError(
-            f"{header}: expected all {self.world_size} ranks within {self.timeout_s:g} s, got ranks {present}: {listed}"
-            f"{whereabouts(lines, absent)}"
-        )
+        return timed_out(header, self.world_size, self.timeout_s, absent, lines)
 
     def _fail(self, error: DistributedError, tell: bool = True) -> None:
         """Fail for good; the communication thread lets the other ranks know."""
@@ -306,7 +305,7 @@ class MpiCommunicator:
         self._agreeing_on = str(work.header)
         seen = self._talk.agree(self._agreeing_on, self._pause)
         if len(seen) > 1 and not all(map(given_up, seen)):
-            raise disagreement(*sorted((rank, text) for text, rank in seen.items()))
+            raise mismatch(*sorted((rank, text) for text, rank in seen.items()))
         started_s = self.clock.now_s()
         work.execute()
         work.span = started_s, self.clock.now_s()

@@ -11,16 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from minigrad.distributed.comm.base import Peer
+from minigrad.distributed.comm.failure import ERRORS
+from minigrad.distributed.comm.headers import Peer
 from minigrad.distributed.comm.mpi.start import TOKEN_BYTES
-from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
+from minigrad.errors import DistributedError
 
 _AGREE, _NEWS = 2, 3  # tags; that of data is 1
 _POLL_S = 1e-3
-_KINDS: dict[str, type[DistributedError]] = {
-    kind.__name__: kind
-    for kind in (DistributedError, RankFailedError, CollectiveTimeoutError, CollectiveMismatchError)
-}
 
 
 class Talk:
@@ -122,7 +119,7 @@ class Talk:
             elif "left" in news:
                 peer.left_after = news["left"]
             elif self.failure is None:
-                self.failure = _KINDS[news["failed"]](news["why"])
+                self.failure = ERRORS[news["failed"]](news["why"])
 
     # ---------------------------------------------------------------------------------------------------- messages
 

@@ -22,10 +22,8 @@ from minigrad.backend.nccl import BYTE, dtype_code, load_nccl, problem_of
 from minigrad.backend.stream import has_happened, streams_of
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.base import (
-    Clock,
-    Header,
-    HostClock,
+from minigrad.distributed.comm.calls import WAYPOINT_BYTES, Waypoint
+from minigrad.distributed.comm.checks import (
     check_array,
     check_empty,
     check_parts,
@@ -36,12 +34,13 @@ from minigrad.distributed.comm.base import (
     encode_object,
     stays_here,
 )
+from minigrad.distributed.comm.forks import never_end, tell_children
+from minigrad.distributed.comm.front import Front, HostClock, What
+from minigrad.distributed.comm.headers import GIVE_UP, Header, mismatch
 from minigrad.distributed.comm.nccl.control import Control
 from minigrad.distributed.comm.nccl.star import Star
-from minigrad.distributed.comm.forks import never_end, tell_children
-from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
+from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.calls import WAYPOINT_BYTES, Waypoint
 from minigrad.errors import (
     CollectiveTimeoutError,
     DeviceError,
@@ -71,6 +70,7 @@ class _NcclWork:
     """A collective on a stream. It keeps its arrays until somebody has waited."""
 
     __slots__ = ("_comm", "_entry", "_arrays")
+    span = None  # a GPU's clock is another
 
     def __init__(self, comm: NcclCommunicator, entry: _Entry, arrays: tuple[Array, ...]) -> None:
         self._comm, self._entry, self._arrays = comm, entry, arrays
@@ -85,7 +85,7 @@ class _NcclWork:
         self._arrays = ()
 
 
-class NcclCommunicator:
+class NcclCommunicator(Front):
     """The collectives of one GPU among those of several processes, or threads; see `Communicator`.
 
     All ranks construct it together. Collectives run on the caller's current stream; `wait()` orders the stream that
@@ -253,11 +253,11 @@ class NcclCommunicator:
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank."""
         data = encode_object("all_gather_object", self.rank, value)
-        return [decode_object(part) for part in self._agree(self._next("all_gather_object"), data)]
+        return [decode_object(part) for part in self._agree(self._next(("all_gather_object", "")), data)]
 
     def barrier(self) -> None:
         """Return when all ranks have called it; it does not wait for their GPUs."""
-        self._agree(self._next("barrier"))
+        self._agree(self._next(("barrier", "")))
 
     def check_headers(self, layout: str = "") -> None:
         """Compare what all ranks have called so far, and a layout; all of them call this, and wait for each other.
@@ -328,9 +328,12 @@ class NcclCommunicator:
 
     def give_up(self, reason: str) -> None:
         """Fail all ranks, unless all of them make this call; see comm.given_up. NCCL hears nothing of it."""
-        self._world.raise_failure()
-        self._world.give_up(self._seq, reason)
-        self._next(GIVE_UP)
+        try:
+            self._world.raise_failure()
+            self._world.give_up(self._seq, reason)
+            self._next((GIVE_UP, ""))
+        except DistributedError:
+            pass  # it has failed already, which every later call says
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason."""
@@ -368,10 +371,10 @@ class NcclCommunicator:
                     f"rank {self.rank}: {who}: expected an array on {self.device}, got one on {device_of(array)}"
                 )
 
-    def _next(self, kind: str, detail: str = "", array: Array | None = None) -> Header:
+    def _next(self, what: What, array: Array | None = None) -> Header:
         self._world.raise_failure()
         size = (array.dtype.name, int(array.size)) if array is not None else ("", -1)
-        header = Header(self._seq, kind, detail, *size)
+        header = Header(self._seq, *what, *size)
         self._seq += 1
         self._progress.note(header)
         return header
@@ -389,7 +392,7 @@ class NcclCommunicator:
             if any(point[:2] != before[:2] for point in points):
                 partings.name(points)
             calls = sorted((rank, text) for text, rank in first_rank.items())
-            self._world.fail(disagreement(*calls, advice=": debug=True names the first that differs"))
+            self._world.fail(mismatch(*calls, advice=": debug=True names the first that differs"))
             self._world.raise_failure()
         partings.met(count, points)
         return [part[WAYPOINT_BYTES:] for _, part in gathered]
@@ -397,7 +400,7 @@ class NcclCommunicator:
     def _launch(
         self, kind: str, detail: str, arrays: tuple[Array, ...], launch: Callable[[Any, int], None]
     ) -> _NcclWork:
-        header = self._next(kind, detail, arrays[0])
+        header = self._next((kind, detail), arrays[0])
         if self._debug:
             self._agree(header)
         entry = self._launching = _Entry(header)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 
 from minigrad.distributed.comm.calls import Comparison, Waypoint, Trail
-from minigrad.distributed.comm.given_up import disagreement
+from minigrad.distributed.comm.headers import mismatch
 from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.nccl.messages import Kind, Message
 from minigrad.distributed.comm.nccl.progress import Progress
@@ -154,7 +154,7 @@ class Partings:
         mine = self._trail.words(min(theirs, default=0), message.number)
         first = next((at for at in theirs if mine.get(at, theirs[at]) != theirs[at]), None)
         if first is not None:
-            self._world.fail(disagreement((0, theirs[first]), (self._world.rank, mine[first])))
+            self._world.fail(mismatch((0, theirs[first]), (self._world.rank, mine[first])))
         else:
             self._world.fail(_unlike(theirs, f"on rank {self._world.rank}"))
 

@@ -6,8 +6,8 @@ import struct
 import time
 from collections import deque
 
-from minigrad.distributed.comm.base import LAST_CALLS, Header, doing
 from minigrad.distributed.comm.calls import WAYPOINT_BYTES, Waypoint, Trail
+from minigrad.distributed.comm.headers import LAST_CALLS, Header, doing
 from minigrad.distributed.comm.nccl.messages import Kind, Message, bundle
 from minigrad.distributed.comm.nccl.star import Star
 from minigrad.distributed.comm.nccl.world import World

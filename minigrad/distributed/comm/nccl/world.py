@@ -5,23 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from minigrad.distributed.comm.base import Header, Peer, incomplete
+from minigrad.distributed.comm.failure import ERRORS
 from minigrad.distributed.comm.forks import in_a_child, tell_children
-from minigrad.distributed.comm.given_up import GIVE_UP, disagreement
+from minigrad.distributed.comm.headers import GIVE_UP, Header, Peer, departed, mismatch, timed_out
 from minigrad.distributed.comm.nccl.messages import Kind, Message
 from minigrad.distributed.comm.nccl.star import Star
-from minigrad.distributed.comm.where import whereabouts
-from minigrad.errors import (
-    CollectiveMismatchError,
-    CollectiveTimeoutError,
-    DistributedError,
-    RankFailedError,
-)
+from minigrad.errors import DistributedError, RankFailedError
 
-_KINDS: dict[str, type[DistributedError]] = {
-    kind.__name__: kind
-    for kind in (DistributedError, RankFailedError, CollectiveTimeoutError, CollectiveMismatchError)
-}
 _GRACE_S = 2.0
 
 
@@ -89,7 +79,7 @@ class World:
     def take_failure(self, message: Message) -> None:
         """Another rank has told why it fails."""
         if not self.is_over:
-            self.failure = _KINDS[message.text](message.data.decode())
+            self.failure = ERRORS[message.text](message.data.decode())
 
     def lose(self, rank: int) -> None:
         """A connection has ended: its rank has left, or died."""
@@ -147,12 +137,9 @@ class World:
         left = [r for r in absent if self.peers[r].left_after is not None]
         known = {r: ("closed its communicator and " if r in left else "") + self.peers[r].doing for r in absent}
         if left:
-            return RankFailedError(incomplete(text, self.world_size, known))
-        limit = f" within {self.timeout_s:g} s"
-        if not absent:
-            return CollectiveTimeoutError(f"{text}: expected the data{limit}, got none, although all ranks have come")
+            return departed(text, self.world_size, known)
         lines = {**{r: peer.line for r, peer in enumerate(self.peers)}, self.rank: self.line()}
-        return CollectiveTimeoutError(incomplete(text, self.world_size, known, limit) + whereabouts(lines, known))
+        return timed_out(text, self.world_size, self.timeout_s, known, lines)
 
     # ------------------------------------------------------------------------------------- calls that are given up
 
@@ -182,4 +169,4 @@ class World:
         for seq, reasons in given_up:
             if self.rank not in reasons or all_came and len(reasons) < self.world_size:
                 rank, reason = next(iter(reasons.items()))
-                self.fail(disagreement((rank, str(Header(seq, GIVE_UP, reason)))))
+                self.fail(mismatch((rank, str(Header(seq, GIVE_UP, reason)))))

@@ -1,0 +1,268 @@
+"""What all transports share: a collective is checked, numbered and named here, and a transport only moves bytes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import CPU, Device
+from minigrad.backend.dtypes import Array, DtypeLike, is_float, is_half
+from minigrad.backend.fused.grad_scale import Widened, scale_
+from minigrad.backend.memory import aligned_zeros
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.checks import (
+    check_array,
+    check_empty,
+    check_parts,
+    check_reduction,
+    check_root,
+    check_world,
+    decode_object,
+    default_timeout_s,
+    encode_object,
+    stays_here,
+)
+from minigrad.distributed.comm.failure import Failure
+from minigrad.distributed.comm.headers import GIVE_UP, KEPT_CALLS, Header
+from minigrad.distributed.comm.protocol import Clock, Communicator, Work
+from minigrad.distributed.comm.work import WideWork
+from minigrad.errors import DistributedError, DtypeError, RankFailedError
+
+What = tuple[str, str]  # a call in words: its kind, and its reduction and layout, or its root
+
+
+class HostClock:
+    """The clock of this machine, which never goes back."""
+
+    now_s = staticmethod(time.perf_counter)
+
+    def compute(self, samples: float) -> None:
+        """Nothing to do: real time passes by itself."""
+
+    def progress(self, fraction: float) -> None:
+        """Nothing to do: real time passes by itself."""
+
+    def advance(self, seconds: float) -> None:
+        """Nothing to do: real time passes by itself."""
+
+
+class Front(Communicator):
+    """A communicator but for how bytes move: `_reduce`, `_broadcast`, `_reduce_scatter`, `_all_gather` and `_meet`.
+
+    A transport compares what the ranks call, by the header that `_next` makes, or in a way of its own; what it finds
+    goes to `_fail`, and every later call raises it.
+
+    Args:
+        rank, world_size: This rank, and how many there are.
+        device: Where the arrays live.
+        timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        clock: What time is for the time models; by default the host's.
+        failure: Shared by ranks that fail together; by default one of its own.
+
+    Attributes:
+        failure: What made this world fail, if anything did.
+        seq: Number of the next call.
+        calls: The headers of the last ones, the latest first.
+    """
+
+    adds_weighted = False
+
+    __reduce_ex__ = stays_here
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        *,
+        device: Device = CPU,
+        timeout_s: float | None = None,
+        clock: Clock | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        check_world(type(self).__name__, rank, world_size)
+        self.rank, self.world_size, self.device = rank, world_size, device
+        self.timeout_s = default_timeout_s(timeout_s)
+        self.clock = clock if clock is not None else HostClock()
+        self.failure = failure if failure is not None else Failure()
+        self.seq = 0
+        self.calls = deque[Header](maxlen=KEPT_CALLS)
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------------------ collectives
+
+    def empty(self, count: int, dtype: DtypeLike) -> Array:
+        """A 1-D array of zeros on the device."""
+        with self.device.current() as xp:
+            return aligned_zeros(count, check_empty(self.rank, count, dtype), xp)
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
+        """Overwrite array by its reduction over the ranks."""
+        self._check("all_reduce", array)
+        if op is not ReduceOp.SUM:
+            check_reduction("all_reduce", self.rank, array, op)
+        return self._reduce(("all_reduce", f"{op._name_} {layout}" if layout else op._name_), array, op)
+
+    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
+        """Overwrite array by the sum over the ranks of array · weight."""
+        self._check("weighted_all_reduce", array)
+        if not is_float(array.dtype):
+            raise DtypeError(
+                f"rank {self.rank}: weighted_all_reduce: expected a float dtype, got {array.dtype.name}"
+            )
+        if self.adds_weighted:
+            return self._reduce(("all_reduce", f"SUM {layout}" if layout else "SUM"), array, ReduceOp.SUM, weight)
+        with self.device.current() as xp:
+            if is_half(array.dtype):
+                return WideWork(self, Widened(array, xp.empty(array.size, np.float32)), weight, layout)
+            if weight is not None:
+                scale_(array, weight)
+        return self.all_reduce(array, layout=layout)
+
+    def broadcast(self, array: Array, root: int = 0) -> Work:
+        """Overwrite array by the root's."""
+        self._check("broadcast", array)
+        check_root("broadcast", self.rank, root, self.world_size)
+        return self._broadcast(("broadcast", f"root {root}"), array, root)
+
+    def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
+        """Overwrite output by this rank's part of the reduction of source."""
+        self._check("reduce_scatter", output, source)
+        check_reduction("reduce_scatter", self.rank, source, op)
+        check_parts("reduce_scatter", self.rank, source, output, self.world_size)
+        return self._reduce_scatter(("reduce_scatter", op._name_), output, source, op)
+
+    def all_gather(self, output: Array, source: Array) -> Work:
+        """Overwrite output by the sources of all ranks."""
+        self._check("all_gather", output, source)
+        check_parts("all_gather", self.rank, output, source, self.world_size)
+        return self._all_gather(("all_gather", ""), output, source)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, in order of rank."""
+        data = encode_object("all_gather_object", self.rank, value)
+        self._check("all_gather_object")
+        return [decode_object(part) for part in self._gather_bytes(("all_gather_object", ""), data)]
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self._check("barrier")
+        self._meet(("barrier", "")).wait()
+
+    # ------------------------------------------------------------------------------- what a transport implements
+
+    def _reduce(self, what: What, array: Array, op: ReduceOp, weight: Array | None = None) -> Work:
+        """Start to overwrite array by its reduction; the weight is for those that say `adds_weighted`."""
+        raise NotImplementedError
+
+    def _broadcast(self, what: What, array: Array, root: int) -> Work:
+        """Start to overwrite array by the root's."""
+        raise NotImplementedError
+
+    def _reduce_scatter(self, what: What, output: Array, source: Array, op: ReduceOp) -> Work:
+        """Start to overwrite output by this rank's part of the reduction of source."""
+        raise NotImplementedError
+
+    def _all_gather(self, what: What, output: Array, source: Array) -> Work:
+        """Start to overwrite output by the sources of all ranks."""
+        raise NotImplementedError
+
+    def _meet(self, what: What) -> Work:
+        """Start a call that carries no data."""
+        raise NotImplementedError
+
+    def _gather_bytes(self, what: What, data: bytes) -> list[bytes]:
+        """What all ranks bring to a call, in order of rank; blocks."""
+        sizes = np.zeros(self.world_size, np.int64)
+        sizes[self.rank] = len(data)
+        self._reduce(what, sizes, ReduceOp.SUM).wait()
+        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        gathered = np.empty((self.world_size, padded.size), np.uint8)
+        self._all_gather(("all_gather", ""), gathered, padded).wait()
+        return [bytes(row[:size]) for row, size in zip(gathered, sizes.tolist())]
+
+    def _give_up(self, reason: str) -> None:
+        """Make a call that says that this rank does not make the one that others may."""
+        self._meet((GIVE_UP, reason))
+
+    def _tell(self, error: DistributedError) -> None:
+        """This rank has failed first, as far as it knows: let the others hear."""
+
+    def _leave(self) -> None:
+        """This rank makes no more calls: let the others hear, and give everything back."""
+        self._fail(RankFailedError("the communicator was closed"), tell=False)
+
+    # -------------------------------------------------------------------------------------- checks and numbers
+
+    def _check(self, who: str, *arrays: Array) -> None:
+        """Refuse a call where this world has failed, or an array that no collective can take."""
+        if self.failure.error is not None:
+            self.failure.raise_on(self.rank)
+        for array in arrays:
+            if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
+                check_array(who, self.rank, array)
+
+    def _next(self, what: What, array: Array | None = None) -> Header:
+        """The header of the next call."""
+        if array is None:
+            header = Header(self.seq, *what)
+        else:
+            header = Header(self.seq, *what, array.dtype.name, array.size)
+        self.seq += 1
+        self.calls.appendleft(header)
+        return header
+
+    def _fail(self, error: DistributedError, tell: bool = True) -> None:
+        """Fail for good; the first failure wins, and the other ranks hear of it."""
+        if self.failure.set(error) and tell:
+            self._tell(error)
+
+    # ------------------------------------------------------------------ what a world on one host has nothing to do for
+
+    def check_headers(self, layout: str = "") -> None:
+        """Nothing to do: ranks compare each call."""
+
+    def end_pass(self, layout: str, mark: float | None, news: bool) -> list[float] | None:
+        """Nothing to do: ranks compare each call."""
+        return None
+
+    def check_same(self, who: str) -> None:
+        """Nothing to do: ranks compare each call."""
+
+    def last_calls(self) -> Sequence[str]:
+        """The last calls that this rank made, the latest first."""
+        return list(map(str, self.calls))
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Nothing is timed."""
+        return nullcontext()
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Nobody takes notes."""
+
+    # ------------------------------------------------------------------------------------------------------- ends
+
+    def give_up(self, reason: str) -> None:
+        """Say that this rank does not make the call that comes next, and why; never waits, and raises nothing."""
+        try:
+            self._check(GIVE_UP)
+            self._give_up(reason)
+        except DistributedError:
+            pass  # it has failed already, which every later call says
+
+    def abort(self, reason: str) -> None:
+        """Fail all ranks, with this reason."""
+        self.failure.check_process(self.rank)
+        self._fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
+
+    def close(self) -> None:
+        """Leave the world, whatever the other ranks do: those that wait for this one raise."""
+        self.failure.check_process(self.rank)
+        if not self._closed:
+            self._closed = True
+            self._leave()
