@@ -18,6 +18,7 @@ from minigrad.distributed import (
     run,
     simulate,
 )
+from minigrad.distributed import balance
 from minigrad.distributed.balance import balance_strategy, replay, stateless
 from minigrad.distributed.comm.wrappers import Recording
 from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
@@ -247,6 +248,17 @@ def test_the_check_tells_what_a_strategy_does_wrong(strategy, told):
         check_balancer(strategy, max_ranks=4, max_examples=60)
 
 
-@pytest.mark.parametrize("strategy", [stateless(by_speed), balance_strategy(BalanceConfig(calibration_steps=2))])
+STRATEGIES = {
+    "balance_strategy": balance_strategy(BalanceConfig(calibration_steps=2)),
+    "stateless": stateless(by_speed),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_strategies_that_keep_the_rules_pass(strategy):
     check_balancer(strategy, steps=2, max_ranks=4, max_batch=200, max_examples=15)
+
+
+def test_every_strategy_of_ours_is_checked():
+    made_here = {name for name in balance.__all__ if getattr(balance, name).__module__.endswith(".balance.strategy")}
+    assert made_here - {"Strategy"} == set(STRATEGIES)
