@@ -50,7 +50,7 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
     texts = dict(metadata or {})
     _check_names(tensors, texts)
     arrays = {name: _as_array(name, value) for name, value in tensors.items()}
-    stored, aliases = _each_once(arrays)
+    stored, aliases = _stored_once(arrays)
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -89,7 +89,7 @@ def _as_array(name: str, value: Any) -> Any:
     return array
 
 
-def _each_once(arrays: Mapping[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
+def _stored_once(arrays: Mapping[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
     """The arrays on the host, contiguous, each memory once; and the further names of those left out."""
     first: dict[tuple[Any, ...], str] = {}
     stored, aliases = {}, {}

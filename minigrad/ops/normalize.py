@@ -22,7 +22,7 @@ from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
 from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.shape import sizes_of
 from minigrad.ops.statistics import (
-    Rows,
+    Folding,
     affine,
     as_rows,
     batch_rows,
@@ -80,21 +80,21 @@ def batch_norm(
     channels = x.data.shape[1]
     _check_vectors("batch_norm", channels, weight=weight, bias=bias)
     _check_running(x, running_mean, running_var, training)
-    plan = batch_rows(x.data.size // max(channels, 1), channels)
-    if training and plan.population == 1:
+    folding = batch_rows(x.data.size // max(channels, 1), channels)
+    if training and folding.population == 1:
         raise ShapeError(
             f"batch_norm: expected several values for each channel in training, got x {x.shape}: make batches larger; "
             "where they are divided, granularity=2 (of BalanceConfig, of DdpConfig) leaves no shard with one sample, "
             "if the batch is a multiple of it"
         )
     if training and x.data.size:
-        mean, variance = statistics(as_rows(x.data, plan), plan)
+        mean, variance = statistics(as_rows(x.data, folding), folding)
         move_running(running_mean, mean, momentum)
-        move_running(running_var, variance * (plan.population / (plan.population - 1)), momentum)
+        move_running(running_var, variance * (folding.population / (folding.population - 1)), momentum)
     else:
         mean, variance = _fixed_statistics(x, running_mean, running_var)
     fixed = not training or not x.data.size
-    return _record_rows(x, weight, bias, plan, mean, _inverse_root(variance, eps), fixed)
+    return _record_rows(x, weight, bias, folding, mean, _inverse_root(variance, eps), fixed)
 
 
 def _fixed_statistics(
@@ -160,26 +160,26 @@ def group_norm(
     if channels % as_integer("group_norm", "num_groups", num_groups, 1):
         raise ArgumentError(f"group_norm: expected num_groups to divide the {channels} channels, got {num_groups!r}")
     _check_vectors("group_norm", channels, weight=weight, bias=bias)
-    plan = group_rows(height, batch, width, channels, num_groups)
-    mean, variance = statistics(as_rows(x.data, plan), plan)
-    return _record_rows(x, weight, bias, plan, mean, _inverse_root(variance, eps), fixed=False)
+    folding = group_rows(height, batch, width, channels, num_groups)
+    mean, variance = statistics(as_rows(x.data, folding), folding)
+    return _record_rows(x, weight, bias, folding, mean, _inverse_root(variance, eps), fixed=False)
 
 
 # ------------------------------------------------------------------------------------------ from statistics to gradient
 
 
 def _record_rows(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, plan: Rows, mean: Array, rstd: Array, fixed: bool
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, folding: Folding, mean: Array, rstd: Array, fixed: bool
 ) -> Tensor:
     """The normalized tensor, from statistics (samples, 1, groups, 1); fixed: they do not depend on x."""
-    center, scale = plan.spread(mean), plan.spread(rstd)
+    center, scale = folding.spread(mean), folding.spread(rstd)
     if weight is not None:
-        scale = scale * plan.spread_channels(weight.data, scale.dtype)
+        scale = scale * folding.spread_channels(weight.data, scale.dtype)
     shift = -center * scale
     if bias is not None:
-        shift += plan.spread_channels(bias.data, scale.dtype)
-    out = affine(as_rows(x.data, plan), scale, shift)
-    return record_rows(x, weight, bias, out, OwnStatistics(plan, center, rstd, fixed))
+        shift += folding.spread_channels(bias.data, scale.dtype)
+    out = affine(as_rows(x.data, folding), scale, shift)
+    return record_rows(x, weight, bias, out, OwnStatistics(folding, center, rstd, fixed))
 
 
 def record_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, out: Array, statistics: Any) -> Tensor:
@@ -195,7 +195,7 @@ def record_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, out: Arra
 def _rows_backward(node: Node, grad: Array) -> None:
     x, weight, statistics = node.saved
     dx, dweight, dbias = _affine_edges(node, weight)
-    rows, grad_rows = as_rows(x.data, statistics.plan), as_rows(grad, statistics.plan)
+    rows, grad_rows = as_rows(x.data, statistics.folding), as_rows(grad, statistics.folding)
     total, weighted = statistics.scaled(*row_sums(rows, grad_rows, statistics.center))
     _give_vector(dbias, statistics.by_channel(total), grad.dtype)
     _give_vector(dweight, statistics.by_channel(weighted), grad.dtype)
@@ -214,35 +214,35 @@ class OwnStatistics(NamedTuple):
         fixed: Whether they do not depend on the rows.
     """
 
-    plan: Rows
+    folding: Folding
     center: Array
     rstd: Array
     fixed: bool
 
     def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array]:
         """Σ grad and Σ grad · normalized x, from what `row_sums` says; with as much summed up as `factors` needs."""
-        weighted *= self.plan.spread(self.rstd)
+        weighted *= self.folding.spread(self.rstd)
         return total, weighted
 
     def by_channel(self, total: Array) -> Array:
         """One of these sums for each channel: (C,)."""
-        return self.plan.gather_channels(total)
+        return self.folding.gather_channels(total)
 
     def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
         """What the gradient of x is made with, see `input_gradient`; or `affine`, where it is grad's alone."""
-        plan, rstd = self.plan, self.plan.spread(self.rstd)
-        gain = None if weight is None else plan.spread_channels(weight.data, rstd.dtype)
+        folding, rstd = self.folding, self.folding.spread(self.rstd)
+        gain = None if weight is None else folding.spread_channels(weight.data, rstd.dtype)
         scale = rstd if gain is None else rstd * gain
         if self.fixed:
             return scale, 0 * scale
-        slope = _mean_share(weighted, gain, self.rstd, plan) * rstd
-        return scale, slope, self.center * slope - _mean_share(total, gain, self.rstd, plan)
+        slope = _mean_share(weighted, gain, self.rstd, folding) * rstd
+        return scale, slope, self.center * slope - _mean_share(total, gain, self.rstd, folding)
 
 
-def _mean_share(row: Array, gain: Array | None, rstd: Array, plan: Rows) -> Array:
+def _mean_share(row: Array, gain: Array | None, rstd: Array, folding: Folding) -> Array:
     """What each element gives back because it moved its mean or variance: rstd · mean(row · gain), (K,)."""
-    pooled = plan.gather(row if gain is None else row * gain)
-    return plan.spread(rstd * (pooled / plan.population))
+    pooled = folding.gather(row if gain is None else row * gain)
+    return folding.spread(rstd * (pooled / folding.population))
 
 
 def _give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:

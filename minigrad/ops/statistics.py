@@ -22,8 +22,8 @@ _BLOCK = 65536  # elements of a block of rows
 _LONGEST_FOLD = 2048  # elements of a row made of several pixels
 
 
-class Rows(NamedTuple):
-    """How an array of rows is normalized.
+class Folding(NamedTuple):
+    """How an array is folded into rows that are normalized.
 
     A row has the axes (samples, pixels, groups, inside); channels are groups · inside. The elements of one sample and
     group, over all rows, pixels and channels inside, share one mean and variance.
@@ -71,17 +71,17 @@ class Rows(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def batch_rows(pixels: int, channels: int) -> Rows:
-    """Rows for statistics by channel: as many pixels to a row as divide their number and keep it short."""
+def batch_rows(pixels: int, channels: int) -> Folding:
+    """The folding for statistics by channel: as many pixels to a row as divide their number and keep it short."""
     longest = max(1, _LONGEST_FOLD // max(channels, 1))
     fold = next(n for n in range(longest, 0, -1) if pixels % n == 0)
-    return Rows(1, fold, channels, 1, pixels)
+    return Folding(1, fold, channels, 1, pixels)
 
 
-def group_rows(height: int, batch: int, width: int, channels: int, groups: int) -> Rows:
-    """Rows for statistics by sample and group of channels: one for each row of the images."""
+def group_rows(height: int, batch: int, width: int, channels: int, groups: int) -> Folding:
+    """The folding for statistics by sample and group of channels: one for each row of the images."""
     inside = channels // groups
-    return Rows(batch, width, groups, inside, max(1, height * width * inside))
+    return Folding(batch, width, groups, inside, max(1, height * width * inside))
 
 
 def row_blocks(rows: Array) -> list[slice]:
@@ -96,13 +96,13 @@ def work_dtype(x: Array) -> np.dtype[Any]:
     return np.dtype(np.float32) if x.dtype.itemsize == 2 else x.dtype
 
 
-def statistics(rows: Array, plan: Rows) -> tuple[Array, Array]:
+def statistics(rows: Array, folding: Folding) -> tuple[Array, Array]:
     """Mean and variance (biased) of the elements that share them, (samples, 1, groups, 1) each."""
-    mean, error, variance = moments(rows, plan)
+    mean, error, variance = moments(rows, folding)
     return mean + error, variance
 
 
-def moments(rows: Array, plan: Rows) -> tuple[Array, Array, Array]:
+def moments(rows: Array, folding: Folding) -> tuple[Array, Array, Array]:
     """A rounded mean, what rounding took from it, and the variance about their sum; see `statistics`.
 
     The error is found in the second pass, which is about the rounded mean, and taken out of the variance.
@@ -111,15 +111,15 @@ def moments(rows: Array, plan: Rows) -> tuple[Array, Array, Array]:
     total, rest, squares = zero.copy(), zero.copy(), zero
     for part in row_blocks(rows):
         total += column_sum(rows[part].astype(zero.dtype, copy=False))
-    mean = plan.gather(total) / plan.population
-    center = plan.spread(mean)
+    mean = folding.gather(total) / folding.population
+    center = folding.spread(mean)
     for part in row_blocks(rows):
         deviation = rows[part] - center
         rest += column_sum(deviation)
         deviation *= deviation
         squares += column_sum(deviation)
-    error = plan.gather(rest) / plan.population
-    return mean, error, plan.gather(squares) / plan.population - error * error
+    error = folding.gather(rest) / folding.population
+    return mean, error, folding.gather(squares) / folding.population - error * error
 
 
 def affine(rows: Array, scale: Array, shift: Array, center: Array | None = None) -> Array:
@@ -164,9 +164,9 @@ def input_gradient(
     return out
 
 
-def as_rows(x: Array, plan: Rows) -> Array:
-    """Any (N, C, ...) as the rows of a plan; x's own memory where it is (H, N, W, C)."""
-    return channels_last(x).reshape(x.size // max(plan.length, 1), plan.length)
+def as_rows(x: Array, folding: Folding) -> Array:
+    """Any (N, C, ...) as the rows of a folding; x's own memory where it is (H, N, W, C)."""
+    return channels_last(x).reshape(x.size // max(folding.length, 1), folding.length)
 
 
 def from_rows(rows: Array, like: Array) -> Array:

@@ -23,7 +23,7 @@ from minigrad.nn.norm import BatchNorm
 from minigrad.ops.normalize import move_running, record_rows
 from minigrad.ops.operands import check_float
 from minigrad.ops.precision import at_precision
-from minigrad.ops.statistics import Rows, affine, as_rows, batch_rows, moments, work_dtype
+from minigrad.ops.statistics import Folding, affine, as_rows, batch_rows, moments, work_dtype
 from minigrad.tensor import Tensor
 
 
@@ -173,14 +173,14 @@ def convert_sync_batchnorm(
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, BatchNorm) and not isinstance(layer, SyncBatchNorm):
             if id(layer) not in made:
-                made[id(layer)] = _converted(layer, comm, reduce)
+                made[id(layer)] = _as_sync(layer, comm, reduce)
             if path:
                 parent, _, name = path.rpartition(".")
                 module.get_submodule(parent).add_module(name, made[id(layer)])
     return made.get(id(module), module)
 
 
-def _converted(layer: BatchNorm, comm: Communicator, reduce: Literal["mean", "sum"]) -> SyncBatchNorm:
+def _as_sync(layer: BatchNorm, comm: Communicator, reduce: Literal["mean", "sum"]) -> SyncBatchNorm:
     twin = SyncBatchNorm.__new__(SyncBatchNorm)
     twin.__dict__.update({k: v.copy() if isinstance(v, (dict, set)) else v for k, v in layer.__dict__.items()})
     twin._connect(comm, reduce)
@@ -192,11 +192,11 @@ def _converted(layer: BatchNorm, comm: Communicator, reduce: Literal["mean", "su
 
 def _sync_batch_norm(layer: SyncBatchNorm, x: Tensor) -> Tensor:
     """Batch norm over all ranks: moves the running statistics, records one node."""
-    plan = batch_rows(x.data.size // layer.num_features, layer.num_features)
-    rows, dtype = as_rows(x.data, plan), work_dtype(x.data)
-    center, own = _own_moments(rows, plan, dtype)
+    folding = batch_rows(x.data.size // layer.num_features, layer.num_features)
+    rows, dtype = as_rows(x.data, folding), work_dtype(x.data)
+    center, own = _own_moments(rows, folding, dtype)
     count, mean, squares = merge_moments(_gathered(layer.comm, own))
-    if not _is_batch(layer, x, plan.population, count):
+    if not _is_batch(layer, x, folding.population, count):
         return BatchNorm.forward(layer, x)
     variance = squares / count
     layer.move_statistics(mean, squares / (count - 1.0))
@@ -204,8 +204,8 @@ def _sync_batch_norm(layer: SyncBatchNorm, x: Tensor) -> Tensor:
     rest = (center.astype(np.float64) - mean).astype(dtype)  # x - mean = (x - center) + rest
     gain = rstd if layer.weight is None else rstd * layer.weight.data.astype(dtype, copy=False)
     shift = gain * rest if layer.bias is None else gain * rest + layer.bias.data.astype(dtype, copy=False)
-    about, scale, offset = (plan.spread_channels(v, dtype) for v in (center, gain, shift))
-    statistics = SharedStatistics(plan, about, rest, rstd, count, layer)
+    about, scale, offset = (folding.spread_channels(v, dtype) for v in (center, gain, shift))
+    statistics = SharedStatistics(folding, about, rest, rstd, count, layer)
     return record_rows(x, layer.weight, layer.bias, affine(rows, scale, offset, about), statistics)
 
 
@@ -219,7 +219,7 @@ class SharedStatistics(NamedTuple):
         count: Values of a channel on all ranks.
     """
 
-    plan: Rows
+    folding: Folding
     center: Array
     rest: Array
     rstd: Array
@@ -228,7 +228,7 @@ class SharedStatistics(NamedTuple):
 
     def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array]:
         """Σ grad and Σ grad · normalized x of each channel, (C,), from what `row_sums` says."""
-        total, weighted = self.plan.gather_channels(total), self.plan.gather_channels(weighted)
+        total, weighted = self.folding.gather_channels(total), self.folding.gather_channels(weighted)
         return total, (weighted + self.rest * total) * self.rstd
 
     def by_channel(self, total: Array) -> Array:
@@ -242,7 +242,7 @@ class SharedStatistics(NamedTuple):
         gain = self.rstd if weight is None else self.rstd * weight.data.astype(dtype, copy=False)
         slope = gain * self.rstd * slope.astype(dtype)
         shift = -gain * mean.astype(dtype) - self.rest * slope
-        return (*(self.plan.spread_channels(v, dtype) for v in (gain, slope, shift)), self.center)
+        return (*(self.folding.spread_channels(v, dtype) for v in (gain, slope, shift)), self.center)
 
 
 def _shared_sums(layer: SyncBatchNorm, x: Tensor, total: Array, weighted: Array, count: Array) -> tuple[Array, Array]:
@@ -264,16 +264,16 @@ def _shared_sums(layer: SyncBatchNorm, x: Tensor, total: Array, weighted: Array,
 # ------------------------------------------------------------------------------------------------------ statistics
 
 
-def _own_moments(rows: Array, plan: Rows, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+def _own_moments(rows: Array, folding: Folding, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """A rounded mean of this rank's part (C,), and its count, mean and M2 in one float64 array (1 + 2C,)."""
-    xp, channels = array_module(rows), plan.channels
+    xp, channels = array_module(rows), folding.channels
     own = xp.zeros(1 + 2 * channels, np.float64)
-    if not plan.population:
+    if not folding.population:
         return xp.zeros(channels, dtype), own
-    mean, error, variance = (part.reshape(-1) for part in moments(rows, plan))
-    own[0] = plan.population
+    mean, error, variance = (part.reshape(-1) for part in moments(rows, folding))
+    own[0] = folding.population
     own[1 : 1 + channels] = mean.astype(np.float64) + error
-    own[1 + channels :] = variance.astype(np.float64) * plan.population
+    own[1 + channels :] = variance.astype(np.float64) * folding.population
     return mean, own
 
 

@@ -9,7 +9,7 @@ from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError
 
 
-def _moved(old: str, new: str) -> Any:
+def _alias(old: str, new: str) -> Any:
     def forward(model: Any, *args: Any, **options: Any) -> None:
         warnings.warn(
             f"Ddp.{old} is deprecated: use Trainer.{new}, which does the same", DeprecationWarning, stacklevel=2
@@ -25,5 +25,5 @@ def _moved(old: str, new: str) -> Any:
 class Ddp(Replicas):
     """`Replicas`, with aliases of `Trainer.setup` and `Trainer.setup_with`."""
 
-    setup, auto = (_moved(old, "setup") for old in ("setup", "auto"))
-    setup_with, auto_with = (_moved(old, "setup_with") for old in ("setup_with", "auto_with"))
+    setup, auto = (_alias(old, "setup") for old in ("setup", "auto"))
+    setup_with, auto_with = (_alias(old, "setup_with") for old in ("setup_with", "auto_with"))
