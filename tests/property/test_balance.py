@@ -5,7 +5,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minigrad.distributed.balance import (
@@ -168,10 +168,20 @@ def test_allocation_is_as_fast_as_the_best_of_all(problem):
     assert step_s(sizes, costs) == best_s
 
 
-@settings(max_examples=20)
-@given(costs=st.lists(strategies.cost_models(), min_size=4, max_size=4), batch=st.integers(30, 40))
-def test_allocation_of_forty_samples_on_four_ranks_is_the_best_of_all(costs, batch):
-    assert step_s(allocate(batch, costs), costs) == brute_force_s(batch, costs, [None] * 4, 1, [0] * 4)
+def last_end_s(batch, costs):
+    """When the last sample of a batch ends, if each rank worked on: any division has one that ends no earlier."""
+    return sorted(cost.time_s(size) for cost in costs for size in range(1, batch + 1))[batch - 1]
+
+
+def test_the_last_end_is_the_time_of_the_best_of_all():
+    costs = [CostModel(3.0, 0.4), CostModel(0.0, 1.1), CostModel(7.5, 0.0), CostModel(1.0, 0.9)]
+    for batch in (1, 2, 5, 13, 20):
+        assert last_end_s(batch, costs) == brute_force_s(batch, costs, [None] * 4, 1, [0] * 4)
+
+
+@given(costs=st.lists(strategies.cost_models(), min_size=4, max_size=9), batch=st.integers(30, 400))
+def test_allocation_of_hundreds_of_samples_is_the_best_of_all(costs, batch):
+    assert step_s(allocate(batch, costs), costs) == last_end_s(batch, costs)
 
 
 @given(batch=st.integers(0, 10_000), costs=st.lists(strategies.cost_models(), min_size=1, max_size=9), data=st.data())

@@ -98,13 +98,13 @@ def test_permuted_ranks_get_permuted_divisions(costs, data):
 
 @pytest.mark.parametrize("costs", [SPEEDS_3_2_1, WITH_FIXED_PARTS], ids=["3:2:1", "fixed parts"])
 def test_under_twenty_percent_noise_nearly_all_of_the_throughput_is_there(costs):
-    """Over 100 seeds, steps 60 to 300, against the best shards on the same draws."""
+    """Over 20 seeds, steps 60 to 300, against the best shards on the same draws."""
     reached = []
-    for seed in range(100):
+    for seed in range(20):
         _, steps = train(costs, 96, 300, factor=noise(seed, 0.2))
         reached.append(efficiency(steps[59:]))
-    assert sum(reached) / len(reached) >= 0.95
-    assert min(reached) >= 0.90
+    assert sum(reached) / len(reached) >= 0.99
+    assert min(reached) >= 0.97
 
 
 @pytest.mark.parametrize(
