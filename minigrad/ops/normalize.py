@@ -188,7 +188,7 @@ def record_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, out: Arra
     Args:
         statistics: By which; what `OwnStatistics` has, as far as it is public.
     """
-    inputs = tuple(t for t in (x, weight, bias) if t is not None)
+    inputs = tuple([t for t in (x, weight, bias) if t is not None])
     return record(from_rows(out, x.data), _rows_backward, inputs, (x, weight, statistics))
 
 
@@ -197,8 +197,8 @@ def _rows_backward(node: Node, grad: Array) -> None:
     dx, dweight, dbias = _affine_edges(node, weight)
     rows, grad_rows = as_rows(x.data, statistics.folding), as_rows(grad, statistics.folding)
     total, weighted = statistics.scaled(*row_sums(rows, grad_rows, statistics.center))
-    _give_vector(dbias, statistics.by_channel(total), grad.dtype)
-    _give_vector(dweight, statistics.by_channel(weighted), grad.dtype)
+    for edge, vector in zip((dbias, dweight), statistics.by_channel(total, weighted)):
+        _give_vector(edge, vector, grad.dtype)
     if dx is not None:
         factors = statistics.factors(x, weight, total, weighted)
         dx_rows = affine(grad_rows, *factors) if len(factors) == 2 else input_gradient(rows, grad_rows, *factors)
@@ -224,9 +224,9 @@ class OwnStatistics(NamedTuple):
         weighted *= self.folding.spread(self.rstd)
         return total, weighted
 
-    def by_channel(self, total: Array) -> Array:
-        """One of these sums for each channel: (C,)."""
-        return self.folding.gather_channels(total)
+    def by_channel(self, total: Array, weighted: Array) -> tuple[Array, Array]:
+        """These sums for each channel: (C,)."""
+        return self.folding.gather_channels(total), self.folding.gather_channels(weighted)
 
     def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
         """What the gradient of x is made with, see `input_gradient`; or `affine`, where it is grad's alone."""
@@ -283,10 +283,11 @@ def layer_norm(
         if vector is not None and vector.data.shape != shape:
             raise ShapeError(f"layer_norm: expected {name} of shape {shape}, got {vector.shape}")
     rows = x.data.reshape(-1, math.prod(shape)) if x.data.size else x.data.reshape(0, math.prod(shape))
-    gain, shift = (None if t is None else t.data.reshape(-1) for t in (weight, bias))
+    gain = None if weight is None else weight.data.reshape(-1)
+    shift = None if bias is None else bias.data.reshape(-1)
     forward = normalize_rows if kernels_for(rows) is not None else _normalize_rows
     out, mean, rstd = forward(rows, gain, shift, eps)
-    inputs = tuple(t for t in (x, weight, bias) if t is not None)
+    inputs = tuple([t for t in (x, weight, bias) if t is not None])
     return record(out.reshape(x.data.shape), _layer_norm_backward, inputs, (x, weight, shape, mean, rstd))
 
 
@@ -323,7 +324,8 @@ def _row_dot(x: Array, y: Array) -> Array:
 def _layer_norm_backward(node: Node, grad: Array) -> None:
     x, weight, shape, mean, rstd = node.saved
     dx, dweight, dbias = _affine_edges(node, weight)
-    rows, grad_rows = (a.reshape(len(mean), math.prod(shape)) for a in (x.data, grad))
+    size = (len(mean), math.prod(shape))
+    rows, grad_rows = x.data.reshape(size), grad.reshape(size)
     gain = None if weight is None else weight.data.reshape(-1)
     backward = gradients_of_rows if kernels_for(rows) is not None else _gradients_of_rows
     wanted = (dx is not None, dweight is not None, dbias is not None)

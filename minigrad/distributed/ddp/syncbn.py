@@ -231,9 +231,9 @@ class SharedStatistics(NamedTuple):
         total, weighted = self.folding.gather_channels(total), self.folding.gather_channels(weighted)
         return total, (weighted + self.rest * total) * self.rstd
 
-    def by_channel(self, total: Array) -> Array:
-        """It is so already."""
-        return total
+    def by_channel(self, total: Array, weighted: Array) -> tuple[Array, Array]:
+        """They are so already."""
+        return total, weighted
 
     def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
         """What the gradient of x is made with, see `input_gradient`; a collective."""
