@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from minigrad.errors import ArgumentError
 Pair = Any  # an int, or a pair of ints for height and width
 
 MOST_PIXELS = 2**31  # along an axis, and more than any image has
+_SHARES_TOLERANCE = 1e-6
 PYTHON_NUMBERS = (float, int, bool)  # asked first: a look into the registry of an ABC costs 0.2 µs
 
 
@@ -153,6 +154,17 @@ def as_sequence(who: str, name: str, value: Any) -> Sequence[Any]:
     return value
 
 
+def as_list(who: str, what: str, values: Any) -> list[Any]:
+    """Values for each rank as a list.
+
+    Raises:
+        ArgumentError: they are no values one after the other.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0:
+        raise ArgumentError(f"{who}: expected {what} as a sequence with a value for each rank, got {values!r:.100}")
+    return list(values)
+
+
 def keep_as(config: Any, check: Callable[..., Any], *names: str, optional: bool = False, **bounds: Any) -> None:
     """Put what an `as_...` made of them in the place of attributes, also of a frozen dataclass.
 
@@ -220,6 +232,19 @@ def check_choice(who: str, choices: tuple[str, ...], **values: Any) -> None:
         if not isinstance(value, str) or value not in choices:
             listed = ", ".join(repr(choice) for choice in choices)
             raise ArgumentError(f"{who}: expected {name} to be one of {listed}, got {value!r:.100}")
+
+
+def check_shares(who: str, shares: Any) -> None:
+    """Refuse shares that are not finite fractions >= 0 of sum 1.
+
+    Raises:
+        ArgumentError: they are not; the message holds them.
+    """
+    given: list[float] = as_list(who, "shares", shares)
+    good = all(is_real(share) and math.isfinite(share) and share >= 0 for share in given)
+    if not good or not abs(math.fsum(given) - 1.0) <= _SHARES_TOLERANCE:
+        total = f" of sum {math.fsum(given):.9g}" if good else ""
+        raise ArgumentError(f"{who}: expected shares as finite numbers >= 0 of sum 1, got {given!r}{total}")
 
 
 def check_switch(who: str, **values: Any) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_sequence, is_integer
+from minigrad.arguments import as_integer, as_sequence, check_shares, is_integer
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.data.order import WORD, Indices, check_shares, largest_remainder, permutation
+from minigrad.data.order import WORD, Indices, largest_remainder, permutation
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from minigrad.tensor import Tensor
 

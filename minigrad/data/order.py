@@ -8,13 +8,12 @@ that it stays the same from one NumPy to the next.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_integer, check_choice, is_integer, is_real
+from minigrad.arguments import as_integer, check_choice, check_shares, is_integer
 from minigrad.errors import ArgumentError
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -24,7 +23,6 @@ MODES = ("pad", "drop", "exact")
 WORD = 2**64  # seeds and epochs are words of Philox's key
 
 _SHUFFLE_STREAM = 0x73687566666C65  # keeps shuffles apart from weights and noise drawn with the same seed
-_SHARES_TOLERANCE = 1e-6
 
 
 def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
@@ -151,27 +149,3 @@ def whole_weights(values: Sequence[float | Fraction]) -> list[int]:
     ratios = [(int(value) if is_integer(value) else value).as_integer_ratio() for value in values]
     common = math.lcm(*(denominator for _, denominator in ratios))
     return [numerator * (common // denominator) for numerator, denominator in ratios]
-
-
-def as_list(who: str, what: str, values: Any) -> list[Any]:
-    """Values for each rank as a list.
-
-    Raises:
-        ArgumentError: they are no values one after the other.
-    """
-    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0:
-        raise ArgumentError(f"{who}: expected {what} as a sequence with a value for each rank, got {values!r:.100}")
-    return list(values)
-
-
-def check_shares(who: str, shares: Shares) -> None:
-    """Refuse shares that are not finite fractions >= 0 of sum 1.
-
-    Raises:
-        ArgumentError: they are not; the message holds them.
-    """
-    given: list[float] = as_list(who, "shares", shares)
-    good = all(is_real(share) and math.isfinite(share) and share >= 0 for share in given)
-    if not good or not abs(math.fsum(given) - 1.0) <= _SHARES_TOLERANCE:
-        total = f" of sum {math.fsum(given):.9g}" if good else ""
-        raise ArgumentError(f"{who}: expected shares as finite numbers >= 0 of sum 1, got {given!r}{total}")

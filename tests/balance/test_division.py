@@ -152,7 +152,7 @@ def test_a_configuration_is_checked(options, message):
         ({"caps": (1, 2)}, r"Balance: expected a cap for each of 3 ranks, got \(1, 2\)"),
         ({"speed_hint": (3, 2.0)}, r"expected slow_rank to be an integer in \[0, 3\), got 3"),
         ({"speed_hint": (0, 0.4)}, "expected ratio >= 1"),
-        ({"speed_hint": {1: 0.0}}, "expected a speed > 0 for rank 1, got 0.0"),
+        ({"speed_hint": {1: 0.0}}, "expected the speed of rank 1 to be a finite number > 0, got 0.0"),
         ({"speed_hint": {7: 1.0}}, r"expected a rank to be an integer in \[0, 3\), got 7"),
     ],
 )

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer, foreign_forms, keep_as
-from minigrad.data.order import as_list, largest_remainder
+from minigrad.arguments import as_amount, as_integer, as_list, as_real, foreign_forms, keep_as
+from minigrad.data.order import largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, as_hint, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
@@ -231,8 +231,7 @@ class ElChe:
         Raises:
             ArgumentError: a factor out of its range.
         """
-        if not 0.0 < as_amount("nudge_anchor_down", "factor", factor) <= 1.0:
-            raise ArgumentError(f"nudge_anchor_down: expected a factor in (0, 1], got {factor!r}")
+        factor = as_real("nudge_anchor_down", "factor", factor, most=1.0, above=0.0)
         anchor = max(1, math.ceil(self.anchor * factor))
         lowered = replace(self, min_anchor=min(self.min_anchor, anchor))
         return lowered._move(anchor, f"nudged by {factor:g}", at_once=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer
-from minigrad.data.order import Shares, as_list, check_shares, largest_remainder, whole_weights
+from minigrad.arguments import as_amount, as_integer, as_list, as_real, check_shares
+from minigrad.data.order import Shares, largest_remainder, whole_weights
 from minigrad.errors import ArgumentError
 
 SpeedHint = tuple[int, float] | Mapping[int, float]
@@ -109,9 +109,7 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
     if isinstance(hint, Mapping):
         speeds = [1.0] * world_size
         for rank, speed in hint.items():
-            value = as_amount("speed_hint", f"the speed of rank {rank}", speed)
-            if not value:
-                raise ArgumentError(f"speed_hint: expected a speed > 0 for rank {rank}, got {speed!r}")
+            value = as_real("speed_hint", f"the speed of rank {rank}", speed, above=0.0, finite=True)
             speeds[as_integer("speed_hint", "a rank", rank, 0, world_size)] = value
         return tuple(speeds)
     if not isinstance(hint, Sequence) or len(hint) != 2:

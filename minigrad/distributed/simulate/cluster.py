@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from minigrad.arguments import as_amount, as_integer, keep_as
+from minigrad.arguments import as_amount, as_integer, as_real, keep_as
 from minigrad.backend.dtypes import Array
 from minigrad.data.order import WORD
 from minigrad.distributed.balance.allocation import allocate, step_s
@@ -32,9 +32,7 @@ class Slowdown:
 
     def __post_init__(self) -> None:
         keep_as(self, as_integer, "step", least=0)
-        keep_as(self, as_amount, "factor")
-        if not self.factor:
-            raise ArgumentError(f"Slowdown: expected a factor > 0, got {self.factor!r}")
+        keep_as(self, as_real, "factor", above=0.0, finite=True)
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,7 @@ class Cluster:
         if not isinstance(self.link, Link):
             raise ArgumentError(f"Cluster: expected a Link, got {self.link!r}")
         keep_as(self, as_integer, "seed", least=0, end=WORD)
-        keep_as(self, as_amount, "backward_fraction")
-        if self.backward_fraction > 1.0:
-            raise ArgumentError(f"Cluster: expected backward_fraction in [0, 1], got {self.backward_fraction!r}")
+        keep_as(self, as_real, "backward_fraction", least=0.0, most=1.0)
 
     @property
     def world_size(self) -> int:
@@ -123,7 +119,8 @@ class Cluster:
             ArgumentError: a speed that is no finite number > 0.
         """
         slope = as_amount("Cluster", "per_sample_s", per_sample_s)
-        costs = tuple(RankCost(fixed_s, slope / _speed(speed), jitter_fraction) for speed in speeds)
+        known = [as_real("Cluster", "each speed", speed, above=0.0, finite=True) for speed in speeds]
+        costs = tuple(RankCost(fixed_s, slope / speed, jitter_fraction) for speed in known)
         return Cluster(costs, link, seed)
 
     def slow_down(self, rank: int, step: int, factor: float) -> Cluster:
@@ -184,12 +181,6 @@ class Cluster:
     @cached_property
     def _changing(self) -> bool:
         return any(cost.slowdowns for cost in self.ranks)
-
-
-def _speed(value: float) -> float:
-    if not as_amount("Cluster", "each speed", value):
-        raise ArgumentError(f"Cluster: expected speeds > 0, got {value!r}")
-    return float(value)
 
 
 def check_cluster(who: str, cluster: Cluster) -> None:
