@@ -13,7 +13,7 @@ from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError
 from minigrad.graph.module import GraphModule
 from minigrad.graph.wired import FEATURES, MERGES, Wired
-from minigrad.graph.wiring import Wiring, WiringNode, checked
+from minigrad.graph.wiring import Wiring, WiringNode, bind, checked
 from minigrad.nn.module import Module
 
 G = TypeVar("G", bound=GraphModule)
@@ -124,12 +124,12 @@ class FlowBuilder(Generic[G]):
             modules: At least two, in the order in which they are merged.
         """
         x = self._stream("split")
-        listed = list(modules) if isinstance(modules, Sequence) else []
         if not isinstance(modules, Sequence):
             self._faults.append(f"split: expected a list of modules, got {type(modules).__name__}")
-        elif len(listed) < 2:
-            self._faults.append(f"split: expected at least two modules, got {len(listed)}")
-        made = [self._call("split", module, x) for module in listed]
+            modules = []
+        elif len(modules) < 2:
+            self._faults.append(f"split: expected at least two modules, got {len(modules)}")
+        made = [self._call("split", module, x) for module in modules]
         self._split_open = True
         return self._move(made or [x], made, made)
 
@@ -165,8 +165,8 @@ class FlowBuilder(Generic[G]):
             self._faults.append(
                 f"tag({name!r}): expected one output, got the {len(self._newest)} branches of a split: use tag_group"
             )
-            return self
-        self._tag("tag", self._newest[0], name)
+        else:
+            self._tag("tag", self._newest[0], name)
         return self
 
     def tag_group(self, prefix: str) -> FlowBuilder[G]:
@@ -174,9 +174,9 @@ class FlowBuilder(Generic[G]):
         self._check_name("tag_group", prefix)
         if not self._split_open or self._newest != self._ends:
             self._faults.append(f"tag_group({prefix!r}): expected it right after split(...), got it elsewhere")
-            return self
-        for number, draft in enumerate(self._newest):
-            self._tag("tag_group", draft, f"{prefix}_{number}")
+        else:
+            for number, draft in enumerate(self._newest):
+                self._tag("tag_group", draft, f"{prefix}_{number}")
         return self
 
     def _tag(self, verb: str, draft: Draft, name: str) -> None:
@@ -258,19 +258,12 @@ class FlowBuilder(Generic[G]):
         return self
 
     def _check_name(self, verb: str, name: Any) -> None:
-        fault = name_fault(name)
-        if fault:
-            self._faults.append(f"{verb}: {fault}")
+        if not isinstance(name, str) or not name.isidentifier() or iskeyword(name) or name.startswith("_"):
+            wanted = "a Python name that does not begin with an underscore"
+            self._faults.append(f"{verb}: expected {wanted}, got {written(name)}")
 
 
 # --------------------------------------------- from drafts to a wiring: names are given, tags looked up, calls checked
-
-
-def name_fault(name: Any) -> str | None:
-    """Why something can't be the name of a node; None where it can."""
-    if isinstance(name, str) and name.isidentifier() and not iskeyword(name) and not name.startswith("_"):
-        return None
-    return f"expected a Python name that does not begin with an underscore, got {written(name)}"
 
 
 def written(value: Any) -> str:
@@ -322,7 +315,7 @@ def _call_fault(module: Module, inputs: int, keywords: Sequence[str]) -> str | N
         return f"expected a module that can be called, got a {kind}, which has no forward()"
     if isinstance(module, Wired):
         try:
-            module.check_call(inputs, keywords)
+            bind(kind, module.input_names, [None] * inputs, dict.fromkeys(keywords))
         except ArgumentError as error:
             return str(error)
         return None
@@ -341,25 +334,17 @@ def _brief(signature: inspect.Signature) -> str:
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
 
-def _labels(drafts: Sequence[Draft]) -> dict[Draft, str]:
-    """The label of each labelled sub-graph, at the first node that it computes."""
-    labels: dict[Draft, str] = {}
-    seen: set[int] = set()
-    for draft in drafts:
-        module = draft.module
-        if isinstance(module, Wired) and module.label is not None and id(module) not in seen:
-            seen.add(id(module))
-            labels[draft] = module.label
-    return labels
+def _labels(drafts: Sequence[Draft]) -> dict[Draft, str | None]:
+    """The label of each sub-graph, at the first node that it computes."""
+    first = {id(draft.module): draft for draft in reversed(drafts) if isinstance(draft.module, Wired)}
+    return {draft: draft.module.label for draft in first.values()}
 
 
-def _names(drafts: Sequence[Draft], labels: Mapping[Draft, str]) -> tuple[dict[Draft, str], list[str]]:
+def _names(drafts: Sequence[Draft], labels: Mapping[Draft, str | None]) -> tuple[dict[Draft, str], list[str]]:
     """A name for each node, unique even where the same was wanted twice; that is a fault."""
     names: dict[Draft, str] = {}
     owners: dict[str, Draft] = {}
-    faults = []
-    counts: Counter[str] = Counter()
-    used: set[str] = set()
+    faults, counts = [], Counter[str]()
     for draft in drafts:
         base = draft.op if draft.op != "module" else type(draft.module).__name__.lower().lstrip("_")
         number = counts[base]
@@ -369,8 +354,7 @@ def _names(drafts: Sequence[Draft], labels: Mapping[Draft, str]) -> tuple[dict[D
             other = owners.setdefault(wanted, draft)
             if other is not draft:
                 faults.append(f"{wanted}: expected a name of its own, got that of {other.verb} for {draft.verb} too")
-        while name in used:
+        while name in names.values():
             name += "'"
-        used.add(name)
         names[draft] = name
     return names, faults

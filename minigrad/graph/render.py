@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from minigrad.graph.wiring import WiringNode
 from minigrad.graph.profile import NodeTime
 from minigrad.graph.wired import Wired
-from minigrad.nn.module import Module
 
 _INDENT = "  "
 _GAP = "  "
@@ -20,14 +19,10 @@ def _inside(graph: Wired, name: str) -> Wired | None:
 
 
 def _what(graph: Wired, node: WiringNode) -> str:
-    """What computes a node, in a few words."""
+    """What computes a node, in a few words: a class with its settings, or with the classes that it holds."""
     if node.op != "module":
         return f"merge {node.op}" + ("" if node.dim is None else f" along axis {node.dim}")
-    return _in_words(graph.get_submodule(node.name))
-
-
-def _in_words(module: Module) -> str:
-    """The class of a module with its settings, or with the classes that it holds."""
+    module = graph.get_submodule(node.name)
     kind = type(module).__name__
     if isinstance(module, Wired):
         return f"{kind} {module.structure_hash()[:8]}"
@@ -41,10 +36,8 @@ def _reads(node: WiringNode) -> str:
 
 def _title(graph: Wired) -> str:
     count = graph.num_parameters()
-    return (
-        f"{graph.label or 'graph'}({', '.join(graph.input_names)}) -> {graph.wiring.output}, structure "
-        f"{graph.structure_hash()[:8]}, {count:,} parameter{'s' * (count != 1)}"
-    )
+    flow = f"{graph.label or 'graph'}({', '.join(graph.input_names)}) -> {graph.wiring.output}"
+    return f"{flow}, structure {graph.structure_hash()[:8]}, {count:,} parameter{'s' * (count != 1)}"
 
 
 def node_texts(graph: Wired) -> dict[str, str]:
@@ -76,10 +69,7 @@ def to_text(graph: Wired) -> str:
 def summary(graph: Wired) -> str:
     """See `Graph.summary`."""
     header = ("node", "what", "reads", "parameters", "trained")
-    rows = [
-        (_shown(path, node), _what(owner, node), _reads(node), *_counts(owner, node))
-        for path, owner, node in _walk(graph, "")
-    ]
+    rows = [(_shown(path, n), _what(of, n), _reads(n), *_counts(of, n)) for path, of, n in _walk(graph, "")]
     return "\n".join([_title(graph), *_table([header, *rows])])
 
 

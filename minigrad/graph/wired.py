@@ -55,16 +55,11 @@ def steps_of(wiring: Wiring, numbers: Mapping[str, int]) -> tuple[Step, ...]:
         wiring: In the order of computation.
         numbers: The place of each input and node in the list of all values.
     """
-    drops = last_uses(wiring)
-    return tuple(
-        (
-            node,
-            tuple(numbers[source] for source in node.inputs),
-            tuple((keyword, numbers[source]) for keyword, source in node.named),
-            tuple(numbers[source] for source in drops[node.name]),
-        )
-        for node in wiring.nodes
-    )
+    drops, steps = last_uses(wiring), []
+    for node in wiring.nodes:
+        reads, unused = (tuple(map(numbers.__getitem__, names)) for names in (node.inputs, drops[node.name]))
+        steps.append((node, reads, tuple((keyword, numbers[source]) for keyword, source in node.named), unused))
+    return tuple(steps)
 
 
 class Wired(Module):
@@ -130,10 +125,6 @@ class Wired(Module):
         """The SHA-256, in 64 hexadecimal digits, of the structure as it was built; see `graph.wired.hash_of`."""
         return self._structure_hash
 
-    def check_call(self, inputs: int, keywords: Sequence[str]) -> None:
-        """Refuse a number of positional inputs and keywords that `forward` would not take; ArgumentError."""
-        bind(self._who(), self.input_names, [None] * inputs, dict.fromkeys(keywords))
-
     # ----------------------------------------------------------------------------------------------------- running
 
     def _bind(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
@@ -196,9 +187,7 @@ def fields_of(who: str, names: Sequence[str], batch: Any) -> list[Any]:
     if not isinstance(fields, (tuple, list)):
         raise DtypeError(f"{who}: expected a mapping, a tuple or a tensor, got {type(batch).__name__}")
     if len(fields) < len(names):
-        raise ArgumentError(
-            f"{who}: expected a batch that begins with {', '.join(names)}, got {len(fields)} field(s)"
-        )
+        raise ArgumentError(f"{who}: expected a batch that begins with {', '.join(names)}, got {len(fields)} field(s)")
     return list(fields[: len(names)])
 
 
@@ -241,9 +230,9 @@ def _describe(module: Module) -> list[Any]:
             closed += (f"{path}." if path else "",)
             parts.append([path, "Graph", part.structure_hash()])
             continue
-        params = [[name, list(p.shape)] for name, p in part.named_parameters(recurse=False, remove_duplicate=False)]
-        buffers = [[name, list(b.shape)] for name, b in part.named_buffers(recurse=False, remove_duplicate=False)]
-        parts.append([path, type(part).__name__, part.extra_repr(), params, buffers])
+        named = [each(recurse=False, remove_duplicate=False) for each in (part.named_parameters, part.named_buffers)]
+        shapes = [[[name, list(x.shape)] for name, x in tensors] for tensors in named]
+        parts.append([path, type(part).__name__, part.extra_repr(), *shapes])
     return parts
 
 

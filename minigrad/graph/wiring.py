@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,7 +81,7 @@ def faults_of(wiring: Wiring) -> list[str]:
     names = [*wiring.inputs, *(node.name for node in wiring.nodes)]
     known = set(names)
     return [
-        *(f"{name}: expected a name of its own, got one of {names.count(name)} nodes" for name in _repeated(names)),
+        *(f"{name}: expected a name of its own, got one of {n} nodes" for name, n in Counter(names).items() if n > 1),
         *(
             f"{node.name}: expected to read nodes of the plan, got {source!r}, which is none"
             for node in wiring.nodes
@@ -96,35 +95,15 @@ def faults_of(wiring: Wiring) -> list[str]:
     ]
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]
-
-
 def _sorted(wiring: Wiring) -> tuple[list[WiringNode], list[WiringNode]]:
     """The nodes in an order of computation, and those that have none because they wait for a cycle."""
-    place = {node.name: i for i, node in enumerate(wiring.nodes)}
-    readers = _readers(wiring)
-    waiting = [sum(source in place for source in node.sources) for node in wiring.nodes]
-    ready = [i for i, count in enumerate(waiting) if count == 0]
-    order = []
-    while ready:
-        node = wiring.nodes[heapq.heappop(ready)]
+    order, left = [], list(wiring.nodes)
+    waiting = {node.name for node in left}
+    while (node := next((node for node in left if waiting.isdisjoint(node.sources)), None)) is not None:
+        left.remove(node)
+        waiting.discard(node.name)
         order.append(node)
-        for reader in readers[node.name]:
-            i = place[reader.name]
-            waiting[i] -= 1
-            if waiting[i] == 0:
-                heapq.heappush(ready, i)
-    return order, [node for node, count in zip(wiring.nodes, waiting) if count]
-
-
-def _readers(wiring: Wiring) -> Mapping[str, list[WiringNode]]:
-    """Which nodes read a node, by its name."""
-    readers: Mapping[str, list[WiringNode]] = defaultdict(list)
-    for node in wiring.nodes:
-        for source in node.sources:
-            readers[source].append(node)
-    return readers
+    return order, left
 
 
 def _cycles(wiring: Wiring) -> list[str]:
@@ -141,38 +120,27 @@ def _cycles(wiring: Wiring) -> list[str]:
 
 def _walk_to_cycle(left: Mapping[str, WiringNode]) -> list[str]:
     """The names on a cycle, in the direction of the data. Each node of `left` reads another of them."""
-    path: dict[str, None] = {}
-    name = next(iter(left))
-    while name not in path:
-        path[name] = None
-        name = next(source for source in left[name].sources if source in left)
-    names = list(path)
-    first, *rest = names[names.index(name) :]
+    path = [next(iter(left))]
+    while (name := next(source for source in left[path[-1]].sources if source in left)) not in path:
+        path.append(name)
+    first, *rest = path[path.index(name) :]
     return [first, *reversed(rest)]
 
 
 def _unused(wiring: Wiring) -> list[str]:
     """The nodes and inputs that reach neither the output nor a tag."""
-    nodes = {node.name: node for node in wiring.nodes}
-    reached: set[str] = set()
+    nodes, reached = {node.name: node for node in wiring.nodes}, set[str]()
     open_names = [wiring.output, *(node.name for node in wiring.nodes if node.tag is not None)]
     while open_names:
         name = open_names.pop()
         if name not in reached:
             reached.add(name)
             open_names += nodes[name].sources if name in nodes else ()
+    lost = [name for name in nodes if name not in reached]
     read = {source for node in wiring.nodes for source in node.sources} | {wiring.output}
     return [
-        *(
-            f"{name}: expected an input that is used, got one that no node reads"
-            for name in wiring.inputs
-            if name not in read
-        ),
-        *(
-            f"{name}: expected a path to the output, or a tag, got neither: its value is lost"
-            for name in nodes
-            if name not in reached
-        ),
+        *(f"{x}: expected an input that is used, got one that no node reads" for x in wiring.inputs if x not in read),
+        *(f"{x}: expected a path to the output, or a tag, got neither: its value is lost" for x in lost),
     ]
 
 

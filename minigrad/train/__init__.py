@@ -2,7 +2,7 @@
 
 from minigrad.train.graph import FlowBuilder, Graph
 from minigrad.train.loop import DistributedTrainConfig, DistributedTrainer, SingleDeviceTrainer
-from minigrad.train.state import DistributedState
+from minigrad.train.fleet import DistributedState
 from minigrad.train.trainer import HasGraph, Trainer
 
 DistributedCudaTrainer = DistributedTrainer

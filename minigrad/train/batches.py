@@ -103,10 +103,9 @@ def gather(who: str, parts: Sequence[Any], sizes: Sequence[int], device: Device,
 
 def _check_form(who: str, parts: Sequence[Any]) -> None:
     """Refuse parts that can't be put together field by field."""
-    forms = [_form(part) for part in parts]
-    for form in forms:
-        if form != forms[0]:
-            raise ArgumentError(f"{who}: expected the same form on all devices, got {forms[0]} and {form}")
+    first, *others = dict.fromkeys(map(_form, parts))
+    if others:
+        raise ArgumentError(f"{who}: expected the same form on all devices, got {first} and {others[0]}")
 
 
 def _form(value: Any) -> str:
@@ -159,8 +158,7 @@ class ShardedTensor(Tensor):
 
     def __init__(self, shards: Sequence[Tensor], sizes: tuple[int, ...], device: Device) -> None:
         self.shards, self.sizes, self._device = tuple(shards), sizes, device
-        first = self.shards[0]
-        super().__init__(first.data)
+        super().__init__(shards[0].data)
         self._whole: Array | None = None
 
     @property
@@ -298,9 +296,3 @@ class Round:
         """The rank and the number there of each batch, in turns so that devices work side by side."""
         for number in range(max(self.counts)):
             yield from ((rank, number) for rank, count in enumerate(self.counts) if number < count)
-
-
-def deal(batches: Sequence[Any], counts: Sequence[int]) -> Round:
-    """Batches in order, the first device's first."""
-    taken = iter(batches)
-    return Round(tuple(tuple(next(taken) for _ in range(count)) for count in counts))

@@ -6,14 +6,15 @@ begins; nothing ever waits for a reading.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, partial, reduce
 from itertools import islice, zip_longest
 from typing import Any
 
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import Device
+from minigrad.backend.flags import raise_all_found
 from minigrad.data.collate import map_tensors
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.replicas.devices import DeviceGroup
@@ -22,10 +23,12 @@ from minigrad.graph.module import GraphModule
 from minigrad.graph.wired import fields_of
 from minigrad.ops.creation import full_like
 from minigrad.tensor import Tensor, tensors_in
-from minigrad.train.batches import ShardedBatch, Round, check_loss, count_samples, deal, gather, scatter, sizes_of
+from minigrad.train.batches import ShardedBatch, Round, check_loss, count_samples, gather, scatter, sizes_of
+from minigrad.train.stepper import Pending
 from minigrad.train.stopwatch import Stopwatch, boundary
 
 LossFn = Callable[[Any, Any], Tensor]
+Divide = Callable[[int], tuple[int, ...]]
 Weigh = Callable[[int, int], float]
 
 
@@ -36,42 +39,33 @@ class Feeder:
         replicas: One a device.
         group: The devices.
         divide: The samples of each device, of so many in a batch.
-        whole_batches: Whether each device runs whole batches in training, as El Che wants it.
+        by_batches: Whether each device runs whole batches in training, as El Che wants it.
 
     Attributes:
-        last_shard_sizes: Samples of each device in the last pass that recorded gradients.
         last_el_che_counts: Batches of each device in the last round.
-        watch: The times of each device's passes.
+        watch: The times of each device's passes that recorded gradients, and their samples.
+        rest: To be called when a backward is over: nobody works then.
     """
 
-    def __init__(
-        self,
-        replicas: Sequence[GraphModule],
-        group: DeviceGroup,
-        divide: Callable[[int], tuple[int, ...]],
-        whole_batches: bool,
-    ) -> None:
-        self._replicas, self._group, self._divide, self._whole_batches = replicas, group, divide, whole_batches
-        self._devices = group.devices
-        self._names = replicas[0].input_names
-        self.last_shard_sizes: tuple[int, ...] = ()
+    def __init__(self, replicas: Sequence[GraphModule], group: DeviceGroup, divide: Divide, by_batches: bool) -> None:
+        self._replicas, self._group, self._divide, self._by_batches = replicas, group, divide, by_batches
+        self._devices, self._names = group.devices, replicas[0].input_names
         self.last_el_che_counts: tuple[int, ...] = ()
         self.watch = Stopwatch([group.timer(rank) for rank in range(len(replicas))])
-        self._marks = [
-            functools.partial(boundary, passed=functools.partial(self.work_on, rank)) for rank in range(len(replicas))
-        ]
+        self._marks = [partial(boundary, passed=partial(self.work_on, rank)) for rank in range(len(replicas))]
+        self.rest = partial(self.work_on, None)
+        self._move = [partial(_on, device) for device in self._devices]
+        self._move_over = [partial(_over, device) for device in self._devices]
         self._dealt: tuple[int, ...] = ()  # the shards of the batch that `backward_batch` works on
         self._turn: int | None = None  # the replica that runs a whole batch
         self._working: int | None = None  # the replica whose backward is under way
         parts = zip(*([part for part in replica.modules() if isinstance(part, GraphModule)] for replica in replicas))
-        self._move = [functools.partial(_on, device) for device in self._devices]
-        self._move_over = [functools.partial(_over, device) for device in self._devices]
         self._tagging = [same for same in parts if same[0].has_tags]
 
     @property
     def first_in_pass(self) -> int:
         """The first device that had samples in the last pass that recorded gradients."""
-        return next((rank for rank, n in enumerate(self.last_shard_sizes) if n), 0)
+        return next((rank for rank, n in enumerate(self.watch.samples) if n), 0)
 
     def work_on(self, rank: int | None) -> None:
         """From now on the backward of this replica runs, or of none."""
@@ -107,7 +101,7 @@ class Feeder:
                 "Graph: expected loss_fn(model, batch) to call the model that it is given, a replica on another "
                 "device, got a call of this graph"
             )
-        if self._whole_batches and is_grad_enabled():
+        if self._by_batches and is_grad_enabled():
             raise ArgumentError(
                 "Graph: expected epoch() and backward_batch() for training with El Che, which runs whole "
                 "batches on each device, got a forward: set_loss_fn and set_data_loader, or set el_che=False; "
@@ -131,7 +125,7 @@ class Feeder:
         """The outputs of the replicas that have a part, as one output on the first device."""
         recording = is_grad_enabled()
         if recording:
-            self._begin_pass(sizes)
+            self.watch.begin(sizes)
         if len(parts) == 1:
             return self._run(0, parts[0], sizes[0], recording)
         active = {rank: sizes[rank] for rank, part in enumerate(parts) if part}
@@ -140,10 +134,6 @@ class Feeder:
         finally:
             self._show_tags(active)
         return gather("Graph", outputs, list(active.values()), self._devices[0])
-
-    def _begin_pass(self, samples: Sequence[int], batches: Sequence[int] | None = None) -> None:
-        self.last_shard_sizes = tuple(samples)
-        self.watch.begin(samples, batches)
 
     def _run(self, rank: int, inputs: Sequence[Any], samples: int, recording: bool) -> Any:
         """One replica's forward, with a mark on the tape where its backward will begin."""
@@ -159,7 +149,7 @@ class Feeder:
                 self.watch.switch(None)
         if not self._tagging:
             return map_tensors(self._marks[rank], output)
-        mark = functools.cache(self._marks[rank])  # one for one tensor, so that an output which is tagged too stays one
+        mark = cache(self._marks[rank])  # one for one tensor, so that an output which is tagged too stays one
         for same in self._tagging:
             same[rank].map_tagged(lambda value: map_tensors(mark, value))
         return map_tensors(mark, output)
@@ -176,21 +166,22 @@ class Feeder:
 
     # ----------------------------------------------------------------------------------------------- backward
 
-    def backward_batch(self, models: Sequence[Any], batch: Any, loss_fn: LossFn, weigh: Weigh) -> Tensor:
+    def backward_batch(self, models: Sequence[Any], batch: Any, loss_fn: LossFn, pending: Pending) -> Tensor:
         """Forward, loss and backward of a batch; see `Graph.backward_batch`.
 
         Args:
             models: What loss_fn is given: the graph itself, or the replica that runs a whole batch.
             batch: That of a loader, in shards, or a round.
             loss_fn: The mean loss over a batch.
-            weigh: The weight of a mean over some samples, one of several batches of so many together.
+            pending: The gradients since the last step, which says what these weigh.
         """
+        pending.in_batch = True
         try:
             if isinstance(batch, Round):
-                return self._run_round(models, batch, loss_fn, weigh)
-            return self._run_batch(models[0], batch, loss_fn, weigh)
+                return self._run_round(models, batch, loss_fn, pending.weigh)
+            return self._run_batch(models[0], batch, loss_fn, pending.weigh)
         finally:
-            self._dealt = ()
+            pending.in_batch, self._dealt = False, ()
 
     def _run_batch(self, graph: Any, batch: Any, loss_fn: LossFn, weigh: Weigh) -> Tensor:
         if isinstance(batch, ShardedBatch):
@@ -211,7 +202,7 @@ class Feeder:
         total = sum(map(sum, sizes))
         if not total:
             raise ArgumentError("Graph.backward_batch: expected batches with samples, got none")
-        self._begin_pass([sum(each) for each in sizes], one.counts)
+        self.watch.begin([sum(each) for each in sizes], one.counts)
         self.last_el_che_counts = one.counts
         there = [[map_tensors(over, batch) for batch in each] for over, each in zip(self._move_over, one.batches)]
         losses: dict[int, Tensor] = {}  # the part that each device has in the mean
@@ -227,7 +218,7 @@ class Feeder:
                     losses[rank] = losses[rank] + part if rank in losses else part
         with self._devices[0].current():
             first, *others = [loss.to(self._devices[0]) for loss in losses.values()]
-            return functools.reduce(Tensor.__add__, others, first)
+            return reduce(Tensor.__add__, others, first)
 
     @contextmanager
     def _in_turn(self, rank: int, samples: int) -> Iterator[None]:
@@ -270,13 +261,19 @@ def rounds(cadence: Callable[[], ElChe | None], loaders: Sequence[Any]) -> Itera
         assert el_che is not None
         if len(readers) == 1:
             batches = list(islice(readers[0], el_che.total_batches))
-            one = deal(batches, el_che.clamp_total(len(batches)))
+            sources, counts = [iter(batches)] * el_che.world_size, el_che.clamp_total(len(batches))
         else:
-            counts = el_che.batch_counts
-            one = Round(tuple(tuple(islice(reader, count)) for reader, count in zip(readers, counts)))
+            sources, counts = readers, el_che.batch_counts
+        one = Round(tuple(tuple(islice(source, count)) for source, count in zip(sources, counts)))
         if not any(one.counts):
             return
         yield one
+
+
+def checked_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches, after the last of which it is told what a GPU found out of range; IndexRangeError."""
+    yield from batches
+    raise_all_found()
 
 
 def _backward(loss: Any, samples: int, total: int, weigh: Weigh) -> Tensor:

@@ -2,26 +2,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from minigrad.arguments import as_integer
-from minigrad.backend.device import Device
-from minigrad.backend.flags import raise_all_found
 from minigrad.distributed.balance.cadence import ElChe
+from minigrad.distributed.balance.cost import Reading
+from minigrad.distributed.balance.division import Balance
+from minigrad.distributed.balance.shares import is_balanced
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.replicas.devices import DeviceGroup, LocalDevices
 from minigrad.errors import ArgumentError
 from minigrad.graph.module import GraphModule
 from minigrad.nn.module import Module
-from minigrad.optim.schedule import ScheduleLike
 from minigrad.tensor import Tensor
-from minigrad.train.feeder import LossFn
-from minigrad.train.setup import Devices, decide_el_che, group_of
-from minigrad.train.state import DistributedState
-from minigrad.train.stepper import MakeOptimizer
+from minigrad.train.feeder import Feeder, checked_at_the_end, rounds
+from minigrad.train.setup import Builder, Devices, decide_el_che, group_of
+from minigrad.train.stepper import Stepper
+from minigrad.train.stopwatch import PassTime
 
-Builder = Callable[[Device], GraphModule]
+_PULL = 0.3  # of a new reading on the average throughput
+
+
+class DistributedState:
+    """A graph's replicas, their optimizers, and how batches are divided among them; `graph.distributed`.
+
+    Args:
+        replicas: One a device.
+        group: The devices.
+        config: The options.
+        el_che: The cadence, where whole batches are run between two reductions.
+
+    Attributes:
+        replicas, group, config, el_che: As given; the cadence as it is by now.
+        world_size, devices: Number of devices, and where the replicas live.
+        feeder: What gives each replica its part of the work.
+        stepper: What combines gradients, clips and steps.
+        optimizers: One a replica; empty before the first is made.
+        balance: How a batch is divided.
+        ema_throughput: Samples a second of each device, averaged over the latest passes; 0 before the first.
+        step_count: Steps so far.
+    """
+
+    def __init__(
+        self, replicas: Sequence[GraphModule], group: DeviceGroup, config: DdpConfig, el_che: ElChe | None = None
+    ) -> None:
+        self.replicas, self.group, self.config, self.el_che = tuple(replicas), group, config, el_che
+        self.world_size, self.devices = len(self.replicas), group.devices
+        options = config.balance_config()
+        if self.world_size == 1:
+            options = replace(options, speed_hint=None)  # there is nothing to compare with
+        self.balance = Balance.start(self.world_size, options)
+        self.ema_throughput = [0.0] * self.world_size
+        self.step_count = 0
+        self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, el_che is not None)
+        self.stepper = Stepper(self.replicas, group, config.max_grad_norm, self.feeder.rest, self._reduced)
+        self.optimizers = self.stepper.optimizers
+
+    @property
+    def last_shard_sizes(self) -> tuple[int, ...]:
+        """Samples of each device in the last pass that recorded gradients."""
+        return self.feeder.watch.samples
+
+    @property
+    def last_el_che_counts(self) -> tuple[int, ...]:
+        """Batches of each device in the last round."""
+        return self.feeder.last_el_che_counts
+
+    # ------------------------------------------------------------------------------------------------- shares
+
+    @property
+    def chunk_ratios(self) -> tuple[float, ...]:
+        """The share of a batch that each device gets."""
+        return self.balance.division.ratios
+
+    def compute_shard_sizes(self, batch_size: int) -> tuple[int, ...]:
+        """The samples of each device in the coming pass; their sum is the batch, and any batch will do."""
+        return self.balance.shard_sizes(batch_size)
+
+    def is_balanced(self) -> bool:
+        """Whether the shards of the last pass were equal."""
+        return is_balanced(self.last_shard_sizes)
+
+    def batches(self, loaders: Sequence[Any]) -> Iterator[Any]:
+        """What `Graph.epoch` gives: batches, shards of batches where each device has a loader, or rounds of El Che."""
+        if self.el_che is not None:
+            return rounds(lambda: self.el_che, loaders)
+        return iter(loaders[0]) if len(loaders) == 1 else self.feeder.shards(loaders)
+
+    # --------------------------------------------------------------------------------------------- reductions
+
+    def sync_params(self) -> None:
+        """Overwrite the parameters and buffers of all replicas by those of the first."""
+        self.stepper.ddp.sync_params()
+
+    def sync_buffers(self) -> None:
+        """Overwrite the buffers of all replicas by those of the first one that took part in the last pass."""
+        self.stepper.sync_buffers(self.feeder.first_in_pass)
+
+    def all_reduce_gradients(self) -> None:
+        """Add up what the replicas have of the gradient; each then has all of it. Once before each step.
+
+        Raises:
+            AutogradError: it was done already.
+        """
+        self.stepper.sum_gradients()
+
+    def weighted_all_reduce_gradients(self, batch_size: int) -> None:
+        """Combine gradients of losses that were means over each replica's own shard: Σ n_r·g_r / Σ n_r.
+
+        Nothing here makes such gradients; it is for those who run the replicas themselves.
+
+        Args:
+            batch_size: The sum of `last_shard_sizes`, which are the weights.
+
+        Raises:
+            ArgumentError: batch_size is not that sum, or 0.
+            AutogradError: gradients are combined already.
+        """
+        if batch_size != sum(self.last_shard_sizes) or not batch_size:
+            raise ArgumentError(
+                "weighted_all_reduce_gradients: expected the samples of the last pass, "
+                f"{self.last_shard_sizes or 'none'}, to add up to batch_size > 0, got {batch_size}"
+            )
+        self.stepper.average_gradients(self.last_shard_sizes)
+
+    def _reduced(self, nbytes: int) -> None:
+        self._event("reduction", step=self.step_count + 1, nbytes=nbytes)
+
+    # -------------------------------------------------------------------------------------------------- steps
+
+    def step(self) -> None:
+        """Combine, clip, step every replica alike, and look at the balance; see `Graph.step`."""
+        self.stepper.step(self.feeder.first_in_pass)
+        self.update_balance()
+
+    def update_balance(self) -> bool:
+        """Take in what the devices needed, and decide where that is due; whether shares or counts changed."""
+        self.step_count += 1
+        times = self.feeder.watch.times()
+        for rank, time in enumerate(times):
+            if time is not None:
+                speed, old = time.samples / time.seconds, self.ema_throughput[rank]
+                self.ema_throughput[rank] = old + _PULL * (speed - old) if old else speed
+        if self.config.timeline is not None:
+            self._event("step", step=self.step_count, samples=self.last_shard_sizes, sync_s=self.stepper.sync_s)
+        if self.world_size == 1:
+            return False
+        return self._next_shares(times) if self.el_che is None else self._next_counts(self.el_che, times)
+
+    def _next_shares(self, times: Sequence[PassTime | None]) -> bool:
+        readings = [None if time is None else Reading(time.samples, time.seconds) for time in times]
+        before = self.balance.division
+        self.balance, division, reason = self.balance.observe(sum(self.last_shard_sizes), readings)
+        if self.balance.config.is_due(self.balance.step):
+            self._note("balance", ratios=division.ratios, shards=division.shards, reason=reason)
+        return division.ratios != before.ratios or division.shards != before.shards
+
+    def _next_counts(self, el_che: ElChe, times: Sequence[PassTime | None]) -> bool:
+        walls = [0.0 if time is None else 1e3 * time.seconds for time in times]
+        counts = [0 if time is None else time.batches for time in times]
+        self.el_che, wanted, reason = el_che.report_timing(walls, counts, 1e3 * self.stepper.sync_s)
+        self._note("cadence", anchor=self.el_che.anchor, counts=wanted, reason=reason)
+        return wanted != el_che.batch_counts
+
+    def _note(self, kind: str, **fields: Any) -> None:
+        """Tell of a decision."""
+        self.group.event(kind, step=self.step_count, **fields)
+        self._event(kind, step=self.step_count, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        if self.config.timeline is not None:
+            self.config.timeline.event(kind, **fields)
 
 
 class Fleet:
@@ -43,30 +196,21 @@ class Fleet:
         self.others: tuple[GraphModule, ...] = ()
         self.is_part = False
         self._who = who
-        self._make_optimizer: MakeOptimizer | None = None
-        self._schedule: ScheduleLike | None = None
-        self._loss_fn: LossFn | None = None
+        self._told: dict[str, Any] = {}  # functions, by the verb that set them
         self._loaders: tuple[Any, ...] = ()
         self._is_distributed = False
 
     # --------------------------------------------------------------------------------------------------- options
 
-    def set_optimizer(self, make_optimizer: MakeOptimizer) -> None:
-        """See `Graph.set_optimizer`."""
-        self._make_optimizer = self._function("set_optimizer", "from parameters to an optimizer", make_optimizer)
+    def use(self, verb: str, what: str, function: Any) -> None:
+        """Train with the function that a verb was given; what says, in words, from what it goes to what.
 
-    def set_scheduler(self, schedule: ScheduleLike) -> None:
-        """See `Graph.set_scheduler`."""
-        self._schedule = self._function("set_scheduler", "from a step to a factor", schedule)
-
-    def set_loss_fn(self, loss_fn: LossFn) -> None:
-        """See `Graph.set_loss_fn`."""
-        self._loss_fn = self._function("set_loss_fn", "from a model and a batch to a loss", loss_fn)
-
-    def _function(self, verb: str, what: str, value: Any) -> Any:
-        if not callable(value):
-            raise ArgumentError(f"{self._who}.{verb}: expected a function {what}, got {type(value).__name__}")
-        return value
+        Raises:
+            ArgumentError: it is no function.
+        """
+        if not callable(function):
+            raise ArgumentError(f"{self._who}.{verb}: expected a function {what}, got {type(function).__name__}")
+        self._told[verb] = function
 
     def set_data_loader(self, loaders: tuple[Any, ...]) -> None:
         """See `Graph.set_data_loader`."""
@@ -84,19 +228,17 @@ class Fleet:
 
     def _check_loaders(self, loaders: Sequence[Any], state: DistributedState | None) -> None:
         """What the loaders and the devices have to do with each other."""
-        number = 1 if state is None else state.world_size
-        if len(loaders) > 1 and len(loaders) != number:
+        number, expected = len(loaders), f"{self._who}.set_data_loader: expected one loader"
+        devices = 1 if state is None else state.world_size
+        if number > 1 and number != devices:
+            raise ArgumentError(f"{expected}, or one for each of {devices} device(s), got {number}")
+        config = state.config if state is not None and state.el_che is None else DdpConfig()
+        dividing = [name for name in ("speed_hint", "min_ratio") if getattr(config, name)]
+        if number > 1 and dividing:
             raise ArgumentError(
-                f"{self._who}.set_data_loader: expected one loader, or one for each of {number} device(s), got "
-                f"{len(loaders)}"
+                f"{expected}, whose batches are divided by {' and '.join(dividing)}, got one a device, which has "
+                "divided them already"
             )
-        if len(loaders) > 1 and state is not None and state.el_che is None:
-            given = [name for name in ("speed_hint", "min_ratio") if getattr(state.config, name)]
-            if given:
-                raise ArgumentError(
-                    f"{self._who}.set_data_loader: expected one loader, whose batches are divided by "
-                    f"{' and '.join(given)}, got one a device, which has divided them already"
-                )
 
     # -------------------------------------------------------------------------------------------------- replicas
 
@@ -112,11 +254,10 @@ class Fleet:
         for rank, other in enumerate(others, len(known)):
             if not isinstance(other, GraphModule) or any(other is one for one in known):
                 raise ArgumentError(f"{self._who}.attach: expected another Graph as replica {rank}, got {other!r}")
-            if other.structure_hash() != structure:
-                raise ArgumentError(
-                    f"{self._who}.attach: expected replicas of structure {structure[:8]}, got "
-                    f"{other.structure_hash()[:8]} as replica {rank}"
-                )
+            found = other.structure_hash()
+            if found != structure:
+                got = f"got {found[:8]} as replica {rank}"
+                raise ArgumentError(f"{self._who}.attach: expected replicas of structure {structure[:8]}, {got}")
 
     def distribute(
         self, graph: GraphModule, builder: Builder, devices: Devices, config: DdpConfig, el_che: bool | None
@@ -151,8 +292,8 @@ class Fleet:
         if self.state is not None:
             self.state.stepper.pending.forget()
 
-    def _at_work(self, graph: GraphModule) -> DistributedState:
-        """The replicas, which are the graph alone where it was not distributed."""
+    def at_work(self, graph: GraphModule, to_step: bool = False) -> DistributedState:
+        """The replicas, which are the graph alone where it was not distributed. ArgumentError: see `Graph.step`."""
         if self.is_part:
             raise ArgumentError(f"{self._who}: expected the whole graph to train, got a call of a part of it")
         if self.state is None:
@@ -162,26 +303,21 @@ class Fleet:
                     "combine and step those yourself"
                 )
             self.state = DistributedState((graph.bare(),), LocalDevices([graph.first_device()]), DdpConfig())
-        if self._make_optimizer is not None:
-            self.state.stepper.equip(self._who, self._make_optimizer, self._schedule)
-        return self.state
-
-    def with_optimizers(self, graph: GraphModule) -> DistributedState:
-        """The replicas, ready to step. ArgumentError: there is no optimizer."""
-        state = self._at_work(graph)
-        if self._make_optimizer is None:
+        if "set_optimizer" in self._told:
+            self.state.stepper.equip(self._who, self._told["set_optimizer"], self._told.get("set_scheduler"))
+        elif to_step:
             raise ArgumentError(f"{self._who}.step: expected an optimizer, got none: call set_optimizer")
-        return state
+        return self.state
 
     # ------------------------------------------------------------------------------------------------- batches
 
     def backward_batch(self, graph: GraphModule, batch: Any) -> Tensor:
         """See `Graph.backward_batch`."""
-        if self._loss_fn is None:
+        if "set_loss_fn" not in self._told:
             raise ArgumentError(f"{self._who}.backward_batch: expected a loss function, got none: call set_loss_fn")
-        state = self._at_work(graph)
-        with state.stepper.weighing() as weigh:
-            return state.feeder.backward_batch(graph.replicas, batch, self._loss_fn, weigh)
+        state = self.at_work(graph)
+        state.stepper.look_for_gradients()
+        return state.feeder.backward_batch(graph.replicas, batch, self._told["set_loss_fn"], state.stepper.pending)
 
     def epoch(self, number: int) -> Iterator[Any]:
         """See `Graph.epoch`."""
@@ -190,7 +326,7 @@ class Fleet:
         if not loaders:
             raise ArgumentError(f"{self._who}.epoch: expected a loader, got none: call set_data_loader")
         self._check_loaders(loaders, state)
-        if state is not None and state.el_che is not None and self._loss_fn is None:
+        if state is not None and state.el_che is not None and "set_loss_fn" not in self._told:
             raise ArgumentError(
                 f"{self._who}.epoch: expected a loss function, since El Che runs backward after each of several "
                 "batches, got none: call set_loss_fn, or set el_che=False"
@@ -199,7 +335,7 @@ class Fleet:
             set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(number)
-        return _checked_at_the_end(iter(loaders[0]) if state is None else state.batches(loaders))
+        return checked_at_the_end(iter(loaders[0]) if state is None else state.batches(loaders))
 
 
 def _replicas(
@@ -225,8 +361,3 @@ def _replicas(
         other.follow(graph)
         others.append(other)
     return tuple(others), cadence
-
-
-def _checked_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
-    raise_all_found()

@@ -18,9 +18,8 @@ from minigrad.optim.schedule import ScheduleLike
 from minigrad.tensor import Tensor
 from minigrad.train.batches import ShardedBatch, check_one_batch
 from minigrad.train.feeder import LossFn
-from minigrad.train.fleet import Builder, Fleet
-from minigrad.train.setup import Devices, group_of, summary
-from minigrad.train.state import DistributedState
+from minigrad.train.fleet import DistributedState, Fleet
+from minigrad.train.setup import Builder, Devices, group_of, summary
 from minigrad.train.stepper import MakeOptimizer
 
 Self = TypeVar("Self", bound="Graph")
@@ -148,7 +147,7 @@ class Graph(GraphModule):
         Raises:
             ArgumentError: it is no function.
         """
-        self._fleet.set_optimizer(make_optimizer)
+        self._fleet.use("set_optimizer", "from parameters to an optimizer", make_optimizer)
 
     def set_scheduler(self, schedule: ScheduleLike) -> None:
         """Let the learning rate of every replica follow a schedule: its base rate times schedule(step).
@@ -158,7 +157,7 @@ class Graph(GraphModule):
         Raises:
             ArgumentError: it is no function.
         """
-        self._fleet.set_scheduler(schedule)
+        self._fleet.use("set_scheduler", "from a step to a factor", schedule)
 
     def set_loss_fn(self, loss_fn: LossFn) -> None:
         """Let `backward_batch` use loss_fn(model, batch), the mean loss over the samples of a batch.
@@ -168,7 +167,7 @@ class Graph(GraphModule):
         Raises:
             ArgumentError: it is no function.
         """
-        self._fleet.set_loss_fn(loss_fn)
+        self._fleet.use("set_loss_fn", "from a model and a batch to a loss", loss_fn)
 
     def set_data_loader(self, *loaders: Any) -> None:
         """Let `epoch` read from one loader whose batches are divided, or from one loader a device.
@@ -237,7 +236,7 @@ class Graph(GraphModule):
             AutogradError: there are no gradients.
             ReplicaMismatchError, LayoutError: replicas have changed; see `Replicas`.
         """
-        self._fleet.with_optimizers(self).step()
+        self._fleet.at_work(self, to_step=True).step()
 
     def epoch(self, number: int) -> Iterator[Any]:
         """The batches of an epoch, for `forward_batch` or `backward_batch`.
@@ -304,7 +303,7 @@ class Graph(GraphModule):
         Raises:
             ArgumentError: there is no optimizer.
         """
-        return tuple(self._fleet.with_optimizers(self).optimizers)
+        return tuple(self._fleet.at_work(self, to_step=True).optimizers)
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         """A graph that was told nothing about training and has no replicas."""

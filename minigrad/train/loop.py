@@ -162,9 +162,7 @@ class DistributedTrainer:
     ) -> None:
         check_communicator("DistributedTrainer", comm)
         if config is not None and not isinstance(config, DistributedTrainConfig):
-            raise ArgumentError(
-                f"DistributedTrainer: expected a DistributedTrainConfig, got {type(config).__name__}"
-            )
+            raise ArgumentError(f"DistributedTrainer: expected a DistributedTrainConfig, got {type(config).__name__}")
         self.trainer = trainer
         self.dist_config = config if config is not None else DistributedTrainConfig(comm.world_size, comm.rank)
         if (self.dist_config.world_size, self.dist_config.rank) != (comm.world_size, comm.rank):
@@ -178,11 +176,9 @@ class DistributedTrainer:
         alike = {name: getattr(self.dist_config, name) for name in ("max_steps", "max_grad_norm")}
         gather_alike("DistributedTrainer", "options", comm, alike)  # by which ranks stop and step
         self._comm = comm
-        self._ddp = DistributedDataParallel(
-            trainer.model, comm, find_unused_parameters=self.dist_config.find_unused_parameters
-        )
-        self.steps = 0
-        self.last_samples = 0.0
+        unused = self.dist_config.find_unused_parameters
+        self._ddp = DistributedDataParallel(trainer.model, comm, find_unused_parameters=unused)
+        self.steps, self.last_samples = 0, 0.0
         self._totals: Any = None
         self._wants_stop = self._stopped = self._ended = False
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from minigrad.backend.device import Device, available_devices
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.replicas.devices import DeviceGroup, LocalDevices
 from minigrad.errors import ArgumentError
+from minigrad.graph.module import GraphModule
 
+Builder = Callable[[Device], GraphModule]
 Devices = Sequence[Device | str] | DeviceGroup | None
 
 

@@ -6,8 +6,7 @@ loss, so the parts are summed: for the mean over all samples that is the gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from minigrad.optim.schedule import LRScheduler, ScheduleLike
 from minigrad.train.stopwatch import SyncWatch
 
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]
+Notice = Callable[..., None]
 
 
 @dataclass
@@ -99,12 +99,7 @@ class Stepper:
     """
 
     def __init__(
-        self,
-        replicas: Sequence[Module],
-        group: DeviceGroup,
-        max_norm: float | None,
-        over: Callable[[], None],
-        reduced: Callable[[int], None],
+        self, replicas: Sequence[Module], group: DeviceGroup, max_norm: float | None, over: Notice, reduced: Notice
     ) -> None:
         self.pending = Pending()
         self.ddp = Replicas.wrap(replicas, group.devices, collectives=group.collectives)
@@ -159,16 +154,6 @@ class Stepper:
         """Somebody else may have dropped them, such as an optimizer's zero_grad."""
         if self.pending and all(param.grad_array is None for param in self._params):
             self.pending.forget()
-
-    @contextmanager
-    def weighing(self) -> Iterator[Callable[[int, int], float]]:
-        """In the block gradients come from `backward_batch`, with the weights that the function gives."""
-        self.look_for_gradients()
-        self.pending.in_batch = True
-        try:
-            yield self.pending.weigh
-        finally:
-            self.pending.in_batch = False
 
     # -------------------------------------------------------------------------------------------------- steps
 
@@ -235,13 +220,10 @@ class Stepper:
 
 
 def _check_optimizer(who: str, optimizer: Any, params: Iterable[Parameter]) -> None:
+    expected = f"{who}.set_optimizer: expected"
     if not isinstance(optimizer, Optimizer):
-        raise ArgumentError(
-            f"{who}.set_optimizer: expected the function to make an Optimizer, got {type(optimizer).__name__}"
-        )
+        raise ArgumentError(f"{expected} the function to make an Optimizer, got {type(optimizer).__name__}")
     own = {id(param) for param in params}
     if any(id(param) not in own for group in optimizer.param_groups for param in group["params"]):
-        raise ArgumentError(
-            f"{who}.set_optimizer: expected an optimizer of the parameters that the function is given, "
-            "got one that steps others"
-        )
+        what = "an optimizer of the parameters that the function is given"
+        raise ArgumentError(f"{expected} {what}, got one that steps others")

@@ -35,16 +35,21 @@ class Stopwatch:
 
     Args:
         timers: One a device.
+
+    Attributes:
+        samples: Those of each device in the pass that began last; empty before the first.
     """
 
     def __init__(self, timers: Sequence[Timer]) -> None:
         self._timers = timers
         self._passes: list[deque[PassTime]] = [deque() for _ in timers]
         self._running: int | None = None
+        self.samples: tuple[int, ...] = ()
 
     def begin(self, samples: Sequence[int], batches: Sequence[int] | None = None) -> None:
         """A new pass, with these samples on each device; a device without any is not timed."""
-        for passes, n, count in zip(self._passes, samples, batches if batches is not None else [1] * len(samples)):
+        self.samples = tuple(samples)
+        for passes, n, count in zip(self._passes, samples, batches or [1] * len(samples)):
             passes.append(PassTime(n, count))
 
     def switch(self, rank: int | None) -> None:
