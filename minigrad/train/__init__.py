@@ -1,8 +1,8 @@
 """Training: `Graph` trains itself, `Trainer` sets it up for any devices, `DistributedTrainer` is a rank's loop."""
 
+from minigrad.train.fleet import DistributedState
 from minigrad.train.graph import FlowBuilder, Graph
 from minigrad.train.loop import DistributedTrainConfig, DistributedTrainer, SingleDeviceTrainer
-from minigrad.train.fleet import DistributedState
 from minigrad.train.trainer import HasGraph, Trainer
 
 DistributedCudaTrainer = DistributedTrainer

@@ -1,10 +1,11 @@
 """The calls that set a graph up for training: in any order, and each refused where it makes no sense."""
 
 import copy
+import sys
 
 import pytest
 
-from minigrad import Device, FlowBuilder, Trainer, cat, no_grad, nn, optim
+from minigrad import Device, FlowBuilder, Trainer, cat, no_grad, nn, optim, randn
 from minigrad.distributed import DdpConfig, DistributedDataParallel, SoloCommunicator
 from minigrad.errors import ArgumentError, AutogradError, ReplicaMismatchError
 from tests.train.graphs import (
@@ -268,3 +269,25 @@ def test_a_part_of_a_graph_does_not_train_by_itself(world_size):
     twin = copy.deepcopy(part)
     twin.set_optimizer(SGD)
     assert len(twin.optimizers) == 1
+
+
+def python_calls(function):
+    """How many functions of Python a call enters, once it is warm."""
+    function()
+    entered = []
+    sys.setprofile(lambda frame, event, arg: entered.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len(entered) - 1
+
+
+def test_a_graph_on_one_device_costs_little_more_than_its_layers():
+    """A Sequential of the three layers enters 53; a graph that was told to train asks for time and marks besides."""
+    layers = [nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)]
+    graph, x = FlowBuilder.from_(layers[0]).through(layers[1]).through(layers[2]).build(), randn(6, 4)
+    sequential = nn.Sequential(*layers)
+    assert python_calls(lambda: graph(x)) <= python_calls(lambda: sequential(x)) + 5
+    graph.distribute(graph.replicate, ["cpu"])
+    assert python_calls(lambda: graph(x)) <= 100
