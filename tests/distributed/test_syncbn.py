@@ -292,7 +292,7 @@ class Slow(Wrapper):
     def around(self, call, arrays, make):
         work = make()
         if arrays and self.rank == 1:
-            work = SimpleNamespace(wait=work.wait, done=lambda: False)
+            work = SimpleNamespace(wait=work.wait, done=lambda: False, span=None)
         return work
 
 
