@@ -18,10 +18,11 @@ from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.comm.wrappers import Recording, Wrapper
 from minigrad.distributed.config import DdpConfig
-from minigrad.distributed.ddp.buckets import BucketPlan, GradBucket, plan_buckets
+from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.combine import average_gradients
 from minigrad.distributed.ddp.hooks import (
     CompressionState,
+    GradBucket,
     allreduce_hook,
     bf16_compress_hook,
     fp16_compress_hook,

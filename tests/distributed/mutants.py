@@ -22,24 +22,24 @@ MUTANTS = {
     ),
     "samples are never forgotten": (
         "ddp.own",
-        "        self.combined, self.spoilt = True, False\n        self._forget()\n",
-        "        self.combined, self.spoilt = True, False\n",
+        "self.samples, self.weighed, self.combined, self.spoilt = 0.0, False, True, False",
+        "self.combined, self.spoilt = True, False",
     ),
     "a combined gradient is not known as one": (
         "ddp.own",
-        "        self.combined, self.spoilt = True, False\n",
-        "        self.spoilt = False\n",
+        "self.samples, self.weighed, self.combined, self.spoilt = 0.0, False, True, False",
+        "self.samples, self.weighed, self.spoilt = 0.0, False, False",
     ),
     "no_sync is ignored": ("ddp.reducer", "if not self.syncing:", "if False:"),
     "a forward that nobody counted is let pass": ("ddp.own", "if self.mean and not found:", "if False:"),
     "an unused parameter is let pass": ("ddp.reducer", "if missing and strict:", "if False:"),
     "an unused parameter is refused where it is allowed": (
         "ddp.reducer",
-        "self._start(reached, not self.find_unused, ",
+        "self._start(reached, not find_unused, ",
         "self._start(reached, True, ",
     ),
     "a bucket waits for its unused parameters": ("ddp.reducer", "whole else missing)", "whole else missing[1:])"),
-    "nobody looks which parameters are used": ("ddp.reducer", "        if self.find_unused:\n", "        if False:\n"),
+    "nobody looks which parameters are used": ("ddp.reducer", "if self.options.find_unused:\n", "if False:\n"),
     "old gradients of missing parameters are sent": (
         "ddp.passes",
         "        fill_missing(params)\n",
@@ -57,16 +57,16 @@ MUTANTS = {
         " and self._own.mean:",
     ),
     "gradients are weighted whenever somebody looks": (
-        "ddp.buckets",
+        "ddp.hooks",
         "self._nonfinite)\n            self._weight = None",
         "self._nonfinite)",
     ),
     "the weight is dropped where there is a factor": (
-        "ddp.buckets",
+        "ddp.hooks",
         "self._weight if factor == 1.0 else self._weight * factor",
         "self._weight",
     ),
-    "the sum is weighted too": ("ddp.buckets", '        self._weight = None\n        if wire', "        if wire"),
+    "the sum is weighted too": ("ddp.hooks", '        self._weight = None\n        if wire', "        if wire"),
     "buckets go out before they are complete": (
         "ddp.passes",
         "while len(self._works) < until and",
@@ -95,10 +95,10 @@ MUTANTS = {
     ),
     "nobody asks what gradients weigh": ("ddp.own", "if self.mean and not self.weighed:", "if False:"),
     "a gradient set by hand passes for a combined one": ("ddp.own", "(param.grad_by_hand or self.s", "(self.s"),
-    "a pass may lie within a pass": ("ddp.nesting", "if outer is not None and (", "if False and ("),
+    "a pass may lie within a pass": ("ddp.reducer", "if outer is not None and (", "if False and ("),
     "who catches what was refused within a pass hears no more of it": (
-        "ddp.nesting",
-        "if self.refusal is not None and len",
+        "ddp.reducer",
+        "if self.under_way.refusal is not None and len",
         "if False and len",
     ),
     "a failed backward ends all, though all have failed": (
@@ -126,7 +126,7 @@ MUTANTS = {
     "what a rank accumulated before it ran out of data is lost": ("ddp.passes", " or self.total > 0.0:", ":"),
     "a gradient under way may change": ("ddp.passes", "self._pending[bucket] == 0 and not", "False and not"),
     "a step may come before its gradients are combined": (
-        "ddp.nesting",
+        "ddp.reducer",
         "        return _UNFINISHED\n",
         '        return ""\n',
     ),
@@ -165,17 +165,17 @@ MUTANTS = {
         "    if True:\n",
     ),
     "waiting for a rank passes for communication": (
-        "ddp.ledger",
+        "ddp.account",
         "late_s = min(max(0.0, started_s - began_s), ended_s - began_s)",
         "late_s = 0.0",
     ),
     "queueing passes for communication": (
-        "ddp.ledger",
+        "ddp.account",
         "begin_s = max(started_s, reached_s)",
         "begin_s = started_s",
     ),
     "what is held in a call passes for computing": ("ddp.ledger", "= isinstance(clock, HostClock)", "= False"),
-    "what passes of other wrappers took is hidden": ("ddp.ledger", "        if self.others:", "        if False:"),
+    "what passes of other wrappers took is hidden": ("ddp.account", "    if others:", "    if False:"),
     "another wrapper's waits pass for computing": ("ddp.ledger", "(account, *self.others)", "(account,)"),
     "what a hook sends is not counted": (
         "ddp.hooks",
@@ -219,14 +219,14 @@ MUTANTS = {
     "unequal replicas are not noticed": ("ddp.agreement", "{**describe(module), **{", "{**{"),
     "ranks may differ in their options": ("ddp.agreement", "in options.items()}}", "in ()}}"),
     "wrappers of equal plans are told apart by nothing": (
-        "ddp.reducer",
-        'f"{self.name}{change}, plan {plan.id}"',
+        "ddp.passes",
+        'f"{name}, plan {plan.id}"',
         "plan.id",
     ),
     "two wrappers in one backward send as it comes": ("ddp.reducer", " or bool(self._company)", ""),
     "gradients may stay behind when their parameters are frozen": (
         "ddp.reducer",
-        "            self.own.check_frozen(self._trainable, self._nesting.weighed_before)\n",
+        "            check_frozen(self.comm.rank, self.layout, self._trainable, self.under_way.innermost.weighed)\n",
         "",
     ),
     "a backward counts the forwards that it does not reach": (
@@ -251,7 +251,7 @@ MUTANTS = {
         "False",
     ),
     "buffers come from nobody in particular": (
-        "ddp.buffersync",
+        "ddp.buffers",
         "self.comm.broadcast(piece.pack(), root)",
         "self.comm.broadcast(0 * piece.pack(), root)",
     ),

@@ -17,7 +17,7 @@ from minigrad.distributed import (
     fp16_predivide_hook,
     run,
 )
-from minigrad.distributed.ddp.buckets import GradBucket
+from minigrad.distributed.ddp.hooks import GradBucket
 from tests.distributed.models import Mlp, data, mean_loss
 from tests.kernels.cuda_on_cpu import HostKernels
 

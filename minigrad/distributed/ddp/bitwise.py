@@ -159,7 +159,7 @@ class ShardedBackward:
         params, names = reducer.layout.params, reducer.layout.names
         placed = [j for bucket in reducer.buckets.plan.buckets for j in bucket.entries]
         missing = [j for j in placed if params[j].grad_array is None]
-        if missing and strict and not reducer.find_unused:
+        if missing and strict and not reducer.options.find_unused:
             raise UnreducedGradientError(
                 f"rank {reducer.comm.rank}: {_WHO}: expected shard {i} of this rank to give every trainable parameter "
                 f"a gradient, got none for {', '.join(names[j] for j in missing)}: set find_unused_parameters=True"

@@ -1,4 +1,4 @@
-"""The bucket plan, which is pure: which range of the flat gradients travels in which collective. And such a range.
+"""The bucket plan: which range of the flat gradients travels in which collective. Pure.
 
 A bucket is a contiguous range of one flat buffer that holds whole, trainable parameters. Entries come in the order
 of the layout, reverse order of registration, in which backward completes gradients, so the first bucket is ready
@@ -11,19 +11,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
-
-import numpy as np
 
 from minigrad.arguments import as_integer
-from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_half
-from minigrad.backend.fused.grad_scale import WIRES, Placement, Widened, pack, scale_, unpack
-from minigrad.distributed.comm.protocol import Communicator, Work
-from minigrad.distributed.comm.work import WideWork
 from minigrad.errors import ArgumentError, ReplicaMismatchError
-from minigrad.nn.parameter import Parameter
-from minigrad.tensor import Tensor
 
 MIB = 1024 * 1024
 DEFAULT_CAP_BYTES = 25 * MIB
@@ -178,137 +168,3 @@ def check_plan(plan: BucketPlan, entries: Sequence[Entry]) -> None:
         steps = zip(bucket.entries, bucket.entries[1:])
         if not all(_fits(entries, [a], b, bucket.nbytes) for a, b in steps):
             raise ReplicaMismatchError(f"bucket plan: expected the parameters of bucket {bucket.index} side by side")
-
-
-class Waitable(Protocol):
-    """What a hook returns; `Work` is one."""
-
-    def wait(self) -> None:
-        """Return once the bucket holds the sum, or is ordered before what the caller's stream does next."""
-
-
-class GradBucket:
-    """What a hook sees of a bucket; the same object in every pass.
-
-    Gradients are weighted when they are first asked for: in their place by `buffer`, on their way to a wire by `pack`,
-    each of which takes one read and one write of an element, or while they are summed by `all_reduce`.
-
-    Attributes:
-        layout: An id of this bucket in the plan, for `comm.all_reduce(..., layout=)`: ranks that send different
-            buckets then get an error.
-        sent_bytes: What `all_reduce` last handed to the communicator.
-    """
-
-    __slots__ = (
-        *("layout", "sent_bytes", "_index", "_buffer", "_parameters", "_last", "_weight", "_nonfinite"),
-        *("_placement", "_wide", "_is_half"),
-    )
-
-    def __init__(self, index: int, buffer: Array, parameters: Sequence[Parameter], last: bool, layout: str) -> None:
-        self._index, self._buffer, self._parameters, self._last = index, buffer, list(parameters), last
-        self.layout = layout
-        self._weight: Array | None = None  # that the gradients in the buffer still lack
-        self._nonfinite: Array | None = None
-        self._placement: Placement | None = None
-        self._wide: Widened | None = None
-        self._is_half = is_half(buffer.dtype)
-        self.sent_bytes = 0
-
-    def begin(self, weight: Array | None, nonfinite: Array | None) -> None:
-        """A pass begins.
-
-        Args:
-            weight: n_r / Σn, float64 (1,) where the gradients live; None for 1.
-            nonfinite: uint32 (1,) there; becomes 1 where a weighted gradient is infinite or NaN. None looks for none.
-        """
-        if weight is None and nonfinite is not None:
-            weight = array_module(nonfinite).ones(1, np.float64)
-        self._weight, self._nonfinite = weight, nonfinite
-
-    @property
-    def count(self) -> int:
-        """Elements of `buffer()`."""
-        return int(self._buffer.size)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the gradients."""
-        return self._buffer.dtype  # type: ignore[no-any-return]
-
-    def index(self) -> int:
-        """Its number in the plan, from 0."""
-        return self._index
-
-    def buffer(self) -> Array:
-        """Its weighted gradients as one 1-D array, to be overwritten by their sum; padding is zero."""
-        if self._weight is not None:
-            scale_(self._buffer, self._weight, self._nonfinite)
-            self._weight = None
-        return self._buffer
-
-    def all_reduce(self, comm: Communicator) -> Work:
-        """Overwrite its weighted gradients by their sum over the ranks; before its wait they may hold anything.
-
-        Raises:
-            CollectiveMismatchError, CollectiveTimeoutError, RankFailedError: here or in its wait, as `Work.wait`.
-        """
-        self.sent_bytes = int(self._buffer.nbytes)
-        if self._is_half and (self._nonfinite is not None or not comm.adds_weighted):
-            return self._all_reduce_wide(comm)
-        if self._nonfinite is not None:  # only here is each rank's own weighted gradient seen
-            return comm.all_reduce(self.buffer(), layout=self.layout)
-        weight, self._weight = self._weight, None
-        return comm.weighted_all_reduce(self._buffer, weight, self.layout)
-
-    def _all_reduce_wide(self, comm: Communicator) -> Work:
-        if self._wide is None:
-            self._wide = Widened(self._buffer, comm.empty(self.count, np.float32))
-        self.sent_bytes = int(self._wide.wide.nbytes)
-        weight, self._weight = self._weight, None
-        return WideWork(comm, self._wide, weight, self.layout, self._nonfinite)
-
-    def pack(self, wire: Array, factor: float = 1.0) -> None:
-        """Write the weighted gradients · factor to an array of another dtype; the gradients stay as they are."""
-        if wire.dtype.name in WIRES[self._buffer.dtype.name]:
-            pack(self._place(), wire, self._scaled_weight(factor), self._nonfinite)
-        elif self._is_half:
-            wide = array_module(wire).empty(self.count, np.float32)
-            pack(self._place(), wide, self._scaled_weight(factor), self._nonfinite)
-            wire[...] = wide
-        else:
-            wire[...] = self.buffer() * factor if factor != 1.0 else self.buffer()
-
-    def unpack(self, wire: Array, factor: float = 1.0) -> None:
-        """Overwrite the gradients by what an array as `pack` fills it holds, times factor: the sum over the ranks."""
-        self._weight = None
-        if wire.dtype.name in WIRES[self._buffer.dtype.name]:
-            unpack(wire, self._scaled_weight(factor), self._place())
-        elif self._is_half:
-            self._buffer[...] = wire if factor == 1.0 else wire.astype(np.float32) * np.float32(factor)
-        else:
-            self._buffer[...] = wire
-            if factor != 1.0:
-                self._buffer *= factor
-
-    def _place(self) -> Placement:
-        if self._placement is None:
-            self._placement = Placement([self._buffer], [0])
-        return self._placement
-
-    def _scaled_weight(self, factor: float) -> Array:
-        if self._weight is None:
-            return array_module(self._buffer).full(1, factor, np.float64)
-        return self._weight if factor == 1.0 else self._weight * factor
-
-    def parameters(self) -> list[Parameter]:
-        """Whose gradients it holds, in the order of the layout."""
-        return list(self._parameters)
-
-    def gradients(self) -> list[Tensor]:
-        """The gradient of each parameter, in its shape; they share the memory of `buffer()`."""
-        self.buffer()
-        return [Tensor(param.grad_view) for param in self._parameters]
-
-    def is_last(self) -> bool:
-        """Whether no other bucket of this backward follows."""
-        return self._last

@@ -34,7 +34,7 @@ from minigrad.distributed.ddp.agreement import present
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
-from minigrad.distributed.ddp.nesting import check_complete
+from minigrad.distributed.ddp.refusals import check_complete
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, distinct_parameters
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.ddp.buckets import BucketPlan
-from minigrad.errors import DistributedError, UnreducedGradientError
+from minigrad.errors import DistributedError
 
 _MOST_NAMES = 8
 _MOST_RUNS, _MOST_LETTERS = 3, 160  # of a change in a header
@@ -73,13 +73,3 @@ def _runs(names: Sequence[str], indexes: list[int]) -> str:
     runs = [names[a] if a == b else f"{names[b]} .. {names[a]}" for a, b in zip(starts, stops)]
     more = f" and {len(runs) - _MOST_RUNS} more" if len(runs) > _MOST_RUNS else ""
     return ", ".join(runs[:_MOST_RUNS])[:_MOST_LETTERS] + more
-
-
-def unreduced(rank: int, plan: BucketPlan, missing: Iterable[int]) -> UnreducedGradientError:
-    """The error of a rank on which these parameters of the plan have no gradient."""
-    bucket_of = {i: bucket.index for bucket in plan.buckets for i in bucket.entries}
-    listed = ", ".join(f"{plan.names[i]} (bucket {bucket_of[i]})" for i in missing)
-    return UnreducedGradientError(
-        f"rank {rank}: expected a gradient for every trainable parameter, got none for {listed}: "
-        "set find_unused_parameters=True, freeze them, or call flush() where the loss reaches none"
-    )

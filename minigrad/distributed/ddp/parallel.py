@@ -10,16 +10,16 @@ from typing import Any, Literal
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
 from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import CPU, Device
-from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.comm.protocol import Communicator, check_communicator
+from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.ddp.agreement import check_free, check_replicas
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
-from minigrad.distributed.ddp.buffersync import BufferPolicy, BufferSync, policy_of
+from minigrad.distributed.ddp.buffers import BufferPolicy, BufferSync, policy_of
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import JOIN, check_stateful, joined
 from minigrad.distributed.ddp.passes import Pass
-from minigrad.distributed.ddp.reducer import Reducer
+from minigrad.distributed.ddp.reducer import Options, Reducer
 from minigrad.distributed.ddp.stats import NonFinite, Stats
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
 from minigrad.distributed.record.fingerprint import ReplicaCheck
@@ -107,14 +107,9 @@ class DistributedDataParallel(Module):
         cap = _cap_bytes("bucket_cap_mb", bucket_cap_mb)
         if bucket_cap_bytes is not None:
             cap = as_integer("DistributedDataParallel", "bucket_cap_bytes", bucket_cap_bytes, 1)
-        self._options: dict[str, Any] = {
-            "cap_bytes": cap,
-            "first_cap_bytes": min(_cap_bytes("first_bucket_mb", first_bucket_mb), cap),
-            "find_unused": find_unused_parameters,
-            "mean": reduce == "mean",
-            "track_nonfinite": track_nonfinite,
-            "plan": bucket_plan,
-        }
+        first_cap = min(_cap_bytes("first_bucket_mb", first_bucket_mb), cap)
+        mean = reduce == "mean"
+        self._options = Options(cap, first_cap, find_unused_parameters, mean, track_nonfinite, bucket_plan)
         self._buffer_options = (broadcast_buffers, buffer_cadence)
         self._check_every = check_replicas_every
         self.sync = sync
@@ -122,7 +117,7 @@ class DistributedDataParallel(Module):
         alike |= {"broadcast_buffers": policy_of(broadcast_buffers), "buffer_cadence": buffer_cadence}
         alike |= {"batch_dim": batch_dim, "check_replicas_every": check_replicas_every}
         alike |= {"bucket_cap_mb or bucket_cap_bytes, in bytes,": cap, "bucket_plan": getattr(bucket_plan, "id", None)}
-        alike["first_bucket_mb, in bytes,"] = self._options["first_cap_bytes"]
+        alike["first_bucket_mb, in bytes,"] = first_cap
         check_replicas(module, comm, alike)
         self._wrap(module, comm, batch_dim)
         if init_sync:
@@ -133,7 +128,7 @@ class DistributedDataParallel(Module):
         self.comm, self._device = comm, comm.device
         named = list(module.named_parameters())
         self._inventory = Inventory(module)
-        self.reducer = Reducer(comm, named, kind=type(module).__name__, **self._options)
+        self.reducer = Reducer(comm, named, self._options, type(module).__name__)
         self.batch_dim = batch_dim
         self.reducer.alike.set_option(JOIN, None)
         self.reducer.syncing = self.sync == "auto"
@@ -141,12 +136,16 @@ class DistributedDataParallel(Module):
         self.reducer.in_order = join_sync_batch_norms(module, self.comm, self.reducer)
         self._buffer_sync = BufferSync(self._inventory, self.reducer.lane.booked, *self._buffer_options)
         self._replica_check = ReplicaCheck(module, self.reducer.lane.booked, self._check_every)
-        self.reducer.after_pass = self._after_pass
+        self.reducer.after_pass, self._passes = self._after_pass, 0
 
     def _after_pass(self, one: Pass) -> None:
-        self._buffer_sync.after_pass(one)
-        if len(one.active_ranks) == self.comm.world_size:  # those that wait in join() have stopped to step
-            self._replica_check.after_pass(buffers=self._buffer_sync.alike)
+        self._passes += 1
+        sync, check = self._buffer_sync, self._replica_check
+        synchronised = sync.policy != "none" and self._passes % sync.every == 0
+        if synchronised and self._inventory.buffers():
+            sync.after_pass(one.active_ranks[0])
+        if check.every is not None and len(one.active_ranks) == self.comm.world_size:
+            check.after_pass(buffers=synchronised)  # those that wait in join() have stopped to step
 
     @property
     def batch_dim(self) -> int:
@@ -250,7 +249,7 @@ class DistributedDataParallel(Module):
 
     def _synchronize(self, what: str, one_by_one: bool) -> None:
         self._check_parameters()
-        self.reducer.combine(what, strict=not self.reducer.find_unused, one_by_one=one_by_one)
+        self.reducer.combine(what, strict=not self.reducer.options.find_unused, one_by_one=one_by_one)
 
     def join(
         self,
@@ -332,7 +331,7 @@ class DistributedDataParallel(Module):
         flags = self.reducer.buckets.nonfinite
         if flags is None:
             raise ArgumentError("nonfinite_gradients: expected a wrapper with track_nonfinite=True, got one without")
-        self.reducer.check_idle("nonfinite_gradients")
+        self.reducer.under_way.check_idle("nonfinite_gradients")
         return flags.take()
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
@@ -358,7 +357,7 @@ class DistributedDataParallel(Module):
             ArgumentError: root is no rank.
         """
         as_integer(f"rank {self.comm.rank}: broadcast_parameters", "root", root, 0, self.comm.world_size)
-        self.reducer.check_idle("broadcast_parameters")
+        self.reducer.under_way.check_idle("broadcast_parameters")
         works = [self.comm.broadcast(values, root) for values in self.reducer.layout.values()]
         self._buffer_sync.broadcast(root)
         for work in works:
@@ -397,7 +396,7 @@ class DistributedDataParallel(Module):
         twin = object.__new__(type(self))
         Module.__init__(twin)
         memo[id(self)] = twin
-        twin._options, twin._buffer_options = dict(self._options), self._buffer_options
+        twin._options, twin._buffer_options = self._options, self._buffer_options
         twin.sync, twin._check_every = self.sync, self._check_every
         twin.training = self.training
         twin._wrap(deepcopy(self.module, memo), self.comm, self.batch_dim)

@@ -14,15 +14,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, is_half
 from minigrad.distributed.comm.protocol import Communicator, Work
-from minigrad.distributed.ddp.buckets import Bucket, BucketPlan, GradBucket, Waitable
+from minigrad.distributed.ddp.buckets import Bucket, BucketPlan
 from minigrad.distributed.ddp.combine import weight_of
-from minigrad.distributed.ddp.hooks import Booked, RegisteredHook
+from minigrad.distributed.ddp.hooks import Booked, GradBucket, RegisteredHook, Waitable
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
 from minigrad.distributed.ddp.ledger import Ledger
-from minigrad.distributed.ddp.naming import named, unreduced
+from minigrad.distributed.ddp.naming import named
 from minigrad.distributed.ddp.own import OwnGradients
+from minigrad.distributed.ddp.refusals import unreduced
 from minigrad.distributed.ddp.stats import NonFiniteFlags, Stats
 from minigrad.errors import DistributedError
 
@@ -91,22 +92,32 @@ class TravellingBuckets:
     """The buckets of a plan, where they lie: made with the plan, and the same in every pass.
 
     Args:
+        comm: The ranks.
         layout: The parameters.
         plan: Made for them.
-        id: What headers say of them: all ranks have to agree on it.
-        nonfinite: Where it is noted which are not finite; None where nobody looks.
+        name: Who sends them, in headers.
+        tracks: Look for gradients that are not finite.
 
     Attributes:
+        id: What headers say of them: all ranks have to agree on it.
         of: The bucket of each parameter that is in one, by their numbers.
+        nonfinite: What was found of that; None where nobody looks.
     """
 
-    def __init__(self, layout: Layout, plan: BucketPlan, id: str, nonfinite: NonFiniteFlags | None) -> None:
-        self.layout, self.plan, self.id, self.nonfinite = layout, plan, id, nonfinite
+    def __init__(self, comm: Communicator, layout: Layout, plan: BucketPlan, name: str, tracks: bool) -> None:
+        self.layout, self.plan, self.id = layout, plan, f"{name}, plan {plan.id}"
         self.of = {i: bucket.index for bucket in plan.buckets for i in bucket.entries}
+        self.nonfinite = NonFiniteFlags(comm, plan) if tracks else None
+        self._widens = not comm.adds_weighted
         self._kept: dict[int, tuple[Array, GradBucket]] = {}  # with the flat gradients that they lie in
 
-    def shown(self, bucket: Bucket) -> GradBucket:
-        """A bucket as hooks see it, made anew only where its gradients have moved."""
+    def is_plain(self, bucket: Bucket) -> bool:
+        """Whether one weighted all-reduce combines a bucket: nobody looks at it, and it travels as it is."""
+        half = self._widens and is_half(self.layout.buffers[bucket.buffer].dtype)
+        return self.nonfinite is None and not half
+
+    def shown(self, bucket: Bucket, weight: Array | None) -> GradBucket:
+        """A bucket as hooks see it, at the start of a pass; made anew only where its gradients have moved."""
         flat = self.layout.buffers[bucket.buffer].grad
         kept = self._kept.get(bucket.index)
         if kept is None or kept[0] is not flat:
@@ -114,6 +125,7 @@ class TravellingBuckets:
             params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
             kept = flat, GradBucket(bucket.index, array, params, last, f"{self.id} bucket {bucket.index}")
             self._kept[bucket.index] = kept
+        kept[1].begin(weight, self.nonfinite.of(bucket.index) if self.nonfinite is not None else None)
         return kept[1]
 
 
@@ -148,13 +160,13 @@ class Pass:
         lane: Lane,
         buckets: TravellingBuckets,
         own: OwnGradients,
-        *,
         samples: float,
         mark: float,
-        used: Sequence[bool] = (),
+        used: Sequence[bool],
         hook: RegisteredHook | None = None,
         rule: Rule | None = None,
         in_order: bool = False,
+        *,
         deferred: bool = False,
         weighted: bool = False,
     ) -> None:
@@ -256,23 +268,28 @@ class Pass:
 
     def _launch(self, bucket: Bucket) -> None:
         self._sends = True
-        params, flags = self._buckets.layout.params_of(bucket), self._buckets.nonfinite
+        buckets = self._buckets
+        params = buckets.layout.params_of(bucket)
         if not self.samples and not self._weighted:
             self._own.drop_weightless(params, self.mark > 0.0)
         fill_missing(params)
         if not self._works and self._own.mean and not self._weighted:
             self._weight = self._lane.weight(self.samples, weight_of(self.samples, self.total) * self._shrink)
-        shown = self._buckets.shown(bucket)
-        shown.begin(self._weight, flags.of(bucket.index) if flags is not None else None)
         if self._hook is not None:  # its collectives are booked when it calls them
             self._in_hook = self._is_booked = True
-            self._works.append(self._hook.launch(shown, self._lane.booked))
+            self._works.append(self._hook.launch(buckets.shown(bucket, self._weight), self._lane.booked))
             self._in_hook = False
             return
         began_s = self.ledger.now_s()
-        work = shown.all_reduce(self._comm)
+        if buckets.is_plain(bucket):
+            gradients, nbytes = buckets.layout.gradients(bucket), bucket.nbytes
+            work = self._comm.weighted_all_reduce(gradients, self._weight, f"{buckets.id} bucket {bucket.index}")
+        else:
+            shown = buckets.shown(bucket, self._weight)
+            work = shown.all_reduce(self._comm)
+            nbytes = shown.sent_bytes
         self._works.append(work)
-        self.ledger.called(work, began_s, shown.sent_bytes)
+        self.ledger.called(work, began_s, nbytes)
 
     def send_one_by_one(self) -> None:
         """Launch the buckets, which are all complete, each once the one before is over."""

@@ -7,9 +7,9 @@ the buckets in between is the pass's business; see `minigrad.distributed.ddp.pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from minigrad.autograd import Reached, backwards_under_way
 from minigrad.distributed.comm.forks import in_a_child, tell_children
@@ -19,30 +19,110 @@ from minigrad.distributed.ddp.buckets import BucketPlan, check_plan, plan_bucket
 from minigrad.distributed.ddp.hooks import CommHook, RegisteredHook
 from minigrad.distributed.ddp.lanes import lane_of
 from minigrad.distributed.ddp.layout import Layout, Named, give_names
-from minigrad.distributed.ddp.naming import change_in, unreduced, wrapper_name
-from minigrad.distributed.ddp.nesting import Begun, Nesting
+from minigrad.distributed.ddp.naming import change_in, wrapper_name
 from minigrad.distributed.ddp.own import OwnGradients
-from minigrad.distributed.ddp.passes import Lane, Pass, Rule, TravellingBuckets
-from minigrad.distributed.ddp.stats import NonFiniteFlags, Stats
-from minigrad.errors import ArgumentError, DistributedError
+from minigrad.distributed.ddp.passes import Pass, Rule, TravellingBuckets
+from minigrad.distributed.ddp.refusals import check_frozen, check_summed_once, nested, unreduced
+from minigrad.distributed.ddp.stats import Stats
+from minigrad.errors import ArgumentError, AutogradError, DistributedError
 
+_UNFINISHED = "of a backward that is under way: do it when that is over"
 _HOW_TO_GO_ON = ": every later call raises too; to go on, make a new communicator, unwrap() the wrapper, wrap again"
 
 
-class Reducer:
-    """A backward listener that combines the gradients of one rank with those of the others.
+class Options(NamedTuple):
+    """How a reducer combines.
 
-    Args:
-        comm: The ranks.
-        named: The parameters in order of registration, frozen ones too, each once.
+    Attributes:
         cap_bytes, first_cap_bytes: See `plan_buckets`.
         find_unused: Let a syncing backward leave parameters out; they count as zero, and those that no rank used
             keep no gradient at all.
         mean: Weight each rank by its samples; False adds the gradients as they are.
         track_nonfinite: Look for infinite and NaN gradients while they are weighted.
         plan: A plan to use instead of a new one.
+    """
+
+    cap_bytes: int
+    first_cap_bytes: int
+    find_unused: bool = False
+    mean: bool = True
+    track_nonfinite: bool = False
+    plan: BucketPlan | None = None
+
+
+class Begun(NamedTuple):
+    """A backward, or a synchronisation without one, that has begun and is not over.
+
+    Attributes:
+        what: In words, such as "its backward", of a rank.
+        combines: Whether it is combined with those of other ranks, which then wait for it.
+        hosts: Whether local backwards are a part of it.
+        samples, weighed: See `OwnGradients`, as they were when it began.
+    """
+
+    what: str
+    combines: bool
+    hosts: bool
+    samples: float
+    weighed: bool
+
+
+class UnderWay:
+    """What has begun and is not over: one pass at a time; backwards that stay local may lie within each other.
+
+    Attributes:
+        refusal: What was refused within the outermost one, which must not end as if nothing had been; None else.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._begun = rank, list[Begun]()
+        self.refusal: AutogradError | None = None
+
+    def enter(self, begun: Begun) -> str:
+        """Let another one begin; `leave` has to follow in any case.
+
+        Returns:
+            What is said from now on to who would use a gradient too early.
+
+        Raises:
+            AutogradError: one is under way already, and not both are local.
+        """
+        outer = self._begun[-1] if self._begun else None
+        self._begun.append(begun)
+        if outer is not None and (begun.combines or outer.combines and not outer.hosts):
+            self.refusal = self.refusal or nested(self._rank, begun.what, outer.what)
+            raise self.refusal
+        return _UNFINISHED
+
+    def leave(self) -> tuple[Begun, str]:
+        """The innermost one is over; what is said from now on to who would use a gradient too early."""
+        begun = self._begun.pop()
+        return begun, _UNFINISHED if self._begun else ""
+
+    def __len__(self) -> int:
+        return len(self._begun)
+
+    @property
+    def innermost(self) -> Begun:
+        """What began last."""
+        return self._begun[-1]
+
+    def check_idle(self, what: str) -> None:
+        """Raise an AutogradError while anything is under way, in which this must not happen."""
+        if self._begun:
+            raise nested(self._rank, what, self.innermost.what)
+
+
+class Reducer:
+    """A backward listener that combines the gradients of one rank with those of the others.
+
+    One pass at a time is under way; backwards that stay local may lie within each other.
+
+    Args:
+        comm: The ranks.
+        named: The parameters in order of registration, frozen ones too, each once.
+        options: How they are combined.
         kind: The class of the module, for messages.
-        lane: Where passes run; what fits the communicator's device by default.
 
     Attributes:
         name: The wrapper in messages: its number on this communicator, and the class of the module.
@@ -58,28 +138,13 @@ class Reducer:
 
     reduces = True  # gradients are combined here, and nowhere else
 
-    def __init__(
-        self,
-        comm: Communicator,
-        named: Named,
-        *,
-        cap_bytes: int,
-        first_cap_bytes: int,
-        find_unused: bool = False,
-        mean: bool = True,
-        track_nonfinite: bool = False,
-        kind: str = "parameters",
-        plan: BucketPlan | None = None,
-        lane: Lane | None = None,
-    ) -> None:
-        self.lane = lane if lane is not None else lane_of(comm)
-        self.comm, self.find_unused = comm, find_unused
-        self._caps, self._forced, self._tracks = (cap_bytes, first_cap_bytes), plan, track_nonfinite
+    def __init__(self, comm: Communicator, named: Named, options: Options, kind: str = "parameters") -> None:
+        self.lane = lane_of(comm)
+        self.comm, self.options = comm, options
         self.name = wrapper_name(kind, comm)
         self.layout = Layout(named)
         give_names(named)
-        self.alike = Alike(self.layout)
-        self.own = OwnGradients(self.layout, mean, comm.rank)
+        self.alike, self.own = Alike(self.layout), OwnGradients(self.layout, options.mean, comm.rank)
         self.stats = Stats()
         self._set_plan(self.layout.trainable())
         for buffer in self.layout.buffers:
@@ -93,7 +158,7 @@ class Reducer:
         self._rule: Rule | None = None
         self._began_s = 0.0
         self._pass: Pass | None = None
-        self._nesting, self._company = Nesting(), set[Reducer]()
+        self.under_way, self._company = UnderWay(comm.rank), set[Reducer]()
         self.unfinished = ""
         self._inherited: DistributedError | None = None
         tell_children(self)
@@ -104,7 +169,7 @@ class Reducer:
 
     def detach(self) -> None:
         """Stop listening: backward is local again."""
-        self.check_idle("unwrap")
+        self.under_way.check_idle("unwrap")
         for param in self.layout.params:
             param.listeners = tuple(kept for kept in param.listeners if kept is not self)
 
@@ -114,7 +179,7 @@ class Reducer:
 
     def register_hook(self, state: Any, hook: CommHook) -> None:
         """Let a hook add up each bucket; see `DistributedDataParallel.register_comm_hook`."""
-        self.check_idle("register_comm_hook")
+        self.under_way.check_idle("register_comm_hook")
         if self.hook is not None:
             raise ArgumentError("register_comm_hook: expected no hook yet, got one registered before")
         self.hook = RegisteredHook(state, hook, self.comm)
@@ -126,16 +191,15 @@ class Reducer:
         self.layout.check()
         trainable = self.layout.trainable()
         if trainable != self._trainable:
-            self.own.check_frozen(self._trainable, self._nesting.weighed_before)
+            check_frozen(self.comm.rank, self.layout, self._trainable, self.under_way.innermost.weighed)
             self._set_plan(trainable, change_in(self.layout.names, self._trainable, trainable))
 
     def _set_plan(self, trainable: list[bool], change: str = "") -> None:
-        entries, self._trainable = self.layout.entries(), trainable
-        if self._forced is not None:
-            check_plan(self._forced, entries)
-        plan = self._forced or plan_buckets(entries, *self._caps)
-        flags = NonFiniteFlags(self.comm, plan) if self._tracks else None
-        self.buckets = TravellingBuckets(self.layout, plan, f"{self.name}{change}, plan {plan.id}", flags)
+        entries, self._trainable, options = self.layout.entries(), trainable, self.options
+        if options.plan is not None:
+            check_plan(options.plan, entries)
+        plan = options.plan or plan_buckets(entries, options.cap_bytes, options.first_cap_bytes)
+        self.buckets = TravellingBuckets(self.comm, self.layout, plan, self.name + change, options.track_nonfinite)
         self.stats.bucket_bytes = [bucket.nbytes for bucket in plan.buckets]
         self.comm.check_headers(self.buckets.id)
 
@@ -148,7 +212,8 @@ class Reducer:
 
     def begin(self, leaves: Reached) -> None:
         """Backward starts: check what it will reach, and start a pass."""
-        self.unfinished = self._nesting.enter(self.comm.rank, Begun("its backward", self.syncing, self.own))
+        own, under_way = self.own, self.under_way
+        self.unfinished = under_way.enter(Begun("its backward", self.syncing, False, own.samples, own.weighed))
         if self.syncing and len(backwards_under_way()) > 1:
             _settle(backwards_under_way()[:-1])
         if self._inherited is not None:
@@ -158,10 +223,10 @@ class Reducer:
         if not self.syncing:
             return
         self._company = _reducers([leaves]) - {self}  # buckets then go out wrapper by wrapper
-        number = self.layout.number
+        number, find_unused = self.layout.number, self.options.find_unused
         reached = {number[id(leaf)] for leaf in leaves if id(leaf) in number}
-        deferred = self.in_order and self.find_unused or bool(self._company)
-        self._start(reached, not self.find_unused, deferred=deferred)
+        deferred = self.in_order and find_unused or bool(self._company)
+        self._start(reached, not find_unused, deferred=deferred)
 
     def leaf(self, leaf: Any) -> None:
         """A gradient is complete: tell the pass."""
@@ -177,14 +242,14 @@ class Reducer:
             return
         one = self._pass
         try:
-            if self._nesting.refusal is not None:
-                self._nesting.check_refusal()
+            if self.under_way.refusal is not None and len(self.under_way) == 1:
+                raise self.under_way.refusal  # whoever caught it would lose a gradient
             if one is not None:
                 one.finish()
         except BaseException as caught:
             self._fail(caught)
             raise
-        _, self.unfinished = self._nesting.leave()
+        _, self.unfinished = self.under_way.leave()
         self._pass = None
         if one is None:
             self.stats.backward_s += self.comm.clock.now_s() - self._began_s
@@ -218,60 +283,39 @@ class Reducer:
             weighted: The gradients are weighted already, and none of them is a combined one.
             samples: What they weigh, in place of what is known.
         """
-        try:
-            self.unfinished = self._nesting.enter(self.comm.rank, Begun(who, True, self.own))
-            _settle(backwards_under_way())
+        with self._failing(who):
             with self.own.saying(self.own.said if samples is None else samples):
                 self.own.take_present(self.buckets.of, has_data, weighted)
             present = {i for i, param in enumerate(self.layout.params) if param.grad_array is not None}
             one = self._start(present if strict else set(), strict, True, has_data=has_data, weighted=weighted)
             if one_by_one:
                 one.send_one_by_one()
-        except BaseException as error:
-            self._fail(error)
-            raise
         self.end(None)
         return one
 
     def _start(
-        self,
-        reached: set[int],
-        strict: bool,
-        whole: bool = False,
-        *,
-        has_data: bool = True,
-        deferred: bool = False,
-        weighted: bool = False,
+        self, reached: set[int], strict: bool, whole: bool = False, *, has_data: bool = True, **manner: bool
     ) -> Pass:
         """Start a pass.
 
         Args:
             reached: The parameters that backward reaches, or that have a gradient: all of them, if strict.
             whole: Nothing is to come: no gradient is announced.
+            manner: See `Pass`.
         """
         self.prepare()
-        if has_data:
-            self.own.check_not_combined_twice()
+        if has_data and self.own.combined and not self.own.mean:
+            check_summed_once(self.layout.params)
         missing = [i for i in self.buckets.of if i not in reached]
         if missing and strict:
             raise unreduced(self.comm.rank, self.buckets.plan, missing)
-        used: Sequence[bool] = ()
-        if self.find_unused:
-            gives, params = has_data or self.own.weighed, self.layout.params
+        mark = self.alike.mark() if has_data and self.comm.world_size > 1 else float(has_data)
+        gives, params = has_data or self.own.weighed, self.layout.params
+        used: list[bool] = []
+        if self.options.find_unused:
             used = [gives and (i in reached or p.grad_array is not None) for i, p in enumerate(params)]
-        one = Pass(
-            self.lane,
-            self.buckets,
-            self.own,
-            samples=self.own.samples,
-            mark=self.alike.mark() if has_data and self.comm.world_size > 1 else float(has_data),
-            used=used,
-            hook=self.hook,
-            rule=self._rule,
-            in_order=self.in_order,
-            deferred=deferred,
-            weighted=weighted,
-        )
+        samples, hook, rule = self.own.samples, self.hook, self._rule
+        one = Pass(self.lane, self.buckets, self.own, samples, mark, used, hook, rule, self.in_order, **manner)
         one.start(self.buckets.of if whole else missing)
         self._pass = one
         return one
@@ -301,15 +345,11 @@ class Reducer:
     @contextmanager
     def hosting(self, who: str) -> Iterator[None]:
         """Around local backwards whose gradients are combined afterwards, by what is not a backward itself."""
-        try:
-            self.unfinished = self._nesting.enter(self.comm.rank, Begun(who, True, self.own, hosts=True))
-            _settle(backwards_under_way())
+        with self._failing(who, hosts=True):
             yield
-            self._nesting.check_refusal()
-        except BaseException as error:
-            self._fail(error)
-            raise
-        _, self.unfinished = self._nesting.leave()
+            if self.under_way.refusal is not None:
+                raise self.under_way.refusal
+        _, self.unfinished = self.under_way.leave()
 
     def holds_gradient(self, leaf: Any) -> bool:
         """Whether the gradient of a leaf may be under way to the other ranks; comm hooks see it all the same."""
@@ -321,9 +361,16 @@ class Reducer:
         if self._pass is not None:
             self._pass.settle()
 
-    def check_idle(self, what: str) -> None:
-        """Raise an AutogradError while a backward or a pass is under way, in which this must not happen."""
-        self._nesting.check_idle(self.comm.rank, what)
+    @contextmanager
+    def _failing(self, what: str, hosts: bool = False) -> Iterator[None]:
+        """Around what begins, and is no backward: its errors are told to the other ranks."""
+        try:
+            self.unfinished = self.under_way.enter(Begun(what, True, hosts, self.own.samples, self.own.weighed))
+            _settle(backwards_under_way())
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     def _fail(self, error: BaseException) -> None:
         """What began last is over, by an error. Where other ranks wait for it, they fail, unless all fail here alike.
@@ -331,20 +378,20 @@ class Reducer:
         While this rank has launched no bucket that takes two calls, which all ranks make that fail: the counts, and
         one that says so.
         """
-        begun, self.unfinished = self._nesting.leave()
+        begun, self.unfinished = self.under_way.leave()
+        one, refused = self._pass, self.under_way.refusal is not None
         self.own.samples, self.own.weighed = begun.samples, begun.weighed
-        one = self._pass
-        if not self._nesting.is_idle or self._inherited is not None:
-            if one is not None and self._nesting.refusal is not None:
+        if self.under_way or self._inherited is not None:
+            if one is not None and refused:
                 one.deferred = True  # no bucket may go out any more
             return  # the outermost one tells, and a child of a fork tells nobody
-        refused, self._pass = self._nesting.take_refusal(), None
+        self.under_way.refusal = self._pass = None
         self.own.spoilt = self.own.spoilt or one is not None or not begun.combines
         if not begun.combines and not refused:
             return
         if one is None and not begun.hosts:
-            used = [False] * len(self.layout.params) if self.find_unused else ()
-            one = Pass(self.lane, self.buckets, self.own, samples=float("nan"), mark=1.0, used=used)
+            used = [False] * len(self.layout.params) if self.options.find_unused else []
+            one = Pass(self.lane, self.buckets, self.own, float("nan"), 1.0, used)
             with suppress(DistributedError):  # it has failed already, which every later call says
                 one.start(())  # counts such as no pass that goes on can have
         reason = f"{begun.what} raised {type(error).__name__}: {error}{_HOW_TO_GO_ON}"

@@ -15,7 +15,7 @@ from minigrad.distributed.comm.differences import check_alike
 from minigrad.distributed.ddp.agreement import describe, places_of, present
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.combine import as_weight, weight_of
-from minigrad.distributed.ddp.nesting import check_complete
+from minigrad.distributed.ddp.refusals import check_complete
 from minigrad.distributed.replicas.devices import ListCollectives
 from minigrad.distributed.replicas.model_copy import ModelCopy, check_devices, check_models
 from minigrad.errors import ArgumentError

@@ -1,0 +1,101 @@
+"""What is refused since a gradient would get lost, count twice or stay one rank's own; and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from minigrad.autograd import backwards_under_way
+from minigrad.distributed.ddp.buckets import BucketPlan
+from minigrad.distributed.ddp.layout import Layout
+from minigrad.errors import AutogradError, UnreducedGradientError
+from minigrad.nn.parameter import Parameter
+
+_WHO = "DistributedDataParallel"
+
+
+def check_complete(who: str, params: Iterable[Parameter]) -> None:
+    """Refuse to combine gradients while a backward is under way that adds to them.
+
+    Raises:
+        AutogradError: one is.
+    """
+    for leaves in backwards_under_way():
+        reached = {id(leaf) for leaf in leaves}
+        for param in params:
+            if id(param) in reached:
+                raise AutogradError(
+                    f"{who}: expected no backward under way, got one that reaches {param.name or 'a parameter'}: "
+                    "call it when that is over"
+                )
+
+
+def nested(rank: int, what: str, outer: str) -> AutogradError:
+    """The error of a pass within a pass, both of which are given in words such as "its backward"."""
+    what, outer = what.removeprefix("its "), outer.removeprefix("its ")
+    return AutogradError(
+        f"rank {rank}: {_WHO}: expected one pass at a time, got {what}() inside {outer}() of the same wrapper: call it "
+        "when the outer one is over, or add the losses up and call backward() once"
+    )
+
+
+def uncounted(rank: int) -> AutogradError:
+    """The error of a backward behind which is no forward: its gradients would have a wrong weight, or stay local."""
+    return AutogradError(
+        f"rank {rank}: {_WHO}: expected a forward through the wrapper before backward, got none: call the wrapper, not "
+        "its module, or say with samples(n) what the loss counts"
+    )
+
+
+def unweighed(rank: int, names: Iterable[str]) -> AutogradError:
+    """The error of gradients of which nobody has said what they weigh: they would be dropped, or stay local."""
+    return AutogradError(
+        f"rank {rank}: {_WHO}: expected gradients that a backward through the wrapper made since the last "
+        f"synchronisation, got others, such as set by hand, of {', '.join(names)}: say what they weigh, with "
+        "samples(n) around this call, change combined ones in place, or zero_grad()"
+    )
+
+
+def check_frozen(rank: int, layout: Layout, trained: Sequence[bool], weighed: bool) -> None:
+    """Refuse a parameter that was frozen with a gradient that was not combined: it would stay this rank's own.
+
+    Args:
+        trained: Which parameters got a gradient before.
+        weighed: Whether there were counted gradients before the pass under way.
+
+    Raises:
+        AutogradError: there is one.
+    """
+    own = [
+        name
+        for name, param, was_trained in zip(layout.names, layout.params, trained)
+        if was_trained and not param.requires_grad and param.grad_array is not None
+        if weighed or param.grad_by_hand
+    ]
+    if own:
+        raise AutogradError(
+            f"rank {rank}: {_WHO}: expected gradients to be combined before their parameters are frozen, got "
+            f"accumulated ones of {', '.join(own)}: call flush() or zero_grad() first"
+        )
+
+
+def check_summed_once(params: Iterable[Parameter]) -> None:
+    """Refuse to add up once more gradients that are a sum already, but for those set by hand.
+
+    Raises:
+        AutogradError: there are some.
+    """
+    if not all(param.grad_by_hand for param in params if param.grad_array is not None):
+        raise AutogradError(
+            f"{_WHO}: expected no combined gradients before a backward with reduce='sum', got some, which would be "
+            "added up again: call zero_grad() first"
+        )
+
+
+def unreduced(rank: int, plan: BucketPlan, missing: Iterable[int]) -> UnreducedGradientError:
+    """The error of a rank on which these parameters of the plan have no gradient."""
+    bucket_of = {i: bucket.index for bucket in plan.buckets for i in bucket.entries}
+    listed = ", ".join(f"{plan.names[i]} (bucket {bucket_of[i]})" for i in missing)
+    return UnreducedGradientError(
+        f"rank {rank}: expected a gradient for every trainable parameter, got none for {listed}: "
+        "set find_unused_parameters=True, freeze them, or call flush() where the loss reaches none"
+    )
