@@ -69,7 +69,7 @@ FACADES = {
 }
 # Too big today; a row goes when its subject has come down, and none may grow.
 YET_TO_COME_DOWN: dict[str, dict[str, int]] = {
-    "lines of a class": {"Reducer": 234},
+    "lines of a class": {},
     "methods of a class": {"Board": 27},
     "imports of ours": {
         "minigrad/distributed/comm/mpi/communicator.py": 16,

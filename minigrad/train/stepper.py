@@ -12,7 +12,7 @@ from typing import Any
 
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.replicas.devices import DeviceGroup
-from minigrad.distributed.ddp.nesting import check_complete
+from minigrad.distributed.ddp.refusals import check_complete
 from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError, AutogradError
 from minigrad.nn.module import Module
