@@ -229,9 +229,10 @@ def run_backward(
     nodes, leaves = _reach(root)
     numbers = sorted(nodes)
     reached = Reached([leaf for leaf, _ in leaves.values()], numbers)
-    listeners, watcher, before = _listeners(reached), _watching.get(), None
+    listeners, watcher = _listeners(reached), _watching.get()
+    first = [] if on_leaf is None else [on_leaf]
     if watcher is not None:
-        listeners, before = [watcher, *listeners], watcher.leaf
+        listeners, first = [watcher, *listeners], [watcher.leaf, *first]
     begun: list[BackwardListener] = []
     token = _under_way.set((*_under_way.get(), reached))
     try:
@@ -239,11 +240,11 @@ def run_backward(
             begun.append(listener)
             listener.begin(reached)
         lend(root, grad)
-        watched = leaves if listeners or on_leaf is not None else None
+        watched = leaves if listeners or first else None
         if watched and not nodes:
-            _announce([root], watched, before, on_leaf)
+            _announce([root], watched, first)
         here = None if grad.__class__ is np.ndarray else grad.device.id
-        _walk(nodes, numbers, watched, retain_graph, before, on_leaf, here)
+        _walk(nodes, numbers, watched, retain_graph, first, here)
     except BaseException as error:
         for node in nodes.values():
             node.grad_array = None
@@ -272,6 +273,7 @@ def _end(listeners: list[BackwardListener], error: BaseException | None, last: B
 
 
 _Leaves = dict[int, list[Any]]  # id -> [leaf, contributions still to come]
+_First = list[Callable[[Any], None]]  # what hears of a leaf before those who listen to it
 
 
 def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
@@ -296,13 +298,7 @@ def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
 
 
 def _walk(
-    nodes: dict[int, Node],
-    numbers: list[int],
-    leaves: _Leaves | None,
-    retain_graph: bool,
-    before: Callable[[Any], None] | None,
-    on_leaf: Callable[[Any], None] | None,
-    here: int | None,
+    nodes: dict[int, Node], numbers: list[int], leaves: _Leaves | None, retain: bool, first: _First, here: int | None
 ) -> None:
     """Run the backward functions, the latest first, each with the device of its gradient current.
 
@@ -327,8 +323,8 @@ def _walk(
                 with device_of(grad).current():
                     node.backward(node, grad)
         if leaves is not None:
-            _announce(node.inputs, leaves, before, on_leaf)
-        if not retain_graph:  # the arrays of the forward pass die as early as possible
+            _announce(node.inputs, leaves, first)
+        if not retain:  # the arrays of the forward pass die as early as possible
             node.backward, node.saved, node.inputs, node.output_stamp = _freed, (), [], None
 
 
@@ -348,13 +344,8 @@ def _listeners(leaves: list[Any]) -> list[BackwardListener]:
     return list({id(listener): listener for leaf in leaves for listener in leaf.listeners}.values())
 
 
-def _announce(
-    edges: list[Edge],
-    leaves: _Leaves,
-    before: Callable[[Any], None] | None,
-    on_leaf: Callable[[Any], None] | None,
-) -> None:
-    """Count a contribution to each leaf among the edges; when it was the last tell before, on_leaf, and who listens."""
+def _announce(edges: list[Edge], leaves: _Leaves, first: _First) -> None:
+    """Count a contribution to each leaf among the edges; when it was the last tell first, and then who listens."""
     for edge in edges:
         if edge is None or isinstance(edge, Node):
             continue
@@ -362,9 +353,7 @@ def _announce(
         entry[1] -= 1
         if entry[1] == 0:
             leaf = entry[0]
-            if before is not None:
-                before(leaf)
-            if on_leaf is not None:
-                on_leaf(leaf)
+            for hears in first:
+                hears(leaf)
             for listener in leaf.listeners:
                 listener.leaf(leaf)
