@@ -379,7 +379,7 @@ WRONG = {
     "expected a function of a communicator, got 3": lambda: simulate.run(3, TWO),
     "simulate.run: expected a Cluster": lambda: simulate.run(train, 2),
     "samples to be a finite number >= 0, got -1": lambda: simulate.run(lambda comm: comm.clock.compute(-1), TWO),
-    r"fraction in \[0, 1\], got 2": lambda: simulate.run(lambda comm: comm.clock.progress(2), TWO),
+    r"fraction to be a number in \[0, 1\], got 2": lambda: simulate.run(lambda comm: comm.clock.progress(2), TWO),
     "SimulatedDevices: expected a Cluster": lambda: SimulatedDevices(2),
     "forecast: expected a Cluster": lambda: forecast(2, [1, 1], 1),
     r"shape \(2,\), got \(3,\)": lambda: forecast(TWO, [1, 1, 1], 1),

@@ -57,19 +57,13 @@ class CadenceConfig:
     speed_hint: SpeedHint | None = None
 
     def __post_init__(self) -> None:
-        who = "CadenceConfig"
         keep_as(self, as_integer, "anchor", "max_anchor", least=1)
         keep_as(self, as_integer, "min_anchor", "max_batch_diff", least=1, optional=True)
-        keep_as(self, as_amount, "overhead_target")
+        keep_as(self, as_real, "overhead_target", least=OVERHEAD_TARGETS[0], most=OVERHEAD_TARGETS[1])
         if not self.floor <= self.anchor <= self.max_anchor:
             raise ArgumentError(
-                f"{who}: expected min_anchor <= anchor <= max_anchor, got {self.floor}, {self.anchor} and "
+                f"CadenceConfig: expected min_anchor <= anchor <= max_anchor, got {self.floor}, {self.anchor} and "
                 f"{self.max_anchor}"
-            )
-        least, most = OVERHEAD_TARGETS
-        if not least <= self.overhead_target <= most:
-            raise ArgumentError(
-                f"{who}: expected overhead_target in [{least}, {most}], got {self.overhead_target!r}"
             )
         if self.speed_hint is not None:
             object.__setattr__(self, "speed_hint", as_hint(self.speed_hint))

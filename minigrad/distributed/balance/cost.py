@@ -227,11 +227,10 @@ def _from_earlier(points: Sequence[Point]) -> CostModel | None:
 
 
 def _brought_to(levels: Sequence[float], earlier: Sequence[tuple[Point, ...]]) -> list[tuple[Point, ...]]:
-    return [points if level == 1.0 else _scaled(points, level) for points, level in zip(earlier, levels)]
-
-
-def _scaled(points: Sequence[Point], factor: float) -> tuple[Point, ...]:
-    return tuple(replace(point, seconds=point.seconds * factor) for point in points)
+    return [
+        points if level == 1.0 else tuple(replace(point, seconds=point.seconds * level) for point in points)
+        for points, level in zip(earlier, levels)
+    ]
 
 
 def _remembered(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -112,8 +113,8 @@ class Division:
 
     def to_data(self) -> dict[str, Any]:
         """Its fields as plain data, without tuples, so that JSON gives them back alike."""
-        costs = [asdict(cost) for cost in self.costs]
-        return {**asdict(self), "ratios": list(self.ratios), "shards": list(self.shards), "costs": costs}
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return data
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Division:

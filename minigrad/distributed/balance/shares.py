@@ -115,9 +115,7 @@ def relative_speeds(world_size: int, hint: SpeedHint) -> tuple[float, ...]:
     if not isinstance(hint, Sequence) or len(hint) != 2:
         raise ArgumentError(f"speed_hint: expected (slow_rank, ratio) or a mapping of rank to speed, got {hint!r}")
     slow = as_integer("speed_hint", "slow_rank", hint[0], 0, world_size)
-    ratio = as_amount("speed_hint", "ratio", hint[1])
-    if ratio < 1.0:
-        raise ArgumentError(f"speed_hint: expected ratio >= 1, the others' speed over that of rank {slow}, got {ratio}")
+    ratio = as_real("speed_hint", f"ratio, the others' speed over that of rank {slow},", hint[1], 1.0, finite=True)
     return tuple(1.0 if rank == slow else ratio for rank in range(world_size))
 
 

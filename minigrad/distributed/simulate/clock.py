@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.arguments import as_amount
+from minigrad.arguments import as_amount, as_real
 from minigrad.autograd import Reached, is_grad_enabled
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.trace import Recorder
-from minigrad.errors import ArgumentError
 from minigrad.stamp import next_number
 
 _MOST_CALLS = 65536  # remembered at once, to tell which backward is theirs
@@ -180,8 +179,7 @@ class VirtualClock:
         Raises:
             ArgumentError: fraction is not in [0, 1].
         """
-        if not 0.0 <= fraction <= 1.0:
-            raise ArgumentError(f"VirtualClock.progress: expected a fraction in [0, 1], got {fraction!r}")
+        fraction = as_real("VirtualClock.progress", "fraction", fraction, 0.0, 1.0)
         if self._walks:
             return
         self._in_progress = fraction < 1.0

@@ -12,8 +12,7 @@ from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.cluster import Cluster, RankCost, check_cluster
-from minigrad.distributed.simulate.trace import Recorder, Trace
-from minigrad.distributed.simulate.wire import Times
+from minigrad.distributed.simulate.trace import Recorder, Times, Trace
 
 
 class SimulatedDevices:

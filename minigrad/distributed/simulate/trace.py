@@ -6,14 +6,20 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 
-class Carried(Protocol):
-    """When all ranks had called a collective, and when it was over."""
+@dataclass
+class Times:
+    """The virtual times of one collective.
 
-    started_s: float
-    done_s: float
+    Attributes:
+        started_s: When all ranks had called it.
+        done_s: When it was over.
+    """
+
+    started_s: float = 0.0
+    done_s: float = 0.0
 
 
 @dataclass
@@ -84,14 +90,14 @@ class Recorder:
         self.uncharged_backwards = 0
         self._calls = 0
         self._stretches: list[tuple[int, Step]] = []  # with the number of the collective before which they began
-        self._carried: list[tuple[int, Carried]] = []  # with the number of each
+        self._carried: list[tuple[int, Times]] = []  # with the number of each
 
     def compute(self, now_s: float, seconds: float, samples: float) -> None:
         """The rank computes."""
         self.starts.add(self._calls)
         self._stretches.append((self._calls, Step(now_s, now_s + seconds, compute_s=seconds, samples=samples)))
 
-    def called(self, times: Carried | None = None) -> None:
+    def called(self, times: Times | None = None) -> None:
         """The rank has called a collective: the next computing is a new step.
 
         Args:

@@ -16,21 +16,7 @@ from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.links import Link
-from minigrad.distributed.simulate.trace import Recorder
-
-
-class Times:
-    """The virtual times of one collective.
-
-    Attributes:
-        started_s: When all ranks had called it.
-        done_s: When it was over.
-    """
-
-    def __init__(self, started_s: float = 0.0, done_s: float = 0.0) -> None:
-        self.called_s: list[float] = []
-        self.nbytes: list[int] = []  # that each rank hands in; those of objects differ
-        self.started_s, self.done_s = started_s, done_s
+from minigrad.distributed.simulate.trace import Recorder, Times
 
 
 class Wire:
@@ -39,18 +25,18 @@ class Wire:
     def __init__(self, link: Link, world_size: int) -> None:
         self._link, self._world_size = link, world_size
         self._lock = threading.Lock()
-        self._calls: dict[int, Times] = {}
+        self._calls: dict[int, tuple[Times, list[tuple[float, int]]]] = {}  # when each rank called it, with what bytes
         self._free_s = 0.0
 
     def call(self, seq: int, kind: str, nbytes: int, now_s: float) -> Times:
         """A rank calls collective seq; the last to do so settles when it is over."""
         with self._lock:
-            times = self._calls.setdefault(seq, Times())
-            times.called_s.append(now_s)
-            times.nbytes.append(nbytes)
-            if len(times.called_s) == self._world_size:
-                whole = sum(times.nbytes) if kind.startswith("all_gather") else max(times.nbytes)
-                times.started_s = max(times.called_s)
+            times, calls = self._calls.setdefault(seq, (Times(), []))
+            calls.append((now_s, nbytes))
+            if len(calls) == self._world_size:
+                called_s, sizes = zip(*calls)
+                whole = sum(sizes) if kind.startswith("all_gather") else max(sizes)  # those of objects differ
+                times.started_s = max(called_s)
                 begin_s = max(times.started_s, self._free_s)
                 times.done_s = self._free_s = begin_s + self._link.cost_s(kind, whole, self._world_size)
                 del self._calls[seq]
