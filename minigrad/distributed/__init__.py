@@ -13,7 +13,7 @@ from minigrad.distributed.comm.faults import Fault, FaultInjecting
 from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.protocol import Communicator, Work
-from minigrad.distributed.comm.shm import ShmCommunicator
+from minigrad.distributed.comm.shm.communicator import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.comm.wrappers import Recording, Wrapper

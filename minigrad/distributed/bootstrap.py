@@ -26,7 +26,7 @@ from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.shm import ShmCommunicator
+from minigrad.distributed.comm.shm.communicator import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.run import thread_rank
 from minigrad.errors import ArgumentError, RankFailedError

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from minigrad.distributed.comm.place import Place
+from minigrad.distributed.comm.shm.region import Region
 from minigrad.errors import ArgumentError, RankFailedError
 from tests.distributed.contract import CASES
 from tests.distributed.worlds import KINDS, MPI_WORLDS, mpi_problem, run_processes, run_ranks
@@ -85,7 +85,7 @@ def test_views_of_shared_memory_are_not_kept_for_ever():
         array[...] = comm.rank
         for i in range(5000):
             comm.all_reduce(array[i : i + 1]).wait()
-        return array.tolist() == [1.0] * 5000 and len(comm._seen) < 5000
+        return array.tolist() == [1.0] * 5000 and len(comm._regions._seen) < 5000
 
     assert run_processes(body, 2) == [True, True]
 
@@ -129,7 +129,7 @@ def test_an_interrupt_in_the_middle_of_a_reduction_ends_the_world(monkeypatch):
     def body(comm):
         if comm.rank == 0:
             with monkeypatch.context() as patched:
-                patched.setattr(Place, "reduce", interrupted)
+                patched.setattr(Region, "reduce", interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     comm.all_reduce(np.ones(4)).wait()
         else:

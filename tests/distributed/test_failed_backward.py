@@ -6,7 +6,7 @@ import pytest
 from minigrad import Tensor, nn, optim
 from minigrad.distributed import DDP, Recording, SoloCommunicator, SyncBatchNorm
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
-from minigrad.distributed.comm.shm import ShmCommunicator
+from minigrad.distributed.comm.shm.communicator import ShmCommunicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.errors import (
     ArgumentError,

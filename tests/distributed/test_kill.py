@@ -13,7 +13,7 @@ import pytest
 import minigrad
 from minigrad import nn
 from minigrad.distributed import DDP
-from minigrad.distributed.comm.place import Place
+from minigrad.distributed.comm.shm.region import Region
 from minigrad.errors import RankFailedError
 from tests.distributed import worlds
 
@@ -61,7 +61,7 @@ def before_a_collective_is_posted(comm, ddp):
 
 def in_the_middle_of_a_collective(comm, ddp):
     """All have posted; this rank has reduced its share of the elements, and nobody knows."""
-    Place.reduce = die_after(Place.reduce)
+    Region.reduce = die_after(Region.reduce)
 
 
 def waiting_for_a_collective(comm, ddp):

@@ -12,7 +12,7 @@ import minigrad
 from minigrad import data, distributed, nn, optim
 from minigrad.arguments import KEYWORDS
 from minigrad.backend.device import CPU, Device
-from minigrad.distributed.comm.segment import Segment
+from minigrad.distributed.comm.shm.segment import Segment
 from minigrad.errors import ArgumentError, DeviceError, DistributedError, ShapeError
 from minigrad.train import setup
 

@@ -23,7 +23,7 @@ from minigrad.backend.random import set_noise_key
 from minigrad.distributed import SoloCommunicator, run
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
-from minigrad.distributed.comm.shm import ShmCommunicator
+from minigrad.distributed.comm.shm.communicator import ShmCommunicator
 from minigrad.errors import RankFailedError
 from tests.distributed.fake_nccl import FakeNccl
 

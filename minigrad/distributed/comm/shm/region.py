@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import as_factor, multiply
+from minigrad.backend.memory import address_of
 from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.board import STAGING_BYTES, encode_header
 from minigrad.distributed.comm.headers import Header
+from minigrad.distributed.comm.shm.board import SLOTS, STAGING_BYTES, Board, encode_header
+from minigrad.distributed.comm.shm.segment import Segment
 
 _ALIGNMENT = 16  # elements: no two ranks write to one cache line
 _BLOCK_BYTES = 128 * 1024  # what is added up is still in the cache when it is copied to the others
+_MOST_REGIONS = 4096  # remembered at once
 
 
-class Place:
+class Region:
     """One array a rank; made once for each place, since making views costs more than a small reduction.
 
     Args:
@@ -42,13 +47,12 @@ class Place:
         self.blocks = [(part, [view[part] for view in views]) for part in parts]
         self._headers: dict[tuple[str, str], bytes] = {}
 
-    def header(self, kind: str, detail: str) -> bytes:
-        """What a call on this place writes on the board."""
-        header = self._headers.get((kind, detail))
+    def header(self, what: tuple[str, str]) -> bytes:
+        """What a call on this region writes on the board."""
+        header = self._headers.get(what)
         if header is None:
             dtype = self.views[0].dtype.name
-            header = encode_header(Header(0, kind, detail, dtype, self._count, self._name))
-            self._headers[kind, detail] = header
+            header = self._headers[what] = encode_header(Header(0, *what, dtype, self._count, self._name))
         return header
 
     def reduce(self, weights: Sequence[float], op: ReduceOp, mine: Array | None = None) -> None:
@@ -78,6 +82,71 @@ class Place:
     def take(self, mine: Array) -> None:
         """Copy from this rank's view what the other ranks have reduced."""
         _copy_around(self._share, self.views[self._rank], mine)
+
+
+class Regions:
+    """Finds the region of an array: in memory that `empty` gave, in the slot of a call, or in the staging area.
+
+    It remembers those that it has made.
+    """
+
+    def __init__(self, rank: int, board: Board) -> None:
+        self._rank, self._board = rank, board
+        self._segments: list[Segment] = []
+        self._made: dict[tuple[Any, ...], Region] = {}
+        self._seen: dict[int, tuple[Array, Region]] = {}  # by id, since to ask for an address takes long
+
+    def add(self, segment: Segment) -> None:
+        """Arrays may lie in this one from now on."""
+        self._segments.append(segment)
+
+    def in_segment(self, array: Array) -> Region | None:
+        """That of an array in shared memory; None where it lies elsewhere."""
+        if array.base is None:  # it owns its memory
+            return None
+        seen = self._seen.get(id(array))
+        if seen is not None and seen[0].dtype is seen[1].views[0].dtype:
+            return seen[1]
+        address, size, dtype = address_of(array), array.size, array.dtype
+        for number, segment in enumerate(self._segments):
+            offset = segment.offset_of(address, array.nbytes)
+            if offset is not None:
+                views = functools.partial(segment.views, offset, size, dtype)
+                region = self._find((address, size, dtype), f"segment {number} at {offset}", size, views)
+                if len(self._seen) >= _MOST_REGIONS:
+                    self._seen.clear()
+                self._seen[id(array)] = array, region
+                return region
+        return None
+
+    def in_slot(self, seq: int, array: Array) -> Region:
+        """That for an array of at most INLINE_BYTES, which travels in the slot of its call."""
+        size, dtype = array.size, array.dtype
+        views = functools.partial(self._board.slot_views, seq, size, dtype)
+        return self._find((seq % SLOTS, size, dtype), "", size, views)
+
+    def in_staging(self, start: int, part: Array, whole: int) -> Region:
+        """That for a chunk of an array.
+
+        Args:
+            start: Where the chunk begins.
+            whole: Elements of the array.
+        """
+        views = functools.partial(self._board.staging_views, part.size, part.dtype)
+        return self._find((start, whole, part.size, part.dtype), f"chunk {start}", whole, views)
+
+    def _find(self, key: tuple[Any, ...], name: str, count: int, views: Callable[[], list[Array]]) -> Region:
+        region = self._made.get(key)
+        if region is None:
+            if len(self._made) >= _MOST_REGIONS:
+                self._made.clear()
+            region = self._made[key] = Region(name, count, views(), self._rank)
+        return region
+
+    def forget(self) -> None:
+        """Keep no view of memory any more."""
+        self._made.clear()
+        self._seen.clear()
 
 
 def _weigh(block: list[Array], factors: list[tuple[int, Array]]) -> None:

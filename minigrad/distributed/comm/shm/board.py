@@ -6,26 +6,17 @@ Every rank writes to its own part only, and reads all of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.failure import ERRORS
-from minigrad.distributed.comm.headers import (
-    GIVE_UP,
-    LAST_CALLS,
-    Header,
-    departed,
-    doing,
-    given_up,
-    mismatch,
-    timed_out,
-)
-from minigrad.distributed.comm.segment import Segment
+from minigrad.distributed.comm.headers import GIVE_UP, Header, departed, doing, given_up, mismatch, timed_out
+from minigrad.distributed.comm.shm.segment import Segment
 from minigrad.distributed.comm.where import ask
-from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
+from minigrad.errors import DistributedError
 
 SLOTS = 64  # calls that may be under way at once
 INLINE_BYTES = 4096  # arrays up to this size travel in the slot of their call
@@ -45,7 +36,7 @@ _STAGING_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
 # by seq % SLOTS: where the slot of a call is, and its weight, counted in float64
 _SLOT_AT = [_SLOTS_AT + slot * _SLOT_BYTES for slot in range(SLOTS)]
 _WEIGHT_AT = [(start + _HEADER_BYTES) // 8 for start in _SLOT_AT]
-_KINDS = list(ERRORS.values())
+_ERRORS = list(ERRORS.values())
 
 
 class Board:
@@ -137,11 +128,10 @@ class Board:
 
     # ----------------------------------------------------------------------------------------------- who does what
 
-    def headers(self, seq: int) -> list[str]:
-        """The header of a call as each rank posted it."""
-        return [self._header(r, seq) for r in range(self.world_size)]
-
-    def _header(self, rank: int, seq: int) -> str:
+    def header(self, rank: int, seq: int) -> str:
+        """The header of a call as a rank posted it; empty where it has not."""
+        if self._numbers[rank][_POSTED] <= seq:
+            return ""
         start = _SLOT_AT[seq % SLOTS]
         what = _text(self._bytes[rank][start : start + _HEADER_BYTES])
         if what == GIVE_UP:
@@ -149,11 +139,10 @@ class Board:
             what += f"({_text(self._bytes[rank][start : start + _FAILURE_BYTES])})"
         return f"call {seq}: {what}"
 
-    def doing(self, rank: int) -> str:
-        """What a rank was last seen doing, in words."""
+    def last_calls(self, rank: int) -> Iterator[str]:
+        """The headers of the last calls that a rank posted, the latest first."""
         posted = self._numbers[rank][_POSTED]
-        last = range(posted - 1, max(-1, posted - 1 - LAST_CALLS), -1)
-        return doing(self._header(rank, seq) for seq in last)
+        return (self.header(rank, seq) for seq in range(posted - 1, max(-1, posted - 1 - SLOTS), -1))
 
     def leave(self) -> None:
         """Publish that this rank makes no more calls."""
@@ -169,57 +158,11 @@ class Board:
                 found[rank] = f"is gone (process {numbers[_PID]} died)"
         return found
 
-    # --------------------------------------------------------------------------------------------------- failure
-
-    def mismatch(self, seq: int) -> DistributedError:
-        """The error of a call that is not the same on all ranks."""
-        return self._differ(list(enumerate(self.headers(seq))))
-
-    def gave_up(self, seq: int) -> DistributedError | None:
-        """The error of a call which some ranks have posted, and others have given up; None while there is none."""
-        posted = [rank for rank, numbers in enumerate(self._numbers) if numbers[_POSTED] > seq]
-        calls = [(rank, self._header(rank, seq)) for rank in posted]
-        return self._differ(calls) if len({given_up(text) for _, text in calls}) > 1 else None
-
-    def _differ(self, calls: list[tuple[int, str]]) -> DistributedError:
-        first = next((call for call in calls if given_up(call[1])), calls[0])
-        return mismatch(first, next(call for call in calls if call[1] != first[1]))
-
-    def timeout(self, seq: int, timeout_s: float) -> CollectiveTimeoutError:
-        """The error of a call for which this rank has waited too long."""
-        known = {rank: self.doing(rank) for rank in self.absent(seq)}
-        return timed_out(self._header(self.rank, seq), self.world_size, timeout_s, known, self._lines())
-
-    def _lines(self) -> dict[int, str]:
-        """Where each rank is, as far as its watcher says so in time."""
-        self._numbers[self.rank][_ASKED] += 1
-        wanted = self._questions()
-        ask(lambda: all(numbers[_ANSWERED] >= wanted for numbers in self._numbers))
-        return {
-            rank: _text(area[_LINE_AT : _LINE_AT + _LINE_BYTES]) if numbers[_ANSWERED] >= wanted else ""
-            for rank, (area, numbers) in enumerate(zip(self._bytes, self._numbers))
-        }
-
-    def _questions(self) -> int:
-        return sum(numbers[_ASKED] for numbers in self._numbers)
-
-    def answer(self, line: Callable[[], str]) -> None:
-        """Publish where this rank is, if another has asked since the last answer; see `Watcher`."""
-        asked = self._questions()
-        if asked != self._numbers[self.rank][_ANSWERED]:
-            text = line().encode()[-(_LINE_BYTES - 1) :]
-            self._bytes[self.rank][_LINE_AT : _LINE_AT + len(text) + 1] = text + b"\0"
-            self._numbers[self.rank][_ANSWERED] = asked
-
-    def departed(self, seq: int, absent: Mapping[int, str]) -> RankFailedError:
-        """The error of a call to which ranks can't come any more."""
-        return departed(self._header(self.rank, seq), self.world_size, absent)
-
     def tell_failure(self, error: DistributedError) -> None:
         """Let the other ranks know why this one fails."""
         text = str(error).encode()[: _FAILURE_BYTES - 1]
         self._bytes[self.rank][_FAILURE_AT : _FAILURE_AT + len(text) + 1] = text + b"\0"
-        self._numbers[self.rank][_FAILED] = 1 + _KINDS.index(type(error))
+        self._numbers[self.rank][_FAILED] = 1 + _ERRORS.index(type(error))
 
     def told_failure(self) -> DistributedError | None:
         """A failure that another rank told of, of the lowest such rank."""
@@ -227,8 +170,61 @@ class Board:
             kind = numbers[_FAILED]
             if kind and rank != self.rank:
                 text = _text(self._bytes[rank][_FAILURE_AT : _FAILURE_AT + _FAILURE_BYTES])
-                return _KINDS[kind - 1](text)
+                return _ERRORS[kind - 1](text)
         return None
+
+    def ask_lines(self) -> dict[int, str]:
+        """Where in the user's code each rank is; empty where its watcher does not say so in time."""
+        self._numbers[self.rank][_ASKED] += 1
+        wanted = sum(numbers[_ASKED] for numbers in self._numbers)
+        ask(lambda: all(numbers[_ANSWERED] >= wanted for numbers in self._numbers))
+        return {
+            rank: _text(area[_LINE_AT : _LINE_AT + _LINE_BYTES]) if numbers[_ANSWERED] >= wanted else ""
+            for rank, (area, numbers) in enumerate(zip(self._bytes, self._numbers))
+        }
+
+    def answer(self, line: Callable[[], str]) -> None:
+        """Publish where this rank is, if another has asked since the last answer; see `Watcher`."""
+        asked = sum(numbers[_ASKED] for numbers in self._numbers)
+        if asked != self._numbers[self.rank][_ANSWERED]:
+            text = line().encode()[-(_LINE_BYTES - 1) :]
+            self._bytes[self.rank][_LINE_AT : _LINE_AT + len(text) + 1] = text + b"\0"
+            self._numbers[self.rank][_ANSWERED] = asked
+
+
+# ------------------------------------------------------------------------------------------- what is wrong with a call
+
+
+def disagreement(board: Board, seq: int) -> DistributedError:
+    """The error of a call that is posted, and not the same on all ranks."""
+    return _of_two([(rank, board.header(rank, seq)) for rank in range(board.world_size)])
+
+
+def gave_up(board: Board, seq: int) -> DistributedError | None:
+    """The error of a call which some ranks have posted, and others have given up; None while there is none."""
+    calls = [(rank, text) for rank in range(board.world_size) if (text := board.header(rank, seq))]
+    return _of_two(calls) if len({given_up(text) for _, text in calls}) > 1 else None
+
+
+def _of_two(calls: list[tuple[int, str]]) -> DistributedError:
+    """That of the call that was given up, else of the lowest rank, and of the first that is another."""
+    first = next((call for call in calls if given_up(call[1])), calls[0])
+    return mismatch(first, next(call for call in calls if call[1] != first[1]))
+
+
+def absence(board: Board, seq: int, gone: Mapping[int, str]) -> DistributedError | None:
+    """The error of a call that waits for ranks of which some are gone; None where none is."""
+    absent = board.absent(seq)
+    if not any(rank in gone for rank in absent):
+        return None
+    known = {r: f"{gone.get(r, 'did not come yet')} and {doing(board.last_calls(r))}" for r in absent}
+    return departed(board.header(board.rank, seq), board.world_size, known)
+
+
+def lateness(board: Board, seq: int, timeout_s: float) -> DistributedError:
+    """The error of a call that was waited for too long."""
+    known = {rank: doing(board.last_calls(rank)) for rank in board.absent(seq)}
+    return timed_out(board.header(board.rank, seq), board.world_size, timeout_s, known, board.ask_lines())
 
 
 def encode_header(header: Header) -> bytes:

@@ -1,0 +1,1 @@
+"""Ranks that are processes of one host, over memory that they share."""
