@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_samples
-from minigrad.backend.device import array_module
+from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.random import current_seed, shard_noise, shards_have_drawn
 from minigrad.distributed.collectives import pairwise
+from minigrad.distributed.ddp.combine import as_weight
 from minigrad.distributed.ddp.layout import adopt, fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
-from minigrad.distributed.ddp.combine import scale
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError, UnreducedGradientError
 from minigrad.kept import keep_given
 from minigrad.nn.watch import watching_calls
@@ -169,7 +170,7 @@ class ShardedBackward:
             if params[j].grad_given is not None:
                 keep_given(params[j])
         for array in arrays:
-            scale(array, weight)
+            _scale(array, weight)
         for j in placed:
             params[j].grad_array = None
         return set(placed) - set(missing)
@@ -186,6 +187,14 @@ class ShardedBackward:
         if not last:
             for array, place in zip(arrays, self._levels[carries]):
                 place[...] = array
+
+
+def _scale(gradients: Array, weight: float) -> None:
+    """Scale gradients, 1-D, in place. A weight of 0 leaves zeros, whatever was there: 0 · NaN would be NaN."""
+    factor = as_weight(gradients, weight)
+    if factor is not None:
+        with device_of(gradients).current():
+            scale_(gradients, factor)
 
 
 def _add(into: list[float], other: list[float]) -> None:

@@ -28,14 +28,12 @@ import numpy as np
 from minigrad.arguments import as_samples
 from minigrad.backend.device import device_of, to_host
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed.comm.protocol import Communicator, check_communicator
 from minigrad.distributed.ddp.agreement import present
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
 from minigrad.distributed.ddp.refusals import check_complete
-from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, distinct_parameters
 
 
@@ -68,7 +66,6 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     check_communicator("average_gradients", comm)
     unique = distinct_parameters("average_gradients", params)
     check_complete("average_gradients", unique)
-    flatten(unique)
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()
     plan, alike = plan_buckets(layout.entries()), Alike(layout)
@@ -116,11 +113,3 @@ def as_weight(gradients: Array, weight: float) -> Array | None:
         return None
     with device_of(gradients).current() as xp:
         return xp.full(1, weight, np.float64)
-
-
-def scale(gradients: Array, weight: float) -> None:
-    """Scale gradients, 1-D, in place. A weight of 0 leaves zeros, whatever was there: 0 · NaN would be NaN."""
-    factor = as_weight(gradients, weight)
-    if factor is not None:
-        with device_of(gradients).current():
-            scale_(gradients, factor)
