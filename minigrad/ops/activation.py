@@ -12,10 +12,10 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.backend.special import erf
 from minigrad.errors import ArgumentError
-from minigrad.ops.axes import max_axes, sum_axes
+from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, normalize_axis
+from minigrad.ops.operands import TensorLike, as_operand, check_float, masked
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 

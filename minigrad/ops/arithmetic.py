@@ -9,8 +9,9 @@ from minigrad.autograd import Edge, Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.axes import unbroadcast
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, operands, promote_to_float, unbroadcast
+from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, operands, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 

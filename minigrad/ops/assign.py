@@ -20,9 +20,10 @@ from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
 from minigrad.backend.memory import is_read_only, is_stretched
 from minigrad.backend.random import noise_generator
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.axes import unbroadcast
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, operands, same_device, unbroadcast
+from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, operands, same_device
 from minigrad.stamp import check_taken, is_view, mark_changed
 from minigrad.tensor import Tensor, record, rerecord
 

@@ -1,17 +1,46 @@
-"""Which axes an operation reduces, sums over them, and the way back."""
+"""Axes: which of them an operation names, sums and maxima over them, and the way back."""
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import is_integer
 from minigrad.autograd import Edge, accumulate, destination
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, accumulator_dtype
+from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_half
 from minigrad.bound import Dim
-from minigrad.errors import ArgumentError
-from minigrad.ops.operands import column_sum, is_blas, normalize_axes, row_max, row_sum
+from minigrad.errors import ArgumentError, ShapeError
+
+
+def normalize_axes(who: str, dim: Dim, ndim: int) -> tuple[int, ...]:
+    """Axes as a sorted tuple of numbers in [0, ndim); None means all of them.
+
+    Raises:
+        ShapeError: an axis out of range, or one named twice.
+    """
+    if dim is None:
+        return tuple(range(ndim))
+    dims = dim if isinstance(dim, (tuple, list)) else (dim,)
+    axes = tuple(sorted(normalize_axis(who, d, ndim) for d in dims))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{who}: expected different axes, got {dim}")
+    return axes
+
+
+def normalize_axis(who: str, dim: int, ndim: int) -> int:
+    """One axis as a number in [0, ndim). A scalar takes 0 and -1, and gives 0.
+
+    Raises:
+        ShapeError: the axis is out of range.
+    """
+    count = max(ndim, 1)
+    if not is_integer(dim) or not -count <= dim < count:
+        raise ShapeError(f"{who}: expected an axis in [{-count}, {count}), got {dim!r}")
+    return int(dim) % ndim if ndim else 0
 
 
 def reduced_axes(who: str, dim: Dim, ndim: int, keepdim: bool = False) -> tuple[int, ...]:
@@ -47,7 +76,7 @@ def axis_argument(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
 def sum_axes(x: Array, axes: tuple[int, ...], keepdim: bool = False) -> Array:
     """The sum of an array over sorted axes, in the dtype that x is summed in."""
     ndim, n = x.ndim, len(axes)
-    if 0 < n < ndim and x.size and x.__class__ is np.ndarray and is_blas(x.dtype) and x.flags.c_contiguous:
+    if 0 < n < ndim and x.size and x.__class__ is np.ndarray and _is_blas(x.dtype) and x.flags.c_contiguous:
         if axes[0] == ndim - n:
             return row_sum(_rows(x, axes)).reshape(reduced_shape(x.shape, axes, keepdim))
         if axes[-1] == n - 1:
@@ -60,7 +89,7 @@ def max_axes(x: Array, axes: tuple[int, ...], keepdim: bool = False) -> Array:
     """The largest elements of an array over sorted axes, none of which is empty."""
     ndim, n = x.ndim, len(axes)
     if 0 < n < ndim and x.size and x.__class__ is np.ndarray and x.flags.c_contiguous and axes[0] == ndim - n:
-        return row_max(_rows(x, axes)).reshape(reduced_shape(x.shape, axes, keepdim))
+        return _row_max(_rows(x, axes)).reshape(reduced_shape(x.shape, axes, keepdim))
     return x.max(axis=axis_argument(axes, ndim), keepdims=keepdim)
 
 
@@ -89,3 +118,57 @@ def nearest_finite(x: Array) -> Array:
     """x where it is finite or NaN, else the finite number next to it: infinity minus that is infinity, not NaN."""
     largest = float(np.finfo(x.dtype).max)
     return array_module(x).clip(x, -largest, largest)
+
+
+def column_sum(x: Array, out: Array | None = None) -> Array:
+    """Sum of the rows of a matrix: (N, D) -> (D,). As a product with ones, which is faster than a reduction."""
+    if x.__class__ is np.ndarray and _is_blas(x.dtype):
+        return np.dot(_ones(x.shape[0], x.dtype), x, out)
+    if not is_half(x.dtype):
+        return x.sum(axis=0, dtype=x.dtype, out=out)
+    total = x.sum(axis=0, dtype=np.float32)
+    if out is None:
+        return converted(total, x.dtype)
+    out[...] = converted(total, x.dtype)
+    return out
+
+
+def row_sum(x: Array) -> Array:
+    """Sum of each row of a matrix: (N, D) -> (N,)."""
+    if x.__class__ is np.ndarray and _is_blas(x.dtype):
+        return np.dot(x, _ones(x.shape[1], x.dtype))
+    return x.sum(axis=1, dtype=x.dtype)
+
+
+def _row_max(x: Array) -> Array:
+    """Largest element of each row of a matrix: (N, D) -> (N,). By argmax, which NumPy runs two to five times faster."""
+    if x.__class__ is np.ndarray:
+        return x[np.arange(x.shape[0]), x.argmax(axis=1)]
+    return x.max(axis=1)
+
+
+def _is_blas(dtype: np.dtype[Any]) -> bool:
+    """Whether BLAS multiplies this dtype; other products run in slow loops."""
+    return dtype.char in "fd"
+
+
+@functools.lru_cache(maxsize=64)
+def _ones(n: int, dtype: np.dtype[Any]) -> Array:
+    ones = np.ones(n, dtype)
+    ones.flags.writeable = False
+    return ones
+
+
+def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
+    """Sum a gradient over the axes along which an operand of this shape was broadcast.
+
+    Returns grad itself where nothing was.
+    """
+    if grad.shape == shape:
+        return grad
+    extra = grad.ndim - len(shape)
+    if len(shape) == 1 and grad.size and shape[0] == grad.shape[-1] and grad.flags.c_contiguous:
+        return column_sum(grad.reshape(-1, shape[0]))
+    summed = grad.sum(axis=tuple(range(extra))) if extra else grad
+    stretched = tuple(i for i, n in enumerate(shape) if n == 1 and summed.shape[i] != 1)
+    return summed.sum(axis=stretched, keepdims=True) if stretched else summed

@@ -18,9 +18,10 @@ from minigrad.autograd import Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.axes import column_sum
 from minigrad.ops.image_order import channels_first, channels_last
 from minigrad.ops.linalg import product
-from minigrad.ops.operands import check_float, column_sum, same_device
+from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.ops.window import Window, count_windows, same_padding
 from minigrad.tensor import Tensor, record

@@ -20,8 +20,9 @@ from minigrad.backend.fused.cross_entropy import mean_loss, row_gradients, row_l
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.axes import row_sum
 from minigrad.ops.losses import REDUCTIONS, check_constant, check_pair, reduce_losses, share
-from minigrad.ops.operands import check_float, row_sum, same_device
+from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 

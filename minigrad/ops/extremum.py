@@ -12,9 +12,9 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.bound import Dim
 from minigrad.errors import ShapeError
-from minigrad.ops.axes import axis_argument, count_of, kept_shape, max_axes, reduced_axes
+from minigrad.ops.axes import axis_argument, count_of, kept_shape, max_axes, normalize_axis, reduced_axes
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, masked, normalize_axis
+from minigrad.ops.operands import TensorLike, as_operand, masked
 from minigrad.tensor import Extremum, Tensor, record
 
 __all__ = ["amax", "amin", "argmax", "argmin", "max", "min"]

@@ -12,8 +12,9 @@ from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.ops.axes import normalize_axis
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_operand, masked, normalize_axis, same_device
+from minigrad.ops.operands import TensorLike, as_operand, masked, same_device
 from minigrad.ops.join import part_backward
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record

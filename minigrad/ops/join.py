@@ -12,8 +12,9 @@ from minigrad.autograd import Node, accumulate_at, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, common_dtype
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.axes import normalize_axis
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, cast, normalize_axis, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, cast, operands, same_device
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
 

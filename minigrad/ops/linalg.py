@@ -12,8 +12,9 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, is_half
 from minigrad.backend.gemm import bmm, is_tf32_allowed
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.axes import column_sum, unbroadcast
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, column_sum, operands, same_device, unbroadcast
+from minigrad.ops.operands import TensorLike, operands, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 

@@ -12,8 +12,9 @@ from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
+from minigrad.ops.axes import unbroadcast
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, masked, operands, same_device, unbroadcast
+from minigrad.ops.operands import TensorLike, as_operand, masked, operands, same_device
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor, record
 

@@ -17,8 +17,9 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.axes import column_sum, row_sum
 from minigrad.ops.image_order import channels_last
-from minigrad.ops.operands import check_float, column_sum, row_sum, same_device
+from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.shape import sizes_of
 from minigrad.ops.statistics import (

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import is_integer, is_number
+from minigrad.arguments import is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Place, array_module, device_of, place_of, to_place
-from minigrad.backend.dtypes import Array, common_dtype, converted, is_float, is_half, python_scalar, scalar_dtype
-from minigrad.errors import DeviceError, DtypeError, ShapeError
+from minigrad.backend.dtypes import Array, common_dtype, converted, is_float, python_scalar, scalar_dtype
+from minigrad.errors import DeviceError, DtypeError
 from minigrad.tensor import Tensor, record
 
 TensorLike = Any  # a Tensor, an ndarray, or a Python or NumPy number
@@ -104,21 +104,6 @@ def _kept_constant(value: float, dtype: np.dtype[Any], place: Place, sign: float
     return Tensor(to_place(np.asarray(value, dtype), place))
 
 
-def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
-    """Sum a gradient over the axes along which an operand of this shape was broadcast.
-
-    Returns grad itself where nothing was.
-    """
-    if grad.shape == shape:
-        return grad
-    extra = grad.ndim - len(shape)
-    if len(shape) == 1 and grad.size and shape[0] == grad.shape[-1] and grad.flags.c_contiguous:
-        return column_sum(grad.reshape(-1, shape[0]))
-    summed = grad.sum(axis=tuple(range(extra))) if extra else grad
-    stretched = tuple(i for i, n in enumerate(shape) if n == 1 and summed.shape[i] != 1)
-    return summed.sum(axis=stretched, keepdims=True) if stretched else summed
-
-
 def masked(grad: Array, mask: Array, out: Array | None = None) -> Array:
     """A gradient where a mask of bools holds, else 0, broadcasting; the same array in `out` where that is given.
 
@@ -128,45 +113,6 @@ def masked(grad: Array, mask: Array, out: Array | None = None) -> Array:
     bits = f"i{grad.dtype.itemsize}"
     kept = array_module(grad).multiply(grad.view(bits), mask, out=None if out is None else out.view(bits))
     return kept.view(grad.dtype)
-
-
-def column_sum(x: Array, out: Array | None = None) -> Array:
-    """Sum of the rows of a matrix: (N, D) -> (D,). As a product with ones, which is faster than a reduction."""
-    if x.__class__ is np.ndarray and is_blas(x.dtype):
-        return np.dot(_ones(x.shape[0], x.dtype), x, out)
-    if not is_half(x.dtype):
-        return x.sum(axis=0, dtype=x.dtype, out=out)
-    total = x.sum(axis=0, dtype=np.float32)
-    if out is None:
-        return converted(total, x.dtype)
-    out[...] = converted(total, x.dtype)
-    return out
-
-
-def row_sum(x: Array) -> Array:
-    """Sum of each row of a matrix: (N, D) -> (N,)."""
-    if x.__class__ is np.ndarray and is_blas(x.dtype):
-        return np.dot(x, _ones(x.shape[1], x.dtype))
-    return x.sum(axis=1, dtype=x.dtype)
-
-
-def row_max(x: Array) -> Array:
-    """Largest element of each row of a matrix: (N, D) -> (N,). By argmax, which NumPy runs two to five times faster."""
-    if x.__class__ is np.ndarray:
-        return x[np.arange(x.shape[0]), x.argmax(axis=1)]
-    return x.max(axis=1)
-
-
-def is_blas(dtype: np.dtype[Any]) -> bool:
-    """Whether BLAS multiplies this dtype; other products run in slow loops."""
-    return dtype.char in "fd"
-
-
-@functools.lru_cache(maxsize=64)
-def _ones(n: int, dtype: np.dtype[Any]) -> Array:
-    ones = np.ones(n, dtype)
-    ones.flags.writeable = False
-    return ones
 
 
 def check_float(who: str, x: Tensor) -> None:
@@ -183,33 +129,6 @@ def promote_to_float(who: str, x: TensorLike) -> Tensor:
     """x as a float tensor: integers become float32, as PyTorch does in its transcendental functions."""
     x = as_operand(who, x)
     return x if is_float(x.data.dtype) else cast(x, np.dtype(np.float32))
-
-
-def normalize_axes(who: str, dim: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """Axes as a sorted tuple of numbers in [0, ndim); None means all of them.
-
-    Raises:
-        ShapeError: an axis out of range, or one named twice.
-    """
-    if dim is None:
-        return tuple(range(ndim))
-    dims = dim if isinstance(dim, (tuple, list)) else (dim,)
-    axes = tuple(sorted(normalize_axis(who, d, ndim) for d in dims))
-    if len(set(axes)) != len(axes):
-        raise ShapeError(f"{who}: expected different axes, got {dim}")
-    return axes
-
-
-def normalize_axis(who: str, dim: int, ndim: int) -> int:
-    """One axis as a number in [0, ndim). A scalar takes 0 and -1, and gives 0.
-
-    Raises:
-        ShapeError: the axis is out of range.
-    """
-    count = max(ndim, 1)
-    if not is_integer(dim) or not -count <= dim < count:
-        raise ShapeError(f"{who}: expected an axis in [{-count}, {count}), got {dim!r}")
-    return int(dim) % ndim if ndim else 0
 
 
 def same_device(who: str, *tensors: Tensor) -> None:

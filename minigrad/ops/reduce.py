@@ -21,6 +21,7 @@ from minigrad.ops.axes import (
     kept_shape,
     max_axes,
     nearest_finite,
+    normalize_axis,
     reduced_axes,
     reduced_shape,
     spread,
@@ -29,7 +30,7 @@ from minigrad.ops.axes import (
 from minigrad.ops.elementwise import abs
 from minigrad.ops.extremum import amax, amin
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, normalize_axis, promote_to_float
+from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 

@@ -9,9 +9,10 @@ from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.backend.flags import check_range
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import mul, pass_on
+from minigrad.ops.axes import normalize_axis
 from minigrad.ops.index import check_fits, check_index, places_along
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, normalize_axis, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, operands, same_device
 from minigrad.tensor import Tensor, record
 
 __all__ = ["index_add", "scatter"]

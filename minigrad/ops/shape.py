@@ -13,8 +13,9 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import pass_on
+from minigrad.ops.axes import normalize_axes, normalize_axis
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_operand, normalize_axes, normalize_axis
+from minigrad.ops.operands import TensorLike, as_operand
 from minigrad.tensor import Tensor, record
 
 __all__ = [

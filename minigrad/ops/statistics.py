@@ -15,8 +15,8 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.ops.axes import column_sum, row_sum
 from minigrad.ops.image_order import channels_first, channels_last
-from minigrad.ops.operands import column_sum, row_sum
 
 _BLOCK = 65536  # elements of a block of rows
 _LONGEST_FOLD = 2048  # elements of a row made of several pixels
