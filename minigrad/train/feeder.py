@@ -62,11 +62,6 @@ class Feeder:
         parts = zip(*([part for part in replica.modules() if isinstance(part, GraphModule)] for replica in replicas))
         self._tagging = [same for same in parts if same[0].has_tags]
 
-    @property
-    def first_in_pass(self) -> int:
-        """The first device that had samples in the last pass that recorded gradients."""
-        return next((rank for rank, n in enumerate(self.watch.samples) if n), 0)
-
     def work_on(self, rank: int | None) -> None:
         """From now on the backward of this replica runs, or of none."""
         if rank == self._working:

@@ -39,7 +39,7 @@ class DistributedState:
         world_size, devices: Number of devices, and where the replicas live.
         feeder: What gives each replica its part of the work.
         stepper: What combines gradients, clips and steps.
-        optimizers: One a replica; empty before the first is made.
+        optimizers, schedulers: One a replica; empty before the first is made.
         balance: How a batch is divided.
         ema_throughput: Samples a second of each device, averaged over the latest passes; 0 before the first.
         step_count: Steps so far.
@@ -58,7 +58,7 @@ class DistributedState:
         self.step_count = 0
         self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, el_che is not None)
         self.stepper = Stepper(self.replicas, group, config.max_grad_norm, self.feeder.rest, self._reduced)
-        self.optimizers = self.stepper.optimizers
+        self.optimizers, self.schedulers = self.stepper.optimizers, self.stepper.schedulers
 
     @property
     def last_shard_sizes(self) -> tuple[int, ...]:
@@ -99,7 +99,8 @@ class DistributedState:
 
     def sync_buffers(self) -> None:
         """Overwrite the buffers of all replicas by those of the first one that took part in the last pass."""
-        self.stepper.sync_buffers(self.feeder.first_in_pass)
+        if self.world_size > 1:
+            self.stepper.sync_buffers(self.feeder.watch.samples)
 
     def all_reduce_gradients(self) -> None:
         """Add up what the replicas have of the gradient; each then has all of it. Once before each step.
@@ -129,13 +130,14 @@ class DistributedState:
         self.stepper.average_gradients(self.last_shard_sizes)
 
     def _reduced(self, nbytes: int) -> None:
-        self._event("reduction", step=self.step_count + 1, nbytes=nbytes)
+        if self.config.timeline is not None:
+            self.config.timeline.event("reduction", step=self.step_count + 1, nbytes=nbytes)
 
     # -------------------------------------------------------------------------------------------------- steps
 
     def step(self) -> None:
         """Combine, clip, step every replica alike, and look at the balance; see `Graph.step`."""
-        self.stepper.step(self.feeder.first_in_pass)
+        self.stepper.step(self.feeder.watch.samples)
         self.update_balance()
 
     def update_balance(self) -> bool:
@@ -147,7 +149,8 @@ class DistributedState:
                 speed, old = time.samples / time.seconds, self.ema_throughput[rank]
                 self.ema_throughput[rank] = old + _PULL * (speed - old) if old else speed
         if self.config.timeline is not None:
-            self._event("step", step=self.step_count, samples=self.last_shard_sizes, sync_s=self.stepper.sync_s)
+            fields = {"samples": self.last_shard_sizes, "sync_s": self.stepper.sync_s}
+            self.config.timeline.event("step", step=self.step_count, **fields)
         if self.world_size == 1:
             return False
         return self._next_shares(times) if self.el_che is None else self._next_counts(self.el_che, times)
@@ -155,7 +158,7 @@ class DistributedState:
     def _next_shares(self, times: Sequence[PassTime | None]) -> bool:
         readings = [None if time is None else Reading(time.samples, time.seconds) for time in times]
         before = self.balance.division
-        self.balance, division, reason = self.balance.observe(sum(self.last_shard_sizes), readings)
+        self.balance, division, reason = self.balance.observe(sum(self.feeder.watch.samples), readings)
         if self.balance.config.is_due(self.balance.step):
             self._note("balance", ratios=division.ratios, shards=division.shards, reason=reason)
         return division.ratios != before.ratios or division.shards != before.shards
@@ -170,11 +173,8 @@ class DistributedState:
     def _note(self, kind: str, **fields: Any) -> None:
         """Tell of a decision."""
         self.group.event(kind, step=self.step_count, **fields)
-        self._event(kind, step=self.step_count, **fields)
-
-    def _event(self, kind: str, **fields: Any) -> None:
         if self.config.timeline is not None:
-            self.config.timeline.event(kind, **fields)
+            self.config.timeline.event(kind, step=self.step_count, **fields)
 
 
 class Fleet:

@@ -173,7 +173,7 @@ class Stepper:
         for scheduler in self.schedulers:  # the next one begins where this one did
             for group, rate in zip(scheduler.optimizer.param_groups, scheduler.base_lrs):
                 group["lr"] = rate
-        self.schedulers = [] if schedule is None else [LRScheduler(each, schedule) for each in self.optimizers]
+        self.schedulers[:] = [LRScheduler(each, schedule) for each in self.optimizers] if schedule is not None else []
         self._made = wanted
 
     def sum_gradients(self) -> None:
@@ -194,20 +194,24 @@ class Stepper:
         if self.reduces:
             self._reduced(self.ddp.last_bytes)
 
-    def sync_buffers(self, root: int) -> None:
-        """Overwrite the buffers of all replicas by those of one of them."""
-        if self.reduces:
-            self.ddp.sync_buffers(root)
+    def sync_buffers(self, samples: Sequence[int]) -> None:
+        """Overwrite the buffers of all replicas by those of the first one that had samples."""
+        self.ddp.sync_buffers(next((rank for rank, n in enumerate(samples) if n), 0))
 
-    def step(self, root: int) -> None:
-        """Combine, clip, and step every replica alike, with the buffers of one of them; see `Graph.step`."""
+    def step(self, samples: Sequence[int]) -> None:
+        """Combine, clip, and step every replica alike; see `Graph.step`.
+
+        Args:
+            samples: Of each replica in the last pass; see `sync_buffers`.
+        """
         if not any(param.grad_array is not None for param in self._params):
             raise AutogradError("Graph.step: expected gradients, got none: call backward() first")
         check_complete("Graph.step", self._params)
         with self._sync.measure():
             if not self.pending.combined:
                 self.sum_gradients()
-            self.sync_buffers(root)
+            if self.reduces:
+                self.sync_buffers(samples)
         if self._max_norm is not None:
             clip_replicas_grad_norm_([list(replica.parameters()) for replica in self._replicas], self._max_norm)
         for optimizer in self.optimizers:
