@@ -57,7 +57,7 @@ class Counts(Counter[str]):
 
     def watch(self) -> None:
         """Wrap these places, for the rest of the process."""
-        from minigrad.distributed.comm.nccl import communicator, gatherings
+        from minigrad.distributed.comm.nccl import gatherings, launches
         from tests.distributed import fake_nccl
         from tests.strict_cupy import call, device, streams
 
@@ -73,7 +73,7 @@ class Counts(Counter[str]):
         self._before(gatherings.Gatherings, "gather", lambda *_: "waits for ranks")
         self._before(threading.Condition, "wait_for", self._wait)
         self._before(
-            communicator.NcclCommunicator, "complete", lambda comm, entry, host: "waits for devices" if host else ""
+            launches.Launches, "complete", lambda comm, entry, host: "waits for devices" if host else ""
         )
         self._before(type(device.syncs), "note", lambda *_: "waits for devices")
         self._before(
@@ -94,7 +94,7 @@ class Counts(Counter[str]):
     def _wait(self, condition: Any, predicate: Callable[[], bool], *limit: float) -> str:
         """Waits of a rank for something else than a gathering, which is counted as such."""
         inside = sys._getframe(2).f_code.co_name == "gather"
-        known = any(condition is each.changed for each in self.worlds)
+        known = any(condition is each.failure.changed for each in self.worlds)
         is_rank = threading.current_thread().name.startswith("Thread")
         return "waits for ranks" if known and is_rank and not inside and not predicate() else ""
 

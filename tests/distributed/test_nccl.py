@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, nn
-from minigrad import FlowBuilder
+from minigrad import Device, FlowBuilder, nn
 from minigrad.backend.device import CPU, device_identity
 from minigrad.backend.nccl import dtype_code, load_nccl, problem_of
 from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, Recording, ReduceOp, init
-from minigrad.distributed.comm.nccl import communicator
+from minigrad.distributed.comm.nccl import launches
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.replicas import nccl_devices
 from minigrad.errors import (
@@ -183,11 +182,11 @@ class NeverDone:
 @pytest.mark.parametrize("status, words", [(6, "NCCL_ERROR_REMOTE_ERROR"), (8, "NCCL error 8"), (7, "data has not")])
 def test_what_nccl_says_meanwhile_is_raised(monkeypatch, status, words):
     """Code 7 means that it is in progress: then it is the time that ends the waiting."""
-    monkeypatch.setattr(communicator, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(launches, "_PATIENCE_S", 0.1)
     fake = FakeNccl()
     comm = alone(fake, timeout_s=0.3 if status == 7 else 5.0, streams=NeverDone)
     work = comm.all_reduce(np.ones(3))
-    comm._comm.async_status = status
+    comm._handle.comm.async_status = status
     with pytest.raises(DistributedError, match=f"call 0: all_reduce.* of 3 float64.*{words}"):
         work.wait(host=True)
     with pytest.raises(DistributedError):
@@ -199,7 +198,7 @@ def test_what_nccl_says_meanwhile_is_raised(monkeypatch, status, words):
 def test_nccl_is_asked_while_nobody_can_abort_it():
     """What is aborted is freed; the control thread aborts."""
     comm, locked = alone(FakeNccl(), streams=NeverDone, timeout_s=0.3), []
-    comm._comm.check_async_error = lambda: locked.append(comm._ending.locked())
+    comm._handle.comm.check_async_error = lambda: locked.append(comm._handle._ending.locked())
     with pytest.raises(CollectiveTimeoutError):
         comm.all_reduce(np.ones(3)).wait(host=True)
     comm.close()
@@ -410,7 +409,7 @@ def test_an_interrupt_in_a_launch_leaves_nothing_open_and_blames_nobody(strict_c
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comm._comm, "allReduce", interrupted, raising=False)
+    monkeypatch.setattr(comm._handle.comm, "allReduce", interrupted, raising=False)
     with pytest.raises(KeyboardInterrupt):
         comm.all_reduce(array)
     with pytest.raises(RankFailedError, match=r"rank 0: call 1: all_reduce.*its launch raised KeyboardInterrupt"):

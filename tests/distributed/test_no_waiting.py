@@ -12,11 +12,13 @@ import pytest
 import minigrad
 from minigrad import Device, nn, optim
 from minigrad.distributed import DDP
-from minigrad.distributed.comm.calls import Comparison, Trail
+from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.nccl import control, star
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.nccl.messages import Kind, unbundled, unpacked
+from minigrad.distributed.comm.nccl.trail import Comparison, Trail
+from minigrad.distributed.comm.nccl.launches import Launches
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -56,7 +58,7 @@ class Counted:
     def __init__(self, monkeypatch, cupy):
         self.sent, self.waits, self._cupy = Counter(), Counter(), cupy
         self.conditions = []  # of the ranks' controls; the stand-in for NCCL has others
-        write, wait_for, complete = star.write, threading.Condition.wait_for, NcclCommunicator.complete
+        write, wait_for, complete = star.write, threading.Condition.wait_for, Launches.complete
 
         def counted_write(link, message):
             self.sent[next(unbundled(unpacked(message))).kind] += 1
@@ -68,13 +70,13 @@ class Counted:
                 self.waits["rank"] += 1
             return wait_for(condition, predicate, timeout)
 
-        def counted_complete(comm, entry, host):
+        def counted_complete(launches, entry, host):
             self.waits["device"] += host
-            complete(comm, entry, host)
+            complete(launches, entry, host)
 
         monkeypatch.setattr(star, "write", counted_write)
         monkeypatch.setattr(threading.Condition, "wait_for", counted_wait)
-        monkeypatch.setattr(NcclCommunicator, "complete", counted_complete)
+        monkeypatch.setattr(Launches, "complete", counted_complete)
 
     def clear(self):
         self._cupy.syncs.count = 0
@@ -96,7 +98,7 @@ def counts_of(world_size, counted, work, prepare=Rank, around=nullcontext):
 
     def body(comm):
         threading.current_thread().name = f"rank {comm.rank}"
-        counted.conditions.append(comm._world.changed)
+        counted.conditions.append(comm.failure.changed)
         prepared = prepare(comm)
         with around(prepared):
             for _ in range(2):
@@ -179,7 +181,13 @@ class World:
 
     def __init__(self, size):
         self.size, self.posted = size, deque()
-        self.ranks = [control.Control(Wires(r, self), 0.0, lambda: None, lambda: None) for r in range(size)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(control, "Star", lambda wires: wires)
+            self.ranks = [
+                control.Control(Wires(r, self), Failure(), deque(), 0.0, lambda: None) for r in range(size)
+            ]
+        for rank in self.ranks:
+            rank.start(lambda: None)
 
     def tick(self):
         """Each rank tells where it is, and all is delivered."""
@@ -196,7 +204,7 @@ class World:
 
     @property
     def failures(self):
-        return {str(rank.world.failure) for rank in self.ranks if rank.world.failure is not None}
+        return {str(rank.world.failure.error) for rank in self.ranks if rank.world.failure.error is not None}
 
 
 @pytest.mark.parametrize("ahead", [[0, 0, 0], [5, 0, 9], [0, 7, 0], [0, 0, 40]])
@@ -226,7 +234,7 @@ def test_ranks_that_do_the_same_are_never_told_apart(seed):
                 rank.trail.add(f"call {at[r]}", mark=None if at[r] % 3 else float(at[r]))
                 at[r] += 1
         world.tick()
-    assert not world.failures and world.ranks[0].partings._comparison.apart == -1
+    assert not world.failures and world.ranks[0]._partings._comparison.apart == -1
 
 
 def test_a_rank_far_behind_is_compared_where_it_catches_up():
@@ -362,7 +370,7 @@ def test_a_checkpoint_waits_for_ranks_that_are_behind_no_longer_than_a_call(stri
         if comm.rank == 1:
             late.wait(TIMEOUT_S)
             return True
-        comm._progress.note(comm._next(("all_reduce", "")))  # a call that rank 1 does not make
+        comm._next(("all_reduce", ""))  # a call that rank 1 does not make
         with pytest.raises(CollectiveTimeoutError, match="state_dict: expected all 2 ranks within 0.3 s, got ranks"):
             ddp.state_dict()
         late.set()
@@ -409,8 +417,8 @@ def test_rank_0_answers_and_tells_who_died_when_it_has_left(ends):
             comm._next(("all_reduce", ""))
             comm.close()
             return heard.wait(TIMEOUT_S)
-        with comm._world.changed:
-            comm._world.changed.wait_for(lambda: comm._world.peers[0].left_after is not None, TIMEOUT_S)
+        with comm.failure.changed:
+            comm.failure.changed.wait_for(lambda: comm._world.peers[0].left_after is not None, TIMEOUT_S)
         cut(comm) if ends else comm._next(("all_reduce", ""))
         return heard.wait(TIMEOUT_S)
 
@@ -423,8 +431,8 @@ def test_nobody_waits_for_a_meeting_when_all_others_have_left():
         if comm.rank == 0:
             comm.close()
             return []
-        with comm._world.changed:
-            comm._world.changed.wait_for(lambda: comm._world.is_alone, TIMEOUT_S)
+        with comm.failure.changed:
+            comm.failure.changed.wait_for(lambda: comm._world.is_alone, TIMEOUT_S)
         return comm.end_pass("a wrapper", 1.0, news=True)
 
     assert run_nccl(body, 2, timeout_s=TIMEOUT_S) == [[], []]
@@ -569,15 +577,15 @@ TAKEN_OUT = {
         given(test_another_order_is_raised_before, Path, "a checkpoint"),
     ),
     "the comparison before the end": (
-        NcclCommunicator,
-        "_check_same",
+        control.Control,
+        "check_same",
         lambda check: lambda self, who, limit_s: None,
         given(test_another_order_is_raised_before, Path, "the end"),
     ),
     "the comparison in a barrier": (
-        NcclCommunicator,
-        "_agree",
-        lambda agree: lambda self, header, data=b"": [part for _, part in self._control.gatherings.gather("", data)],
+        control.Control,
+        "agree",
+        lambda agree: lambda self, text, data=b"": [part for _, part in self.gather("", data)],
         given(test_another_order_is_raised_before, Path, "a barrier"),
     ),
 }

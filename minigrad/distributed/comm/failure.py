@@ -17,7 +17,8 @@ class Failure:
     """What made a world fail, if anything did: the first failure wins, and every later call raises it.
 
     Attributes:
-        error: It; None while nothing has failed.
+        error: It, or that this rank has closed its communicator; None while calls may be made.
+        is_closed: Whether it is the latter, which is no failure.
         changed: Notified when it comes; those who wait for other ranks wait on it.
         has_raised: Whether it was raised here.
         inherited: Whether this process is a child of the one that made it, by a fork.
@@ -26,7 +27,7 @@ class Failure:
     def __init__(self) -> None:
         self.error: DistributedError | None = None
         self.changed = threading.Condition()
-        self.has_raised = self.inherited = False
+        self.is_closed = self.has_raised = self.inherited = False
         tell_children(self)
 
     def set(self, error: DistributedError) -> bool:
@@ -37,6 +38,11 @@ class Failure:
                 self.error = error
             self.changed.notify_all()
         return first
+
+    def close(self) -> None:
+        """Let every later call say that this rank has closed its communicator, where nothing has failed before."""
+        with self.changed:
+            self.is_closed = self.set(RankFailedError("the communicator was closed")) or self.is_closed
 
     def raise_on(self, rank: int) -> None:
         """Raise what made this world fail, if anything did."""

@@ -195,7 +195,7 @@ class Front(Communicator):
 
     def _leave(self) -> None:
         """This rank makes no more calls: let the others hear, and give everything back."""
-        self._fail(RankFailedError("the communicator was closed"), tell=False)
+        self.failure.close()
 
     # -------------------------------------------------------------------------------------- checks and numbers
 

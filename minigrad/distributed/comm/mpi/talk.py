@@ -6,14 +6,17 @@ asking the caller, again and again, whether to go on.
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from minigrad.distributed.comm.failure import ERRORS
+from minigrad.distributed.comm.failure import ERRORS, Failure
 from minigrad.distributed.comm.headers import Peer
 from minigrad.distributed.comm.mpi.start import TOKEN_BYTES
+from minigrad.distributed.comm.where import user_line
 from minigrad.errors import DistributedError
 
 _AGREE, _NEWS = 2, 3  # tags; that of data is 1
@@ -26,22 +29,21 @@ class Talk:
     Args:
         mpi: The module mpi4py.MPI.
         comm: A communicator of minigrad's own.
-        line: Gives the line of the user's code that this rank is in.
         token: Shared by its ranks and nobody else, so that no message of an earlier world is taken for one of this.
+        failure: What made this world fail, of which other ranks tell.
 
     Attributes:
         peers: What each rank last told, this one's own entry included.
-        failure: What another rank told that it failed of.
+        line: Gives the line of the user's code that this rank is in, which made this.
     """
 
-    def __init__(self, mpi: Any, comm: Any, token: bytes, line: Callable[[], str]) -> None:
-        self._mpi, self._comm, self._token = mpi, comm, token
+    def __init__(self, mpi: Any, comm: Any, token: bytes, failure: Failure) -> None:
+        self._mpi, self._comm, self._token, self._failure = mpi, comm, token, failure
         self.rank, self.world_size = int(comm.Get_rank()), int(comm.Get_size())
         self.peers = [Peer() for _ in range(self.world_size)]
-        self.failure: DistributedError | None = None
         self._sending: list[tuple[Any, bytes]] = []
         self._status = mpi.Status()
-        self._line = line
+        self.line = functools.partial(user_line, threading.get_ident())
 
     # --------------------------------------------------------------------------------------------------- agreeing
 
@@ -111,15 +113,15 @@ class Talk:
             source = self._status.Get_source()
             peer = self.peers[source]
             if "ask" in news:
-                self._send(_NEWS, {"line": self._line()}, source)
+                self._send(_NEWS, {"line": self.line()}, source)
             elif "line" in news:
                 peer.line = news["line"]
             elif "posted" in news:
                 peer.posted, peer.doing = news["posted"], news["doing"]
             elif "left" in news:
                 peer.left_after = news["left"]
-            elif self.failure is None:
-                self.failure = ERRORS[news["failed"]](news["why"])
+            else:
+                self._failure.set(ERRORS[news["failed"]](news["why"]))
 
     # ---------------------------------------------------------------------------------------------------- messages
 

@@ -10,23 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from minigrad.distributed.comm.nccl.messages import Kind, Message
-from minigrad.distributed.comm.nccl.star import Star
 from minigrad.distributed.comm.nccl.world import World
 from minigrad.errors import CollectiveTimeoutError
 
 
 class Meetings:
-    """One rank's side of it. `meets` is the caller's; the other methods are the thread's, which holds `World.changed`.
+    """One rank's side of it. `meets` is the caller's; the rest is the thread's, which holds `Failure.changed` then.
 
     Args:
-        world, star: What is known, and what is sent.
+        world: What is known, and its connections.
 
     Attributes:
         is_on: Whether ranks meet in the pass that has ended last.
     """
 
-    def __init__(self, world: World, star: Star) -> None:
-        self._world, self._star = world, star
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._passes = 0  # ends of passes so far
         self._from: list[int] = []  # passes from which on each wrapper meets once
         self._met: dict[str, int] = {}  # by wrapper, the last of those for which it has
@@ -41,13 +40,13 @@ class Meetings:
             news: Whether something has come up on this rank that may not be alike.
         """
         world, number = self._world, self._passes
-        with world.changed:
+        with world.failure.changed:
             if news:
                 self._ask(number)
-            if not world.changed.wait_for(self._knows_where, world.timeout_s):
+            if not world.failure.changed.wait_for(self._knows_where, world.timeout_s):
                 limit = f"within {world.timeout_s:g} s"
                 world.fail(CollectiveTimeoutError(f"the end of a pass: expected to hear {limit} where ranks meet"))
-            world.raise_failure()
+            world.failure.raise_on(world.rank)
             start = max((at for at in self._from if at <= number), default=-1)
             self._from = [at for at in self._from if at >= start]
             self._passes += 1
@@ -56,7 +55,7 @@ class Meetings:
         return self.is_on
 
     def _knows_where(self) -> bool:
-        return not self._has_said or self._world.is_alone or self._world.is_over
+        return not self._has_said or self._world.is_alone or self._world.failure.error is not None
 
     def call(self) -> None:
         """At rank 0: let ranks meet."""
@@ -70,7 +69,7 @@ class Meetings:
         self._has_said = True
         if self._world.rank == 0:
             self._passes_said, number = {0: self._passes}, 0
-        self._star.post(Message(Kind.MEET, self._world.rank, number))
+        self._world.star.post(Message(Kind.MEET, self._world.rank, number))
 
     def take_meet(self, message: Message) -> None:
         """Rank 0 asks in which pass this rank is; or, at rank 0, a rank asks to meet."""
@@ -78,7 +77,7 @@ class Meetings:
             self._ask(message.number)
         else:
             self._has_said = True
-            self._star.post(Message(Kind.PASS, self._world.rank, self._passes))
+            self._world.star.post(Message(Kind.PASS, self._world.rank, self._passes))
 
     def take_pass(self, message: Message) -> None:
         """At rank 0: another one says in which pass it is."""
@@ -93,11 +92,11 @@ class Meetings:
 
     def _settle(self, number: int) -> None:
         message = Message(Kind.MEET_AT, 0, number)
-        self._star.post(message)
+        self._world.star.post(message)
         self.take_place(message)
 
     def take_place(self, message: Message) -> None:
         """Rank 0 says in which pass they meet."""
         self._from.append(message.number)
         self._has_said = False
-        self._world.changed.notify_all()
+        self._world.failure.changed.notify_all()

@@ -11,30 +11,28 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from minigrad.distributed.comm.calls import Comparison, Waypoint, Trail
 from minigrad.distributed.comm.headers import mismatch
 from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.nccl.messages import Kind, Message
 from minigrad.distributed.comm.nccl.progress import Progress
-from minigrad.distributed.comm.nccl.star import Star
+from minigrad.distributed.comm.nccl.trail import Comparison, Waypoint
 from minigrad.distributed.comm.nccl.world import World
 from minigrad.errors import CollectiveMismatchError, DistributedError
 
 
 class Partings:
-    """One rank's side of it. Methods that take a message are the thread's, which holds `World.changed` then.
+    """One rank's side of it. Methods that take a message are the thread's, which holds `Failure.changed` then.
 
     Args:
-        world, star: What is known, and what is sent.
-        trail: All that this rank has called.
-        progress: Tells how far this rank is.
+        world: What is known, and its connections.
+        progress: How far this rank is.
         meetings: Where marks that differ are looked into.
     """
 
-    def __init__(self, world: World, star: Star, trail: Trail, progress: Progress, meetings: Meetings) -> None:
-        self._world, self._star, self._trail = world, star, trail
-        self._awaited, self._state, self._meetings = progress.awaited, progress.state, meetings
-        self._comparison = Comparison(trail, world.world_size)
+    def __init__(self, world: World, progress: Progress, meetings: Meetings) -> None:
+        self._world, self._star, self._meetings = world, world.star, meetings
+        self._trail, self._awaited, self._state = progress.trail, progress.awaited, progress.state
+        self._comparison = Comparison(self._trail, world.world_size)
         self._is_named = False  # a difference was passed on
         self._same_until, self._apart = 0, ""
 
@@ -42,7 +40,7 @@ class Partings:
 
     def met(self, count: int, told: Sequence[Waypoint]) -> None:
         """All ranks have come to one call, and were at these points before it, which are this rank's."""
-        with self._world.changed:
+        with self._world.failure.changed:
             self._meetings.is_on = False
             if all(point.marks == told[0].marks for point in told):
                 self._same_until, self._apart = count, ""
@@ -54,11 +52,11 @@ class Partings:
             points: Before the call, of each rank.
         """
         world = self._world
-        with world.changed:
+        with world.failure.changed:
             if world.rank == 0:
                 rank = next(r for r, point in enumerate(points) if point[:2] != points[0][:2])
                 self._pass_on(rank, self._comparison.same[rank], self._trail.end().done)
-            world.changed.wait_for(lambda: world.is_over, world.timeout_s)
+            world.failure.changed.wait_for(lambda: world.failure.error is not None, world.timeout_s)
 
     def await_same(self, limit_s: float) -> str | None:
         """Return when all ranks that are there are found to have called what this one has so far.
@@ -73,15 +71,15 @@ class Partings:
         world, count = self._world, self._trail.end().done
 
         def is_known() -> bool:
-            return world.is_over or self._same_until >= count or world.is_alone
+            return world.failure.error is not None or self._same_until >= count or world.is_alone
 
-        with world.changed:
+        with world.failure.changed:
             if not is_known():
                 self._star.post(Message(Kind.TELL, world.rank, count))
                 if world.rank == 0:
                     self._awaited.add(count)
-            known = world.changed.wait_for(is_known, limit_s)
-            world.raise_failure()
+            known = world.failure.changed.wait_for(is_known, limit_s)
+            world.failure.raise_on(world.rank)
             apart, self._apart = self._apart, ""
             return apart if known else None
 
@@ -94,7 +92,7 @@ class Partings:
 
     def look(self) -> None:
         """Say what can be said by now."""
-        with self._world.changed:
+        with self._world.failure.changed:
             if self._world.rank == 0:
                 self._compare()
                 return
@@ -131,7 +129,7 @@ class Partings:
         """Rank 0 says that all are alike so far, but for such marks."""
         if message.number > self._same_until:
             self._same_until, self._apart = message.number, message.text
-        self._world.changed.notify_all()
+        self._world.failure.changed.notify_all()
 
     # ----------------------------------------------------------------------------------------- the first that differs
 

@@ -6,10 +6,9 @@ import struct
 import time
 from collections import deque
 
-from minigrad.distributed.comm.calls import WAYPOINT_BYTES, Waypoint, Trail
-from minigrad.distributed.comm.headers import LAST_CALLS, Header, doing
+from minigrad.distributed.comm.headers import Header, doing
 from minigrad.distributed.comm.nccl.messages import Kind, Message, bundle
-from minigrad.distributed.comm.nccl.star import Star
+from minigrad.distributed.comm.nccl.trail import WAYPOINT_BYTES, Trail, Waypoint
 from minigrad.distributed.comm.nccl.world import World
 
 _GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a point follows, and a line
@@ -21,18 +20,18 @@ class Progress:
     """What this rank tells of itself, and hears of the others.
 
     Args:
-        world, star: What is known, and what is sent.
-        trail: All that this rank has called.
+        world: What is known, and its connections.
+        calls: The last ones of this rank, the latest first.
         tick_s: How often the others are told.
 
     Attributes:
+        trail: All that this rank has called.
         awaited: Points of this rank's for which somebody waits.
     """
 
-    def __init__(self, world: World, star: Star, trail: Trail, tick_s: float) -> None:
-        self._world, self._star, self._trail, self._tick_s = world, star, trail, tick_s
-        self._mine = world.peers[world.rank]
-        self._last = deque[Header](maxlen=LAST_CALLS)
+    def __init__(self, world: World, calls: deque[Header], tick_s: float) -> None:
+        self._world, self._star, self._calls, self._tick_s = world, world.star, calls, tick_s
+        self._mine, self.trail = world.peers[world.rank], Trail()
         self._told = 0, 0, ""  # points, gatherings and line that rank 0, or at rank 0 the others, know of
         self._tell_at_s = 0.0
         self._states: dict[int, Message] = {}  # at rank 0: of the others
@@ -41,9 +40,8 @@ class Progress:
 
     def note(self, header: Header) -> None:
         """This rank has made another call; the others hear of it in the next tick."""
-        self._last.appendleft(header)
         self._mine.posted = header.seq + 1
-        self._trail.add(header)
+        self.trail.add(header)
         if header.seq % _TOLD_EVERY == 0:
             self._tell_at_s = 0.0
             self._star.wake()
@@ -53,10 +51,10 @@ class Progress:
     def state(self, point: Waypoint, line: str = "", kind: Kind = Kind.STATE) -> Message:
         """How far this rank is, as a message, and where, if it has stayed there."""
         data = _GATHERED.pack(self._mine.gathered) + point.packed() + line.encode()
-        return Message(kind, self._world.rank, self._mine.posted, doing(list(self._last)), data)
+        return Message(kind, self._world.rank, self._mine.posted, doing(list(self._calls)), data)
 
     def take(self, message: Message) -> Waypoint:
-        """A rank has told how far it is, or was when it left; the thread calls this, and holds `World.changed`."""
+        """A rank has told how far it is, or was when it left; the thread calls this, and holds `Failure.changed`."""
         peer = self._world.peers[message.rank]
         (gathered,) = _GATHERED.unpack_from(message.data)
         peer.posted, peer.gathered = max(peer.posted, message.number), max(peer.gathered, gathered)
@@ -73,7 +71,7 @@ class Progress:
         if now_s < self._tell_at_s:
             return
         self._tell_at_s = now_s + self._tick_s
-        point = self._trail.end()
+        point = self.trail.end()
         so_far = point.done, self._mine.gathered
         now = (*so_far, self._world.line() if self._told[:2] == so_far else "")
         mine = [] if self._star.has_left or self._told == now else [self.state(point, now[2])]
@@ -81,7 +79,7 @@ class Progress:
             if mine and self._star.tell(mine[0]):
                 self._told = now
             return
-        with self._world.changed:
+        with self._world.failure.changed:
             states, self._fresh = [self._states[rank] for rank in sorted(self._fresh)], set()
         if mine or states:
             self._told = now
