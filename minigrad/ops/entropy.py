@@ -21,7 +21,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.axes import row_sum
-from minigrad.ops.losses import REDUCTIONS, check_constant, check_pair, reduce_losses, share
+from minigrad.ops.losses import REDUCTIONS, check_constant, check_pair, element_gradient, reduce_losses
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
@@ -148,7 +148,7 @@ def _soft_cross_entropy(
 def _soft_cross_entropy_backward(node: Node, grad: Array) -> None:
     shape, softmax, wanted, weight, reduction, smoothing = node.saved
     dinput, dtarget = node.inputs[:2]
-    scale = share(grad, reduction, len(wanted)).reshape(-1, 1)
+    scale = element_gradient(grad, reduction, len(wanted)).reshape(-1, 1)
     if dinput is not None:
         dx = softmax.exps * (row_sum(wanted) / softmax.total)[:, None]
         dx -= wanted
@@ -309,7 +309,7 @@ def _row_scale(grad: Array, labels: _Labels, reduction: str) -> Array:
     """The gradient of each row's loss, before its weight, as a new array: (R,)."""
     xp = array_module(grad)
     if isinstance(labels.total, int) or reduction != "mean":
-        scale = share(grad, reduction, len(labels.places))
+        scale = element_gradient(grad, reduction, len(labels.places))
     else:
         scale = widened(grad) / (labels.total + (labels.total == 0))
     return xp.broadcast_to(scale.reshape(-1), labels.places.shape).copy()

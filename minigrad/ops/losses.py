@@ -50,7 +50,7 @@ def reduce_losses(losses: Array, reduction: str, dtype: Any) -> Array:
     return total.astype(dtype)
 
 
-def share(grad: Array, reduction: str, size: int) -> Array:
+def element_gradient(grad: Array, reduction: str, size: int) -> Array:
     """The gradient of each element's loss; of no axes where it is the same for all."""
     wide = widened(grad)
     return wide * (1.0 / max(size, 1)) if reduction == "mean" else wide
@@ -150,7 +150,7 @@ def _record_difference(
 def _difference_backward(node: Node, grad: Array) -> None:
     slope, factor, reduction = node.saved
     dinput, dtarget = node.inputs
-    scaled = (slope * (share(grad, reduction, slope.size) * factor)).astype(grad.dtype, copy=False)
+    scaled = (slope * (element_gradient(grad, reduction, slope.size) * factor)).astype(grad.dtype, copy=False)
     if dtarget is not None:
         accumulate(dtarget, -scaled)
     if dinput is not None:
@@ -206,7 +206,7 @@ def _binary_cross_entropy_with_logits_backward(node: Node, grad: Array) -> None:
     input, target, weight, pos_weight, reduction = node.saved
     dinput, dtarget = node.inputs[:2]
     x, t = widened(input.data), widened(target.data)
-    scale = share(grad, reduction, x.size)
+    scale = element_gradient(grad, reduction, x.size)
     if weight is not None:
         scale = scale * weight.data
     if dinput is not None:

@@ -227,7 +227,7 @@ class OwnStatistics(NamedTuple):
 
     def by_channel(self, total: Array, weighted: Array) -> tuple[Array, Array]:
         """These sums for each channel: (C,)."""
-        return self.folding.gather_channels(total), self.folding.gather_channels(weighted)
+        return self.folding.channel_sums(total), self.folding.channel_sums(weighted)
 
     def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
         """What the gradient of x is made with, see `input_gradient`; or `affine`, where it is grad's alone."""
@@ -242,7 +242,7 @@ class OwnStatistics(NamedTuple):
 
 def _mean_share(row: Array, gain: Array | None, rstd: Array, folding: Folding) -> Array:
     """What each element gives back because it moved its mean or variance: rstd · mean(row · gain), (K,)."""
-    pooled = folding.gather(row if gain is None else row * gain)
+    pooled = folding.sums(row if gain is None else row * gain)
     return folding.spread(rstd * (pooled / folding.population))
 
 

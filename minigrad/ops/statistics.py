@@ -45,7 +45,7 @@ class Folding(NamedTuple):
         """Elements of a row."""
         return self.samples * self.pixels * self.channels
 
-    def gather(self, row: Array) -> Array:
+    def sums(self, row: Array) -> Array:
         """The sum over the elements of a row that share a statistic: (samples, 1, groups, 1)."""
         split = row.reshape(self.samples, self.pixels, self.channels)
         if row.__class__ is np.ndarray:
@@ -59,7 +59,7 @@ class Folding(NamedTuple):
         """A statistic at each element of a row: (samples, 1, groups, 1) -> (length,)."""
         return statistic.repeat(self.inside, axis=3).repeat(self.pixels, axis=1).reshape(-1)
 
-    def gather_channels(self, row: Array) -> Array:
+    def channel_sums(self, row: Array) -> Array:
         """The sum over the elements of a row that are of one channel: (channels,)."""
         return column_sum(row.reshape(-1, self.channels))
 
@@ -111,15 +111,15 @@ def moments(rows: Array, folding: Folding) -> tuple[Array, Array, Array]:
     total, rest, squares = zero.copy(), zero.copy(), zero
     for part in row_blocks(rows):
         total += column_sum(rows[part].astype(zero.dtype, copy=False))
-    mean = folding.gather(total) / folding.population
+    mean = folding.sums(total) / folding.population
     center = folding.spread(mean)
     for part in row_blocks(rows):
         deviation = rows[part] - center
         rest += column_sum(deviation)
         deviation *= deviation
         squares += column_sum(deviation)
-    error = folding.gather(rest) / folding.population
-    return mean, error, folding.gather(squares) / folding.population - error * error
+    error = folding.sums(rest) / folding.population
+    return mean, error, folding.sums(squares) / folding.population - error * error
 
 
 def affine(rows: Array, scale: Array, shift: Array, center: Array | None = None) -> Array:

@@ -228,7 +228,7 @@ class SharedStatistics(NamedTuple):
 
     def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array]:
         """Σ grad and Σ grad · normalized x of each channel, (C,), from what `row_sums` says."""
-        total, weighted = self.folding.gather_channels(total), self.folding.gather_channels(weighted)
+        total, weighted = self.folding.channel_sums(total), self.folding.channel_sums(weighted)
         return total, (weighted + self.rest * total) * self.rstd
 
     def by_channel(self, total: Array, weighted: Array) -> tuple[Array, Array]:
