@@ -186,13 +186,12 @@ class Balancer:
                 made = self._decision_on(gathered)
             except Exception as error:  # which no rank may be alone with
                 failure = error
-        division, self.reason, *_ = _agreed(self.comm.inner, made, failure)
+        division, self.reason, *_ = _agreed(self.comm.inner, self.balance.name, made, failure)
         self._read, self._sizes = [], []
         if made is None:
             self.balance = replace(self.balance, step=self.balance.step + 1, division=Division.from_data(division))
-        if self._timeline is not None:
-            fields = {"step": self.balance.step, "shards": self.balance.division.shards, "reason": self.reason}
-            self._timeline.event("balance", **fields)
+        shards = self.balance.division.shards
+        self._timeline.event("balance", step=self.balance.step, shards=shards, reason=self.reason)
 
     def _decision_on(self, gathered: list[list[_Row]]) -> list[Any]:
         """Observe the steps since the last decision, one after the other: division, reason, and a strategy's state."""
@@ -222,7 +221,7 @@ def _start(
     return StrategyState.start(world_size, as_strategy("Balancer", strategy), config)
 
 
-def _agreed(comm: Communicator, made: list[Any] | None, failure: Exception | None) -> list[Any]:
+def _agreed(comm: Communicator, name: str, made: list[Any] | None, failure: Exception | None) -> list[Any]:
     """What rank 0 decided.
 
     Raises:
@@ -233,10 +232,11 @@ def _agreed(comm: Communicator, made: list[Any] | None, failure: Exception | Non
     for rank, decision in enumerate(told):
         if isinstance(decision, str):
             raise ArgumentError(
-                f"rank {comm.rank}: Balancer: expected a decision of rank {rank}, got {decision}"
+                f"rank {comm.rank}: Balancer: expected a decision of {name} on rank {rank}, got {decision}"
             ) from failure
     names = "division", "reason", "state"
     facts = {rank: dict(zip(names, decision)) for rank, decision in enumerate(told) if decision is not None}
-    check_alike(f"rank {comm.rank}: Balancer", "decisions", facts, "a strategy is a function of its arguments alone")
+    advice = "a strategy is a function of its arguments alone"
+    check_alike(f"rank {comm.rank}: Balancer", f"decisions of {name}", facts, advice)
     decided: list[Any] = told[0]
     return decided

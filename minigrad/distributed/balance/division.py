@@ -186,6 +186,8 @@ class Balance:
         """Number of ranks."""
         return len(self.histories)
 
+    name = "Balance"  # as that of a strategy of a user's own; no field
+
     @property
     def facts(self) -> dict[str, Any]:
         """What has to be alike on all ranks."""

@@ -155,9 +155,8 @@ class Rounds:
         self.el_che, wanted, self.reason = self.el_che.report_timing(walls, batches, min(waits))
         if self._journal is not None:
             self._journal.reported(walls, batches, min(waits), wanted, self.reason)
-        if self._timeline is not None:
-            fields = {"anchor": self.el_che.anchor, "counts": wanted, "reason": self.reason}
-            self._timeline.event("cadence", round=self._number, **fields)
+        fields = {"anchor": self.el_che.anchor, "counts": wanted, "reason": self.reason}
+        self._timeline.event("cadence", round=self._number, **fields)
 
 
 def _row(time: StepTime) -> _Row:

@@ -190,6 +190,11 @@ class StrategyState:
         return StrategyState(strategy, config, Division(rebalance([1.0] * world_size, 0.0)))
 
     @property
+    def name(self) -> str:
+        """What errors and journals call the strategy."""
+        return name_of(self.strategy)
+
+    @property
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.division.ratios)
@@ -197,7 +202,7 @@ class StrategyState:
     @property
     def facts(self) -> dict[str, Any]:
         """What has to be alike on all ranks."""
-        return {"strategy": name_of(self.strategy), **config_data(self.config)}
+        return {"strategy": self.name, **config_data(self.config)}
 
     def shard_sizes(self, batch_size: int) -> tuple[int, ...]:
         """The samples of each rank in the coming step: what the strategy told, or for another batch its shares."""
@@ -210,17 +215,16 @@ class StrategyState:
             ArgumentError: what the strategy did is no decision.
         """
         rows = [(0.0, 0.0) if reading is None else (reading.samples, reading.seconds) for reading in readings]
-        name = name_of(self.strategy)
         state, told, reason = ask(self.strategy, json.loads(self.text), batch_size, rows)
-        sizes = check_sizes(name, told, batch_size, self.world_size)
+        sizes = check_sizes(self.name, told, batch_size, self.world_size)
         division = self.division
         if batch_size:
             division = Division(tuple(size / batch_size for size in sizes), batch_size, sizes)
-        return replace(self, division=division, step=self.step + 1, text=as_text(name, state)), division, reason
+        return replace(self, division=division, step=self.step + 1, text=as_text(self.name, state)), division, reason
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as plain data, for JSON, but for the strategy, of which it has the name."""
-        own = {"strategy": name_of(self.strategy), "state": json.loads(self.text), "step": self.step}
+        own = {"strategy": self.name, "state": json.loads(self.text), "step": self.step}
         return {**own, "config": config_data(self.config), "division": self.division.to_data()}
 
     def from_state_dict(self, state: Mapping[str, Any]) -> StrategyState:
@@ -229,11 +233,10 @@ class StrategyState:
         Raises:
             StateDictError: it is no such data, or that of another strategy.
         """
-        name = name_of(self.strategy)
-        with reading_state(name):
+        with reading_state(self.name):
             config, division = config_from(BalanceConfig, state["config"]), Division.from_data(state["division"])
-            loaded = StrategyState(self.strategy, config, division, state["step"], as_text(name, state["state"]))
+            loaded = StrategyState(self.strategy, config, division, state["step"], as_text(self.name, state["state"]))
             other = state["strategy"]
-        if other != name:
-            raise StateDictError(f"Balancer: expected the state of strategy {name}, got that of {other}")
+        if other != self.name:
+            raise StateDictError(f"Balancer: expected the state of strategy {self.name}, got that of {other}")
         return loaded
