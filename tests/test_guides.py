@@ -28,7 +28,7 @@ def missing(name):
     if "::" in name:
         path, test = name.split("::")
         return not (ROOT / path).is_file() or test not in functions_of(ROOT / path)
-    if name.startswith(FOLDERS) or re.fullmatch(r"[\w/]+\.(py|md|cfg|toml|cu|cuh|txt)", name):
+    if name.startswith(FOLDERS) or re.fullmatch(r"[\w/]+(/|\.(py|md|cfg|toml|cu|cuh|txt))", name):
         inside = [ROOT, ROOT / "minigrad", ROOT / "minigrad" / "distributed"]  # as one reads it
         return not any((folder / name).exists() for folder in inside) and name not in MADE
     if re.fullmatch(r"minigrad(\.\w+)+", name):
