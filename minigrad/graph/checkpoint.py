@@ -35,13 +35,13 @@ class CheckpointReport:
 
 
 def save(graph: Wired, file: str | os.PathLike[str]) -> None:
-    """See `Graph.save_checkpoint`."""
+    """See `GraphModule.save_checkpoint`."""
     structure = {"format": _FORMAT, "structure_hash": graph.structure_hash(), "nodes": render.node_texts(graph)}
     save_file(graph.state_dict(), file, {_KEY: json.dumps(structure)})
 
 
 def load(graphs: Sequence[Wired], file: str | os.PathLike[str], strict: bool) -> CheckpointReport:
-    """Load a file into a graph and its replicas; see `Graph.load_checkpoint`."""
+    """Load a file into a graph and its replicas; see `GraphModule.load_checkpoint`."""
     tensors = load_file(file)
     if strict:
         _check_structure(graphs[0], file)

@@ -61,13 +61,13 @@ def _shown(path: str, node: WiringNode) -> str:
 
 
 def to_text(graph: Wired) -> str:
-    """See `Graph.to_text`."""
+    """See `GraphModule.to_text`."""
     rows = [(_shown(path, node), _what(owner, node), f"<- {_reads(node)}") for path, owner, node in _walk(graph, "")]
     return "\n".join([_title(graph), *_table(rows)])
 
 
 def summary(graph: Wired) -> str:
-    """See `Graph.summary`."""
+    """See `GraphModule.summary`."""
     header = ("node", "what", "reads", "parameters", "trained")
     rows = [(_shown(path, n), _what(of, n), _reads(n), *_counts(of, n)) for path, of, n in _walk(graph, "")]
     return "\n".join([_title(graph), *_table([header, *rows])])
@@ -91,7 +91,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def to_dot(graph: Wired, times: Mapping[str, NodeTime]) -> str:
-    """See `Graph.to_dot`."""
+    """See `GraphModule.to_dot`."""
     lines = [f"digraph {_quoted(graph.label or 'graph')} {{", f"{_INDENT}node [shape=box, fontname=monospace]"]
     lines += [_INDENT + line for line in _dot_body(graph, "", times)]
     output = _origin(graph, "", graph.wiring.output)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import FlowBuilder, nn
+from minigrad import FlowBuilder, Graph, nn
 from minigrad.backend.timer import HostTimer
 from minigrad.data import ArrayDataset, DataLoader
 from minigrad.distributed import DdpConfig, LocalDevices
@@ -333,6 +333,19 @@ def test_replicas_take_over_what_was_set_before():
         assert one.is_frozen("linear_1") and not one.is_frozen("linear_0")
     graph.forward_batch(make_batch(6))
     assert all(one.node_times()["tanh_0"].count == 1 for one in graph.replicas)
+
+
+def test_the_first_replica_is_the_graph_without_what_trains_it():
+    """Two objects: the one is called, and shares its batches out; the other computes one of the shares."""
+    graph = graph_on(2)
+    first, second = graph.distributed.replicas
+    assert graph.replicas == (graph, second) and first is not graph and not isinstance(first, Graph)
+    assert all(one is other for one, other in zip(first.parameters(), graph.parameters()))
+    x, mask, _ = make_batch(4)
+    assert graph(x, mask).shape == first(x, mask).shape == (4, 2) and graph.shard_sizes == (2, 2)
+    graph.eval()
+    graph.linear_0 = nn.Linear(3, 4, dtype=minigrad.float64)
+    assert not first.training and first.linear_0 is graph.linear_0
 
 
 def test_modes_and_loading_hold_on_every_replica(tmp_path):

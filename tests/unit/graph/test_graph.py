@@ -11,7 +11,7 @@ import pytest
 from minigrad import FlowBuilder, Graph, Tensor, nn, no_grad
 from minigrad.distributed import Ddp, SoloCommunicator, SyncBatchNorm, convert_sync_batchnorm
 from minigrad.errors import ArgumentError, DtypeError, PlanError, ShapeError
-from minigrad.graph import Wiring, WiringNode
+from minigrad.graph import FlowBuilder as Flow, GraphModule, Wiring, WiringNode
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import Masked, batch, classifier, encoder
 
@@ -345,3 +345,21 @@ def test_a_sub_graph_with_a_keyword_input():
     outer = FlowBuilder("x").input("weights").through(inner).using(mask="weights").build()
     x = Tensor(np.ones((2, 3), np.float32))
     assert_close(outer(x, x + 1), 4 * x.numpy(), tolerance=0)
+
+
+def test_a_graph_that_does_not_train(tmp_path):
+    """The same nodes, names and structure without what trains them; in a Graph it is a part like any other."""
+    plain, graph = (
+        flow("x").through(nn.Linear(3, 4)).tag("hidden").through(nn.Tanh()).label("inner").build()
+        for flow in (Flow, FlowBuilder)
+    )
+    assert type(plain) is GraphModule and type(graph) is Graph and not hasattr(plain, "step")
+    assert plain.structure_hash() == graph.structure_hash()
+    graph.save_checkpoint(tmp_path / "graph")
+    plain.load_checkpoint(tmp_path / "graph")
+    x = batch()["image"]
+    assert_close(plain(x), graph(x), tolerance=0)
+    assert_close(plain.tagged("hidden"), graph.tagged("hidden"), tolerance=0)
+    whole = FlowBuilder("x").through(plain).through(nn.Linear(4, 2)).build()
+    assert whole.subgraph("inner") is plain and whole(x).shape == (5, 2)
+    assert_close(whole.tagged("inner.hidden"), plain.hidden(x), tolerance=0)
