@@ -35,6 +35,11 @@ def count_samples(who: str, inputs: Mapping[str, Any]) -> int:
     return shapes[0][1][0]
 
 
+def on(device: Device, x: Tensor) -> Tensor:
+    """A tensor on a device; itself where it is there."""
+    return x if x.device is device else x.to(device)
+
+
 def scatter(inputs: Sequence[Any], sizes: Sequence[int], devices: Sequence[Device]) -> list[list[Any]]:
     """The inputs of each replica: consecutive rows, on its device; what is no tensor goes to all as it is.
 
@@ -47,22 +52,22 @@ def scatter(inputs: Sequence[Any], sizes: Sequence[int], devices: Sequence[Devic
         take = partial(_rows, sizes=tuple(sizes), rank=rank, device=device)
         parts.append([map_tensors(take, x) for x in inputs] if sizes[rank] else [])
     if not total:
-        parts[0] = [map_tensors(lambda x: x.to(devices[0]), x) for x in inputs]
+        parts[0] = [map_tensors(partial(on, devices[0]), x) for x in inputs]
     return parts
 
 
 def _rows(x: Tensor, sizes: tuple[int, ...], rank: int, device: Device) -> Tensor:
     if isinstance(x, ShardedTensor) and x.is_apart and x.sizes == sizes:
-        return x.shards[rank].to(device)
+        return on(device, x.shards[rank])
     size = sizes[rank]
-    return (x if size == sum(sizes) else narrow(x, 0, sum(sizes[:rank]), size)).to(device)
+    return on(device, x if size == sum(sizes) else narrow(x, 0, sum(sizes[:rank]), size))
 
 
 Join = Callable[[Sequence[Tensor], Device], Tensor]
 
 
 def _join(parts: Sequence[Tensor], device: Device) -> Tensor:
-    there = [part.to(device) for part in parts]
+    there = [on(device, part) for part in parts]
     with device.current():
         return there[0] if len(there) == 1 else cat(there, 0)
 

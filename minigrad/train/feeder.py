@@ -23,7 +23,7 @@ from minigrad.graph.module import GraphModule
 from minigrad.graph.wired import fields_of
 from minigrad.ops.creation import full_like
 from minigrad.tensor import Tensor, tensors_in
-from minigrad.train.batches import ShardedBatch, Round, check_loss, count_samples, gather, scatter, sizes_of
+from minigrad.train.batches import ShardedBatch, Round, check_loss, count_samples, gather, on, scatter, sizes_of
 from minigrad.train.stepper import Pending
 from minigrad.train.stopwatch import Stopwatch, boundary
 
@@ -54,7 +54,7 @@ class Feeder:
         self.watch = Stopwatch([group.timer(rank) for rank in range(len(replicas))])
         self._marks = [partial(boundary, passed=partial(self.work_on, rank)) for rank in range(len(replicas))]
         self.rest = partial(self.work_on, None)
-        self._move = [partial(_on, device) for device in self._devices]
+        self._move = [partial(on, device) for device in self._devices]
         self._move_over = [partial(_over, device) for device in self._devices]
         self._dealt: tuple[int, ...] = ()  # the shards of the batch that `backward_batch` works on
         self._turn: int | None = None  # the replica that runs a whole batch
@@ -212,7 +212,7 @@ class Feeder:
                     part = loss * (samples / total)
                     losses[rank] = losses[rank] + part if rank in losses else part
         with self._devices[0].current():
-            first, *others = [loss.to(self._devices[0]) for loss in losses.values()]
+            first, *others = map(self._move[0], losses.values())
             return reduce(Tensor.__add__, others, first)
 
     @contextmanager
@@ -281,10 +281,6 @@ def _backward(loss: Any, samples: int, total: int, weigh: Weigh) -> Tensor:
     return detached
 
 
-def _on(device: Device, x: Tensor) -> Tensor:
-    return x if x.device is device else x.to(device)
-
-
 def _over(device: Device, x: Tensor) -> Tensor:
     """A tensor there where it lies on another GPU; from the host it comes when it is its turn."""
-    return x if x.device.type == "cpu" else _on(device, x)
+    return x if x.device.type == "cpu" else on(device, x)
