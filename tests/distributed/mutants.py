@@ -42,8 +42,8 @@ MUTANTS = {
     "nobody looks which parameters are used": ("ddp.reducer", "if self.options.find_unused:\n", "if False:\n"),
     "old gradients of missing parameters are sent": (
         "ddp.passes",
-        "        fill_missing(params)\n",
-        "",
+        "buckets.layout.filled(bucket)",
+        "buckets.layout.gradients(bucket)",
     ),
     "gradients are not weighted": ("ddp.passes", " and self._own.mean and not self._weighted:", " and False:"),
     "sums are weighted too": (
@@ -84,10 +84,10 @@ MUTANTS = {
     ),
     "the combined gradient of a parameter without one is dropped": (
         "ddp.passes",
-        "                adopt(param)\n",
-        "                pass\n",
+        "            layout.adopt(reduced)\n",
+        "            pass\n",
     ),
-    "buffers are left alone": ("ddp.reducer", "                self.after_pass(one)\n", "                pass\n"),
+    "buffers are left alone": ("ddp.reducer", "self.after_pass(one.active_ranks)\n", "pass\n"),
     "a rank that fails in backward tells nobody": (
         "ddp.passes",
         "            self._comm.abort(reason)\n        else:\n            self._comm.give_up(reason)\n",
@@ -117,7 +117,7 @@ MUTANTS = {
         "not header.kind == call.header.kind == GIVE_UP",
         "GIVE_UP not in (header.kind, call.header.kind)",
     ),
-    "gradients that weigh nothing stay": ("ddp.passes", "            self._own.drop(reduced)\n", ""),
+    "gradients that weigh nothing stay": ("ddp.passes", "            self._own.drop(params)\n", ""),
     "a forward speaks for gradients set by hand": (
         "ddp.own",
         "take([] if said is None",

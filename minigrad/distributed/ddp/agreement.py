@@ -12,11 +12,11 @@ from typing import Any
 from minigrad.arguments import is_real
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.protocol import Communicator, check_communicator
 from minigrad.distributed.comm.differences import Facts, difference, gather_alike
 from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.record.fingerprint import fingerprint
-from minigrad.errors import ArgumentError, UnreducedGradientError
+from minigrad.errors import ArgumentError, DeviceError, UnreducedGradientError
 from minigrad.nn.companions import Companion
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
@@ -51,6 +51,38 @@ def check_replicas(module: Module, comm: Communicator, options: Mapping[str, obj
     announce(comm, "DistributedDataParallel wraps a module")
     facts = {**describe(module), **{name: repr(value) for name, value in options.items()}}
     gather_alike("DistributedDataParallel", "replicas", comm, facts)
+
+
+def check_wrappable(module: Module, comm: Communicator, wrapper: type[Module]) -> None:
+    """Refuse what DistributedDataParallel, the wrapper, can't wrap.
+
+    Raises:
+        ArgumentError: no module or communicator, a wrapper inside, or nothing to train.
+        DeviceError: the parameters do not live on the communicator's device.
+    """
+    if not isinstance(module, Module):
+        raise ArgumentError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
+    check_communicator("DistributedDataParallel", comm)
+    if any(isinstance(inner, wrapper) for inner in module.modules()):
+        raise ArgumentError("DistributedDataParallel: expected a module without wrapper inside, got a nested one")
+    params = list(module.parameters())
+    check_free("DistributedDataParallel", params)
+    if not any(p.requires_grad for p in params):
+        raise ArgumentError(
+            f"DistributedDataParallel: expected a parameter that requires grad, got none in {type(module).__name__}"
+        )
+    devices = {p.device for p in params}
+    if devices != {comm.device}:
+        listed = ", ".join(sorted(map(str, devices)))
+        raise DeviceError(
+            f"rank {comm.rank}: DistributedDataParallel: expected all parameters on {comm.device}, got {listed}: "
+            "move the module first"
+        )
+
+
+def tell_of_copy(name: str, comm: Communicator) -> None:
+    """Every rank copies its wrapper of this name: one that does something else is told so."""
+    announce(comm, f"a copy of {name} is made")
 
 
 def check_free(who: str, params: Iterable[Parameter]) -> None:

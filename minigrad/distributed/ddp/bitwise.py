@@ -28,9 +28,10 @@ from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.random import current_seed, shard_noise, shards_have_drawn
 from minigrad.distributed.collectives import pairwise
 from minigrad.distributed.ddp.combine import as_weight
-from minigrad.distributed.ddp.layout import adopt, fill_missing
+from minigrad.distributed.ddp.layout import fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
-from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError, UnreducedGradientError
+from minigrad.distributed.ddp.refusals import unreduced
+from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError
 from minigrad.kept import keep_given
 from minigrad.nn.watch import watching_calls
 from minigrad.tensor import Tensor
@@ -138,8 +139,7 @@ class ShardedBackward:
                 losses.append([weight * loss])
                 reached |= self._take_gradients(arrays, weight, i, strict=number > 0.0)
                 self._fold(arrays, i, last=i + 1 == len(shards))
-        for i in reached:
-            adopt(reducer.layout.params[i])
+        reducer.layout.adopt(reached)
         return losses
 
     def _run_shard(self, loss_fn: Callable[..., Tensor], shard: Any, which: int, number: float) -> float:
@@ -157,14 +157,12 @@ class ShardedBackward:
     def _take_gradients(self, arrays: list[Array], weight: float, i: int, strict: bool) -> set[int]:
         """Scale the gradients of a shard where they lie, and forget that they are there; who had one."""
         reducer = self._reducer
-        params, names = reducer.layout.params, reducer.layout.names
+        params = reducer.layout.params
         placed = [j for bucket in reducer.buckets.plan.buckets for j in bucket.entries]
         missing = [j for j in placed if params[j].grad_array is None]
         if missing and strict and not reducer.options.find_unused:
-            raise UnreducedGradientError(
-                f"rank {reducer.comm.rank}: {_WHO}: expected shard {i} of this rank to give every trainable parameter "
-                f"a gradient, got none for {', '.join(names[j] for j in missing)}: set find_unused_parameters=True"
-            )
+            who = f"rank {reducer.comm.rank}: {_WHO}: shard {i} of this rank"
+            raise unreduced(who, reducer.buckets.plan, missing)
         fill_missing([params[j] for j in missing])
         for j in placed:
             if params[j].grad_given is not None:

@@ -32,7 +32,7 @@ from minigrad.distributed.comm.protocol import Communicator, check_communicator
 from minigrad.distributed.ddp.agreement import present
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
-from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
+from minigrad.distributed.ddp.layout import Layout
 from minigrad.distributed.ddp.refusals import check_complete
 from minigrad.nn.parameter import Parameter, distinct_parameters
 
@@ -76,15 +76,13 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     for bucket in plan.buckets:
         if used.isdisjoint(bucket.entries):
             continue
-        gradients = layout.gradients(bucket)
-        fill_missing(layout.params_of(bucket))
+        gradients = layout.filled(bucket)
         if total > 0.0:
             weight = as_weight(gradients, weight_of(samples, total))
             works.append(comm.weighted_all_reduce(gradients, weight, f"{plan.id} bucket {bucket.index}"))
     for work in works:
         work.wait()
-    for i in used:
-        adopt(layout.params[i])
+    layout.adopt(used)
 
 
 def _count(

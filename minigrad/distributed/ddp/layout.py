@@ -68,6 +68,18 @@ class Layout:
         """The range of the flat gradient that a bucket covers."""
         return self.buffers[bucket.buffer].grad[bucket.start : bucket.stop]
 
+    def filled(self, bucket: Bucket) -> Array:
+        """That range, with zeros where a parameter has no gradient."""
+        fill_missing(self.params_of(bucket))
+        return self.gradients(bucket)
+
+    def adopt(self, numbers: Iterable[int]) -> None:
+        """Say that the gradients of these parameters are what lies in their places."""
+        for param in [self.params[i] for i in numbers]:
+            param.grad_array, param.grad_owned, param.grad_by_hand = param.grad_view, True, False
+            if param.grad_given is not None:
+                gradient_changed(param)
+
     def params_of(self, bucket: Bucket) -> list[Parameter]:
         """The parameters of a bucket."""
         return [self.params[i] for i in bucket.entries]
@@ -87,10 +99,3 @@ def fill_missing(params: Sequence[Parameter]) -> None:
                 keep_given(param)
             with param.device.current():
                 param.grad_view[...] = 0  # type: ignore[index]
-
-
-def adopt(param: Parameter) -> None:
-    """Say that the gradient of a parameter is what lies in its place."""
-    param.grad_array, param.grad_owned, param.grad_by_hand = param.grad_view, True, False
-    if param.grad_given is not None:
-        gradient_changed(param)

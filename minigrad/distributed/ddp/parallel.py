@@ -9,21 +9,19 @@ from typing import Any, Literal
 
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
 from minigrad.autograd import is_grad_enabled
-from minigrad.backend.device import CPU, Device
-from minigrad.distributed.comm.protocol import Communicator, check_communicator
-from minigrad.distributed.comm.headers import announce
-from minigrad.distributed.ddp.agreement import check_free, check_replicas
+from minigrad.backend.device import CPU
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.ddp.agreement import check_replicas, check_wrappable, tell_of_copy
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
 from minigrad.distributed.ddp.buffers import BufferPolicy, BufferSync, policy_of
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import JOIN, check_stateful, joined
-from minigrad.distributed.ddp.passes import Pass
 from minigrad.distributed.ddp.reducer import Options, Reducer
 from minigrad.distributed.ddp.stats import NonFinite, Stats
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
 from minigrad.distributed.record.fingerprint import ReplicaCheck
-from minigrad.errors import ArgumentError, DeviceError, ShapeError
+from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed, next_number
@@ -98,7 +96,7 @@ class DistributedDataParallel(Module):
         track_nonfinite: bool = False,
     ) -> None:
         super().__init__()
-        _check_module(module, comm)
+        check_wrappable(module, comm, DistributedDataParallel)
         check_choice("DistributedDataParallel", ("mean", "sum"), reduce=reduce)
         check_choice("DistributedDataParallel", ("auto", "manual"), sync=sync)
         switches = {"find_unused_parameters": find_unused_parameters, "track_nonfinite": track_nonfinite}
@@ -138,13 +136,13 @@ class DistributedDataParallel(Module):
         self._replica_check = ReplicaCheck(module, self.reducer.lane.booked, self._check_every)
         self.reducer.after_pass, self._passes = self._after_pass, 0
 
-    def _after_pass(self, one: Pass) -> None:
+    def _after_pass(self, active_ranks: list[int]) -> None:
         self._passes += 1
         sync, check = self._buffer_sync, self._replica_check
         synchronised = sync.policy != "none" and self._passes % sync.every == 0
         if synchronised and self._inventory.buffers():
-            sync.after_pass(one.active_ranks[0])
-        if check.every is not None and len(one.active_ranks) == self.comm.world_size:
+            sync.after_pass(active_ranks[0])
+        if check.every is not None and len(active_ranks) == self.comm.world_size:
             check.after_pass(buffers=synchronised)  # those that wait in join() have stopped to step
 
     @property
@@ -392,7 +390,7 @@ class DistributedDataParallel(Module):
         return self.module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
-        announce(self.comm, f"a copy of {self.reducer.name} is made")
+        tell_of_copy(self.reducer.name, self.comm)
         twin = object.__new__(type(self))
         Module.__init__(twin)
         memo[id(self)] = twin
@@ -405,27 +403,6 @@ class DistributedDataParallel(Module):
 
     def _check_parameters(self) -> None:
         self._inventory.check(f"rank {self.comm.rank}: DistributedDataParallel", self.module)
-
-
-def _check_module(module: Module, comm: Communicator) -> None:
-    if not isinstance(module, Module):
-        raise ArgumentError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
-    check_communicator("DistributedDataParallel", comm)
-    if any(isinstance(inner, DistributedDataParallel) for inner in module.modules()):
-        raise ArgumentError("DistributedDataParallel: expected a module without wrapper inside, got a nested one")
-    params = list(module.parameters())
-    check_free("DistributedDataParallel", params)
-    if not any(p.requires_grad for p in params):
-        raise ArgumentError(
-            f"DistributedDataParallel: expected a parameter that requires grad, got none in {type(module).__name__}"
-        )
-    devices: set[Device] = {p.device for p in params}
-    if devices != {comm.device}:
-        listed = ", ".join(sorted(map(str, devices)))
-        raise DeviceError(
-            f"rank {comm.rank}: DistributedDataParallel: expected all parameters on {comm.device}, got {listed}: "
-            "move the module first"
-        )
 
 
 def _cap_bytes(name: str, mib: float) -> int:

@@ -19,7 +19,7 @@ from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan
 from minigrad.distributed.ddp.combine import weight_of
 from minigrad.distributed.ddp.hooks import Booked, GradBucket, RegisteredHook, Waitable
-from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing
+from minigrad.distributed.ddp.layout import Layout, fill_missing
 from minigrad.distributed.ddp.ledger import Ledger
 from minigrad.distributed.ddp.naming import named
 from minigrad.distributed.ddp.own import OwnGradients
@@ -269,10 +269,9 @@ class Pass:
     def _launch(self, bucket: Bucket) -> None:
         self._sends = True
         buckets = self._buckets
-        params = buckets.layout.params_of(bucket)
         if not self.samples and not self._weighted:
-            self._own.drop_weightless(params, self.mark > 0.0)
-        fill_missing(params)
+            self._own.drop_weightless(buckets.layout.params_of(bucket), self.mark > 0.0)
+        gradients = buckets.layout.filled(bucket)
         if not self._works and self._own.mean and not self._weighted:
             self._weight = self._lane.weight(self.samples, weight_of(self.samples, self.total) * self._shrink)
         if self._hook is not None:  # its collectives are booked when it calls them
@@ -282,8 +281,8 @@ class Pass:
             return
         began_s = self.ledger.now_s()
         if buckets.is_plain(bucket):
-            gradients, nbytes = buckets.layout.gradients(bucket), bucket.nbytes
             work = self._comm.weighted_all_reduce(gradients, self._weight, f"{buckets.id} bucket {bucket.index}")
+            nbytes = bucket.nbytes
         else:
             shown = buckets.shown(bucket, self._weight)
             work = shown.all_reduce(self._comm)
@@ -314,7 +313,7 @@ class Pass:
         if self.active_ranks or self.total > 0.0:  # who has no data any more may have accumulated alone
             self._launch_ready(wait=True)
             if len(self._works) < len(plan.buckets) and not self._is_void:
-                raise unreduced(self._comm.rank, plan, plan.buckets[len(self._works)].entries)
+                raise unreduced(f"rank {self._comm.rank}", plan, plan.buckets[len(self._works)].entries)
             self._wait()
         self._adopt()
 
@@ -339,14 +338,13 @@ class Pass:
 
     def _adopt(self) -> None:
         counts = self._read()[1 + self._comm.world_size :] if self._used else None
-        params = self._buckets.layout.params
-        reduced = [params[i] for i in self._buckets.of if counts is None or counts[i] > 0.0]
+        layout, reduced = self._buckets.layout, [i for i in self._buckets.of if counts is None or counts[i] > 0.0]
         if self._is_void:
-            self._own.drop(reduced)
-            fill_missing(reduced)
+            params = [layout.params[i] for i in reduced]
+            self._own.drop(params)
+            fill_missing(params)
         if self.active_ranks or self._works:
-            for param in reduced:
-                adopt(param)
+            layout.adopt(reduced)
         self._sent, self._sent_bytes = self.ledger.sent, self.ledger.nbytes  # what follows is not the gradients'
 
     def add_to(self, stats: Stats, company: Iterable[Pass]) -> None:

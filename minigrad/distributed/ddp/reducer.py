@@ -132,7 +132,7 @@ class Reducer:
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         in_order: Other collectives run in backward: buckets must not depend on timing.
         last_active: The ranks that had data in the last pass in which one had.
-        after_pass: Called at the end of each pass in which a rank had data, on every rank.
+        after_pass: Called at the end of each pass in which a rank had data, on every rank, with those that had.
         unfinished: What is said to who would use a gradient too early; empty while nothing is under way.
     """
 
@@ -154,7 +154,7 @@ class Reducer:
         self.syncing, self.in_order = True, False
         self.hook: RegisteredHook | None = None
         self.last_active: list[int] = []
-        self.after_pass: Callable[[Pass], None] | None = None
+        self.after_pass: Callable[[list[int]], None] | None = None
         self._rule: Rule | None = None
         self._began_s = 0.0
         self._pass: Pass | None = None
@@ -258,7 +258,7 @@ class Reducer:
         if one.active_ranks:
             self.last_active = one.active_ranks
             if self.after_pass is not None:
-                self.after_pass(one)
+                self.after_pass(one.active_ranks)
         one.add_to(self.stats, [other._pass for other in self._company if other._pass is not None])
         self.own.settle()
         self.alike.end_pass(self.name, self.comm, self.buckets.id, one.mark, one.marks, idle=not one.samples)
@@ -308,7 +308,7 @@ class Reducer:
             check_summed_once(self.layout.params)
         missing = [i for i in self.buckets.of if i not in reached]
         if missing and strict:
-            raise unreduced(self.comm.rank, self.buckets.plan, missing)
+            raise unreduced(f"rank {self.comm.rank}", self.buckets.plan, missing)
         mark = self.alike.mark() if has_data and self.comm.world_size > 1 else float(has_data)
         gives, params = has_data or self.own.weighed, self.layout.params
         used: list[bool] = []

@@ -91,11 +91,11 @@ def check_summed_once(params: Iterable[Parameter]) -> None:
         )
 
 
-def unreduced(rank: int, plan: BucketPlan, missing: Iterable[int]) -> UnreducedGradientError:
-    """The error of a rank on which these parameters of the plan have no gradient."""
+def unreduced(who: str, plan: BucketPlan, missing: Iterable[int]) -> UnreducedGradientError:
+    """The error where these parameters of the plan have no gradient."""
     bucket_of = {i: bucket.index for bucket in plan.buckets for i in bucket.entries}
     listed = ", ".join(f"{plan.names[i]} (bucket {bucket_of[i]})" for i in missing)
     return UnreducedGradientError(
-        f"rank {rank}: expected a gradient for every trainable parameter, got none for {listed}: "
+        f"{who}: expected a gradient for every trainable parameter, got none for {listed}: "
         "set find_unused_parameters=True, freeze them, or call flush() where the loss reaches none"
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.agreement import check_free
 from minigrad.distributed.ddp.alike import Alike
-from minigrad.distributed.ddp.buckets import Bucket
 from minigrad.distributed.ddp.buffers import BufferMemory
-from minigrad.distributed.ddp.layout import Layout, adopt, fill_missing, give_names
+from minigrad.distributed.ddp.layout import Layout, give_names
 from minigrad.errors import ArgumentError, DeviceError
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
@@ -50,16 +48,6 @@ class ModelCopy:
     def modes(self) -> list[bool]:
         """Whether each module in it is in training."""
         return self._inventory.modes()
-
-    def filled(self, bucket: Bucket) -> Array:
-        """The gradients of a bucket; zeros where there is none."""
-        fill_missing(self.layout.params_of(bucket))
-        return self.layout.gradients(bucket)
-
-    def adopt(self, numbers: Iterable[int]) -> None:
-        """Take what lies in the places of these parameters for their gradients."""
-        for i in numbers:
-            adopt(self.layout.params[i])
 
 
 def check_models(who: str, models: Sequence[Module], devices: Sequence[Device]) -> None:

@@ -196,11 +196,11 @@ class Replicas:
         for bucket in self.plan.buckets:
             if used.isdisjoint(bucket.entries):
                 continue
-            gradients = [each.filled(bucket) for each in self._copies]
+            gradients = [each.layout.filled(bucket) for each in self._copies]
             factors = [as_weight(array, weight) for array, weight in zip(gradients, weights)]
             in_memory.weighted_all_reduce(gradients, factors, self._send)
         for each in self._copies:
-            each.adopt(used)
+            each.layout.adopt(used)
 
     def _send(self, arrays: Sequence[Array]) -> None:
         self.last_bytes += int(arrays[0].nbytes)
