@@ -71,6 +71,11 @@ class Peer:
     line: str = ""
     gathered: int = 0
 
+    @property
+    def known(self) -> str:
+        """Whether it has left, and its last calls, in words."""
+        return f"closed its communicator and {self.doing}" if self.left_after is not None else self.doing
+
 
 def doing(calls: Iterable[object]) -> str:
     """What a rank was last seen doing, in words.

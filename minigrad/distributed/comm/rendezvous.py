@@ -51,16 +51,13 @@ class Rendezvous:
         if world_size > 1:
             deadline = time.monotonic() + timeout_s
             if rank == 0:
-                self._accept_all(address, port, deadline)
+                with _listen(address, port, world_size) as server:
+                    while len(self._peers) < world_size - 1:
+                        self._accept(server, deadline)
             else:
                 self._peers[0] = self._connect(address, port, deadline)
 
     # ------------------------------------------------------------------------------------------- getting together
-
-    def _accept_all(self, address: str, port: int, deadline: float) -> None:
-        with _listen(address, port, self.world_size) as server:
-            while len(self._peers) < self.world_size - 1:
-                self._accept(server, deadline)
 
     def _accept(self, server: socket.socket, deadline: float) -> None:
         """Let one peer in; one that does not know the key is turned away, and the wait goes on."""

@@ -209,5 +209,5 @@ class Carrier:
         peers, call = self._talk.peers, self._carried_out
         gone = [r for r, peer in enumerate(peers) if peer.left_after is not None and peer.left_after <= call]
         if gone:
-            listed = ", ".join(f"rank {r} closed its communicator and {peers[r].doing}" for r in gone)
+            listed = ", ".join(f"rank {r} {peers[r].known}" for r in gone)
             raise RankFailedError(f"{self._agreeing_on}: expected all {len(peers)} ranks, but {listed}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from minigrad.backend.device import Device, device_of
@@ -90,31 +89,22 @@ class NcclCommunicator(Front):
     # -------------------------------------------------------------------------------------------------- collectives
 
     def _reduce(self, what: What, array: Array, op: ReduceOp, weight: Array | None = None) -> Work:
-        code, here, count = dtype_code(what[0], array.dtype), address_of(array), int(array.size)
-        return self._launch(
-            what, (array,), lambda comm, stream: comm.allReduce(here, here, count, code, OPERATIONS[op], stream)
-        )
+        code, here = dtype_code(what[0], array.dtype), address_of(array)
+        return self._launch(what, (array,), "allReduce", here, here, int(array.size), code, OPERATIONS[op])
 
     def _broadcast(self, what: What, array: Array, root: int) -> Work:
-        here, nbytes, root = address_of(array), int(array.nbytes), int(root)
-        return self._launch(
-            what, (array,), lambda comm, stream: comm.broadcast(here, here, nbytes, BYTE, root, stream)
-        )
+        here = address_of(array)
+        return self._launch(what, (array,), "broadcast", here, here, int(array.nbytes), BYTE, int(root))
 
     def _reduce_scatter(self, what: What, output: Array, source: Array, op: ReduceOp) -> Work:
-        code, count = dtype_code(what[0], source.dtype), int(output.size)
-        there, here = address_of(output), address_of(source)
+        code, here, there = dtype_code(what[0], source.dtype), address_of(source), address_of(output)
         return self._launch(
-            what,
-            (source, output),
-            lambda comm, stream: comm.reduceScatter(here, there, count, code, OPERATIONS[op], stream),
+            what, (source, output), "reduceScatter", here, there, int(output.size), code, OPERATIONS[op]
         )
 
     def _all_gather(self, what: What, output: Array, source: Array) -> Work:
-        there, here, nbytes = address_of(output), address_of(source), int(source.nbytes)
-        return self._launch(
-            what, (source, output), lambda comm, stream: comm.allGather(here, there, nbytes, BYTE, stream)
-        )
+        here, there = address_of(source), address_of(output)
+        return self._launch(what, (source, output), "allGather", here, there, int(source.nbytes), BYTE)
 
     def _meet(self, what: What) -> Work:
         """Ranks meet, their GPUs do not."""
@@ -124,11 +114,11 @@ class NcclCommunicator(Front):
     def _gather_bytes(self, what: What, data: bytes) -> list[bytes]:
         return self._control.agree(str(self._next(what)), data)
 
-    def _launch(self, what: What, arrays: tuple[Array, ...], launch: Callable[[Any, int], None]) -> NcclWork:
+    def _launch(self, what: What, arrays: tuple[Array, ...], method: str, *arguments: int) -> NcclWork:
         header = self._next(what, arrays[0])
         if self._debug:
             self._control.agree(str(header))
-        return self._launches.launch(header, arrays, launch)
+        return self._launches.launch(header, arrays, method, arguments)
 
     def _next(self, what: What, array: Array | None = None) -> Header:
         header = super()._next(what, array)

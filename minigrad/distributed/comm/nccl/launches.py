@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from minigrad.backend.device import Device
@@ -73,18 +72,22 @@ class Launches:
 
     # ----------------------------------------------------------------------------------------------- for the caller
 
-    def launch(self, header: Header, arrays: tuple[Array, ...], launch: Callable[[Any, int], None]) -> NcclWork:
+    def launch(self, header: Header, arrays: tuple[Array, ...], method: str, arguments: tuple[int, ...]) -> NcclWork:
         """Hand a collective to the caller's stream.
 
         Args:
-            launch: Calls it, given NCCL's object and the stream's pointer.
+            arrays: Those that it reads or writes, the one that the header tells of first.
+            method: Of NCCL's object.
+            arguments: Its arguments, but for the stream.
         """
         world = self._world
-        entry = self._launching = _Entry(header)
+        entry, problem = _Entry(header), ""
+        self._launching = entry
         try:
             with self._device.current():
                 stream, comm = self._streams.get_current_stream(), self._handle.comm
-                problem = problem_of(self._nccl, lambda: launch(comm, stream.ptr)) if arrays[0].size and comm else ""
+                if arrays[0].size and comm is not None:
+                    problem = problem_of(self._nccl, lambda: getattr(comm, method)(*arguments, stream.ptr))
                 entry.event = self._streams.Event(disable_timing=True)
                 entry.event.record(stream)
             self._entries.append(entry)

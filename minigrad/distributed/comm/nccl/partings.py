@@ -143,7 +143,7 @@ class Partings:
         if peer.left_after is None:
             self._star.post(Message(Kind.CALLS, rank, last, "", json.dumps(list(words.items())).encode()), to=rank)
         else:
-            self._world.fail(_unlike(words, f"on rank {rank}, which closed its communicator and {peer.doing}"))
+            self._world.fail(_unlike(words, f"on rank {rank}, which {peer.known}"))
 
     def take_calls(self, message: Message) -> None:
         """Rank 0 has made these calls, and this rank others: say which was the first."""

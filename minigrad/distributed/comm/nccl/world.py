@@ -103,9 +103,8 @@ class World:
 
     def absence(self, text: str, absent: list[int]) -> DistributedError:
         """The error for a call to which ranks did not come: they have left, or are late."""
-        left = [r for r in absent if self.peers[r].left_after is not None]
-        known = {r: ("closed its communicator and " if r in left else "") + self.peers[r].doing for r in absent}
-        if left:
+        known = {rank: self.peers[rank].known for rank in absent}
+        if any(self.peers[rank].left_after is not None for rank in absent):
             return departed(text, self.world_size, known)
         lines = {**{r: peer.line for r, peer in enumerate(self.peers)}, self.rank: self.line()}
         return timed_out(text, self.world_size, self.timeout_s, known, lines)
