@@ -10,6 +10,7 @@ from minigrad.distributed.balance.shares import compute_shard_sizes, rebalance
 from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.faults import Fault, FaultInjecting
+from minigrad.distributed.comm.front import Front
 from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.protocol import Communicator, Work
@@ -57,6 +58,7 @@ __all__ = [
     "ElChe",
     "Fault",
     "FaultInjecting",
+    "Front",
     "GradBucket",
     "ListCollectives",
     "LocalDevices",

@@ -2,6 +2,7 @@
 
 from minigrad.testing.balancer import check_balancer
 from minigrad.testing.compare import assert_close
+from minigrad.testing.contract import check_communicator
 from minigrad.testing.gradcheck import gradcheck
 
-__all__ = ["assert_close", "check_balancer", "gradcheck"]
+__all__ = ["assert_close", "check_balancer", "check_communicator", "gradcheck"]

@@ -14,7 +14,7 @@ from minigrad.arguments import as_integer, as_real, as_samples, check_switch, ke
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
 from minigrad.distributed.comm.differences import gather_alike
-from minigrad.distributed.comm.protocol import Communicator, check_communicator
+from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn.module import Module
@@ -160,7 +160,7 @@ class DistributedTrainer:
     def __init__(
         self, trainer: SingleDeviceTrainer, comm: Communicator, config: DistributedTrainConfig | None = None
     ) -> None:
-        check_communicator("DistributedTrainer", comm)
+        check_is_communicator("DistributedTrainer", comm)
         if config is not None and not isinstance(config, DistributedTrainConfig):
             raise ArgumentError(f"DistributedTrainer: expected a DistributedTrainConfig, got {type(config).__name__}")
         self.trainer = trainer

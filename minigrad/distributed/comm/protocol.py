@@ -189,7 +189,7 @@ class Communicator(Protocol):
         """Give everything back; idempotent. Later calls raise."""
 
 
-def check_communicator(who: str, comm: Any) -> None:
+def check_is_communicator(who: str, comm: Any) -> None:
     """Refuse what is no communicator by descent: what merely looks like one could miss calls without a word.
 
     Raises:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import Array, DtypeLike, is_half
+from minigrad.backend.dtypes import Array, DtypeLike, is_float, is_half
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import encode_object, stays_here
-from minigrad.distributed.comm.protocol import Clock, Communicator, Work, check_communicator
+from minigrad.distributed.comm.protocol import Clock, Communicator, Work, check_is_communicator
 
 Make = Callable[[], Any]
 KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
@@ -62,7 +62,7 @@ class Wrapper(Communicator):
     __reduce_ex__ = stays_here
 
     def __init__(self, comm: Communicator) -> None:
-        check_communicator(type(self).__name__, comm)
+        check_is_communicator(type(self).__name__, comm)
         self.inner = comm
         self.rank, self.world_size = comm.rank, comm.world_size
         self.device: Device = comm.device
@@ -103,7 +103,7 @@ class Wrapper(Communicator):
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight; only 16-bit floats are weighted inside."""
-        if not is_half(array.dtype):
+        if is_float(array.dtype) and not is_half(array.dtype):
             if weight is not None:
                 scale_(array, weight)
             return self.all_reduce(array, layout=layout)

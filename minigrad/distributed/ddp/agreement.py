@@ -12,7 +12,7 @@ from typing import Any
 from minigrad.arguments import is_real
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.protocol import Communicator, check_communicator
+from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.comm.differences import Facts, difference, gather_alike
 from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.record.fingerprint import fingerprint
@@ -62,7 +62,7 @@ def check_wrappable(module: Module, comm: Communicator, wrapper: type[Module]) -
     """
     if not isinstance(module, Module):
         raise ArgumentError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
-    check_communicator("DistributedDataParallel", comm)
+    check_is_communicator("DistributedDataParallel", comm)
     if any(isinstance(inner, wrapper) for inner in module.modules()):
         raise ArgumentError("DistributedDataParallel: expected a module without wrapper inside, got a nested one")
     params = list(module.parameters())

@@ -28,7 +28,7 @@ import numpy as np
 from minigrad.arguments import as_samples
 from minigrad.backend.device import device_of, to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.protocol import Communicator, check_communicator
+from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.ddp.agreement import present
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
@@ -63,7 +63,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
         >>> average_gradients(model.parameters(), SoloCommunicator(), 4)
     """
     samples = as_samples("average_gradients", n)
-    check_communicator("average_gradients", comm)
+    check_is_communicator("average_gradients", comm)
     unique = distinct_parameters("average_gradients", params)
     check_complete("average_gradients", unique)
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])

@@ -1,0 +1,483 @@
+"""What every communicator must do, as cases that each rank of a world runs; a check of one of your own.
+
+A case is a function of a communicator that asserts on its own rank. `check_communicator` runs all of them;
+`CASES` lists them, for tests that want a result for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from minigrad import nn, optim
+from minigrad.backend.dtypes import Array
+from minigrad.distributed import DDP, Communicator, ReduceOp, SoloCommunicator, collectives, run
+from minigrad.errors import (
+    ArgumentError,
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    DtypeError,
+    RankFailedError,
+    ShapeError,
+)
+from minigrad.tensor import Tensor
+
+Body = Callable[[Communicator], None]
+World = Callable[[Body, int, float], object]
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]
+FLOATS = DTYPES[:4]
+OPS: dict[str, Callable[..., Any]] = {"SUM": np.sum, "AVG": np.mean, "MIN": np.min, "MAX": np.max, "PROD": np.prod}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that every communicator must do.
+
+    Attributes:
+        body: Called with its communicator on each rank; asserts.
+        sizes: The sizes of the worlds that it is meant for.
+        timeout_s: How long collectives have to wait in it.
+    """
+
+    body: Body
+    sizes: tuple[int, ...]
+    timeout_s: float
+
+
+CASES: dict[str, Case] = {}
+
+
+def check_communicator(world: World, sizes: Sequence[int] = (1, 2, 3, 4), cases: Sequence[str] = ()) -> None:
+    """Let a communicator of your own, a wrapper or a transport, go through the contract.
+
+    Args:
+        world: world(body, world_size, timeout_s) makes a world of so many ranks, calls body(comm) on each, in a thread
+            or a process, and raises what one of them raised.
+        sizes: Which sizes of worlds to try.
+        cases: Names from `CASES`; all of them by default.
+
+    Raises:
+        AssertionError: a case fails; it is named, and what it raised is the cause.
+        ArgumentError: there is no case of such a name.
+
+    Example:
+        >>> from minigrad.distributed import Recording, run
+        >>> def world(body, world_size, timeout_s):
+        ...     return run(lambda comm: body(Recording(comm)), world_size, timeout_s=timeout_s)
+        >>> check_communicator(world, sizes=[2], cases=["broadcast_from_each_root"])
+    """
+    unknown = [name for name in cases if name not in CASES]
+    if unknown:
+        raise ArgumentError(f"check_communicator: expected cases of {', '.join(CASES)}, got {', '.join(unknown)}")
+    for name in cases or CASES:
+        case = CASES[name]
+        for size in sizes:
+            if size in case.sizes:
+                try:
+                    world(case.body, size, case.timeout_s)
+                except Exception as error:
+                    raise AssertionError(f"{name}, with {size} ranks: {type(error).__name__}: {error}") from error
+
+
+def contract(
+    *, sizes: tuple[int, ...] = (1, 2, 3, 4), timeout_s: float = 20.0, **values: Sequence[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function to the contract, once for each combination of the values of its arguments."""
+
+    def add(body: Callable[..., None]) -> Callable[..., None]:
+        for combination in itertools.product(*values.values()):
+            arguments = dict(zip(values, combination))
+            name = "-".join([body.__name__, *map(str, combination)])
+            CASES[name] = Case(functools.partial(body, **arguments), sizes, timeout_s)
+        return body
+
+    return add
+
+
+@contextlib.contextmanager
+def _refused(kind: type[Exception], pattern: str = "") -> Iterator[list[str]]:
+    """Something within must raise an error of this kind whose message holds the pattern; the list then holds it."""
+    said: list[str] = []
+    try:
+        yield said
+    except kind as error:
+        said.append(str(error))
+        assert re.search(pattern, said[0]), f"expected a {kind.__name__} that says {pattern!r}, got {said[0]}"
+        return
+    raise AssertionError(f"expected a {kind.__name__} that says {pattern!r}, got none")
+
+
+def _dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _whole_numbers(rank: int, count: int, dtype: Any) -> Array:
+    """Small ones that differ by rank; few enough that no product overflows a byte."""
+    return ((np.arange(count) % 7 + rank + 1) % 3 + 1).astype(dtype)
+
+
+def _normal(seed: Any, count: int, dtype: Any = np.float64) -> Array:
+    return np.random.default_rng(seed).standard_normal(count).astype(dtype)
+
+
+# --------------------------------------------------------------------------------------------------- collectives
+
+
+@contract(dtype=DTYPES)
+def all_reduce(comm: Communicator, dtype: str) -> None:
+    """Every reduction of every dtype is what NumPy makes of the ranks' arrays; there is no average of integers."""
+    kind = _dtype_of(dtype)
+    for op, count in itertools.product(OPS, (0, 1, 7, 1000, 40_000)):
+        array = _whole_numbers(comm.rank, count, kind)
+        if op == "AVG" and "float" not in dtype:
+            with _refused(DtypeError, f"float dtype for AVG, got {dtype}"):
+                comm.all_reduce(array, ReduceOp.AVG)
+            continue
+        comm.all_reduce(array, ReduceOp[op]).wait()
+        stacked = np.stack([_whole_numbers(rank, count, np.float64) for rank in range(comm.world_size)])
+        expected = OPS[op](stacked, axis=0).astype(kind)
+        assert array.dtype == kind
+        np.testing.assert_allclose(array.astype(np.float64), expected.astype(np.float64), rtol=1e-6)
+
+
+@contract(dtype=FLOATS)
+def sums_are_added_up_in_the_one_order(comm: Communicator, dtype: str) -> None:
+    """Bit for bit what `collectives` gives for a list of the arrays: the same on every kind of world."""
+    kind = _dtype_of(dtype)
+    for op, count in itertools.product((ReduceOp.SUM, ReduceOp.AVG), (5, 3000, 70_001)):
+        arrays = [_normal(rank, count, kind) for rank in range(comm.world_size)]
+        array = arrays[comm.rank].copy()
+        comm.all_reduce(array, op).wait()
+        collectives.all_reduce(arrays, op)
+        assert array.tobytes() == arrays[0].tobytes()
+
+
+@contract(dtype=FLOATS)
+def weighted_sums_have_the_bits_of_weighting_first(comm: Communicator, dtype: str) -> None:
+    """In any memory, with several under way, and where one rank has weighted its elements by itself.
+
+    16-bit floats have the bits of weighting and adding up in float32, rounded once.
+    """
+    kind, rank, size = _dtype_of(dtype), comm.rank, comm.world_size
+    inside = np.dtype(np.float32) if kind.itemsize == 2 else kind
+    weights = [[0.0, 1.0, 0.3, 1 / 3][(r + 1) % 4] for r in range(size)]  # the last of four ranks has no samples
+    arrays, works, expected = [], [], []
+    makers: list[Callable[..., Array]] = [comm.empty, np.zeros]
+    for count, make in itertools.product((0, 5, 3000, 300_001), makers):
+        own = [_normal([r, count], count, kind) for r in range(size)]
+        if size == 4:
+            own[3][: count // 2] = np.nan
+        arrays.append(make(count, kind))
+        arrays[-1][...] = own[rank]
+        own = [
+            array.astype(inside) * inside.type(weight) if weight else np.zeros(count, inside)
+            for array, weight in zip(own, weights)
+        ]
+        if rank == size - 1 and count == 5 and inside == kind:
+            arrays[-1][...] = own[rank]
+            works.append(comm.all_reduce(arrays[-1], layout="a bucket"))
+        else:
+            weight = None if weights[rank] == 1.0 else np.array(weights[rank : rank + 1])
+            works.append(comm.weighted_all_reduce(arrays[-1], weight, "a bucket"))
+        weights = weights[1:] + weights[:1] if size < 4 else weights
+        collectives.all_reduce(own)
+        expected.append(own[0].astype(kind))
+    for work, array, right in zip(works, arrays, expected):
+        work.wait()
+        assert array.tobytes() == right.tobytes()
+
+
+@contract()
+def works_tell_when_they_ran(comm: Communicator) -> None:
+    """After the last rank called, and before this one found it over; where they tell, on one host's clock."""
+    for count in (3, 700_001):
+        began_s = comm.clock.now_s()
+        work = comm.all_reduce(np.zeros(count))
+        work.wait(host=True)
+        ended_s = comm.clock.now_s()
+        last_s = max(comm.all_gather_object(began_s))
+        if work.span is not None:
+            started_s, over_s = work.span
+            assert comm.world_size == 1 or last_s <= started_s <= over_s <= ended_s
+
+
+@contract()
+def a_weighted_sum_of_integers_is_refused(comm: Communicator) -> None:
+    """By its dtype, on the rank that asks for it."""
+    with _refused(DtypeError, f"rank {comm.rank}: weighted_all_reduce: expected a float dtype, got int32"):
+        comm.weighted_all_reduce(np.ones(3, np.int32), np.array([0.5]))
+
+
+@contract()
+def all_reduce_of_many_elements(comm: Communicator) -> None:
+    """In memory of the communicator's, and in any other, of which shared memory holds a chunk at a time."""
+    count, size = 4 * 1024 * 1024 + 3, comm.world_size
+    places = np.arange(count, dtype=np.float32) % 1000
+    for array in (comm.empty(count, "float32"), np.empty(count, np.float32)):
+        np.add(places, comm.rank, out=array)
+        comm.all_reduce(array).wait()
+        np.testing.assert_array_equal(array, size * places + sum(range(size)))
+
+
+@contract()
+def broadcast_from_each_root(comm: Communicator) -> None:
+    """Arrays of any size become the root's."""
+    for root in range(comm.world_size):
+        for count in (0, 1, 3, 300_001):
+            array = np.full(count, float(comm.rank))
+            comm.broadcast(array, root).wait()
+            assert (array == root).all()
+
+
+@contract()
+def reduce_scatter_then_all_gather_is_all_reduce(comm: Communicator) -> None:
+    """Bit for bit."""
+    for count in (0, 3, 50_000):
+        source = _normal(comm.rank, count * comm.world_size)
+        part, whole = np.empty(count), np.empty(count * comm.world_size)
+        comm.reduce_scatter(part, source.copy()).wait()
+        comm.all_gather(whole, part).wait()
+        comm.all_reduce(source).wait()
+        assert whole.tobytes() == source.tobytes()
+
+
+@contract()
+def all_gather_object(comm: Communicator) -> None:
+    """JSON data of different lengths arrives as it was, in order of rank."""
+    values = [None, 1.5, "text", [1, [2.0]], {"a": True}, "x" * 10 * comm.rank]
+    everything = comm.all_gather_object({"rank": comm.rank, "values": values})
+    assert everything == [{"rank": r, "values": [*values[:-1], "x" * 10 * r]} for r in range(comm.world_size)]
+
+
+@contract()
+def several_calls_may_be_under_way_at_once(comm: Communicator) -> None:
+    """And be waited for in any order."""
+    arrays = [np.full(5, float(i + comm.rank)) for i in range(10)]
+    works = [comm.all_reduce(array) for array in arrays]
+    for work in reversed(works):
+        work.wait()
+        assert work.done()
+    assert [array[0] for array in arrays] == [
+        float(sum(i + rank for rank in range(comm.world_size))) for i in range(10)
+    ]
+
+
+@contract()
+def refused_before_any_rank_is_asked(comm: Communicator) -> None:
+    """Arguments that no collective can take; the ranks may go on."""
+    size, anything = comm.world_size, np.ones(2)
+    refusals: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+        (ShapeError, "C-contiguous", lambda: comm.all_reduce(np.ones((4, 6))[:, ::2])),
+        (ShapeError, "C-contiguous", lambda: comm.broadcast(np.ones((3, 2)).T)),
+        (ArgumentError, r"root to be an integer in \[0, ", lambda: comm.broadcast(anything, size)),
+        (ArgumentError, r"root to be an integer in \[0, ", lambda: comm.broadcast(anything, -1)),
+        (ArgumentError, "a ReduceOp, got 'sum'", lambda: comm.all_reduce(anything, "sum")),  # type: ignore[arg-type]
+        (DtypeError, "an array, got list", lambda: comm.all_reduce([1.0, 2.0])),
+        (ShapeError, "elements in all", lambda: comm.reduce_scatter(np.empty(2), np.empty(2 * size + 1))),
+        (
+            DtypeError,
+            "one dtype, got float64 and float32",
+            lambda: comm.all_gather(np.empty(2 * size), np.empty(2, np.float32)),
+        ),
+        (
+            ArgumentError,
+            f"rank {comm.rank}: empty: expected count to be an integer >= 0, got -1",
+            lambda: comm.empty(-1, np.float32),
+        ),
+        (DtypeError, "expected one of .*, got 'float33'", lambda: comm.empty(3, "float33")),
+        (DtypeError, "JSON data, got set", lambda: comm.all_gather_object({1})),
+        (
+            DtypeError,
+            r"JSON keeps as it is, got the key 1 of a dict: make it a string",
+            lambda: comm.all_gather_object({1: [2, 3]}),
+        ),
+        (
+            DtypeError,
+            r"JSON keeps as it is, got the tuple \(2, 3\): make it a list",
+            lambda: comm.all_gather_object([{"1": (2, 3)}]),
+        ),
+    ]
+    for kind, words, call in refusals:
+        with _refused(kind, words):
+            call()
+    comm.barrier()
+
+
+# ------------------------------------------------------------------------------------------------- data parallelism
+
+SHARDS = {1: [7], 2: [3, 5], 3: [4, 0, 7], 4: [1, 0, 6, 2]}
+
+
+def _trained(comm: Communicator, shards: Sequence[int], dtype: str) -> list[Array]:
+    """The parameters after five steps on fresh data each; the loss is smooth, and 0 · sum of an empty shard."""
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2, bias=False))
+    for i, param in enumerate(model.parameters()):
+        param.data = (0.5 * _normal([comm.rank, i], param.data.size, dtype)).reshape(param.shape)
+    ddp = DDP(model, comm, bucket_cap_bytes=64)
+    optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    cuts = np.cumsum([0, *shards])
+    part = slice(cuts[comm.rank], cuts[comm.rank + 1])
+    for step in range(5):
+        inputs, targets = (_normal([step, n], cuts[-1] * n, dtype).reshape(-1, n)[part] for n in (3, 2))
+        optimizer.zero_grad()
+        error = ddp(Tensor(inputs)) - Tensor(targets)
+        ((error * error).sum() / max(1, len(inputs))).backward()
+        optimizer.step()
+    return [param.data.copy() for param in model.parameters()]
+
+
+@contract(dtype=["float32", "float64"])
+def training_equals_one_device_and_has_the_bits_of_threads(comm: Communicator, dtype: str) -> None:
+    """Of unequal shards, empty ones too."""
+    shards = SHARDS[comm.world_size]
+    mine = _trained(comm, shards, dtype)
+    threads = run(_trained, comm.world_size, shards, dtype)[comm.rank]
+    assert [param.tobytes() for param in mine] == [param.tobytes() for param in threads]
+    for param, whole in zip(mine, _trained(SoloCommunicator(), [sum(shards)], dtype)):
+        bound = (1e-11 if dtype == "float64" else 1e-5) * max(1.0, float(np.abs(whole).max()))
+        assert float(np.abs(param - whole).max()) <= bound
+
+
+# ---------------------------------------------------------------------------------------------------- mismatches
+
+MISMATCHES: dict[str, tuple[Callable[[Communicator], Any], Callable[[Communicator], Any], list[str]]] = {
+    "count": (lambda c: c.all_reduce(np.ones(3)), lambda c: c.all_reduce(np.ones(4)), ["of 3 float64", "of 4 float64"]),
+    "dtype": (
+        lambda c: c.all_reduce(np.ones(3)),
+        lambda c: c.all_reduce(np.ones(3, np.float32)),
+        ["float64", "float32"],
+    ),
+    "op": (
+        lambda c: c.all_reduce(np.ones(3), ReduceOp.MIN),
+        lambda c: c.all_reduce(np.ones(3), ReduceOp.MAX),
+        ["MIN", "MAX"],
+    ),
+    "kind": (lambda c: c.all_reduce(np.ones(3)), lambda c: c.broadcast(np.ones(3)), ["all_reduce", "broadcast"]),
+    "root": (lambda c: c.broadcast(np.ones(3), 0), lambda c: c.broadcast(np.ones(3), 1), ["root 0", "root 1"]),
+    "layout": (
+        lambda c: c.all_reduce(np.ones(3), layout="aaaa"),
+        lambda c: c.all_reduce(np.ones(3), layout="bbbb"),
+        ["aaaa", "bbbb"],
+    ),
+}
+
+
+@contract(sizes=(2, 3), case=list(MISMATCHES))
+def mismatch_raises_on_all_ranks_and_names_both_sides(comm: Communicator, case: str) -> None:
+    """In one wording; and the world stays failed."""
+    first, second, words = MISMATCHES[case]
+    with _refused(CollectiveMismatchError, "expected all ranks to make one call, got call 0: .* and call 0: ") as said:
+        (second if comm.rank == 1 else first)(comm).wait()
+    with _refused(CollectiveMismatchError):
+        comm.barrier()
+    assert said[0].startswith(f"rank {comm.rank}: ")
+    assert all(word in said[0] for word in [*words, "on rank 1"])
+    assert "on rank 0" in said[0] or "on rank 2" in said[0]
+
+
+@contract(sizes=(2,))
+def other_order_of_calls_is_a_mismatch(comm: Communicator) -> None:
+    """Named by the first that differs."""
+    small, large = np.ones(2), np.ones(9)
+    with _refused(CollectiveMismatchError, "call 0: .*of 2 float64.*of 9 float64|of 9.*of 2"):
+        for array in (small, large) if comm.rank == 0 else (large, small):
+            comm.all_reduce(array).wait()
+
+
+# --------------------------------------------------------------------------------------------- absent and failed ranks
+
+
+@contract(sizes=(2,), timeout_s=0.4)
+def missing_rank_is_named_with_what_it_did_last(comm: Communicator) -> None:
+    """By the ranks that came."""
+    comm.barrier()
+    if comm.rank == 1:
+        time.sleep(1.2)
+        return
+    with _refused(CollectiveTimeoutError, r"rank 0: call 1: all_reduce\(SUM\) of 3 float64: ") as said:
+        comm.all_reduce(np.ones(3)).wait()
+    assert "rank 1 last called call 0: barrier" in said[0]
+
+
+@contract(sizes=(2,), timeout_s=0.2)
+def late_rank_gets_the_error_too(comm: Communicator) -> None:
+    """Those that gave it up do not go on with it."""
+    if comm.rank == 1:
+        time.sleep(0.8)
+    with _refused(CollectiveTimeoutError):
+        comm.barrier()
+
+
+@contract(sizes=(2,))
+def slow_rank_within_the_timeout_is_waited_for(comm: Communicator) -> None:
+    """Without an error."""
+    if comm.rank == 1:
+        time.sleep(0.3)
+    comm.barrier()
+
+
+@contract(sizes=(2, 3))
+def rank_that_left_is_named_at_once(comm: Communicator) -> None:
+    """Nobody waits for the timeout."""
+    if comm.rank == 1:
+        comm.close()
+        return
+    with _refused(RankFailedError, "rank 1 (closed its communicator|has returned)"):
+        comm.barrier()
+
+
+@contract(sizes=(2, 3))
+def abort_reaches_everybody_and_stays(comm: Communicator) -> None:
+    """With its reason."""
+    if comm.rank == 1:
+        comm.abort("no more")
+    for _ in range(2):
+        with _refused(RankFailedError, "rank 1 aborted: no more"):
+            comm.barrier()
+
+
+@contract()
+def what_all_give_up_is_as_if_nothing_had_been(comm: Communicator) -> None:
+    """What was under way goes on, and so does what follows."""
+    before = comm.all_reduce(np.ones(2), layout="under way")
+    for _ in range(2):
+        comm.give_up(f"rank {comm.rank} had enough")
+    array = np.full(3, comm.rank + 1.0)
+    comm.all_reduce(array).wait()
+    before.wait()
+    assert array.tolist() == [sum(range(1, comm.world_size + 1))] * 3
+    comm.barrier()
+
+
+@contract(sizes=(2, 3))
+def what_one_rank_gives_up_fails_all(comm: Communicator) -> None:
+    """With its reason; to give up again says nothing."""
+    comm.barrier()
+    if comm.rank == 1:
+        comm.give_up("enough (of it)")
+    for _ in range(2):
+        with _refused(RankFailedError, r"rank 1 aborted: enough \(of it\)$"):
+            comm.all_reduce(np.ones(2)).wait(host=True)
+            comm.barrier()
+    comm.give_up("this says nothing any more")
+
+
+@contract()
+def closed_twice_and_used_after(comm: Communicator) -> None:
+    """The second time does nothing, and later calls say why they can't be made."""
+    comm.barrier()
+    comm.close()
+    comm.close()
+    with _refused(RankFailedError, "closed"):
+        comm.barrier()
+    with _refused(RankFailedError, "closed"):
+        comm.all_reduce(np.ones(2)).wait()

@@ -1,0 +1,169 @@
+"""Communicators of one's own go through the contract: a wrapper, and a transport that only moves bytes."""
+
+import queue
+import time
+from collections import deque
+
+import numpy as np
+import pytest
+
+from minigrad.distributed import Front, Wrapper, collectives, run
+from minigrad.distributed.comm.headers import departed, given_up, mismatch, timed_out
+from minigrad.errors import ArgumentError
+from minigrad.testing import check_communicator
+from minigrad.testing.contract import CASES
+
+SHORT = [name for name, case in CASES.items() if case.timeout_s > 1.0 and not name.startswith("all_reduce")]
+
+
+class BytesCounted(Wrapper):
+    """Counts the bytes that this rank hands in, by kind of collective."""
+
+    def __init__(self, comm):
+        super().__init__(comm)
+        self.nbytes = {}
+
+    def around(self, call, arrays, make):
+        self.nbytes[call.kind] = self.nbytes.get(call.kind, 0) + call.nbytes
+        return make()
+
+
+def test_a_wrapper_of_ones_own_keeps_the_contract():
+    counted = []
+
+    def world(body, world_size, timeout_s):
+        def on_rank(comm):
+            counted.append(BytesCounted(comm))
+            body(counted[-1])
+
+        run(on_rank, world_size, timeout_s=timeout_s)
+
+    check_communicator(world, sizes=(2,))
+    assert sum(comm.nbytes.get("all_reduce", 0) for comm in counted) > 64 * 1024 * 1024
+
+
+class Letter:
+    """A call of a Mail."""
+
+    span = None
+
+    def __init__(self, comm, header, finish):
+        self.comm, self.header, self.finish = comm, header, finish
+
+    def done(self):
+        return self.header.seq < self.comm.over
+
+    def wait(self, host=False):
+        while not self.done():
+            self.comm.finish_next()
+
+
+class Mail(Front):
+    """Ranks that write to each other: each tells all what it calls and what it has, and adds up by itself."""
+
+    def __init__(self, rank, inboxes, timeout_s):
+        super().__init__(rank, len(inboxes), timeout_s=timeout_s)
+        self.inboxes, self.left, self.over = inboxes, set(), 0
+        self.letters = deque()  # not answered by all yet
+        self.came = [deque() for _ in inboxes]  # what each rank called, and had, beyond `over`
+        self.known = ["has made no call yet"] * len(inboxes)
+
+    def write(self, kind, what, data=b""):
+        for inbox in self.inboxes:
+            inbox.put((self.rank, kind, what, data))
+
+    def finish_next(self):
+        letter, until = self.letters[0], time.monotonic() + self.timeout_s
+        while not all(self.came):
+            self.read(letter.header, until)
+        calls = [came.popleft() for came in self.came]
+        other = next((rank for rank, call in enumerate(calls) if call[0] != calls[0][0]), None)
+        if other is not None and not all(given_up(text) for text, _ in calls):
+            self.end(mismatch((0, calls[0][0]), (other, calls[other][0])))
+        letter.finish([data for _, data in calls])
+        self.letters.popleft()
+        self.over += 1
+
+    def read(self, header, until):
+        absent = {rank: self.known[rank] for rank, came in enumerate(self.came) if not came}
+        try:
+            rank, kind, what, data = self.inboxes[self.rank].get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            self.end(timed_out(header, self.world_size, self.timeout_s, absent, dict.fromkeys(absent, "")))
+        if kind == "failed":
+            self.end(what, tell=False)
+        elif kind == "left" and rank in absent:
+            self.end(departed(header, self.world_size, {rank: f"closed its communicator and {self.known[rank]}"}))
+        elif kind == "called":
+            self.came[rank].append((what, data))
+            self.known[rank] = f"last called {what}"
+
+    def end(self, error, tell=True):
+        self._fail(error, tell)
+        self.failure.raise_on(self.rank)
+
+    def start(self, what, array, data, finish):
+        self.letters.append(Letter(self, self._next(what, array), finish))
+        self.write("called", str(self.letters[-1].header), data)
+        return self.letters[-1]
+
+    def _reduce(self, what, array, op, weight=None):
+        def finish(parts):
+            arrays = [np.frombuffer(part, array.dtype).copy() for part in parts]
+            array.reshape(-1)[...] = collectives.reduced(arrays, op)
+
+        return self.start(what, array, array.tobytes(), finish)
+
+    def _broadcast(self, what, array, root):
+        def finish(parts):
+            array.reshape(-1)[...] = np.frombuffer(parts[root], array.dtype)
+
+        return self.start(what, array, array.tobytes(), finish)
+
+    def _reduce_scatter(self, what, output, source, op):
+        def finish(parts):
+            rows = [np.frombuffer(part, source.dtype).reshape(self.world_size, -1)[self.rank].copy() for part in parts]
+            output.reshape(-1)[...] = collectives.reduced(rows, op)
+
+        return self.start(what, source, source.tobytes(), finish)
+
+    def _all_gather(self, what, output, source):
+        def finish(parts):
+            output.reshape(-1)[...] = np.frombuffer(b"".join(parts), output.dtype)
+
+        return self.start(what, source, source.tobytes(), finish)
+
+    def _meet(self, what):
+        return self.start(what, None, b"", lambda parts: None)
+
+    def _tell(self, error):
+        self.write("failed", error)
+
+    def _leave(self):
+        super()._leave()
+        self.write("left", "")
+
+
+def mail(body, world_size, timeout_s):
+    """A world of threads, which use what `run` gives them for nothing but their rank."""
+    inboxes = [queue.SimpleQueue() for _ in range(world_size)]
+    run(lambda comm: body(Mail(comm.rank, inboxes, timeout_s)), world_size, timeout_s=timeout_s + 5.0)
+
+
+def test_a_transport_of_ones_own_keeps_the_contract():
+    check_communicator(mail, sizes=(3,), cases=SHORT)
+    check_communicator(mail, sizes=(2,), cases=[name for name in CASES if name not in SHORT])
+
+
+def test_what_does_not_keep_it_is_named():
+    class Silent(Wrapper):
+        def broadcast(self, array, root=0):
+            return self.inner.broadcast(array, 0)
+
+    def world(body, world_size, timeout_s):
+        run(lambda comm: body(Silent(comm)), world_size, timeout_s=timeout_s)
+
+    with pytest.raises(AssertionError, match="^broadcast_from_each_root, with 2 ranks: AssertionError"):
+        check_communicator(world, sizes=[2], cases=["broadcast_from_each_root"])
+    with pytest.raises(ArgumentError, match="expected cases of all_reduce-float16, .*, got nothing"):
+        check_communicator(world, cases=["nothing"])
