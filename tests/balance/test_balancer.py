@@ -69,6 +69,8 @@ def test_all_ranks_take_over_the_division_of_rank_0():
     assert [balancer.balance.step for balancer in balancers] == [12] * 3
     assert {balancer.reason for balancer in balancers} == {balancers[0].reason}
     assert balancers[2].ratios == balancers[0].ratios
+    kept = [any(history.earlier for history in balancer.balance.histories) for balancer in balancers]
+    assert kept == [True, False, False]  # readings are on rank 0 alone
 
 
 def test_the_rows_of_the_ranks_are_the_batch():

@@ -161,6 +161,15 @@ def test_ranks_that_decide_otherwise_are_told_on_all_ranks(strategy, error, mess
     assert run(fn, 2) == [True, True]
 
 
+def test_states_that_differ_are_told_too():
+    def fn(comm):
+        with pytest.raises(ReplicaMismatchError, match="decisions of .*, got state is 0 on rank 0 and 1 on rank 1"):
+            train(comm, lambda state, batch, readings: (comm.rank, [30, 30], "equal"))
+        return True
+
+    assert run(fn, 2) == [True, True]
+
+
 def test_a_failure_of_ours_on_rank_0_is_told_on_all_ranks(monkeypatch):
     monkeypatch.setattr(Balance, "observe", lambda *_: 1 // 0)
 
@@ -248,6 +257,17 @@ def test_the_check_tells_what_a_strategy_does_wrong(strategy, told):
         check_balancer(strategy, max_ranks=3, max_examples=20)
 
 
+def late(state, batch_size, readings):
+    """Sound, but for its first sizes."""
+    sizes = compute_shard_sizes(batch_size, rebalance([1.0] * len(readings)))
+    return True, sizes if state else [size + 1 for size in sizes], ""
+
+
+def test_the_check_looks_at_every_step_of_a_strategy():
+    with pytest.raises(AssertionError, match=r"the shards sum to the batch: balancer\(0, \[1.0\]\) gave \[1\]"):
+        check_balancer(late, steps=2, max_ranks=2, max_examples=20)
+
+
 STRATEGIES = {
     "balance_strategy": balance_strategy(BalanceConfig(calibration_steps=2)),
     "stateless": stateless(by_speed),
@@ -256,7 +276,8 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_strategies_that_keep_the_rules_pass(strategy):
-    check_balancer(strategy, steps=2, max_ranks=4, max_batch=200, max_examples=15)
+    for batch in (3, 200):  # with ranks that were never measured, and without
+        check_balancer(strategy, steps=2, max_ranks=4, max_batch=batch, max_examples=15)
 
 
 def test_every_strategy_of_ours_is_checked():
