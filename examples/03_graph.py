@@ -25,7 +25,7 @@ import minigrad
 from minigrad import FlowBuilder, Graph, distributed, nn, optim
 from minigrad.data import ArrayDataset, DataLoader, DistributedSampler, digits
 from minigrad.distributed import DDP, Communicator
-from minigrad.errors import PlanError
+from minigrad.errors import WiringError
 
 BATCH_SIZE = 64  # of all ranks together
 TARGET_ACCURACY = 0.965
@@ -66,10 +66,10 @@ def make_model() -> Graph:
 
 
 def show_faults(say: Callable[..., None]) -> bool:
-    """What a plan with several faults is told; whether all of them were."""
+    """What a wiring with several faults is told; whether all of them were."""
     try:
         FlowBuilder("image").split([nn.Tanh(), nn.ReLU()]).tag("branches").input("unused").build()
-    except PlanError as error:
+    except WiringError as error:
         say(error, end="\n\n")
         return len(error.faults) == 3
     return False
@@ -162,7 +162,7 @@ def body(comm: Communicator, options: argparse.Namespace) -> bool:
     test = digits("test")
     same = same_after_a_checkpoint(graph, minigrad.Tensor(test.arrays[0]).to(comm.device), say)
     reached = accuracy(graph, test)
-    say(f"faults of a plan told at once: {told}; frozen part unchanged: {stayed}; same after a checkpoint: {same}")
+    say(f"faults of a wiring told at once: {told}; frozen part unchanged: {stayed}; same after a checkpoint: {same}")
     say(f"test accuracy: {reached:.4f} (target {target})")
     return told and stayed and same and reached >= target
 

@@ -8,7 +8,7 @@ MinigradError
 ├── DeviceError              (RuntimeError)  an absent device, or operands on different devices
 ├── AutogradError            (RuntimeError)  backward called where it can't work, data changed after it was saved
 ├── StateDictError           (ValueError)    keys, shapes or dtypes of a state_dict that do not fit
-├── PlanError                (ValueError)    the plan of a graph has faults; all of them are listed
+├── WiringError              (ValueError)    the wiring of a graph has faults; all of them are listed
 ├── LayoutError              (RuntimeError)  a parameter was moved or replaced after its flat layout was made
 ├── NonFiniteError           (RuntimeError)  NaN or infinity where the caller asked for an error
 ├── MissingPackageError      (ImportError)   an optional package that a function needs is not installed
@@ -57,8 +57,8 @@ class StateDictError(MinigradError, ValueError):
     """The keys, shapes or dtypes of a state_dict do not fit the object that loads it."""
 
 
-class PlanError(MinigradError, ValueError):
-    """The plan of a graph has faults.
+class WiringError(MinigradError, ValueError):
+    """The wiring of a graph has faults.
 
     Attributes:
         faults: A line for each.

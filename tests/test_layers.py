@@ -71,11 +71,6 @@ YET_TO_COME_DOWN: dict[str, dict[str, int]] = {
         "minigrad/distributed/ddp/parallel.py": 23,
     },
 }
-# Words that name two things, or the wrong one; CONTRIBUTING has the list of those that are settled.
-YET_TO_RENAME = {
-    "twice": set(),
-    "plan": {"PlanError"},
-}
 # Files that import each other in a circle; it goes when it is broken.
 YET_TO_BREAK: list[set[str]] = []
 
@@ -287,10 +282,10 @@ def test_a_word_has_one_meaning():
     """No two classes have one name, and a plan is that of buckets."""
     public = [name for path in SOURCES for name, *_ in classes(path) if not name.startswith("_")]
     twice = {name for name in public if public.count(name) > 1} - {"FlowBuilder"}  # that of train makes a Graph
-    assert twice == YET_TO_RENAME["twice"]
+    assert twice == set()
     files = [place(path).removeprefix("minigrad/") for path in SOURCES if "plan" in path.stem]
     plans = {name for name in public if "Plan" in name} - {"BucketPlan"}
-    assert {*files, *plans} == YET_TO_RENAME["plan"]
+    assert {*files, *plans} == set()
 
 
 def test_facades_do_not_grow():

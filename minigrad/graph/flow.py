@@ -67,7 +67,7 @@ class FlowBuilder(Generic[G]):
         >>> FlowBuilder().fork(nn.ReLU()).split([nn.Tanh()]).build()
         Traceback (most recent call last):
             ...
-        minigrad.errors.PlanError: FlowBuilder.build: expected a plan without faults, got 3:
+        minigrad.errors.WiringError: FlowBuilder.build: expected a wiring without faults, got 3:
           - split: expected at least two modules, got 1
           - build: expected merge(...) first, got a split that is open
           - relu_0: expected a path to the output, or a tag, got neither: its value is lost
@@ -225,7 +225,7 @@ class FlowBuilder(Generic[G]):
         """Make the graph.
 
         Raises:
-            PlanError: the plan has faults; all of them are listed, with the names of the nodes.
+            WiringError: the wiring has faults; all of them are listed, with the names of the nodes.
             ArgumentError: it was built before, and its modules belong to that graph.
         """
         if self._built:

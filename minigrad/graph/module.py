@@ -37,7 +37,7 @@ class GraphModule(Wired):
         label: The name under which a graph that contains this one knows it.
 
     Raises:
-        PlanError: the wiring has faults; all of them are listed.
+        WiringError: the wiring has faults; all of them are listed.
         ArgumentError: modules that are not those of the wiring, or names that a graph has for itself.
 
     Example:

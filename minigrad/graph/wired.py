@@ -71,7 +71,7 @@ class Wired(Module):
         label: The name under which a graph that contains this one knows it.
 
     Raises:
-        PlanError: the wiring has faults; all of them are listed.
+        WiringError: the wiring has faults; all of them are listed.
         ArgumentError: modules that are not those of the wiring, or names that the class has for itself.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.errors import ArgumentError, PlanError
+from minigrad.errors import ArgumentError, WiringError
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def checked(wiring: Wiring, who: str, faults: Sequence[str] = ()) -> Wiring:
         faults: Those found before; they are reported together with those of the wiring.
 
     Raises:
-        PlanError: there are faults; all of them are listed.
+        WiringError: there are faults; all of them are listed.
 
     Example:
         >>> wiring = Wiring(("x",), (WiringNode("b", "module", ("a",)), WiringNode("a", "module", ("x",))), "b")
@@ -72,7 +72,7 @@ def checked(wiring: Wiring, who: str, faults: Sequence[str] = ()) -> Wiring:
     found = [*faults, *faults_of(wiring)]
     if found:
         listed = "".join(f"\n  - {fault}" for fault in found)
-        raise PlanError(f"{who}: expected a plan without faults, got {len(found)}:{listed}", tuple(found))
+        raise WiringError(f"{who}: expected a wiring without faults, got {len(found)}:{listed}", tuple(found))
     return replace(wiring, nodes=tuple(_sorted(wiring)[0]))
 
 
@@ -83,13 +83,13 @@ def faults_of(wiring: Wiring) -> list[str]:
     return [
         *(f"{name}: expected a name of its own, got one of {n} nodes" for name, n in Counter(names).items() if n > 1),
         *(
-            f"{node.name}: expected to read nodes of the plan, got {source!r}, which is none"
+            f"{node.name}: expected to read nodes of the wiring, got {source!r}, which is none"
             for node in wiring.nodes
             for source in node.sources
             if source not in known
         ),
-        *([] if wiring.output in known else [f"output: expected a node of the plan, got {wiring.output!r}"]),
-        *([] if wiring.nodes else ["plan: expected at least one node, got none"]),
+        *([] if wiring.output in known else [f"output: expected a node of the wiring, got {wiring.output!r}"]),
+        *([] if wiring.nodes else ["wiring: expected at least one node, got none"]),
         *_cycles(wiring),
         *_unused(wiring),
     ]

@@ -41,7 +41,7 @@ class Graph(GraphModule):
         label: The name under which a graph that contains this one knows it.
 
     Raises:
-        PlanError: the wiring has faults; all of them are listed.
+        WiringError: the wiring has faults; all of them are listed.
         ArgumentError: modules that are not those of the wiring, or names that a Graph has for itself.
 
     Example:

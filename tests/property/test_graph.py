@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import minigrad
 from minigrad import FlowBuilder, Graph, Tensor, nn
-from minigrad.errors import PlanError
+from minigrad.errors import WiringError
 from minigrad.graph import Wiring, WiringNode
 from minigrad.graph.wiring import checked
 from minigrad.testing import assert_close
@@ -193,7 +193,7 @@ def test_an_edge_back_is_a_cycle_that_is_told(drawn):
     first = wiring.nodes[start]
     looped = dataclasses.replace(first, inputs=(*first.inputs, back))
     nodes = tuple(looped if node is first else node for node in wiring.nodes)
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(WiringError) as caught:
         checked(shuffled(rng, dataclasses.replace(wiring, nodes=nodes)), "test")
     [fault] = [fault for fault in caught.value.faults if "cycle" in fault]
     cycle = fault.partition(", got ")[2].split(" -> ")
@@ -225,6 +225,6 @@ def test_the_hash_depends_on_every_edge_and_operation(drawn):
     other = dataclasses.replace(wiring, nodes=tuple(changed if n is node else n for n in wiring.nodes))
     try:
         rewired = Graph(other, modules_of(other))
-    except PlanError:
+    except WiringError:
         reject()  # nothing reads the input any more
     assert rewired.structure_hash() != Graph(wiring, modules_of(wiring)).structure_hash()

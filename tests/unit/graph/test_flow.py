@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minigrad import FlowBuilder, Tensor, nn
-from minigrad.errors import ArgumentError, PlanError
+from minigrad.errors import ArgumentError, WiringError
 from minigrad.graph.wiring import Wiring, WiringNode, checked
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import Masked, Plus, encoder
@@ -20,10 +20,10 @@ def linear(inputs=3, outputs=3):
 
 
 def faults(builder):
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(WiringError) as caught:
         builder.build()
     count = len(caught.value.faults)
-    assert str(caught.value).startswith(f"FlowBuilder.build: expected a plan without faults, got {count}:")
+    assert str(caught.value).startswith(f"FlowBuilder.build: expected a wiring without faults, got {count}:")
     assert all(fault in str(caught.value) for fault in caught.value.faults)
     return list(caught.value.faults)
 
@@ -186,7 +186,7 @@ def test_a_labelled_graph_used_twice_is_named_once():
 @pytest.mark.parametrize(
     "builder, expected",
     [
-        (FlowBuilder(), ["plan: expected at least one node, got none"]),
+        (FlowBuilder(), ["wiring: expected at least one node, got none"]),
         (
             FlowBuilder("x").through(Plus()).using("nope"),
             ["plus_0: expected to use one of the tags and inputs 'x', got 'nope'"],

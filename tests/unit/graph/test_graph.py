@@ -10,7 +10,7 @@ import pytest
 
 from minigrad import FlowBuilder, Graph, Tensor, nn, no_grad
 from minigrad.distributed import Ddp, SoloCommunicator, SyncBatchNorm, convert_sync_batchnorm
-from minigrad.errors import ArgumentError, DtypeError, PlanError, ShapeError
+from minigrad.errors import ArgumentError, DtypeError, ShapeError, WiringError
 from minigrad.graph import FlowBuilder as Flow, GraphModule, Wiring, WiringNode
 from minigrad.testing import assert_close
 from tests.unit.graph.nets import Masked, batch, classifier, encoder
@@ -322,12 +322,12 @@ def test_a_wiring_written_by_hand():
 
 def test_a_faulty_wiring_written_by_hand():
     nodes = (WiringNode("a", "module", ("x", "y")), WiringNode("a", "module", ("x",)))
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(WiringError) as caught:
         Graph(Wiring(("x",), nodes, "b"), {"a": nn.ReLU()})
     assert caught.value.faults == (
         "a: expected a name of its own, got one of 2 nodes",
-        "a: expected to read nodes of the plan, got 'y', which is none",
-        "output: expected a node of the plan, got 'b'",
+        "a: expected to read nodes of the wiring, got 'y', which is none",
+        "output: expected a node of the wiring, got 'b'",
         "a: expected a path to the output, or a tag, got neither: its value is lost",
     )
 
