@@ -11,6 +11,6 @@ def test_without_mutant_all_pass():
 
 @pytest.mark.parametrize("broken", MUTANTS)
 def test_a_mutant_is_noticed(broken):
-    module, old, new = MUTANTS[broken]
+    (module, test), old, new = MUTANTS[broken]
     assert origin_of(module).read_text().count(old) == 1, f"the source has changed: {old!r} is not in {module} once"
-    assert who_notices((module, old, new)), broken
+    assert who_notices((module, old, new), test), broken
