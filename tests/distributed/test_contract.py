@@ -1,17 +1,43 @@
 """The contract of `contract.py` on every kind of world, and what concerns the start and the end of a world."""
 
+import importlib
+import pkgutil
 import time
 import warnings
 
 import numpy as np
 import pytest
 
+from minigrad.distributed import (
+    MpiCommunicator,
+    NcclCommunicator,
+    ShmCommunicator,
+    SoloCommunicator,
+    ThreadCommunicator,
+)
+from minigrad.distributed import comm
+from minigrad.distributed.comm.front import Front
 from minigrad.distributed.comm.shm.region import Region
 from minigrad.errors import ArgumentError, RankFailedError
 from tests.distributed.contract import CASES
 from tests.distributed.worlds import KINDS, MPI_WORLDS, mpi_problem, run_processes, run_ranks
 
+TRANSPORTS = {
+    "solo": SoloCommunicator,
+    "threads": ThreadCommunicator,
+    "shm": ShmCommunicator,
+    "nccl": NcclCommunicator,
+    "mpi": MpiCommunicator,
+}
 WORLDS = [("solo", 1)] + [(kind, size) for kind in KINDS for size in (1, 2, 3, 4)]
+
+
+def test_every_transport_goes_through_the_contract():
+    assert {*KINDS, "solo", "mpi"} == set(TRANSPORTS)
+    for module in pkgutil.walk_packages(comm.__path__, "minigrad.distributed.comm."):
+        importlib.import_module(module.name)
+    found = {kind for kind in Front.__subclasses__() if kind.__module__.startswith("minigrad.distributed.comm.")}
+    assert found == set(TRANSPORTS.values())
 
 
 @pytest.mark.parametrize(
