@@ -116,4 +116,4 @@ class UnreducedGradientError(DistributedError):
 
 
 class InjectedFaultError(DistributedError):
-    """What `distributed.FaultInjecting` raises where its plan says so."""
+    """What `distributed.FaultInjecting` raises where its faults say so."""

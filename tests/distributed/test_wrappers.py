@@ -158,9 +158,9 @@ def test_recorded_calls():
 # ----------------------------------------------------------------------------------------------------------- faults
 
 
-def train(comm, plan, steps=2, **options):
+def train(comm, faults, steps=2, **options):
     """The gradients of each step, with faults, and which of them struck; construction is step 0."""
-    faulty = FaultInjecting(comm, plan, **options)
+    faulty = FaultInjecting(comm, faults, **options)
     ddp = DDP(Mlp(0), faulty, bucket_cap_bytes=64)
     faulty.next_step()
     found = []
@@ -287,8 +287,8 @@ def test_killing_ends_the_process_at_once():
 
 
 def test_each_fault_strikes_once_where_it_fits_first():
-    plan = [Fault("nan", rank=0, call=1), Fault("nan", rank=0, kind="broadcast"), Fault("nan", rank=7)]
-    comm = FaultInjecting(SoloCommunicator(), plan)
+    faults = [Fault("nan", rank=0, call=1), Fault("nan", rank=0, kind="broadcast"), Fault("nan", rank=7)]
+    comm = FaultInjecting(SoloCommunicator(), faults)
     seen = []
     for step in range(2):
         for call in (comm.all_reduce, comm.all_reduce, comm.broadcast):
@@ -297,7 +297,7 @@ def test_each_fault_strikes_once_where_it_fits_first():
             seen.append(bool(np.isnan(array).any()))
         comm.next_step()
     assert seen == [False, True, True, False, False, False]
-    assert comm.struck == plan[:2] and comm.step == 2
+    assert comm.struck == faults[:2] and comm.step == 2
 
 
 def test_wrong_arguments():
@@ -310,9 +310,9 @@ def test_wrong_arguments():
     for name, value in {"kind": "all_reduc", "element": 0.5, "after": 1}.items():
         with pytest.raises(ArgumentError, match=f"Fault: expected {name} to be .*, got {value!r}"):
             Fault("delay", **{"rank": 0, name: value})
-    for plan in (3, [3], Fault("nan", rank=0)):
-        with pytest.raises(ArgumentError, match="FaultInjecting: expected a plan of Faults, got"):
-            FaultInjecting(SoloCommunicator(), plan)
+    for faults in (3, [3], Fault("nan", rank=0)):
+        with pytest.raises(ArgumentError, match="FaultInjecting: expected a list of Faults, got"):
+            FaultInjecting(SoloCommunicator(), faults)
     for fault, array, words in [
         (Fault("nan", rank=0), np.zeros(2, np.int64), "a float dtype for nan on rank 0, got int64"),
         (Fault("nan", rank=0, element=2), np.zeros(2), "an element of 2 for nan on rank 0, got 2"),

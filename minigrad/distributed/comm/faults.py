@@ -85,7 +85,7 @@ class FaultInjecting(Wrapper):
 
     Args:
         comm: The communicator to pass calls on to.
-        plan: What goes wrong; the faults of other ranks are ignored, so that all ranks may get one plan.
+        faults: What goes wrong; the faults of other ranks are ignored, so that all ranks may get one list.
         sleep: What a delay calls with its seconds.
         kill: What ends this process; by default SIGKILL, so that it gets no chance to say goodbye.
 
@@ -105,13 +105,13 @@ class FaultInjecting(Wrapper):
     def __init__(
         self,
         comm: Communicator,
-        plan: Iterable[Fault],
+        faults: Iterable[Fault],
         *,
         sleep: Callable[[float], None] = time.sleep,
         kill: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(comm)
-        self._waiting = [fault for fault in _checked(plan) if fault.rank == comm.rank]
+        self._waiting = [fault for fault in _checked(faults) if fault.rank == comm.rank]
         self._sleep, self._kill = sleep, kill if kill is not None else _kill_process
         self.step, self._number = 0, 0
         self.struck: list[Fault] = []
@@ -158,11 +158,11 @@ class FaultInjecting(Wrapper):
             work.release()
 
 
-def _checked(plan: Iterable[Fault]) -> list[Fault]:
-    faults = list(plan) if isinstance(plan, Iterable) else None
-    if faults is None or not all(isinstance(fault, Fault) for fault in faults):
-        raise ArgumentError(f"FaultInjecting: expected a plan of Faults, got {plan!r:.100}")
-    return faults
+def _checked(faults: Iterable[Fault]) -> list[Fault]:
+    listed = list(faults) if isinstance(faults, Iterable) else None
+    if listed is None or not all(isinstance(fault, Fault) for fault in listed):
+        raise ArgumentError(f"FaultInjecting: expected a list of Faults, got {faults!r:.100}")
+    return listed
 
 
 class _HeldWork(WorkAround):

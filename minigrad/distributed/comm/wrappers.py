@@ -1,4 +1,4 @@
-"""Communicators around communicators; they compose: `Recording(FaultInjecting(comm, plan))`."""
+"""Communicators around communicators; they compose: `Recording(FaultInjecting(comm, faults))`."""
 
 from __future__ import annotations
 
