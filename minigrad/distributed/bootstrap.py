@@ -11,10 +11,10 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -32,13 +32,11 @@ from minigrad.distributed.run import thread_rank
 from minigrad.errors import ArgumentError, RankFailedError
 
 _FOLLOW_S = 0.5
-Backend = Literal["solo", "shm", "mpi", "nccl"]
-BACKENDS: tuple[Backend, ...] = ("solo", "shm", "mpi", "nccl")
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Place:
+class Seat:
     """This process among the others.
 
     Attributes:
@@ -70,27 +68,27 @@ _NAMES: dict[str, list[tuple[str, str, str, str]]] = {  # rank, world size, loca
 }
 
 
-def detect(environ: Mapping[str, str]) -> Place:
-    """This process's place, from environment variables.
+def detect(environ: Mapping[str, str]) -> Seat:
+    """This process's seat, from environment variables.
 
     Raises:
         ArgumentError: a source gives a rank without a world size or the reverse, or values that are no ranks.
 
     Example:
         >>> detect({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
-        Place(rank=3, world_size=8, local_rank=1, local_world_size=8, source='torchrun')
+        Seat(rank=3, world_size=8, local_rank=1, local_world_size=8, source='torchrun')
     """
     for source, groups in _NAMES.items():
         for rank, world, local, local_world in groups:
             if rank in environ or world in environ:
-                return _place(environ, source, rank, world, local, local_world)
+                return _seat(environ, source, rank, world, local, local_world)
     if "SLURM_STEP_ID" in environ and _integer(environ, "SLURM_STEP_NUM_TASKS", 1) > 1:
-        place = _place(environ, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
-        return Place(place.rank, place.world_size, place.local_rank, _slurm_tasks_here(environ, place), "slurm")
-    return Place()
+        seat = _seat(environ, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
+        return Seat(seat.rank, seat.world_size, seat.local_rank, _slurm_tasks_here(environ, seat), "slurm")
+    return Seat()
 
 
-def _place(environ: Mapping[str, str], source: str, rank: str, world: str, local: str, local_world: str) -> Place:
+def _seat(environ: Mapping[str, str], source: str, rank: str, world: str, local: str, local_world: str) -> Seat:
     for name, partner in ((rank, world), (world, rank)):
         if name not in environ:
             raise ArgumentError(f"init: expected {rank} and {world} both set, got only {partner}: set {name} too")
@@ -99,7 +97,7 @@ def _place(environ: Mapping[str, str], source: str, rank: str, world: str, local
     here = _integer(environ, local_world, size)
     at = _integer(environ, local, mine)
     check_world(f"init ({local or 'local rank'}, {local_world or 'local world size'})", at, max(here, at + 1))
-    return Place(mine, size, at, here, source)
+    return Seat(mine, size, at, here, source)
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -112,11 +110,11 @@ def _integer(environ: Mapping[str, str], name: str, default: int | None = None) 
         raise ArgumentError(f"init: expected an integer in {name}, got {text!r}") from error
 
 
-def _slurm_tasks_here(environ: Mapping[str, str], place: Place) -> int:
+def _slurm_tasks_here(environ: Mapping[str, str], seat: Seat) -> int:
     """Tasks on this node, from a list such as "2(x3),1": three nodes with two tasks, then one with one."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE")
     if text is None:
-        return place.world_size
+        return seat.world_size
     counts: list[int] = []
     try:
         for part in text.split(","):
@@ -127,31 +125,6 @@ def _slurm_tasks_here(environ: Mapping[str, str], place: Place) -> int:
         raise ArgumentError(
             f"init: expected SLURM_STEP_TASKS_PER_NODE like '2(x3),1' with an entry for this node, got {text!r}"
         ) from error
-
-
-def choose_backend(place: Place, device: Device, backend: str | None) -> Backend:
-    """The kind of communicator: the one asked for, else what fits the place and the device.
-
-    Raises:
-        ArgumentError: an unknown name, "solo" for several ranks, or several hosts without MPI or NCCL.
-    """
-    if backend is not None:
-        check_choice("init", BACKENDS, backend=backend)
-        if backend == "solo" and place.world_size > 1:
-            raise ArgumentError(f"init: expected a world of one for backend 'solo', got {place.world_size}")
-        return cast(Backend, backend)
-    if place.world_size == 1:
-        return "solo"
-    if device.type == "cuda":
-        return "nccl"
-    if place.source == "mpi":
-        return "mpi"
-    if place.local_world_size != place.world_size:
-        raise ArgumentError(
-            f"init: expected all ranks on one host for shared memory, got {place.local_world_size} of "
-            f"{place.world_size} here: start the script with mpirun"
-        )
-    return "shm"
 
 
 def init(
@@ -185,65 +158,114 @@ def init(
     threaded = thread_rank.get()
     if threaded is not None and rank is None and backend in (None, "threads"):
         return threaded
-    place = detect(os.environ)
+    seat = detect(os.environ)
     if rank is not None and world_size is not None:
         check_world("init", rank, world_size)
-        place = Place(rank, world_size, place.local_rank if place.source != "alone" else rank, world_size, "arguments")
+        seat = Seat(rank, world_size, seat.local_rank if seat.source != "alone" else rank, world_size, "arguments")
     wanted = backend if backend is not None else os.environ.get("MINIGRAD_BACKEND")
-    where = _local_device("cuda" if device is None and wanted == "nccl" else device, place)
-    chosen = choose_backend(place, where, wanted)
-    return _connect(chosen, place, where, default_timeout_s(timeout_s))
+    where = _local_device("cuda" if device is None and wanted == "nccl" else device, seat)
+    chosen = choose_backend(seat, where, wanted)
+    return _connect(chosen, seat, where, default_timeout_s(timeout_s))
 
 
-def _local_device(device: str | Device | None, place: Place) -> Device:
+def _local_device(device: str | Device | None, seat: Seat) -> Device:
     if device is None:
         return CPU
     if device != "cuda":
         return Device(device)
     only_one = len(available_devices()) == 2  # with the CPU: a launcher may show each process a GPU of its own
-    return Device(f"cuda:{0 if only_one else place.local_rank}")
+    return Device(f"cuda:{0 if only_one else seat.local_rank}")
 
 
-def _connect(backend: Backend, place: Place, device: Device, timeout_s: float) -> Communicator:
-    if backend == "solo":
-        device.use()
-        return SoloCommunicator(device)
-    if backend in ("shm", "mpi") and device != CPU:
-        raise ArgumentError(f"init: expected the device cpu for backend {backend!r}, got {device}: use nccl")
-    set_noise_key(place.rank)
-    _share_cores(place.local_world_size)
-    if backend == "shm":
-        meeting = meet(place, os.environ, timeout_s)
-        try:
-            return _tell_peers(ShmCommunicator(place.rank, place.world_size, meeting.all_gather, timeout_s=timeout_s))
-        finally:
-            meeting.close()
-    if backend == "mpi":
-        comm = MpiCommunicator(timeout_s=timeout_s)
-        if (comm.rank, comm.world_size) != (place.rank, place.world_size):
-            comm.close()
-            raise ArgumentError(
-                f"init: expected MPI to see rank {place.rank} of {place.world_size}, got rank {comm.rank} of "
-                f"{comm.world_size}: start the script with the mpirun of the MPI that mpi4py uses"
-            )
-        return _end_with_peers(comm)
-    return _connect_gpus(place, device, timeout_s)
+def _solo(seat: Seat, device: Device, timeout_s: float) -> SoloCommunicator:
+    device.use()
+    return SoloCommunicator(device)
 
 
-def _connect_gpus(place: Place, device: Device, timeout_s: float) -> NcclCommunicator:
-    if device.type == "cpu":
-        raise ArgumentError("init: expected a GPU for backend 'nccl', got cpu: use shm or mpi")
+def _shm(seat: Seat, device: Device, timeout_s: float) -> ShmCommunicator:
+    meeting = meet(seat, os.environ, timeout_s)
+    try:
+        return _tell_peers(ShmCommunicator(seat.rank, seat.world_size, meeting.all_gather, timeout_s=timeout_s))
+    finally:
+        meeting.close()
+
+
+def _mpi(seat: Seat, device: Device, timeout_s: float) -> MpiCommunicator:
+    comm = MpiCommunicator(timeout_s=timeout_s)
+    if (comm.rank, comm.world_size) != (seat.rank, seat.world_size):
+        comm.close()
+        raise ArgumentError(
+            f"init: expected MPI to see rank {seat.rank} of {seat.world_size}, got rank {comm.rank} of "
+            f"{comm.world_size}: start the script with the mpirun of the MPI that mpi4py uses"
+        )
+    return _end_with_peers(comm)
+
+
+def _nccl(seat: Seat, device: Device, timeout_s: float) -> NcclCommunicator:
     debug = os.environ.get("MINIGRAD_DEBUG", "0")
     if debug not in ("0", "1"):
         raise ArgumentError(f"init: expected MINIGRAD_DEBUG to be 0 or 1, got {debug!r}")
     device.xp  # a GPU that is not there is refused before the others are waited for
-    meeting = meet(place, os.environ, timeout_s)
+    meeting = meet(seat, os.environ, timeout_s)
     try:
         comm = NcclCommunicator(meeting, device, timeout_s=timeout_s, debug=debug == "1")
     except BaseException:
         meeting.close()
         raise
     return _tell_peers(comm)
+
+
+class _Backend(NamedTuple):
+    """A kind of communicator.
+
+    Attributes:
+        devices: The type of device that it is for; empty for any.
+        fits: Whether it is the one for a seat, where nobody asks for another.
+        connect: Makes it.
+    """
+
+    devices: str
+    fits: Callable[[Seat], bool]
+    connect: Callable[[Seat, Device, float], Communicator]
+
+
+_BACKENDS = {
+    "solo": _Backend("", lambda seat: seat.world_size == 1, _solo),
+    "shm": _Backend("cpu", lambda seat: seat.source != "mpi" and seat.local_world_size == seat.world_size, _shm),
+    "mpi": _Backend("cpu", lambda seat: seat.source == "mpi", _mpi),
+    "nccl": _Backend("cuda", lambda seat: True, _nccl),
+}
+
+
+def choose_backend(seat: Seat, device: Device, backend: str | None) -> str:
+    """The kind of communicator: the one asked for, else the first that fits the seat and the device.
+
+    Raises:
+        ArgumentError: an unknown name, "solo" for several ranks, or several hosts without MPI or NCCL.
+    """
+    if backend is not None:
+        check_choice("init", tuple(_BACKENDS), backend=backend)
+        if backend == "solo" and seat.world_size > 1:
+            raise ArgumentError(f"init: expected a world of one for backend 'solo', got {seat.world_size}")
+        return backend
+    for name, kind in _BACKENDS.items():
+        if kind.devices in ("", device.type) and kind.fits(seat):
+            return name
+    raise ArgumentError(
+        f"init: expected all ranks on one host for shared memory, got {seat.local_world_size} of {seat.world_size} "
+        "here: start the script with mpirun"
+    )
+
+
+def _connect(backend: str, seat: Seat, device: Device, timeout_s: float) -> Communicator:
+    kind = _BACKENDS[backend]
+    if kind.devices not in ("", device.type):
+        expected, instead = ("a GPU", "shm or mpi") if kind.devices == "cuda" else ("the device cpu", "nccl")
+        raise ArgumentError(f"init: expected {expected} for backend {backend!r}, got {device}: use {instead}")
+    if backend != "solo":  # which is this process as it is
+        set_noise_key(seat.rank)
+        _share_cores(seat.local_world_size)
+    return kind.connect(seat, device, timeout_s)
 
 
 def _share_cores(local_world_size: int) -> None:
@@ -258,11 +280,11 @@ class _Held:
     def __init__(self, comm: Communicator) -> None:
         self._comm, self._process = weakref.ref(comm), os.getpid()
 
-    def call(self, method: str, *arguments: Any) -> None:
-        """Call a method of the communicator, where there is one still and this is its process."""
+    def use(self, for_what: Callable[[Any], None]) -> None:
+        """Hand it over, where there is a communicator still and this is its process."""
         comm = self._comm()
         if comm is not None and os.getpid() == self._process:
-            getattr(comm, method)(*arguments)
+            for_what(comm)
 
 
 Told = TypeVar("Told", ShmCommunicator, NcclCommunicator)
@@ -273,13 +295,13 @@ def _tell_peers(comm: Told) -> Told:
     report, held = sys.excepthook, _Held(comm)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        held.call("abort", f"it raised {kind.__name__}: {error}")
+        held.use(lambda comm: comm.abort(f"it raised {kind.__name__}: {error}"))
         report(kind, error, trace)
         if isinstance(error, RankFailedError):
             time.sleep(_FOLLOW_S)  # the rank that failed first ends first, so that a launcher can tell
 
     sys.excepthook = hook
-    atexit.register(held.call, "close")
+    atexit.register(held.use, lambda comm: comm.close())
     return comm
 
 
@@ -289,23 +311,23 @@ def _end_with_peers(comm: MpiCommunicator) -> MpiCommunicator:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         report(kind, error, trace)  # first: the others, once told, end this process too
-        held.call("abort", f"it raised {kind.__name__}: {error}")
-        held.call("end_job")
+        held.use(lambda comm: comm.abort(f"it raised {kind.__name__}: {error}"))
+        held.use(lambda comm: comm.end_job())
 
     sys.excepthook = hook
     return comm
 
 
-def meet(place: Place, environ: Mapping[str, str], timeout_s: float) -> Rendezvous:
+def meet(seat: Seat, environ: Mapping[str, str], timeout_s: float) -> Rendezvous:
     """The rendezvous that the environment describes: MASTER_ADDR, MASTER_PORT and the secret MINIGRAD_AUTHKEY.
 
     Raises:
         ArgumentError: one of them is missing; all that are get named.
     """
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "MINIGRAD_AUTHKEY") if not environ.get(name)]
-    if missing and place.world_size > 1:
+    if missing and seat.world_size > 1:
         raise ArgumentError(
-            f"init: expected MASTER_ADDR, MASTER_PORT and MINIGRAD_AUTHKEY for {place.world_size} ranks, got no "
+            f"init: expected MASTER_ADDR, MASTER_PORT and MINIGRAD_AUTHKEY for {seat.world_size} ranks, got no "
             f"{', '.join(missing)}: start with python -m minigrad.distributed.launch, or set them alike on all ranks"
         )
     port = _integer(environ, "MASTER_PORT", 0)
@@ -313,4 +335,4 @@ def meet(place: Place, environ: Mapping[str, str], timeout_s: float) -> Rendezvo
         port += 1  # torchrun's own store listens on MASTER_PORT
     key = environ.get("MINIGRAD_AUTHKEY", "alone").encode()
     address = environ.get("MASTER_ADDR", "127.0.0.1")
-    return Rendezvous(place.rank, place.world_size, address, port, key, timeout_s)
+    return Rendezvous(seat.rank, seat.world_size, address, port, key, timeout_s)

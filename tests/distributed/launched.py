@@ -16,7 +16,7 @@ from minigrad.distributed.comm.rendezvous import free_port
 from tests.distributed.fake_nccl import FakeNccl
 from tests.strict_cupy.device import current_id
 
-place = contextvars.ContextVar("place", default=bootstrap.Place())
+place = contextvars.ContextVar("place", default=bootstrap.Seat())
 
 
 def launcher(monkeypatch):
@@ -40,7 +40,7 @@ def launcher(monkeypatch):
         outcomes = [None] * world_size
 
         def body(rank):
-            place.set(bootstrap.Place(rank, world_size, rank, world_size, "minigrad"))
+            place.set(bootstrap.Seat(rank, world_size, rank, world_size, "minigrad"))
             try:
                 outcomes[rank] = main()
             except BaseException as error:

@@ -4,7 +4,7 @@ import pytest
 
 from minigrad.backend.device import CPU, Device
 from minigrad.distributed import SoloCommunicator, init, run
-from minigrad.distributed.bootstrap import Place, choose_backend, detect, meet
+from minigrad.distributed.bootstrap import Seat, choose_backend, detect, meet
 from minigrad.errors import ArgumentError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -13,12 +13,12 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
 @pytest.mark.parametrize(
     "environ, place",
     [
-        ({}, Place()),
-        (TORCHRUN, Place(5, 8, 1, 4, "torchrun")),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Place(1, 2, 1, 2, "torchrun")),
-        ({"MINIGRAD_RANK": "0", "MINIGRAD_WORLD_SIZE": "2", **TORCHRUN}, Place(0, 2, 0, 2, "minigrad")),
-        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, Place(1, 4, 1, 4, "mpi")),
-        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, Place(3, 4, 1, 2, "mpi")),
+        ({}, Seat()),
+        (TORCHRUN, Seat(5, 8, 1, 4, "torchrun")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Seat(1, 2, 1, 2, "torchrun")),
+        ({"MINIGRAD_RANK": "0", "MINIGRAD_WORLD_SIZE": "2", **TORCHRUN}, Seat(0, 2, 0, 2, "minigrad")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, Seat(1, 4, 1, 4, "mpi")),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, Seat(3, 4, 1, 2, "mpi")),
         (
             {
                 "OMPI_COMM_WORLD_RANK": "2",
@@ -26,7 +26,7 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
                 "OMPI_COMM_WORLD_LOCAL_RANK": "0",
                 "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
             },
-            Place(2, 4, 0, 2, "mpi"),
+            Seat(2, 4, 0, 2, "mpi"),
         ),
         (
             {
@@ -37,10 +37,10 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
                 "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
                 "SLURM_NODEID": "3",
             },
-            Place(6, 7, 0, 1, "slurm"),
+            Seat(6, 7, 0, 1, "slurm"),
         ),
-        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Place()),  # a batch script, no step
-        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, Place()),
+        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Seat()),  # a batch script, no step
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, Seat()),
     ],
 )
 def test_detect(environ, place):
@@ -73,22 +73,22 @@ def test_half_set_or_wrong(environ, words):
 
 
 def test_backend_follows_from_the_place_and_the_device():
-    assert choose_backend(Place(), CPU, None) == "solo"
-    assert choose_backend(Place(0, 2, 0, 2, "minigrad"), CPU, None) == "shm"
-    assert choose_backend(Place(0, 2, 0, 2, "mpi"), CPU, None) == "mpi"
-    assert choose_backend(Place(0, 2, 0, 2, "torchrun"), Device("cuda"), None) == "nccl"
-    assert choose_backend(Place(0, 2, 0, 2, "torchrun"), CPU, "mpi") == "mpi"
+    assert choose_backend(Seat(), CPU, None) == "solo"
+    assert choose_backend(Seat(0, 2, 0, 2, "minigrad"), CPU, None) == "shm"
+    assert choose_backend(Seat(0, 2, 0, 2, "mpi"), CPU, None) == "mpi"
+    assert choose_backend(Seat(0, 2, 0, 2, "torchrun"), Device("cuda"), None) == "nccl"
+    assert choose_backend(Seat(0, 2, 0, 2, "torchrun"), CPU, "mpi") == "mpi"
     with pytest.raises(ArgumentError, match="all ranks on one host for shared memory, got 4 of 8"):
-        choose_backend(Place(0, 8, 0, 4, "torchrun"), CPU, None)
+        choose_backend(Seat(0, 8, 0, 4, "torchrun"), CPU, None)
     with pytest.raises(ArgumentError, match="backend to be one of 'solo', 'shm', 'mpi', 'nccl', got 'gloo'"):
-        choose_backend(Place(), CPU, "gloo")
+        choose_backend(Seat(), CPU, "gloo")
     with pytest.raises(ArgumentError, match="a world of one for backend 'solo', got 2"):
-        choose_backend(Place(0, 2), CPU, "solo")
+        choose_backend(Seat(0, 2), CPU, "solo")
 
 
 def test_the_rendezvous_names_all_that_is_missing():
     with pytest.raises(ArgumentError, match="2 ranks, got no MASTER_PORT, MINIGRAD_AUTHKEY"):
-        meet(Place(0, 2, 0, 2, "torchrun"), {"MASTER_ADDR": "localhost"}, 1.0)
+        meet(Seat(0, 2, 0, 2, "torchrun"), {"MASTER_ADDR": "localhost"}, 1.0)
 
 
 def test_init_alone_is_a_world_of_one(monkeypatch):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from minigrad.backend.device import Device
-from minigrad.distributed.bootstrap import Place, _connect
+from minigrad.distributed.bootstrap import Seat, _connect
 from minigrad.distributed.comm.mpi.start import load_mpi
 from minigrad.errors import ArgumentError, MissingPackageError
 from tests.distributed.processes import all_gone, mpich_segments, remove_unused
@@ -130,7 +130,7 @@ def test_without_mpi4py_the_error_names_the_extra(monkeypatch):
 
 def test_a_gpu_is_not_for_mpi():
     with pytest.raises(ArgumentError, match="the device cpu for backend 'mpi', got cuda:0: use nccl"):
-        _connect("mpi", Place(0, 2, 0, 2, "mpi"), Device("cuda"), 1.0)
+        _connect("mpi", Seat(0, 2, 0, 2, "mpi"), Device("cuda"), 1.0)
 
 
 def test_a_world_that_mpi_does_not_see_is_refused():
