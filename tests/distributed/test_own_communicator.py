@@ -91,15 +91,16 @@ class Mail(Front):
         except queue.Empty:
             self.end(timed_out(header, self.world_size, self.timeout_s, absent, dict.fromkeys(absent, "")))
         if kind == "failed":
-            self.end(what, tell=False)
+            self.failure.set(what)
+            self.failure.raise_on(self.rank)
         elif kind == "left" and rank in absent:
             self.end(departed(header, self.world_size, {rank: f"closed its communicator and {self.known[rank]}"}))
         elif kind == "called":
             self.came[rank].append((what, data))
             self.known[rank] = f"last called {what}"
 
-    def end(self, error, tell=True):
-        self._fail(error, tell)
+    def end(self, error):
+        self._fail(error)
         self.failure.raise_on(self.rank)
 
     def start(self, what, array, data, finish):

@@ -217,9 +217,9 @@ class Front(Communicator):
         self.calls.appendleft(header)
         return header
 
-    def _fail(self, error: DistributedError, tell: bool = True) -> None:
+    def _fail(self, error: DistributedError) -> None:
         """Fail for good; the first failure wins, and the other ranks hear of it."""
-        if self.failure.set(error) and tell:
+        if self.failure.set(error):
             self._tell(error)
 
     # ------------------------------------------------------------------ what a world on one host has nothing to do for

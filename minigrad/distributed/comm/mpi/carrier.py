@@ -97,25 +97,16 @@ class Carrier:
         if work.finished:
             return
         if not came:
-            self.fail(self._timeout(work.header))
+            self._fail(self._timeout(work.header))
         self.raise_failure()
-
-    def _timeout(self, header: Header) -> DistributedError:
-        peers, mine = self._talk.peers, self._talk.rank
-        absent = {r: peer.doing for r, peer in enumerate(peers) if r != mine and peer.posted <= header.seq}
-        self._asks = True
-        ask(lambda: all(peer.line for r, peer in enumerate(peers) if r != mine))
-        lines = {r: peer.line for r, peer in enumerate(peers)} | {mine: self._talk.line()}
-        return timed_out(header, len(peers), self._timeout_s, absent, lines)
 
     def raise_failure(self) -> None:
         """Raise what made this world fail, if anything did."""
         self._failure.raise_on(self._talk.rank)
 
-    def fail(self, error: DistributedError) -> None:
-        """Fail for good; the thread lets the other ranks know."""
-        if self._failure.set(error):
-            self._untold = error
+    def tell(self, error: DistributedError) -> None:
+        """Let the other ranks know why this one fails."""
+        self._untold = error
         self.post(None)
 
     def flush(self, limit_s: float) -> None:
@@ -137,6 +128,18 @@ class Carrier:
     def doing(self) -> str:
         """What this rank was last seen doing, in words."""
         return doing(list(self._calls))
+
+    def _timeout(self, header: Header) -> DistributedError:
+        peers, mine = self._talk.peers, self._talk.rank
+        absent = {r: peer.doing for r, peer in enumerate(peers) if r != mine and peer.posted <= header.seq}
+        self._asks = True
+        ask(lambda: all(peer.line for r, peer in enumerate(peers) if r != mine))
+        lines = {r: peer.line for r, peer in enumerate(peers)} | {mine: self._talk.line()}
+        return timed_out(header, len(peers), self._timeout_s, absent, lines)
+
+    def _fail(self, error: DistributedError) -> None:
+        if self._failure.set(error):
+            self.tell(error)
 
     # ------------------------------------------------------------------------------------------------ for the thread
 
@@ -162,9 +165,9 @@ class Carrier:
         try:
             self._carry_out(work)
         except DistributedError as error:
-            self.fail(error)
+            self._fail(error)
         except Exception as error:
-            self.fail(DistributedError(f"{work.header}: expected a reduction that works, got {error!r}"))
+            self._fail(DistributedError(f"{work.header}: expected a reduction that works, got {error!r}"))
         self._attend()
 
     def _carry_out(self, work: MpiWork) -> None:

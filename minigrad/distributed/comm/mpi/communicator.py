@@ -86,8 +86,8 @@ class MpiCommunicator(Front):
 
     # --------------------------------------------------------------------------------------------------------- ends
 
-    def _fail(self, error: DistributedError, tell: bool = True) -> None:
-        self._carrier.fail(error)
+    def _tell(self, error: DistributedError) -> None:
+        self._carrier.tell(error)
 
     def abort(self, reason: str) -> None:
         """Fail all ranks, with this reason; they go on running, see `end_job`."""

@@ -168,7 +168,7 @@ class NcclCommunicator(Front):
         self._world.give_up(self.seq, reason)
         self._next((GIVE_UP, ""))
 
-    def _fail(self, error: DistributedError, tell: bool = True) -> None:
+    def _fail(self, error: DistributedError) -> None:
         self._world.fail(error)
 
     def abort(self, reason: str) -> None:

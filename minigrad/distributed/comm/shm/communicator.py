@@ -298,11 +298,11 @@ class ShmCommunicator(Front):
         """Raise what made this world fail, here or, as others tell, elsewhere."""
         told = self.board.told_failure()
         if told is not None:
-            self._fail(told, tell=False)
+            self.failure.set(told)
         self.failure.raise_on(self.rank)
 
-    def _end(self, error: DistributedError, tell: bool = True) -> None:
-        self._fail(error, tell)
+    def _end(self, error: DistributedError) -> None:
+        self._fail(error)
         self.failure.raise_on(self.rank)
 
     def _tell(self, error: DistributedError) -> None:
