@@ -1,5 +1,6 @@
 """Every script in examples/ runs, offline and in seconds, and says by its exit code whether it reached its target."""
 
+import functools
 import json
 import os
 import subprocess
@@ -15,8 +16,9 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
+@functools.cache
 def run_script(name, *options, exit_code=0):
-    """What a script prints, warnings being errors in it."""
+    """What a script prints, warnings being errors in it; the same run is not made twice."""
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *options]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == exit_code, done.stdout + done.stderr
@@ -28,6 +30,12 @@ def test_runs(name):
     assert run_script(name, "--smoke")
 
 
+def digits(ranks=1, dtype="float32"):
+    """What the first example prints; on one rank and in float32 by default, as `test_runs` runs it."""
+    options = {1: (), 2: ("--ranks", "2")}[ranks] + {"float32": (), "float64": ("--dtype", "float64")}[dtype]
+    return run_script("01_digits.py", "--smoke", *options)
+
+
 @pytest.mark.parametrize("option", ["--ranks", "--epochs"])
 def test_digits_on_no_ranks_or_in_no_epochs(option):
     command = [sys.executable, str(ROOT / "examples" / "01_digits.py"), option, "0"]
@@ -36,8 +44,7 @@ def test_digits_on_no_ranks_or_in_no_epochs(option):
 
 
 def test_digits_on_two_ranks():
-    printed = run_script("01_digits.py", "--smoke", "--ranks", "2", "--dtype", "float64")
-    assert "replicas: bit-equal" in printed
+    assert "replicas: bit-equal" in digits(2, "float64")
 
 
 def value_of(printed, label):
@@ -48,8 +55,7 @@ def value_of(printed, label):
 def test_digits_of_one_rank_and_two_have_one_loss():
     """Float32 within 1e-3, float64 within 1e-9 of each other, relative."""
     for dtype, tolerance in (("float32", 1e-3), ("float64", 1e-9)):
-        printed = [run_script("01_digits.py", "--smoke", "--ranks", n, "--dtype", dtype) for n in ("1", "2")]
-        one, two = (float(value_of(text, "first epoch's loss: ")) for text in printed)
+        one, two = (float(value_of(digits(ranks, dtype), "first epoch's loss: ")) for ranks in (1, 2))
         assert abs(one - two) <= tolerance * abs(one)
 
 
@@ -58,11 +64,10 @@ def test_digits_have_the_same_bits_however_the_ranks_are_started():
     script = [str(ROOT / "examples" / "01_digits.py"), "--smoke"]
     bin_ = Path(sys.executable).parent
     ways = [
-        [sys.executable, *script, "--ranks", "2"],
         [sys.executable, "-m", "minigrad.distributed.launch", "-n", "2", *script],
         [str(bin_ / "mpirun"), "-n", "2", sys.executable, "-m", "mpi4py", *script],
     ]
-    found = set()
+    found = {value_of(digits(2), "bit-equal, parameters ")}
     for command in ways:
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
