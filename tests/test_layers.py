@@ -68,7 +68,7 @@ FACADES = {
 YET_TO_COME_DOWN: dict[str, dict[str, int]] = {
     "lines of a class": {},
     "imports of ours": {
-        "minigrad/distributed/ddp/parallel.py": 23,
+        "minigrad/distributed/ddp/parallel.py": 19,
     },
 }
 # Files that import each other in a circle; it goes when it is broken.

@@ -74,7 +74,7 @@ class Alike:
 
         Args:
             who, idle: See `check`.
-            layout: See `comm.headers.end_pass`.
+            layout: See `Communicator.end_pass`.
             mark, marks: This rank's, and those of all ranks, or None where the host does not know them.
 
         Raises:

@@ -47,7 +47,7 @@ class ShardedBackward:
     """
 
     def __init__(self, reducer: Reducer) -> None:
-        self._reducer = reducer
+        self._reducer, self._comm, self._layout = reducer, reducer.comm, reducer.layout
         self._levels: list[list[Array]] = []  # sums of 1, 2, 4 .. shards that wait for their partner, by bucket
         self._plan_id = ""
 
@@ -61,14 +61,14 @@ class ShardedBackward:
             numbers = _counts(shards, counts, batch_dim)
             total = self._agree(numbers)
             reducer.prepare()
-            arrays = [reducer.layout.gradients(bucket) for bucket in reducer.buckets.plan.buckets]
+            arrays = [self._layout.gradients(bucket) for bucket in reducer.buckets.plan.buckets]
             self._make_levels(arrays, len(shards))
             losses = self._run_shards(loss_fn, shards, numbers, total, arrays)
-        first = reducer.comm.rank * len(shards)
+        first = self._comm.rank * len(shards)
         if shards_have_drawn(range(first, first + len(shards))):
             reducer.alike.set_option("the seed, of which shards draw noise,", current_seed())
-        loss = reducer.comm.device.xp.array([pairwise(losses, _add)])
-        summing = reducer.comm.all_reduce(loss)
+        loss = self._comm.device.xp.array([pairwise(losses, _add)])
+        summing = self._comm.all_reduce(loss)
         reducer.combine(_WHO, weighted=True, samples=pairwise([[n] for n in numbers], _add)[0])
         summing.wait(host=True)
         return float(loss[0, 0]) if total else float("nan")
@@ -77,7 +77,7 @@ class ShardedBackward:
 
     def _check_start(self) -> None:
         reducer = self._reducer
-        who = f"rank {reducer.comm.rank}: {_WHO}"
+        who = f"rank {self._comm.rank}: {_WHO}"
         if reducer.hook is not None:
             raise ArgumentError(f"{who}: expected no comm hook, which adds up in an order of its own, got one")
         if reducer.in_order:
@@ -86,12 +86,12 @@ class ShardedBackward:
             raise ArgumentError(f"{who}: expected no no_sync() around it, and sync='auto', since it combines at once")
         if reducer.own.said is not None:
             raise ArgumentError(f"{who}: expected counts=[...] for other counts than rows, got samples() around it")
-        if any(param.grad_array is not None for param in reducer.layout.params):
+        if any(param.grad_array is not None for param in self._layout.params):
             raise AutogradError(f"{who}: expected no gradients yet, got some: call zero_grad(set_to_none=True) first")
 
     def _agree(self, numbers: list[float]) -> float:
         """The samples of all ranks, once it is sure that the shards fit the ranks."""
-        comm = self._reducer.comm
+        comm = self._comm
         xp = comm.device.xp
         mine = xp.array([float(len(numbers)), pairwise([[n] for n in numbers] or [[0.0]], _add)[0]])
         everyone = xp.empty(2 * comm.world_size, np.float64)
@@ -110,7 +110,7 @@ class ShardedBackward:
         narrow = {a.dtype.name for a in arrays if a.dtype.itemsize < 4}
         if narrow:
             raise DtypeError(
-                f"rank {reducer.comm.rank}: {_WHO}: expected float32 or float64 parameters, got {narrow.pop()}: sums "
+                f"rank {self._comm.rank}: {_WHO}: expected float32 or float64 parameters, got {narrow.pop()}: sums "
                 "of 16-bit numbers are rounded once a rank, so their bits depend on the number of ranks"
             )
         needed = shards.bit_length() - 1
@@ -135,15 +135,15 @@ class ShardedBackward:
         with reducer.quiet(samples=0.0):  # the pass that follows counts them, all at once
             for i, (shard, number) in enumerate(zip(shards, numbers)):
                 weight = number / total if reducer.own.mean and number else float(number > 0.0)
-                loss = self._run_shard(loss_fn, shard, reducer.comm.rank * len(shards) + i, number) if number else 0.0
+                loss = self._run_shard(loss_fn, shard, self._comm.rank * len(shards) + i, number) if number else 0.0
                 losses.append([weight * loss])
                 reached |= self._take_gradients(arrays, weight, i, strict=number > 0.0)
                 self._fold(arrays, i, last=i + 1 == len(shards))
-        reducer.layout.adopt(reached)
+        self._layout.adopt(reached)
         return losses
 
     def _run_shard(self, loss_fn: Callable[..., Tensor], shard: Any, which: int, number: float) -> float:
-        clock = self._reducer.comm.clock
+        clock = self._comm.clock
         began_s = clock.now_s()
         clock.compute(number)
         self._reducer.stats.forward_s += clock.now_s() - began_s  # in a simulation it has passed, and elsewhere comes
@@ -157,11 +157,11 @@ class ShardedBackward:
     def _take_gradients(self, arrays: list[Array], weight: float, i: int, strict: bool) -> set[int]:
         """Scale the gradients of a shard where they lie, and forget that they are there; who had one."""
         reducer = self._reducer
-        params = reducer.layout.params
+        params = self._layout.params
         placed = [j for bucket in reducer.buckets.plan.buckets for j in bucket.entries]
         missing = [j for j in placed if params[j].grad_array is None]
         if missing and strict and not reducer.options.find_unused:
-            who = f"rank {reducer.comm.rank}: {_WHO}: shard {i} of this rank"
+            who = f"rank {self._comm.rank}: {_WHO}: shard {i} of this rank"
             raise unreduced(who, reducer.buckets.plan, missing)
         fill_missing([params[j] for j in missing])
         for j in placed:

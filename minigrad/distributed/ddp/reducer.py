@@ -174,7 +174,7 @@ class Reducer:
             param.listeners = tuple(kept for kept in param.listeners if kept is not self)
 
     def before_saving(self) -> None:
-        """The parameters are about to be kept: raise where ranks have parted; see `comm.headers.check_same`."""
+        """The parameters are about to be kept: raise where ranks have parted; see `Communicator.check_same`."""
         self.comm.check_same("state_dict")
 
     def register_hook(self, state: Any, hook: CommHook) -> None:
