@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from minigrad.distributed import NcclCommunicator
 from minigrad.errors import CollectiveTimeoutError
 from minigrad.testing import contract
 
@@ -22,4 +23,15 @@ def the_users_line_of_each_rank_is_told(comm):
     assert lines is not None and int(lines[2]) - int(lines[1]) == 3, caught.value
 
 
-CASES = {**contract.CASES, "users_lines": contract.Case(the_users_line_of_each_rank_is_told, (2,), 0.4)}
+def all_but_nccl_tell_when_a_work_ran(comm):
+    for count in (3, 700_001):
+        work = comm.all_reduce(np.zeros(count))
+        work.wait(host=True)
+        assert (work.span is None) == isinstance(comm, NcclCommunicator)
+
+
+CASES = {
+    **contract.CASES,
+    "users_lines": contract.Case(the_users_line_of_each_rank_is_told, (2,), 0.4),
+    "spans": contract.Case(all_but_nccl_tell_when_a_work_ran, (2,), 20.0),
+}
