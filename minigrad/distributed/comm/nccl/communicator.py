@@ -136,14 +136,27 @@ class NcclCommunicator(Front):
     # ------------------------------------------------------------------------------------- whether ranks do the same
 
     def check_headers(self, layout: str = "") -> None:
-        """Compare what all ranks have called so far, and a layout; all of them call this, and wait for each other."""
+        """Compare what all ranks have called so far, and a layout; all of them call this, and wait for each other.
+
+        Raises:
+            CollectiveMismatchError: they differ; on all ranks.
+        """
         self._check("check_headers")
         text = f"layout {layout or 'none'}"
         self._trail.add(text)
         self._control.agree(text)
 
     def end_pass(self, layout: str, mark: float | None, news: bool) -> list[float]:
-        """Note the end of a pass, to compare it later; ranks wait for each other only where they have to meet."""
+        """Note the end of a pass, to compare it later; ranks wait for each other only where they have to meet.
+
+        Args:
+            layout: An id that all ranks have to agree on.
+            mark: A number that may differ; None where all ranks know those of all.
+            news: Whether something has come up on this rank that may not be alike: ranks then meet at once.
+
+        Returns:
+            The marks of all ranks where these met, else nothing.
+        """
         self._check("end_pass")
         text = f"the end of a pass of {layout}"
         if mark is None or self.world_size == 1:
@@ -157,6 +170,10 @@ class NcclCommunicator(Front):
         """Return when all other ranks are found to have called what this one has so far; they need not call this.
 
         A rank that has closed its communicator, or was told of what is wrong, is let go: it can save what it has.
+
+        Raises:
+            CollectiveMismatchError, ReplicaMismatchError, CollectiveTimeoutError: see `Control.check_same`. Or what
+                made this world fail.
         """
         if not self.failure.inherited and not self._closed and not self.failure.has_raised:
             self._control.check_same(who, self.timeout_s)
