@@ -447,9 +447,11 @@ def abort_reaches_everybody_and_stays(comm: Communicator) -> None:
 
 @contract()
 def what_all_give_up_is_as_if_nothing_had_been(comm: Communicator) -> None:
-    """What was under way goes on, and so does what follows."""
+    """What was under way goes on, and so does what follows, where one of them is late too."""
     before = comm.all_reduce(np.ones(2), layout="under way")
     for _ in range(2):
+        if comm.rank == 1:
+            time.sleep(0.1)
         comm.give_up(f"rank {comm.rank} had enough")
     array = np.full(3, comm.rank + 1.0)
     comm.all_reduce(array).wait()
