@@ -356,9 +356,9 @@ MUTANTS = {
         "False",
     ),
     "buffers come from nobody in particular": (
-        ("ddp.buffers", "check_buffers_agree"),
-        "self.comm.broadcast(piece.pack(), root)",
-        "self.comm.broadcast(0 * piece.pack(), root)",
+        ("ddp.upkeep", "check_buffers_agree"),
+        "self._booked.broadcast(piece.pack(), root)",
+        "self._booked.broadcast(0 * piece.pack(), root)",
     ),
     "a buffer that a tape holds stays where it lives": (
         ("ddp.buffers", "test_a_buffer_that_comes_home"),

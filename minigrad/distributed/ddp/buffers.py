@@ -1,31 +1,18 @@
-"""Buffers of a module, such as running statistics: kept alike on all ranks, at a chosen cadence.
-
-They travel in flat memory, in one collective for each device and dtype.
-
-They are synchronised at the end of a synchronising pass, where every rank is, rather than before a forward: an
-evaluation on one rank then makes no collective, and ranks with different numbers of batches do not wait in forward.
-"""
+"""Buffers of a module, such as running statistics, in flat memory: one collective for each device and dtype."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Literal
 
 import numpy as np
 
-from minigrad.arguments import as_integer, check_choice
 from minigrad.backend.device import Device, device_of
-from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_offsets, aligned_zeros, is_read_only, is_stretched
-from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.protocol import Communicator
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.parameter import Buffer
 from minigrad.stamp import mark_changed, move_to, savers
-
-
-BufferPolicy = Literal["broadcast", "mean", "none"]
 
 
 class BufferPiece:
@@ -119,56 +106,6 @@ class BufferMemory:
                 groups.setdefault((buffer.device, buffer.dtype), []).append(buffer)
             self._buffers, self._pieces = buffers, [BufferPiece(group) for group in groups.values()]
         return self._pieces
-
-
-def policy_of(policy: BufferPolicy | bool) -> str:
-    """A policy by its name.
-
-    Raises:
-        ArgumentError: it is none.
-    """
-    name = {True: "broadcast", False: "none"}[policy] if isinstance(policy, bool) else policy
-    check_choice("DistributedDataParallel", ("broadcast", "mean", "none"), broadcast_buffers=name)
-    return name
-
-
-class BufferSync:
-    """What happens to the buffers after a pass.
-
-    Args:
-        policy: "broadcast": the buffers of the lowest rank that still has data win. "mean": floats are averaged with
-            equal weights, and integers, such as counters, are broadcast. "none": each rank keeps its own.
-            True and False stand for "broadcast" and "none", as in PyTorch.
-        every: Passes between two synchronisations, >= 1.
-
-    Raises:
-        ArgumentError: another policy, or a cadence below 1.
-    """
-
-    def __init__(self, inventory: Inventory, comm: Communicator, policy: BufferPolicy | bool, every: int) -> None:
-        self.policy = policy_of(policy)
-        self.comm, self._memory = comm, BufferMemory(inventory)
-        self.every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
-
-    def after_pass(self, root: int) -> None:
-        """Make the buffers alike as the policy says; every rank calls it, with the lowest rank that has data."""
-        self._make_alike(root, averages=self.policy == "mean")
-
-    def broadcast(self, root: int) -> None:
-        """Overwrite the buffers of all ranks by the root's, whatever the policy and the cadence."""
-        self._make_alike(root, averages=False)
-
-    def _make_alike(self, root: int, averages: bool) -> None:
-        pieces = self._memory.pieces()
-        works = [
-            self.comm.all_reduce(piece.pack(), ReduceOp.AVG)
-            if averages and is_float(piece.dtype)
-            else self.comm.broadcast(piece.pack(), root)
-            for piece in pieces
-        ]
-        for work, piece in zip(works, pieces):
-            work.wait()
-            piece.unpack()
 
 
 def _is_private(buffer: Buffer) -> bool:

@@ -9,20 +9,16 @@ from typing import Any, Literal
 
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
 from minigrad.autograd import is_grad_enabled
-from minigrad.backend.device import CPU
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.agreement import check_replicas, check_wrappable, tell_of_copy
 from minigrad.distributed.ddp.bitwise import ShardedBackward
 from minigrad.distributed.ddp.buckets import MIB, BucketPlan
-from minigrad.distributed.ddp.buffers import BufferPolicy, BufferSync, policy_of
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.join import JOIN, check_stateful, joined
 from minigrad.distributed.ddp.reducer import Options, Reducer
 from minigrad.distributed.ddp.stats import NonFinite, Stats
-from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
-from minigrad.distributed.record.fingerprint import ReplicaCheck
+from minigrad.distributed.ddp.upkeep import BufferPolicy, Upkeep, policy_of
 from minigrad.errors import ArgumentError, ShapeError
-from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed, next_number
 from minigrad.tensor import Tensor
@@ -45,7 +41,7 @@ class DistributedDataParallel(Module):
         first_bucket_mb: Largest first bucket in MiB.
         bucket_cap_bytes: Largest bucket in bytes, instead of bucket_cap_mb.
         find_unused_parameters: Let a backward leave parameters out: they count as zero.
-        broadcast_buffers: "broadcast" (or True), "mean" or "none" (or False); see `BufferSync`.
+        broadcast_buffers: "broadcast" (or True), "mean" or "none" (or False); see `Upkeep`.
         buffer_cadence: Passes between two synchronisations of the buffers.
         sync: "auto": each backward outside `no_sync` synchronises. "manual": none does; call `sync_gradients`.
         reduce: "mean" as above; "sum" adds the gradients up, for losses that are sums or already global.
@@ -108,8 +104,7 @@ class DistributedDataParallel(Module):
         first_cap = min(_cap_bytes("first_bucket_mb", first_bucket_mb), cap)
         mean = reduce == "mean"
         self._options = Options(cap, first_cap, find_unused_parameters, mean, track_nonfinite, bucket_plan)
-        self._buffer_options = (broadcast_buffers, buffer_cadence)
-        self._check_every = check_replicas_every
+        self._upkeep_options = (broadcast_buffers, buffer_cadence, check_replicas_every)
         self.sync = sync
         alike: dict[str, object] = {"reduce": reduce, "sync": sync, "init_sync": init_sync, **switches}
         alike |= {"broadcast_buffers": policy_of(broadcast_buffers), "buffer_cadence": buffer_cadence}
@@ -123,27 +118,21 @@ class DistributedDataParallel(Module):
 
     def _wrap(self, module: Module, comm: Communicator, batch_dim: int) -> None:
         self.module = module
-        self.comm, self._device = comm, comm.device
+        self.comm, self._gpu = comm, None if comm.device.type == "cpu" else comm.device
         named = list(module.named_parameters())
-        self._inventory = Inventory(module)
         self.reducer = Reducer(comm, named, self._options, type(module).__name__)
         self.batch_dim = batch_dim
         self.reducer.alike.set_option(JOIN, None)
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
-        self.reducer.in_order = join_sync_batch_norms(module, self.comm, self.reducer)
-        self._buffer_sync = BufferSync(self._inventory, self.reducer.lane.booked, *self._buffer_options)
-        self._replica_check = ReplicaCheck(module, self.reducer.lane.booked, self._check_every)
+        self._upkeep = Upkeep(module, self.reducer, *self._upkeep_options)
         self.reducer.after_pass, self._passes = self._after_pass, 0
 
     def _after_pass(self, active_ranks: list[int]) -> None:
         self._passes += 1
-        sync, check = self._buffer_sync, self._replica_check
-        synchronised = sync.policy != "none" and self._passes % sync.every == 0
-        if synchronised and self._inventory.buffers():
-            sync.after_pass(active_ranks[0])
-        if check.every is not None and len(active_ranks) == self.comm.world_size:
-            check.after_pass(buffers=synchronised)  # those that wait in join() have stopped to step
+        upkeep = self._upkeep
+        if upkeep.check.every is not None or upkeep.inventory.buffers():
+            upkeep.after_pass(active_ranks, self._passes)
 
     @property
     def batch_dim(self) -> int:
@@ -164,10 +153,10 @@ class DistributedDataParallel(Module):
             self._check_parameters()
             samples = self._count(args, kwargs)
             began_s, began = self.comm.clock.now_s(), next_number()
-        if self._device is CPU:
+        if self._gpu is None:
             output = self.module(*args, **kwargs)
         else:
-            with self._device.current():  # a net, for a thread that is on another one
+            with self._gpu.current():  # a net, for a thread that is on another one
                 output = self.module(*args, **kwargs)
         if recording:
             self.reducer.own.add_forward(samples, began)
@@ -315,7 +304,7 @@ class DistributedDataParallel(Module):
         if counts is not None:
             as_sequence("backward_shards", "counts", counts)
         self._check_parameters()
-        with self._device.current():
+        with self.comm.device.current():
             return self._sharded.run(loss_fn, shards, counts, self.batch_dim)
 
     def stats(self) -> Stats:
@@ -357,7 +346,7 @@ class DistributedDataParallel(Module):
         as_integer(f"rank {self.comm.rank}: broadcast_parameters", "root", root, 0, self.comm.world_size)
         self.reducer.under_way.check_idle("broadcast_parameters")
         works = [self.comm.broadcast(values, root) for values in self.reducer.layout.values()]
-        self._buffer_sync.broadcast(root)
+        self._upkeep.broadcast(root)
         for work in works:
             work.wait()
         for param in self.module.parameters():
@@ -386,7 +375,7 @@ class DistributedDataParallel(Module):
         Its SyncBatchNorm layers that use this wrapper's communicator will use that of the next one.
         """
         self.reducer.detach()
-        leave_sync_batch_norms(self.module, self.comm)
+        self._upkeep.leave()
         return self.module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
@@ -394,15 +383,14 @@ class DistributedDataParallel(Module):
         twin = object.__new__(type(self))
         Module.__init__(twin)
         memo[id(self)] = twin
-        twin._options, twin._buffer_options = self._options, self._buffer_options
-        twin.sync, twin._check_every = self.sync, self._check_every
+        twin._options, twin._upkeep_options, twin.sync = self._options, self._upkeep_options, self.sync
         twin.training = self.training
         twin._wrap(deepcopy(self.module, memo), self.comm, self.batch_dim)
         twin.reducer.hook = deepcopy(self.reducer.hook, memo)
         return twin
 
     def _check_parameters(self) -> None:
-        self._inventory.check(f"rank {self.comm.rank}: DistributedDataParallel", self.module)
+        self._upkeep.inventory.check(f"rank {self.comm.rank}: DistributedDataParallel", self.module)
 
 
 def _cap_bytes(name: str, mib: float) -> int:
