@@ -58,8 +58,8 @@ FACADES = {
     "BoundMethods": (210, 0),  # those of Tensor that are bound to it, for type checkers
     "Module": (110, 27),
     "ModuleTree": (130, 25),  # the half of Module that finds things by name
-    "GraphModule": (118, 35),  # a graph while it does not train
-    "Graph": (89, 27),
+    "GraphModule": (119, 35),  # a graph while it does not train
+    "Graph": (80, 24),
     "DistributedDataParallel": (191, 27),
     "Front": (127, 30),  # what all communicators have, said once
     "Wrapper": (67, 23),

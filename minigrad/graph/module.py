@@ -52,6 +52,7 @@ class GraphModule(Wired):
     def __init__(self, wiring: Wiring, modules: Mapping[str, Module], label: str | None = None) -> None:
         super().__init__(wiring, modules, label)
         self._shown: tuple[list[dict[str, Any]], Join] = ([self._tagged], _only)  # where `tagged` looks
+        self._others: list[GraphModule] = []  # replicas beside this one: always this one list
 
     def forward(self, /, *inputs: Any, **named: Any) -> Any:
         """The output, for inputs by position in the order of `input_names`, or by name.
@@ -89,14 +90,13 @@ class GraphModule(Wired):
 
     @property
     def replicas(self) -> tuple[GraphModule, ...]:
-        """The graphs whose state is changed together: this one, and those that a subclass adds."""
-        return (self,)
+        """This graph, and those whose state changes with it: they were attached, or made by `Graph.distribute`."""
+        return (self, *self._others)
 
-    def bare(self) -> GraphModule:
-        """This graph as a replica among others: an object of its own, with everything that this one has."""
-        twin = GraphModule.__new__(GraphModule)
-        object.__setattr__(twin, "__dict__", self.__dict__)
-        return twin
+    def add_replicas(self, others: Sequence[GraphModule]) -> None:
+        """Let what changes the state of this graph, or of one below it, change that of graphs of its structure."""
+        for path, part in {"": self, **self.subgraphs()}.items():
+            part._others += [other.subgraph(path) for other in others]
 
     def first_device(self) -> Device:
         """Where the graph lives; the CPU where it has no parameter."""
@@ -301,7 +301,8 @@ class GraphModule(Wired):
         return render.to_dot(self, times or {})
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """The same wiring, modules of its own; neither values nor timings."""
+        """The same wiring, modules of its own; neither values, timings nor replicas."""
+        memo[id(self._others)] = []
         memo[id(self._tagged)] = {}
         memo[id(self._shown)] = ([memo[id(self._tagged)]], _only)
         return super().__deepcopy__(memo)

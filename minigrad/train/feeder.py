@@ -29,6 +29,7 @@ from minigrad.train.stopwatch import Stopwatch, boundary
 
 LossFn = Callable[[Any, Any], Tensor]
 Divide = Callable[[int], tuple[int, ...]]
+ByBatches = Callable[[], bool]
 Weigh = Callable[[int, int], float]
 
 
@@ -39,7 +40,7 @@ class Feeder:
         replicas: One a device.
         group: The devices.
         divide: The samples of each device, of so many in a batch.
-        by_batches: Whether each device runs whole batches in training, as El Che wants it.
+        by_batches: Says whether each device runs whole batches in training, as El Che wants it.
 
     Attributes:
         last_el_che_counts: Batches of each device in the last round.
@@ -47,7 +48,9 @@ class Feeder:
         rest: To be called when a backward is over: nobody works then.
     """
 
-    def __init__(self, replicas: Sequence[GraphModule], group: DeviceGroup, divide: Divide, by_batches: bool) -> None:
+    def __init__(
+        self, replicas: Sequence[GraphModule], group: DeviceGroup, divide: Divide, by_batches: ByBatches
+    ) -> None:
         self._replicas, self._group, self._divide, self._by_batches = replicas, group, divide, by_batches
         self._devices, self._names = group.devices, replicas[0].input_names
         self.last_el_che_counts: tuple[int, ...] = ()
@@ -96,7 +99,7 @@ class Feeder:
                 "Graph: expected loss_fn(model, batch) to call the model that it is given, a replica on another "
                 "device, got a call of this graph"
             )
-        if self._by_batches and is_grad_enabled():
+        if self._by_batches() and is_grad_enabled():
             raise ArgumentError(
                 "Graph: expected epoch() and backward_batch() for training with El Che, which runs whole "
                 "batches on each device, got a forward: set_loss_fn and set_data_loader, or set el_che=False; "

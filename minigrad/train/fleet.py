@@ -23,6 +23,7 @@ from minigrad.train.stepper import Stepper
 from minigrad.train.stopwatch import PassTime
 
 _PULL = 0.3  # of a new reading on the average throughput
+_MOVING = ("balance", "el_che", "ema_throughput", "step_count")  # what each step changes, and others may set
 
 
 class DistributedState:
@@ -56,9 +57,17 @@ class DistributedState:
         self.balance = Balance.start(self.world_size, options)
         self.ema_throughput = [0.0] * self.world_size
         self.step_count = 0
-        self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, el_che is not None)
+        self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, lambda: self.el_che is not None)
         self.stepper = Stepper(self.replicas, group, config.max_grad_norm, self.feeder.rest, self._reduced)
         self.optimizers, self.schedulers = self.stepper.optimizers, self.stepper.schedulers
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _MOVING and hasattr(self, name):
+            raise ArgumentError(
+                f"graph.distributed: expected one of {', '.join(_MOVING)} to be set, got {name}, which follows from "
+                "distribute, set_optimizer and set_scheduler: call these, or change a list in place"
+            )
+        object.__setattr__(self, name, value)
 
     @property
     def last_shard_sizes(self) -> tuple[int, ...]:
@@ -187,18 +196,19 @@ class Fleet:
 
     Attributes:
         state: The replicas at work; None before the first of `distribute`, `backward_batch`, `step`.
-        others: The replicas beside the graph's own modules.
-        is_part: Whether the graph is a sub-graph of one that trains.
     """
 
     def __init__(self, who: str) -> None:
         self.state: DistributedState | None = None
-        self.others: tuple[GraphModule, ...] = ()
-        self.is_part = False
         self._who = who
         self._told: dict[str, Any] = {}  # functions, by the verb that set them
         self._loaders: tuple[Any, ...] = ()
         self._is_distributed = False
+        self._is_part = False  # of a graph that is distributed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Fleet:
+        """A fleet that was told nothing, of a graph without replicas."""
+        return Fleet(self._who)
 
     # --------------------------------------------------------------------------------------------------- options
 
@@ -244,10 +254,10 @@ class Fleet:
 
     def attach(self, graph: GraphModule, others: Sequence[GraphModule]) -> None:
         """See `Graph.attach`."""
-        if self.state is not None or self.is_part:
+        if self.state is not None or self._is_part:
             raise ArgumentError(f"{self._who}.attach: expected a graph that does not train yet, got one that does")
         self._check_replicas(graph, others)
-        self.others += tuple(others)
+        graph.add_replicas(others)
 
     def _check_replicas(self, graph: GraphModule, others: Sequence[GraphModule]) -> None:
         known, structure = graph.replicas, graph.structure_hash()
@@ -263,14 +273,14 @@ class Fleet:
         self, graph: GraphModule, builder: Builder, devices: Devices, config: DdpConfig, el_che: bool | None
     ) -> None:
         """See `Graph.distribute`."""
-        if self.others or self._is_distributed or (self.state is not None and self.state.step_count):
+        if graph.replicas[1:] or self._is_distributed or (self.state is not None and self.state.step_count):
             raise ArgumentError(
                 f"{self._who}.distribute: expected to be called once, before the first step(), on a graph without "
                 "replicas, got another call"
             )
         group = group_of(devices, graph.first_device())
         others, cadence = _replicas(graph, builder, group, config, el_che)
-        state = DistributedState((graph.bare(), *others), group, config, cadence)
+        state = DistributedState((_untrained(graph), *others), group, config, cadence)
         try:
             self._check_replicas(graph, others)
             state.sync_params()
@@ -279,13 +289,13 @@ class Fleet:
             state.stepper.detach()
             raise
         if self.state is not None:
-            self.state.stepper.detach()
-            state.stepper.pending = self.state.stepper.pending
-        self.state, self.others, self._is_distributed = state, others, True
+            state.stepper.take_over(self.state.stepper)
+        graph.add_replicas(others)
+        self.state, self._is_distributed = state, True
 
-    def join(self, others: Sequence[GraphModule], is_part: bool) -> None:
-        """Let these be replicas too, of a sub-graph of one that is_part says to train as a whole."""
-        self.others, self.is_part = (*self.others, *others), is_part
+    def leave_to_the_whole(self) -> None:
+        """The graph is a part of one that is distributed: that one trains."""
+        self._is_part = True
 
     def forget_gradients(self) -> None:
         """There are none any more."""
@@ -294,15 +304,15 @@ class Fleet:
 
     def at_work(self, graph: GraphModule, to_step: bool = False) -> DistributedState:
         """The replicas, which are the graph alone where it was not distributed. ArgumentError: see `Graph.step`."""
-        if self.is_part:
+        if self._is_part:
             raise ArgumentError(f"{self._who}: expected the whole graph to train, got a call of a part of it")
         if self.state is None:
-            if self.others:
+            if graph.replicas[1:]:
                 raise ArgumentError(
                     f"{self._who}: expected distribute() for training with replicas, got some that were attached: "
                     "combine and step those yourself"
                 )
-            self.state = DistributedState((graph.bare(),), LocalDevices([graph.first_device()]), DdpConfig())
+            self.state = DistributedState((_untrained(graph),), LocalDevices([graph.first_device()]), DdpConfig())
         if "set_optimizer" in self._told:
             self.state.stepper.equip(self._who, self._told["set_optimizer"], self._told.get("set_scheduler"))
         elif to_step:
@@ -336,6 +346,13 @@ class Fleet:
             if set_epoch is not None:
                 set_epoch(number)
         return checked_at_the_end(iter(loaders[0]) if state is None else state.batches(loaders))
+
+
+def _untrained(graph: GraphModule) -> GraphModule:
+    """The first replica: an object of its own that has everything that the graph has, and runs without a fleet."""
+    twin = GraphModule.__new__(GraphModule)
+    object.__setattr__(twin, "__dict__", graph.__dict__)
+    return twin
 
 
 def _replicas(

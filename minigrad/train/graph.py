@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from minigrad.backend.device import Device
@@ -65,11 +65,6 @@ class Graph(GraphModule):
 
     # -------------------------------------------------------------------------------------------------- replicas
 
-    @property
-    def replicas(self) -> tuple[GraphModule, ...]:
-        """This graph, and the replicas that were attached to it, or made by `distribute`."""
-        return (self, *self._fleet.others)
-
     def replicate(self: Self, device: Device | str) -> Self:
         """A copy on a device, with parameters and buffers of its own; it is no replica until attached."""
         return copy.deepcopy(self).to(device)
@@ -84,7 +79,6 @@ class Graph(GraphModule):
                 already, on the devices that it has.
         """
         self._fleet.attach(self, others)
-        self._lead_parts(others)
 
     def distribute(
         self, builder: Builder, devices: Devices = None, *, config: DdpConfig | None = None, el_che: bool | None = False
@@ -109,13 +103,9 @@ class Graph(GraphModule):
             ReplicaMismatchError: a replica differs.
         """
         self._fleet.distribute(self, builder, devices, config if config is not None else DdpConfig(), el_che)
-        self._lead_parts(self._fleet.others, is_part=True)
-
-    def _lead_parts(self, others: Sequence[GraphModule], is_part: bool = False) -> None:
-        """Let what changes the state of a sub-graph change that of its replicas, and let it not train by itself."""
-        for path, part in self.subgraphs().items():
+        for part in self.subgraphs().values():
             if isinstance(part, Graph):
-                part._fleet.join([other.subgraph(path) for other in others], is_part)
+                part._fleet.leave_to_the_whole()
 
     def set_up(
         self,
@@ -304,11 +294,6 @@ class Graph(GraphModule):
             ArgumentError: there is no optimizer.
         """
         return tuple(self._fleet.at_work(self, to_step=True).optimizers)
-
-    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """A graph that was told nothing about training and has no replicas."""
-        memo[id(self._fleet)] = Fleet(self._who())
-        return super().__deepcopy__(memo)
 
 
 class FlowBuilder(flow.FlowBuilder[Graph]):

@@ -121,6 +121,11 @@ class Stepper:
         for param in self._params:
             param.listeners = tuple(listener for listener in param.listeners if listener is not self)
 
+    def take_over(self, other: Stepper) -> None:
+        """Go on with the gradients of another one, which is detached."""
+        other.detach()
+        self.pending = other.pending
+
     @property
     def unfinished(self) -> str:
         """What a gradient is until it is combined, and what to do about it; empty where it is whole."""

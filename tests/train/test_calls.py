@@ -8,6 +8,7 @@ import pytest
 from minigrad import Device, FlowBuilder, Trainer, cat, no_grad, nn, optim, randn
 from minigrad.distributed import DdpConfig, DistributedDataParallel, SoloCommunicator
 from minigrad.errors import ArgumentError, AutogradError, ReplicaMismatchError
+from minigrad.graph import FlowBuilder as graph_of_layers
 from tests.train.graphs import (
     OPTIMIZERS,
     assert_trained,
@@ -155,6 +156,49 @@ def test_a_copy_knows_nothing_of_training():
     assert twin.world_size == 1 and twin.distributed is None
     with pytest.raises(ArgumentError, match="set_optimizer"):
         twin.step()
+
+
+def test_a_copy_of_the_first_replica_is_a_graph_of_its_own():
+    first = graph_on(2).distributed.replicas[0]
+    twin, (x, mask, _) = copy.deepcopy(first), make_batch(3)
+    assert (twin(x, mask).data == first(x, mask).data).all() and twin.replicas == (twin,)
+    twin.load_state_dict(make_graph(seed=5).state_dict())
+    assert (twin(x, mask).data != first(x, mask).data).any()
+
+
+def test_a_part_that_does_not_train_by_itself_changes_with_its_replicas():
+    def make(device=None):
+        part = graph_of_layers("x").through(nn.Linear(3, 4)).through(nn.BatchNorm1d(4)).label("part").build()
+        return FlowBuilder.from_(part).through(nn.Linear(4, 2)).build()
+
+    graph = make()
+    graph.distribute(make, ["cpu", "cpu"])
+    part = graph.subgraph("part")
+    part.freeze("linear_0")
+    part.eval()
+    part.load_state_dict({name: x + 1.0 for name, x in part.state_dict().items() if x.ndim}, strict=False)
+    for one in graph.replicas:
+        assert one.is_frozen("part.linear_0") and not one.part.training
+        assert (one.part.linear_0.weight.data == part.linear_0.weight.data).all()
+
+
+@pytest.mark.parametrize("name", ["optimizers", "schedulers", "config", "replicas", "last_shard_sizes", "chunk_ratios"])
+def test_what_nobody_would_hear_of_is_not_set(name):
+    state = graph_on(2).distributed
+    with pytest.raises(ArgumentError, match=f"expected one of balance, .* to be set, got {name}, which follows"):
+        setattr(state, name, getattr(state, name))
+    state.step_count, state.ema_throughput = 7, [1.0, 2.0]
+    assert not state.update_balance() and state.step_count == 8
+
+
+def test_el_che_can_be_turned_off_by_hand():
+    graph = graph_on(2, el_che=True)
+    with pytest.raises(ArgumentError, match="El Che, which runs whole batches"):
+        loss_fn(graph, make_batch(4))
+    graph.distributed.el_che = None
+    loss_fn(graph, make_batch(4)).backward()
+    graph.step()
+    assert graph.shard_sizes == (2, 2) and not graph.has_el_che
 
 
 def test_a_call_that_fails_leaves_nothing_behind():
