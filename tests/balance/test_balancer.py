@@ -7,21 +7,10 @@ import numpy as np
 import pytest
 
 from minigrad import nn, optim, randn
-from minigrad.distributed import (
-    DDP,
-    Balance,
-    BalanceConfig,
-    Balancer,
-    CostModel,
-    ElChe,
-    SoloCommunicator,
-    allocate,
-    run,
-    simulate,
-)
+from minigrad.distributed import DDP, BalanceConfig, Balancer, CostModel, SoloCommunicator, allocate, run, simulate
 from minigrad.distributed.balance import Metered, replay
 from minigrad.distributed.comm.wrappers import Recording
-from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
+from minigrad.errors import ArgumentError, ReplicaMismatchError
 from tests.balance.virtual import noise
 from tests.distributed.worlds import run_ranks
 
@@ -191,21 +180,6 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped():
     assert len(replay(stream.getvalue().splitlines())) == 10
 
 
-@pytest.mark.parametrize(
-    "state, message",
-    [
-        (Balance.start(3).state_dict(), "expected the state of 1 ranks, got that of 3"),
-        (Balance.start(1, BalanceConfig(granularity=4)).state_dict(), "expected a state with granularity 1, got 4"),
-        (ElChe.start(1).state_dict(), "Balance: expected what its state_dict"),
-        ({}, "Balance: expected what its state_dict"),
-        (None, "Balance: expected what its state_dict"),
-    ],
-)
-def test_the_state_of_something_else_is_refused(state, message):
-    with pytest.raises(StateDictError, match=message):
-        Balancer(SoloCommunicator()).load_state_dict(state)
-
-
 def test_sizes_may_be_those_of_an_array_and_still_be_written():
     stream = io.StringIO()
     balancer = Balancer(SoloCommunicator(), BalanceConfig(calibration_steps=1), journal=stream)
@@ -214,11 +188,6 @@ def test_sizes_may_be_those_of_an_array_and_still_be_written():
     with balancer.step(np.int64(4)):
         pass
     assert json.loads(stream.getvalue().splitlines()[1])["batch_size"] == 4
-
-
-def test_what_takes_no_events_is_no_timeline():
-    with pytest.raises(ArgumentError, match=r"Balancer: expected a timeline with event\(kind, \*\*fields\), got 3"):
-        Balancer(SoloCommunicator(), timeline=3)
 
 
 def test_waits_between_steps_do_not_count():

@@ -63,13 +63,5 @@ def test_a_changed_decision_is_found(record):
         replay(lines)
 
 
-@pytest.mark.parametrize(
-    "line", ["no JSON", "[]", '{"kind": "balance"}', '{"kind": "x", "config": {"speed_hint": null}}']
-)
-def test_what_is_no_journal_is_refused(line):
-    with pytest.raises(ArgumentError, match="replay: expected a journal's line, got line 1"):
-        replay([line])
-
-
 def test_an_empty_journal_has_no_decision():
     assert replay([]) == []

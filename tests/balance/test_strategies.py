@@ -86,19 +86,6 @@ def test_what_keeps_the_rules_passes(balancer, floor):
     check_balancer(balancer, min_ratio=floor, max_examples=40)
 
 
-def test_arguments_are_checked():
-    for options, message in (
-        ({"max_examples": 0}, "max_examples to be an integer >= 1, got 0"),
-        ({"max_batch": -1}, "max_batch to be an integer >= 0, got -1"),
-        ({"max_ranks": 0}, "max_ranks to be an integer >= 1, got 0"),
-        ({"min_ratio": 2}, "min_ratio <= 1/1 for 1 ranks, got 2"),
-    ):
-        with pytest.raises(ArgumentError, match=f"check_balancer: expected {message}"):
-            check_balancer(naive, **options)
-    with pytest.raises(ArgumentError, match="expected a strategy .*, or a function .*, got 3"):
-        check_balancer(3)
-
-
 @pytest.mark.parametrize("strategy", [strategies.throughputs, strategies.ratios, strategies.clusters])
 def test_there_is_something_between_the_bounds(strategy):
     with pytest.raises(ArgumentError, match=f"{strategy.__name__}: expected max_ranks to be an integer >= 3, got 2"):

@@ -243,31 +243,6 @@ def by_chance(state, batch_size, readings):
     return None, [batch_size] + [0] * (len(readings) - 1), str(random.random())
 
 
-@pytest.mark.parametrize(
-    "strategy, told",
-    [
-        (by_chance, r"by its arguments alone: balancer\(0, \[1.0\]\) raised .* one decision on the same arguments"),
-        (tuple_in_state, r"a decision by its arguments alone: .* a state that JSON gives back as it is"),
-        (lambda state, batch, readings: (state, [batch] * len(readings), ""), r"the shards sum to the batch: balancer"),
-        (lambda state, batch, readings: (state, [batch, *[0] * (len(readings) - 1)], ""), "permuted ranks"),
-    ],
-)
-def test_the_check_tells_what_a_strategy_does_wrong(strategy, told):
-    with pytest.raises(AssertionError, match=told):
-        check_balancer(strategy, max_ranks=3, max_examples=20)
-
-
-def late(state, batch_size, readings):
-    """Sound, but for its first sizes."""
-    sizes = compute_shard_sizes(batch_size, rebalance([1.0] * len(readings)))
-    return True, sizes if state else [size + 1 for size in sizes], ""
-
-
-def test_the_check_looks_at_every_step_of_a_strategy():
-    with pytest.raises(AssertionError, match=r"the shards sum to the batch: balancer\(0, \[1.0\]\) gave \[1\]"):
-        check_balancer(late, steps=2, max_ranks=2, max_examples=20)
-
-
 STRATEGIES = {
     "balance_strategy": balance_strategy(BalanceConfig(calibration_steps=2)),
     "stateless": stateless(by_speed),

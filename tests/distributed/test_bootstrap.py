@@ -4,7 +4,7 @@ import pytest
 
 from minigrad.backend.device import CPU, Device
 from minigrad.distributed import SoloCommunicator, init, run
-from minigrad.distributed.bootstrap import Seat, choose_backend, detect, meet
+from minigrad.distributed.bootstrap import Seat, choose_backend, detect
 from minigrad.errors import ArgumentError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -47,48 +47,12 @@ def test_detect(environ, place):
     assert detect(environ) == place
 
 
-@pytest.mark.parametrize(
-    "environ, words",
-    [
-        ({"RANK": "1"}, "RANK and WORLD_SIZE both set, got only RANK: set WORLD_SIZE too"),
-        ({"MINIGRAD_WORLD_SIZE": "2"}, "set MINIGRAD_RANK too"),
-        ({"PMI_RANK": "0"}, "set PMI_SIZE too"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "0 <= rank < world_size, got rank 2 of 2"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "an integer in RANK, got 'x'"),
-        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "set SLURM_PROCID too"),
-        (
-            {
-                "SLURM_STEP_ID": "0",
-                "SLURM_STEP_NUM_TASKS": "2",
-                "SLURM_PROCID": "0",
-                "SLURM_STEP_TASKS_PER_NODE": "two",
-            },
-            "SLURM_STEP_TASKS_PER_NODE like",
-        ),
-    ],
-)
-def test_half_set_or_wrong(environ, words):
-    with pytest.raises(ArgumentError, match=words):
-        detect(environ)
-
-
 def test_backend_follows_from_the_place_and_the_device():
     assert choose_backend(Seat(), CPU, None) == "solo"
     assert choose_backend(Seat(0, 2, 0, 2, "minigrad"), CPU, None) == "shm"
     assert choose_backend(Seat(0, 2, 0, 2, "mpi"), CPU, None) == "mpi"
     assert choose_backend(Seat(0, 2, 0, 2, "torchrun"), Device("cuda"), None) == "nccl"
     assert choose_backend(Seat(0, 2, 0, 2, "torchrun"), CPU, "mpi") == "mpi"
-    with pytest.raises(ArgumentError, match="all ranks on one host for shared memory, got 4 of 8"):
-        choose_backend(Seat(0, 8, 0, 4, "torchrun"), CPU, None)
-    with pytest.raises(ArgumentError, match="backend to be one of 'solo', 'shm', 'mpi', 'nccl', got 'gloo'"):
-        choose_backend(Seat(), CPU, "gloo")
-    with pytest.raises(ArgumentError, match="a world of one for backend 'solo', got 2"):
-        choose_backend(Seat(0, 2), CPU, "solo")
-
-
-def test_the_rendezvous_names_all_that_is_missing():
-    with pytest.raises(ArgumentError, match="2 ranks, got no MASTER_PORT, MINIGRAD_AUTHKEY"):
-        meet(Seat(0, 2, 0, 2, "torchrun"), {"MASTER_ADDR": "localhost"}, 1.0)
 
 
 def test_init_alone_is_a_world_of_one(monkeypatch):

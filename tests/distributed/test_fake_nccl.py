@@ -153,11 +153,3 @@ def test_work_goes_to_the_stream_that_was_named():
     work()
     assert stream == 77 and array.tolist() == [1.0, 1.0]
     comm.destroy()
-
-
-def test_wrong_ids_and_ranks():
-    fake = FakeNccl()
-    with pytest.raises(ValueError, match="commId length 3"):
-        fake.NcclCommunicator(1, b"abc", 0)
-    with pytest.raises(NcclError, match="rank 1 of 1"):
-        fake.NcclCommunicator(1, fake.get_unique_id(), 1)

@@ -1,6 +1,5 @@
 """Faults of data parallelism that belong to no part of their own; `FAULTS.md` lists all, and where they are tested."""
 
-import pickle
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import minigrad
 from minigrad import nn, optim
 from minigrad.distributed import DDP, SoloCommunicator, plan_buckets, run
 from minigrad.distributed.ddp.buckets import Entry
-from minigrad.errors import ArgumentError, AutogradError, LayoutError, NonFiniteError, RankFailedError
+from minigrad.errors import AutogradError, LayoutError, NonFiniteError, RankFailedError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
@@ -204,11 +203,6 @@ def test_a_layer_that_comes_or_goes_after_wrapping_is_noticed(change):
         ddp.module[1] = nn.Identity()
     with pytest.raises(LayoutError, match="later" if change == "added" else r"1\.w1"):
         ddp(minigrad.Tensor(np.zeros((2, 3))))
-
-
-def test_a_wrapper_is_not_pickled():
-    with pytest.raises(ArgumentError, match="expected plain data, got a DistributedDataParallel"):
-        pickle.dumps(DDP(Mlp(0), SoloCommunicator()))
 
 
 def test_dropout_differs_by_rank_and_weights_do_not():

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import minigrad
 from minigrad import nn, optim
 from minigrad.backend.dtypes import as_dtype
-from minigrad.distributed import DDP, SoloCommunicator, run
+from minigrad.distributed import DDP, run
 from minigrad.distributed.record.fingerprint import check_agreement, fingerprint, module_fingerprints, replicas_agree
-from minigrad.errors import ArgumentError, DtypeError, ReplicaMismatchError
+from minigrad.errors import ReplicaMismatchError
 from tests.distributed.worlds import run_ranks
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -88,11 +88,6 @@ def test_shape_and_strides_do_not_count():
     array = np.arange(12.0).reshape(3, 4)
     assert int(fingerprint(np.asfortranarray(array))) == int(fingerprint(array)) == int(fingerprint(array.ravel()))
     assert int(fingerprint(np.array(3.0))) == int(fingerprint(np.array([3.0])))
-
-
-def test_elements_of_another_size_are_refused():
-    with pytest.raises(DtypeError, match="1, 2, 4 or 8 bytes, got complex128"):
-        fingerprint(np.zeros(2, np.complex128))
 
 
 # ------------------------------------------------------------------------------------------------------ replicas
@@ -207,9 +202,3 @@ def test_ranks_that_wait_in_join_are_not_compared():
         return replicas_agree(ddp.module, comm)
 
     assert run(body, 2) == [True, True]
-
-
-@pytest.mark.parametrize("every", [0, -1, 1.5, True])
-def test_wrong_cadences_are_refused(every):
-    with pytest.raises(ArgumentError, match="check_replicas_every, where it is not None, to be an integer >= 1"):
-        DDP(nn.Linear(3, 2), SoloCommunicator(), check_replicas_every=every)

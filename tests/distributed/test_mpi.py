@@ -5,10 +5,8 @@ import sys
 
 import pytest
 
-from minigrad.backend.device import Device
-from minigrad.distributed.bootstrap import Seat, _connect
 from minigrad.distributed.comm.mpi.start import load_mpi
-from minigrad.errors import ArgumentError, MissingPackageError
+from minigrad.errors import MissingPackageError
 from tests.distributed.processes import all_gone, mpich_segments, remove_unused
 from tests.distributed.worlds import mpirun
 
@@ -126,11 +124,6 @@ def test_without_mpi4py_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(MissingPackageError, match=r"pip install minigrad\[mpi\]"):
         load_mpi(1.0)
-
-
-def test_a_gpu_is_not_for_mpi():
-    with pytest.raises(ArgumentError, match="the device cpu for backend 'mpi', got cuda:0: use nccl"):
-        _connect("mpi", Seat(0, 2, 0, 2, "mpi"), Device("cuda"), 1.0)
 
 
 def test_a_world_that_mpi_does_not_see_is_refused():

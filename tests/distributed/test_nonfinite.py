@@ -13,7 +13,6 @@ from minigrad.distributed import (
     fp16_compress_hook,
     run,
 )
-from minigrad.errors import ArgumentError
 from tests.distributed.models import Mlp, data
 from tests.distributed.test_hooks import Slopes
 
@@ -77,10 +76,3 @@ def test_on_a_device_only_the_question_waits(cuda, strict_cupy):
     before = strict_cupy.syncs.count
     assert ddp.nonfinite_gradients() == [NonFinite(0, 0, ("w0",))]
     assert strict_cupy.syncs.count == before + 1
-
-
-def test_nobody_looked():
-    with pytest.raises(ArgumentError, match="nonfinite_gradients: expected a wrapper with track_nonfinite=True"):
-        DDP(Slopes(), SoloCommunicator()).nonfinite_gradients()
-    with pytest.raises(ArgumentError, match="track_nonfinite"):
-        DDP(Slopes(), SoloCommunicator(), track_nonfinite=1)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
-from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
+from minigrad.errors import CollectiveTimeoutError, RankFailedError
 
 
 def _meet(world_size, keys, timeout_s=5.0, before=None, address="127.0.0.1"):
@@ -49,8 +49,6 @@ def test_errors_name_a_port_of_ipv6_as_it_is_written():
     with socket.create_server(("::1", port), family=socket.AF_INET6):
         with pytest.raises(RankFailedError, match=rf"expected to listen at \[::1\]:{port}, got .* choose another"):
             Rendezvous(0, 2, "::1", port, b"key", 1.0)
-    with pytest.raises(RankFailedError, match="to listen at no such host.invalid:1, got .*: MASTER_ADDR has to be an"):
-        Rendezvous(0, 2, "no such host.invalid", 1, b"key", 1.0)
 
 
 def test_another_key_is_turned_away():
@@ -107,15 +105,6 @@ def test_missing_ranks_are_named():
     assert isinstance(found[2], CollectiveTimeoutError)  # told by rank 0, which is not to blame
     assert str(found[2]) == str(found[0]).replace("rank 0:", "rank 2:")
     assert time.monotonic() - started < 5.0
-    with pytest.raises(CollectiveTimeoutError, match="rank 1: rendezvous: expected rank 0"):
-        Rendezvous(1, 2, "127.0.0.1", free_port(), b"key", 0.2)
-
-
-def test_wrong_arguments():
-    with pytest.raises(ArgumentError, match="a key, got an empty one"):
-        Rendezvous(0, 2, "127.0.0.1", 0, b"", 1.0)
-    with pytest.raises(ArgumentError, match="0 <= rank < world_size"):
-        Rendezvous(2, 2, "127.0.0.1", 0, b"key", 1.0)
 
 
 def test_a_port_in_use_says_what_to_do():

@@ -282,21 +282,6 @@ class Odd(Mlp):
             self.running = Buffer(np.zeros(1))
 
 
-@pytest.mark.parametrize(
-    "how, words",
-    [
-        ("shape", r"'w2' float64 \(2, 5\) on rank 0 and parameter 'w2' float64 \(4, 5\) on rank 1"),
-        ("dtype", r"'w2' float64 \(2, 5\) on rank 0 and parameter 'w2' float32"),
-        ("frozen", r"'w2' float64 \(2, 5\), frozen on rank 1"),
-        ("extra", "missing on rank 0 and parameter 'w3'"),
-        ("buffer", "missing on rank 0 and buffer 'running'"),
-    ],
-)
-def test_unequal_replicas_are_refused(how, words):
-    with pytest.raises(ReplicaMismatchError, match=words):
-        Ddp.wrap([Odd(0, how), Odd(1, how)], ["cpu", "cpu"])
-
-
 def test_what_cannot_be_wrapped():
     one = Mlp(0)
     tied = Mlp(1)

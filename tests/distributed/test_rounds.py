@@ -235,7 +235,3 @@ def test_wrong_use_is_an_error():
     with pytest.raises(ArgumentError, match="batches_left to be an integer >= 1, got 0"):
         with Rounds(SoloCommunicator()).round(0):
             pass
-    with pytest.raises(ArgumentError, match="Rounds.deal: expected a list of batches, got list_iterator"):
-        next(Rounds(SoloCommunicator()).deal(iter([1])))
-    with pytest.raises(ArgumentError, match="Rounds: expected a timeline"):
-        Rounds(SoloCommunicator(), timeline=print)

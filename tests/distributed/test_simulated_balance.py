@@ -204,9 +204,3 @@ def test_collectives_that_pass_by_the_balancer_are_an_error():
 
     with pytest.raises(ArgumentError, match="Balancer: expected the step's collectives to go through its comm"):
         run(body, 2)
-
-
-@pytest.mark.parametrize("batch", [np.zeros((2, 2), int), [0.5, 1.5], [[1], [2]]])
-def test_deal_takes_indices_only(batch):
-    with pytest.raises(ArgumentError, match="expected the indices of a batch, got .*: give it a BatchSampler"):
-        next(Balancer(SoloCommunicator()).deal([batch]))

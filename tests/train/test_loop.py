@@ -257,21 +257,6 @@ def test_a_schedule_moves_once_a_step():
     assert own.optimizer.param_groups[0]["lr"] == pytest.approx(0.0125)
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"world_size": 0}, "world_size"),
-    ({"world_size": 2, "rank": 2}, r"rank to be an integer in \[0, 2\), got 2"),
-    ({"world_size": 2, "rank": 1, "role": "coordinator"}, "expected role 'worker' on rank 1, got 'coordinator'"),
-    ({"world_size": 2, "role": "boss"}, "expected role 'coordinator' on rank 0, got 'boss'"),
-    ({"world_size": 1, "accumulation_steps": 0}, "accumulation_steps"),
-    ({"world_size": 1, "max_steps": 0}, "max_steps"),
-    ({"world_size": 1, "max_grad_norm": -1.0}, "max_grad_norm"),
-    ({"world_size": 1, "find_unused_parameters": 1}, "find_unused_parameters"),
-])
-def test_a_configuration_is_checked(options, message):
-    with pytest.raises(ArgumentError, match=message):
-        DistributedTrainConfig(**options)
-
-
 @pytest.mark.parametrize("options", [
     ({"max_steps": 3}, {"max_steps": 5}),
     ({"max_grad_norm": 0.5}, {}),

@@ -8,7 +8,7 @@ import pytest
 import minigrad
 from minigrad import Device, Tensor, available_devices, ops, tensor
 from minigrad.backend.device import array_module, load_cupy, to_host
-from minigrad.errors import AutogradError, DeviceError, DtypeError
+from minigrad.errors import AutogradError, DeviceError
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,6 @@ def test_names(spec, kind, index, text):
     device = Device(spec)
     assert (device.type, device.index, str(device), repr(device)) == (kind, index, text, f"Device('{text}')")
     assert device == Device(text) == Device(device) and hash(device) == hash(Device(text)) and device != text
-
-
-@pytest.mark.parametrize("spec", ["gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "CPU", "", 0, None, " cuda"])
-def test_names_of_nothing_are_refused(spec):
-    with pytest.raises(DeviceError, match="Device: expected 'cpu' or 'cuda:<index>', got"):
-        Device(spec)
 
 
 def test_the_cpu_is_always_there():
@@ -67,8 +61,6 @@ def test_an_absent_gpu_is_named_with_those_present(strict_cupy):
 
 def test_objects_that_are_no_arrays_have_no_module():
     assert array_module(np.ones(2)) is array_module(np.float32(1)) is np
-    with pytest.raises(DtypeError, match="expected an array of NumPy or CuPy, got list"):
-        array_module([1])
 
 
 def test_tensors_move_and_gradients_come_back(cuda):

@@ -151,12 +151,6 @@ def test_unseeded_contexts_differ():
     assert empty.run(draws) != contextvars.Context().run(draws)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64, 1.0, True, "1", None])
-def test_seeds_out_of_range_are_refused(seed):
-    with pytest.raises(ArgumentError, match=r"manual_seed: expected seed to be an integer in \[0, 2\*\*64\), got"):
-        manual_seed(seed)
-
-
 @isolated
 def test_the_largest_seed_and_numpy_integers():
     manual_seed(2**64 - 1)
@@ -164,12 +158,6 @@ def test_the_largest_seed_and_numpy_integers():
     first = draws()
     manual_seed(4)
     assert draws() == first
-
-
-@pytest.mark.parametrize("state", [None, {}, {"seed": 1}, "state", {"seed": -1, "noise_key": 0}])
-def test_states_that_are_none_are_refused(state):
-    with pytest.raises(ArgumentError, match="set_rng_state: expected what get_rng_state returned, got"):
-        set_rng_state(state)
 
 
 MAKERS = [minigrad.randn, minigrad.rand, minigrad.randperm, lambda n: minigrad.randint(100, size=(n,))]
@@ -225,5 +213,3 @@ def test_randint_like_takes_shape_and_dtype():
     drawn = minigrad.randint_like(minigrad.zeros(50, dtype=minigrad.int32), 2, 5)
     assert drawn.shape == (50,) and drawn.dtype == np.int32 and set(drawn.tolist()) == {2, 3, 4}
     assert set(minigrad.randint_like(minigrad.zeros(50), 2).tolist()) == {0.0, 1.0}
-    with pytest.raises(ArgumentError, match="low < high, got 5 and 5"):
-        minigrad.randint_like(minigrad.zeros(1), 5, 5)

@@ -9,10 +9,8 @@ import pytest
 import minigrad
 from minigrad import Tensor, ops, tensor
 from minigrad.errors import (
-    ArgumentError,
     AutogradError,
     DtypeError,
-    IndexRangeError,
     ShapeError,
 )
 
@@ -41,10 +39,6 @@ def test_shape_and_size():
     x = minigrad.zeros(2, 3)
     assert (x.shape, x.size(), x.size(-1), x.ndim, x.dim(), x.numel(), len(x)) == ((2, 3), (2, 3), 3, 2, 2, 6, 2)
     assert x.dtype == minigrad.float32 == np.float32 and x.device == minigrad.Device("cpu") and x.is_leaf
-    with pytest.raises(ShapeError, match=r"size: expected an axis of shape \(2, 3\), got 2"):
-        x.size(2)
-    with pytest.raises(ShapeError, match="len: expected a tensor with at least one axis"):
-        len(tensor(1.0))
 
 
 def test_format_and_conversion_to_python():
@@ -53,18 +47,6 @@ def test_format_and_conversion_to_python():
     assert (x.item(), float(x), int(x), bool(x), tensor(7).__index__(), "abc"[tensor(1)]) == (2.5, 2.5, 2, True, 7, "b")
     assert tensor([[1, 2]]).tolist() == [[1, 2]] and [row.tolist() for row in tensor([[1], [2]])] == [[1], [2]]
     assert isinstance(x.item(), float) and tensor([[4]]).item() == 4
-
-
-@pytest.mark.parametrize("convert", [float, int, bool, Tensor.item, lambda x: f"{x:.1f}"])
-@pytest.mark.parametrize("shape", [(2,), (0,), (1, 2)])
-def test_only_one_element_becomes_a_python_number(convert, shape):
-    with pytest.raises(ShapeError, match="item: expected a tensor of one element, got shape"):
-        convert(minigrad.zeros(shape))
-
-
-def test_only_an_integer_is_an_index():
-    with pytest.raises(DtypeError, match="index: expected an integer tensor, got float32"):
-        [0, 1][tensor(1.0)]
 
 
 # ------------------------------------------------------------------------------------------- to the outside world
@@ -90,8 +72,6 @@ def test_dlpack_with_numpy():
     source = np.arange(6.0).reshape(2, 3)
     x = minigrad.from_dlpack(source)
     assert np.shares_memory(x.data, source) and np.shares_memory(np.from_dlpack(x), source)
-    with pytest.raises(DtypeError, match="from_dlpack: expected an object with __dlpack__, got list"):
-        minigrad.from_dlpack([1.0])
 
 
 @pytest.mark.torch
@@ -110,15 +90,6 @@ def test_deepcopy_is_a_leaf_with_memory_of_its_own():
     x = minigrad.ones(2, requires_grad=True)
     twin = copy.deepcopy([x, x])
     assert twin[0] is twin[1] and twin[0].requires_grad and not np.shares_memory(twin[0].data, x.data)
-    with pytest.raises(AutogradError, match="deepcopy: expected a leaf"):
-        copy.deepcopy(x * 2)
-
-
-def test_only_arrays_are_wrapped():
-    with pytest.raises(DtypeError, match="expected an array of NumPy or CuPy, got list"):
-        Tensor([1.0])
-    with pytest.raises(DtypeError, match="got complex128"):
-        Tensor(np.zeros(2, complex))
 
 
 # ------------------------------------------------------------------------------------------------------- creation
@@ -205,34 +176,6 @@ def test_random_tensors():
     assert minigrad.rand(2, dtype="bfloat16").dtype == minigrad.bfloat16
 
 
-@pytest.mark.parametrize(
-    "call, kind, message",
-    [
-        (lambda: minigrad.zeros(2, -1), ShapeError, r"zeros: expected lengths >= 0, got \(2, -1\)"),
-        (lambda: minigrad.ones(2.0), DtypeError, "ones: expected integers, got 2.0"),
-        (lambda: minigrad.ones(True), DtypeError, "ones: expected integers, got True"),
-        (lambda: minigrad.full(2, "x"), DtypeError, "full: expected a number, got str"),
-        (lambda: minigrad.full(2, 300, dtype="uint8"), DtypeError, "full: expected a value that fits into uint8"),
-        (lambda: minigrad.zeros(2, dtype="int7"), DtypeError, "dtype: expected one of bool, .*got 'int7'"),
-        (lambda: minigrad.zeros(2, dtype=[1]), DtypeError, r"dtype: expected one of bool, .*got \[1\]"),
-        (lambda: minigrad.zeros(2, dtype=int, requires_grad=True), DtypeError, "expected a float dtype, got int64"),
-        (lambda: minigrad.zeros_like([1]), DtypeError, "full_like: expected a Tensor, got list"),
-        (lambda: minigrad.arange(0, 5, 0), ArgumentError, "arange: expected a step that leads from 0 to 5, got 0"),
-        (lambda: minigrad.arange(0, 5, -1), ArgumentError, "arange: expected a step that leads from 0 to 5, got -1"),
-        (lambda: minigrad.arange(float("nan")), ArgumentError, "arange: expected finite numbers, got nan"),
-        (lambda: minigrad.linspace(0, 1, -1), ArgumentError, "linspace: expected steps to be an integer in .*got -1"),
-        (lambda: minigrad.randint(3, 3, (2,)), ArgumentError, "randint: expected integers low < high, got 3 and 3"),
-        (lambda: minigrad.randint(3), ArgumentError, "randint: expected a size"),
-        (lambda: minigrad.randperm(-1), ArgumentError, "randperm: expected n to be an integer in .*got -1"),
-        (lambda: minigrad.rand(2, dtype=int), DtypeError, "rand: expected a float dtype, got int64"),
-        (lambda: minigrad.from_numpy([1]), DtypeError, "from_numpy: expected a NumPy array, got list"),
-    ],
-)
-def test_creation_refuses(call, kind, message):
-    with pytest.raises(kind, match=message):
-        call()
-
-
 # --------------------------------------------------------------------------------------------------- dtypes that meet
 
 
@@ -283,11 +226,6 @@ def test_a_number_is_weak(x, number, dtype):
     assert isinstance(number * x, Tensor)
 
 
-def test_a_number_that_does_not_fit_is_refused():
-    with pytest.raises(DtypeError, match="add: expected a number that fits into uint8, got 300"):
-        minigrad.ones(2, dtype="uint8") + 300
-
-
 def test_integers_divide_as_float32():
     quotient = tensor([1, 2]) / 2
     assert quotient.dtype == np.float32 and quotient.tolist() == [0.5, 1]
@@ -310,74 +248,7 @@ def test_matmul_of_an_array_and_a_tensor():
     assert isinstance(Tensor(x) @ x, Tensor) and isinstance(x @ Tensor(x), Tensor)
 
 
-@pytest.mark.parametrize("op", [ops.add, ops.sub, ops.mul, ops.div, ops.maximum, ops.pow])
-def test_shapes_that_do_not_broadcast_are_both_named(op):
-    with pytest.raises(ShapeError, match=r"expected shapes that broadcast, got \(2, 3\) and \(4,\)"):
-        op(minigrad.ones(2, 3), minigrad.ones(4))
-
-
-@pytest.mark.parametrize("other", ["text", None, [1, 2]])
-def test_a_partner_that_is_no_number_is_refused(other):
-    with pytest.raises(DtypeError, match="add: expected a tensor, an array or a number, got"):
-        minigrad.ones(2) + other
-
-
 # -------------------------------------------------------------------------------------------------------- shapes
-
-
-@pytest.mark.parametrize(
-    "call, kind, message",
-    [
-        (lambda x: x.reshape(4), ShapeError, r"reshape: expected a shape for 6 elements of \(2, 3\), got \(4,\)"),
-        (lambda x: x.reshape(-1, -1), ShapeError, r"reshape: .* got \(-1, -1\)"),
-        (lambda x: x.reshape(2.0, 3), DtypeError, "reshape: expected integers, got 2.0"),
-        (lambda x: x.T.view(6), ShapeError, r"view: expected a shape that needs no copy of \(3, 2\), got \(6,\)"),
-        (lambda x: x.flatten(1, 0), ShapeError, "flatten: expected start_dim <= end_dim, got 1 and 0"),
-        (lambda x: x.flatten(2), ShapeError, r"flatten: expected an axis in \[-2, 2\), got 2"),
-        (lambda x: x.unflatten(1, (2, 2)), ShapeError, "unflatten: expected sizes that multiply to 3, axis 1 of"),
-        (lambda x: x.unflatten(1, (-1, 2)), ShapeError, "unflatten: expected sizes that multiply to 3, axis 1 of"),
-        (lambda x: x.squeeze(2), ShapeError, r"squeeze: expected an axis in \[-2, 2\), got 2"),
-        (lambda x: x.unsqueeze(4), ShapeError, r"unsqueeze: expected an axis in \[-3, 3\), got 4"),
-        (lambda x: x.permute(0, 0), ShapeError, r"permute: expected each axis of \(2, 3\) once, got \(0, 0\)"),
-        (lambda x: x.permute(0), ShapeError, r"permute: expected each axis of \(2, 3\) once, got \(0,\)"),
-        (lambda x: x.transpose(0, 2), ShapeError, r"transpose: expected an axis in \[-2, 2\), got 2"),
-        (lambda x: x.unsqueeze(0).T, ShapeError, r"t: expected at most two axes, got \(1, 2, 3\)"),
-        (lambda x: x[0].mT, ShapeError, r"mT: expected a tensor \(\.\.\., N, M\), got \(3,\)"),
-        (lambda x: x.expand(3, 3), ShapeError, r"expand: expected a shape that \(2, 3\) broadcasts to, got \(3, 3\)"),
-        (lambda x: x.expand(-1, 2, 3), ShapeError, r"expand: expected a shape that \(2, 3\) broadcasts to"),
-        (lambda x: x.broadcast_to((3,)), ShapeError, r"broadcast_to: expected a shape that \(2, 3\) broadcasts to"),
-        (lambda x: x.repeat(2), ShapeError, r"repeat: expected a number for each axis of \(2, 3\), got \(2,\)"),
-        (lambda x: x.tile(-1), ShapeError, r"tile: expected numbers >= 0, got \(1, -1\)"),
-        (lambda x: x.flip(0, 0), ShapeError, r"flip: expected different axes, got \(0, 0\)"),
-        (lambda x: x.roll((1, 2), 0), ShapeError, r"roll: expected a shift for each of dims 0, got \(1, 2\)"),
-        (lambda x: ops.cat([x, x[0]]), ShapeError, r"cat: .* along axis 0, got \(2, 3\), \(3,\)"),
-        (lambda x: ops.cat([x, x.double()]), DtypeError, "cat: .* got float32 and float64"),
-        (lambda x: ops.cat([]), ArgumentError, r"cat: expected a list of at least one tensor, got \[\]"),
-        (lambda x: ops.cat(x), ArgumentError, "cat: expected a list of at least one tensor"),
-        (lambda x: ops.cat([x[0, 0], x[0, 0]]), ShapeError, "cat: expected"),
-        (lambda x: ops.stack([x, x[0]]), ShapeError, r"stack: expected one shape, got \(2, 3\), \(3,\)"),
-        (lambda x: x.split(0), ShapeError, "split: expected a length >= 1, got 0"),
-        (lambda x: x.split([1, 2], 1)[0].split([4]), ShapeError, "split: expected lengths that add up to 2"),
-        (lambda x: x.chunk(0), ArgumentError, "chunk: expected chunks to be an integer >= 1, got 0"),
-        (lambda x: x.narrow(1, 2, 2), ShapeError, r"narrow: .* axis 1 of \(2, 3\), got start 2, length 2"),
-        (lambda x: x[0, 0].unbind(), ShapeError, "unbind: expected a tensor with at least one axis"),
-        (lambda x: ops.pad(x, (1,)), ShapeError, r"pad: expected \(before, after\) for at most 2 axes"),
-        (lambda x: ops.pad(x, (-2, -2)), ShapeError, "pad: expected to cut at most what is there"),
-        (lambda x: ops.pad(x, (1, 1), mode="reflect"), ArgumentError, "mode to be one of 'constant', got 'reflect'"),
-        (lambda x: ops.pad(x.int(), (1, 1), value=0.5), DtypeError, "pad: .* fits into int32, got 0.5"),
-        (lambda x: ops.where(x, x, x), DtypeError, r"where: expected a bool mask, got float32 \(2, 3\)"),
-        (lambda x: x.masked_fill(x.bool(), x), ShapeError, "masked_fill: expected a value of no axes"),
-        (lambda x: x.int().masked_fill(x.bool(), 0.5), DtypeError, "masked_fill: .* fits into int32"),
-        (lambda x: x[0].tril(), ShapeError, r"tril: expected a tensor \(\.\.\., N, M\), got \(3,\)"),
-        (lambda x: x.triu(0.5), DtypeError, "triu: expected an integer diagonal .*got 0.5"),
-        (lambda x: x.to("int7"), DtypeError, "dtype: expected one of bool"),
-        (lambda x: x.to("cpu", "cpu"), ArgumentError, "to: expected at most one device and one dtype"),
-        (lambda x: x.to("cpu:1"), minigrad.errors.DeviceError, "Device: expected 'cpu' or 'cuda:<index>', got 'cpu:1'"),
-    ],
-)
-def test_shape_operations_refuse(call, kind, message):
-    with pytest.raises(kind, match=message):
-        call(minigrad.ones(2, 3))
 
 
 def test_views_share_memory_and_copies_do_not():
@@ -417,68 +288,6 @@ def test_to_carries_the_gradient_back():
 
 
 # ------------------------------------------------------------------------------------------------------- indexing
-
-
-@pytest.mark.parametrize(
-    "index, kind, message",
-    [
-        (2, IndexRangeError, r"getitem: expected an index into shape \(2, 3\), got 2"),
-        ((0, -4), IndexRangeError, r"getitem: expected an index into shape \(2, 3\), got 0, -4"),
-        ((0, 0, 0), IndexRangeError, r"into shape \(2, 3\), got 0, 0, 0"),
-        ([0, 5], IndexRangeError, r"into shape \(2, 3\), got int64 \(2,\)"),
-        (tensor([0, -3]), IndexRangeError, r"into shape \(2, 3\)"),
-        (tensor([True, False, True]), IndexRangeError, r"into shape \(2, 3\), got bool \(3,\)"),
-        (0.5, DtypeError, "getitem: expected integers, slices, None, Ellipsis or arrays .*got float"),
-        ("a", DtypeError, "got str"),
-        (True, DtypeError, "got bool"),
-        (tensor(1.0), DtypeError, r"got float32 \(\)"),
-        ([0.5], DtypeError, r"got float64 \(1,\)"),
-        (slice(0.5), DtypeError, "getitem: expected integers in slices"),
-        ([[0], [0, 1]], ShapeError, "getitem: expected an index list of one shape"),
-    ],
-)
-def test_indexing_refuses(index, kind, message):
-    with pytest.raises(kind, match=message):
-        minigrad.ones(2, 3)[index]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: x.gather(1, tensor([[3]])),
-        lambda x: x.gather(1, tensor([[-1]])),
-        lambda x: x.take_along_dim(tensor([[3]]), 1),
-        lambda x: x.index_select(0, tensor([2])),
-        lambda x: x.index_select(0, tensor([-1])),
-        lambda x: ops.embedding(x, tensor([0, 2])),
-        lambda x: ops.embedding(x, tensor([-1])),
-        lambda x: ops.embedding(x, tensor([1]), padding_idx=2),
-        lambda x: ops.one_hot(tensor([3]), 3),
-        lambda x: ops.one_hot(tensor([-1])),
-    ],
-)
-def test_indexes_out_of_range_are_refused(call):
-    with pytest.raises(IndexRangeError, match=r"in \[0, "):
-        call(minigrad.ones(2, 3))
-
-
-@pytest.mark.parametrize(
-    "call, kind, message",
-    [
-        (lambda x: x.gather(1, tensor([[0.5]])), DtypeError, "gather: expected an integer index, got float32"),
-        (lambda x: x.gather(1, tensor([0])), ShapeError, r"gather: expected an index that fits into \(2, 3\)"),
-        (lambda x: x.gather(1, minigrad.zeros(3, 1, dtype=int)), ShapeError, r"got \(3, 1\)"),
-        (lambda x: x.take_along_dim(tensor([0]), 1), ShapeError, r"take_along_dim: expected as many axes"),
-        (lambda x: x.take_along_dim(minigrad.zeros(3, 1, dtype=int), 1), ShapeError, "expected shapes that broadcast"),
-        (lambda x: x.index_select(0, tensor([[0]])), ShapeError, r"index_select: .* got \(2, 3\) and \(1, 1\)"),
-        (lambda x: ops.embedding(x[0], tensor([0])), ShapeError, r"embedding: expected weight \(V, D\), got \(3,\)"),
-        (lambda x: ops.one_hot(x), DtypeError, "one_hot: expected an integer index"),
-        (lambda x: ops.one_hot(minigrad.zeros(0, dtype=int)), ArgumentError, "one_hot: expected num_classes >= 1"),
-    ],
-)
-def test_picking_by_tensors_refuses(call, kind, message):
-    with pytest.raises(kind, match=message):
-        call(minigrad.ones(2, 3))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

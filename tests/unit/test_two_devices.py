@@ -51,8 +51,6 @@ def test_a_device_that_is_used_stays_current_for_its_thread(strict_cupy):
         assert device_of(strict_cupy.zeros(2)) is SECOND
     finally:
         FIRST.use()
-    with pytest.raises(DeviceError, match="got cuda:2"):
-        Device("cuda:2").use()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from minigrad.data import digits
-from minigrad.errors import ArgumentError, DtypeError, MissingPackageError
+from minigrad.errors import MissingPackageError
 
 
 def test_the_parts_are_the_whole():
@@ -57,20 +57,6 @@ def test_pixels_of_any_float_dtype(dtype):
     images = digits("test", dtype=dtype).arrays[0]
     assert images.dtype.name == dtype
     assert np.array_equal(images.astype(np.float64) * 16, np.round(images.astype(np.float64) * 16))
-
-
-@pytest.mark.parametrize(
-    "options, error, message",
-    [
-        ({"split": "validation"}, ArgumentError, "'train', 'test', 'all', got 'validation'"),
-        ({"dtype": "int64"}, DtypeError, "a float dtype, got int64"),
-        ({"seed": -1}, ArgumentError, "got -1"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_are_refused(options, error, message):
-    with pytest.raises(error, match=message):
-        digits(**options)
 
 
 def test_without_scikit_learn_the_error_says_how_to_get_it(monkeypatch):

@@ -85,12 +85,6 @@ def test_wrong_members_and_indexes(make):
         held[0] = 3
 
 
-def test_append_never_replaces():
-    net = Sequential({"1": Scale()})
-    with pytest.raises(ArgumentError, match="Sequential: expected '1' to be free"):
-        net.append(Scale())
-
-
 def test_module_dict():
     a, b = Scale(), Scale()
     held = ModuleDict({"a": a})

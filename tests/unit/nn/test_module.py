@@ -1,7 +1,6 @@
 """Module: what is registered, in which order, and what can be done with it."""
 
 import copy
-import pickle
 
 import numpy as np
 import pytest
@@ -60,14 +59,6 @@ def test_a_registered_object_is_an_attribute():
     assert net.inner is net.get_submodule("inner") and net.get_submodule("") is net
     assert net.inner.count is net.get_buffer("inner.count")
     assert net.placeholder is None
-
-
-@pytest.mark.parametrize(
-    "method, target", [("get_submodule", "inner.x"), ("get_parameter", "inner.count"), ("get_buffer", "q")]
-)
-def test_an_unknown_name_is_answered_with_those_there_are(method, target):
-    with pytest.raises(ArgumentError, match=r"Mixed: expected one of .*\[.*\] in .*, got '"):
-        getattr(Mixed(), method)(target)
 
 
 def test_replacing_keeps_the_place():
@@ -141,22 +132,6 @@ def test_a_name_has_no_dots(name):
             register(name, value)
 
 
-def test_a_name_must_be_free():
-    net = Mixed()
-    with pytest.raises(ArgumentError, match="got 'plain', which is taken"):
-        net.register_parameter("plain", Parameter(ones(1)))
-    with pytest.raises(ArgumentError, match="got 'b', which is taken"):
-        net.add_module("b", Scale())
-    with pytest.raises(ArgumentError, match="got 'train', which the class defines"):
-        net.train = Parameter(ones(1))
-    with pytest.raises(DtypeError, match="expected a Module or None for 'x', got Tensor"):
-        net.add_module("x", Tensor(ones(1)))
-    with pytest.raises(DtypeError, match="expected a Parameter or None for 'x', got Tensor"):
-        net.register_parameter("x", Tensor(ones(1)))
-    with pytest.raises(DtypeError, match="expected a Tensor or None for 'x', got ndarray"):
-        net.register_buffer("x", ones(1))
-
-
 @pytest.mark.parametrize("value", [Parameter(ones(1)), Buffer(ones(1)), Scale()], ids=lambda v: type(v).__name__)
 def test_super_init_comes_first(value):
     class Early(Module):
@@ -205,8 +180,6 @@ def test_shared_ones_are_listed_once():
 def test_call_runs_forward():
     net = Scale()
     assert_close(net(Tensor(ones(2, 3)), offset=1.0), 2 * ones(2, 3))
-    with pytest.raises(ArgumentError, match=r"Module: expected a module that defines forward\(\)"):
-        Module()()
 
 
 def test_hooks_run_in_order_and_can_replace():
@@ -257,12 +230,6 @@ def test_a_hook_may_remove_itself():
     assert calls == [1, 2, 2]
 
 
-def test_a_hook_is_a_function():
-    for register in (Scale().register_forward_hook, Scale().register_forward_pre_hook):
-        with pytest.raises(DtypeError, match="hook: expected a function, got int"):
-            register(3)
-
-
 # --------------------------------------------------------------------------------------------------------- modes
 
 
@@ -273,11 +240,6 @@ def test_train_and_eval_reach_every_module():
     assert net.train() is net and all(module.training for module in net.modules())
     net[1].train(False)
     assert net.training and not net[1][0].training
-
-
-def test_train_takes_a_bool():
-    with pytest.raises(ArgumentError, match="Scale.train: expected mode to be True or False, got 'no'"):
-        Scale().train("no")
 
 
 def test_a_module_that_overrides_train_is_asked():
@@ -331,17 +293,6 @@ def test_to_changes_the_dtype_of_floats_in_place():
 def test_tied_parameters_stay_tied():
     net = Tied().double()
     assert net.decoder.weight is net.encoder.weight and net.encoder.weight.dtype == np.float64
-
-
-@pytest.mark.parametrize("dtype", ["int64", bool])
-def test_to_takes_float_dtypes(dtype):
-    with pytest.raises(DtypeError, match="to: expected a float dtype, got"):
-        Scale().to(dtype)
-
-
-def test_to_takes_one_of_each():
-    with pytest.raises(ArgumentError, match="to: expected at most one device and one dtype, got"):
-        Scale().to("float32", dtype="float64")
 
 
 def test_an_absent_device_moves_nothing():
@@ -408,12 +359,6 @@ def test_deepcopy_keeps_ties_and_hooks():
     assert twin.decoder.weight is twin.encoder.weight is not net.encoder.weight
     twin(Tensor(ones(1, 3)))
     assert seen == [twin]
-
-
-@pytest.mark.parametrize("value", [Scale(), Parameter(ones(2)), Buffer(ones(2))], ids=lambda v: type(v).__name__)
-def test_pickle_is_refused(value):
-    with pytest.raises(ArgumentError, match="pickle: expected plain data, got a .*: save .* with nn.save_file"):
-        pickle.dumps(value)
 
 
 def test_repr_is_nested():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, ops
-from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
+from minigrad.errors import IndexRangeError
 
 LOGITS = Tensor(np.zeros((2, 3, 4)))
 LABELS = np.zeros((2, 4), np.int64)
@@ -19,55 +19,9 @@ def test_label_out_of_range(loss, label):
         loss(LOGITS, Tensor(labels))
 
 
-def test_scalar_label_out_of_range():
-    with pytest.raises(IndexRangeError, match=r"got 5 at position \(\) of \(\)"):
-        ops.cross_entropy(Tensor(np.zeros(3)), Tensor(np.asarray(5)))
-
-
 def test_small_integers_are_labels_too():
     for dtype in (np.uint8, np.int8, np.int32):
         assert ops.cross_entropy(LOGITS, Tensor(LABELS.astype(dtype))).item() == pytest.approx(np.log(3.0))
-
-
-@pytest.mark.parametrize(
-    "call, error, message",
-    [
-        (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS[:1])), ShapeError, r"labels of shape \(2, 4\).*\(1, 4\)"),
-        (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS == 0)), DtypeError, "integers, got bool"),
-        (lambda: ops.cross_entropy(LOGITS, LABELS), DtypeError, "integers, got ndarray"),
-        (lambda: ops.cross_entropy(LOGITS, Tensor(np.zeros((2, 4)))), ShapeError, r"\(2, 3, 4\) and \(2, 4\)"),
-        (lambda: ops.cross_entropy(Tensor(LABELS), Tensor(LABELS)), DtypeError, "float tensor, got int64"),
-        (lambda: ops.cross_entropy(Tensor(np.zeros((2, 0))), Tensor(LABELS[0])), ShapeError, r"C >= 1, got \(2, 0\)"),
-        (lambda: ops.cross_entropy(Tensor(np.asarray(0.0)), Tensor(LABELS)), ShapeError, r"got \(\)"),
-        (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), reduction="avg"), ArgumentError, "'none', got 'avg'"),
-        (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), label_smoothing=1.5), ArgumentError, r"\[0, 1\], got 1.5"),
-        (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(4))), ShapeError, r"\(3,\), got \(4,\)"),
-        (
-            lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(3, np.float32))),
-            DtypeError,
-            "float64, got float32",
-        ),
-        (
-            lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(3), True)),
-            AutogradError,
-            "without gradient",
-        ),
-        (lambda: ops.mse_loss(LOGITS, Tensor(np.zeros((3, 4)))), ShapeError, r"\(2, 3, 4\) and \(3, 4\)"),
-        (lambda: ops.mse_loss(LOGITS, Tensor(LABELS)), ShapeError, "one shape"),
-        (lambda: ops.l1_loss(LOGITS, LOGITS.numpy()), DtypeError, "tensors, got ndarray"),
-        (lambda: ops.l1_loss(LOGITS, Tensor(np.zeros((2, 3, 4), np.float32))), DtypeError, "float64 and float32"),
-        (lambda: ops.huber_loss(LOGITS, LOGITS, delta=0.0), ArgumentError, "delta > 0, got 0"),
-        (lambda: ops.smooth_l1_loss(LOGITS, LOGITS, beta=-1.0), ArgumentError, "beta to be a number >= 0, got -1.0"),
-        (
-            lambda: ops.binary_cross_entropy_with_logits(LOGITS, LOGITS, pos_weight=Tensor(np.ones(3))),
-            ShapeError,
-            r"pos_weight to broadcast to \(2, 3, 4\), got \(3,\)",
-        ),
-    ],
-)
-def test_refuses(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
 
 
 def test_the_mean_of_nothing_is_nan_and_its_gradient_zero():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, ops
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, ShapeError
 from minigrad.testing import assert_close
 
 REDUCTIONS = ["sum", "mean", "var", "std", "norm", "logsumexp", "prod", "any", "all", "amax", "amin"]
@@ -53,12 +53,6 @@ def test_dtype_is_converted_to_first():
     assert_close(x.sum(dtype="float64"), np.float64(3.0))
 
 
-@pytest.mark.parametrize("name", ["mean", "var", "std", "norm"])
-def test_integers_are_refused(name):
-    with pytest.raises(DtypeError, match=rf"{name}: expected a float tensor, got int64 \(2,\)"):
-        getattr(ops, name)(Tensor(np.array([1, 2])))
-
-
 def test_logsumexp_takes_integers_as_float32():
     assert_close(ops.logsumexp(Tensor(np.array([1, 2])), 0), np.float32(2.3132617))
 
@@ -70,12 +64,6 @@ def test_axes_that_are_not_there(name):
         getattr(ops, name)(x, dim=2)
     with pytest.raises(ShapeError, match=rf"{name}: expected different axes, got \(1, -1\)"):
         getattr(ops, name)(x, dim=(1, -1))
-
-
-@pytest.mark.parametrize("name", ["prod", "cumsum"])
-def test_one_axis_only(name):
-    with pytest.raises(ShapeError, match=rf"{name}: expected an axis in \[-2, 2\), got \(0, 1\)"):
-        getattr(ops, name)(Tensor(np.ones((2, 3))), (0, 1))
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -104,12 +92,6 @@ def test_unbiased_is_a_correction_of_one(name, rng):
     assert_close(reduce(x, 1), reduce(x, 1, True))
     assert_close(reduce(x, 1, False), reduce(x, 1, correction=0))
     assert_close(reduce(x, 1, correction=0), getattr(np, name)(x.data, axis=1))
-
-
-@pytest.mark.parametrize("name", ["var", "std"])
-def test_unbiased_and_correction_at_once(name):
-    with pytest.raises(ArgumentError, match=f"{name}: expected unbiased or correction, got both: True and 1"):
-        getattr(ops, name)(Tensor(np.ones(3)), unbiased=True, correction=1)
 
 
 @pytest.mark.parametrize("name", ["var", "std"])

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from minigrad.errors import ArgumentError, DtypeError, StateDictError
+from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn import Parameter
 from minigrad.optim import (
     SGD,
@@ -16,7 +16,6 @@ from minigrad.optim import (
     LRScheduler,
     MultiStepDecay,
     Piecewise,
-    Schedule,
     StepDecay,
     warmup,
 )
@@ -58,45 +57,6 @@ def test_schedules_depend_on_the_step_alone_and_can_be_compared(schedule):
     assert [schedule(step) for step in (7, 0, 7)] == [schedule(7), schedule(0), schedule(7)]
     again = eval(repr(schedule), {cls.__name__: cls for cls in {type(s) for s in ALL} | {LinearRamp}})
     assert again == schedule and hash(again) == hash(schedule)
-
-
-@pytest.mark.parametrize("schedule", ALL, ids=repr)
-@pytest.mark.parametrize("step", [-1, 1.0, None, True])
-def test_a_step_is_an_integer_from_0(schedule, step):
-    with pytest.raises(ArgumentError, match=f"expected step to be an integer >= 0, got {step}"):
-        schedule(step)
-
-
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: Constant(math.nan), r"Constant: expected value to be a finite number >= 0, got nan"),
-        (lambda: StepDecay(0), "StepDecay: expected step_size to be an integer >= 1, got 0"),
-        (lambda: StepDecay(2.5), "StepDecay: expected step_size to be an integer >= 1, got 2.5"),
-        (lambda: StepDecay(2, 0.0), r"StepDecay: expected gamma to be a finite number > 0, got 0.0"),
-        (lambda: MultiStepDecay([3, 2]), r"MultiStepDecay: expected increasing milestones, got \[3, 2\]"),
-        (lambda: MultiStepDecay([0]), "MultiStepDecay: expected each milestone to be an integer >= 1, got 0"),
-        (lambda: MultiStepDecay(3.5), "MultiStepDecay: expected each milestone to be an integer >= 1, got 3.5"),
-        (lambda: ExponentialDecay(math.inf), "ExponentialDecay: expected gamma .*, got inf"),
-        (lambda: CosineAnnealing(0), "CosineAnnealing: expected total_steps .*, got 0"),
-        (lambda: CosineAnnealing(3, -0.1), "CosineAnnealing: expected min_factor .*, got -0.1"),
-        (lambda: LinearRamp(3, end_factor=None), "LinearRamp: expected end_factor .*, got None"),
-        (lambda: Piecewise([], []), "Piecewise: .* got 0 schedules and 0 milestones"),
-        (lambda: Piecewise([Constant()], [3]), "Piecewise: .* got 1 schedules and 1 milestones"),
-        (lambda: Piecewise([0.1], []), "Piecewise: expected a function from a step to a factor, got 0.1"),
-        (lambda: warmup(StepDecay, 3), "warmup: expected a function from a step to a factor, got <class"),
-        (lambda: warmup(Constant(), 0), "warmup: expected steps to be an integer >= 1, got 0"),
-        (lambda: warmup(Constant(), 2, -1.0), "warmup: expected start_factor .*, got -1.0"),
-    ],
-)
-def test_arguments_must_be_in_range(make, message):
-    with pytest.raises(ArgumentError, match=f"^{message}"):
-        make()
-
-
-def test_a_schedule_needs_a_formula():
-    with pytest.raises(NotImplementedError, match="Schedule has no formula"):
-        Schedule()(0)
 
 
 def test_the_rates_of_all_groups_follow(optimizer):
@@ -193,7 +153,5 @@ def test_an_optimizer_that_grew_is_refused(optimizer):
 
 
 def test_what_is_no_optimizer_or_no_schedule_is_refused(optimizer):
-    with pytest.raises(DtypeError, match="LRScheduler: expected an Optimizer, got list"):
-        LRScheduler([], Constant())
     with pytest.raises(ArgumentError, match="LRScheduler: expected a function from a step to a factor, got 0.1"):
         LRScheduler(optimizer, 0.1)

@@ -1,0 +1,158 @@
+"""What datasets, samplers and loaders refuse."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from minigrad.data import (
+    ArrayDataset,
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+    digits,
+    random_split,
+)
+from minigrad.data.order import largest_remainder, permutation, shard
+from minigrad.data.sampler import EpochSampler
+from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError, StateDictError
+from minigrad.tensor import Tensor
+from tests.refusals import each, run
+from tests.unit.data.test_loader import Numbers, never_a_batch
+from tests.unit.data.test_sampler import distributed
+
+ROWS = [
+    # collate
+    *each(
+        default_collate,
+        ([], ArgumentError, "at least one sample, got none"),
+        ([np.zeros(2), np.zeros(3)], ShapeError, r"one shape, got \(2,\) and \(3,\)"),
+        ([np.zeros(2), np.zeros(2, np.float32)], DtypeError, "one dtype, got float64 and float32"),
+        ([np.zeros(2), Tensor(np.zeros(2))], DtypeError, "one type, got ndarray and Tensor"),
+        ([1, "a"], DtypeError, "one type, got int and str"),
+        ([1, np.int64(2)], DtypeError, "one type, got int and int64"),
+        ([Fraction(1, 2)], DtypeError, "int, float or bool, got Fraction"),
+        ([2**70], ArgumentError, "fit into int64, got 1180591620717411303424"),
+        ([(1, 2), (1,)], ShapeError, "one length, got 2 and 1"),
+        ([{"a": 1}, {"b": 1}], ArgumentError, r"the keys \['a'\], got \['b'\]"),
+        ([None, None], DtypeError, "got NoneType: pass collate_fn="),
+        ([Tensor(np.zeros(2), requires_grad=True)], AutogradError, "use .detach()"),
+    ),
+    # dataset
+    *each(
+        lambda arrays: ArrayDataset(*arrays),
+        ([], ArgumentError, "at least one array, got none"),
+        ([np.zeros(3), np.zeros((4, 2))], ShapeError, r"got shapes \[\(3,\), \(4, 2\)\]"),
+        ([np.zeros(())], ShapeError, r"got shapes \[\(\)\]"),
+        ([[1, 2]], DtypeError, "expected an array of NumPy or CuPy, got list"),
+    ),
+    *each(
+        (lambda lengths: random_split(ArrayDataset(np.arange(5)), lengths), ArgumentError),
+        ([3, 3], r"lengths of sum 5, the dataset's, got \[3, 3\]"),
+        ([], r"lengths of sum 5, the dataset's, got \[\]"),
+        ([6, -1], "a length to be an integer >= 0, got -1"),
+        ([0.5, 0.6], "of sum 1, got .* of sum 1.1"),
+        ([0.5, float("nan")], "finite numbers >= 0 of sum 1"),
+        ([5, "a"], "a length to be an integer >= 0, got 'a'"),
+    ),
+    # digits
+    *each(
+        lambda options: digits(**options),
+        ({"split": "validation"}, ArgumentError, "'train', 'test', 'all', got 'validation'"),
+        ({"dtype": "int64"}, DtypeError, "a float dtype, got int64"),
+        ({"seed": -1}, ArgumentError, "got -1"),
+    ),
+    # loader
+    *each(
+        (
+            lambda kind: never_a_batch(kind)(),
+            ArgumentError,
+            r"drop_last=True leaves out all of 10 sample\(s\), for a batch has 32",
+        ),
+        *["plain", "shuffled arrays", "batch sampler", "subset", "a rank's tenth of 20"],
+    ),
+    *each(
+        (
+            lambda change: DataLoader(Numbers(9), 2).load_state_dict(
+                {**DataLoader(Numbers(9), 2).state_dict(), **change}
+            ),
+            StateDictError,
+        ),
+        ({"delivered": -1}, "delivered to be an integer >= 0, got -1"),
+        ({"delivered": "1"}, "delivered to be an integer >= 0, got '1'"),
+        ({"noise": {"key": 0, "seed": -1}}, "a noise seed to be an integer"),
+        ({"noise": {"seed": 1}}, r"keys \['key', 'seed'\], got \['seed'\]"),
+        ({"sampler": None}, "BatchSampler: expected a state with the keys .*, got NoneType"),
+        ({"more": 1}, r"DataLoader: expected a state with the keys \['delivered', 'noise', 'sampler'\]"),
+    ),
+    (
+        lambda: DataLoader(Numbers(9), 3).load_state_dict(DataLoader(Numbers(9), 2).state_dict()),
+        StateDictError,
+        "expected a state with batch_size 3, got 2",
+    ),
+    *each(
+        lambda options: DataLoader(**{"dataset": Numbers(3), **options}),
+        ({"batch_size": 0}, ArgumentError, "DataLoader: expected batch_size to be an integer >= 1, got 0"),
+        ({"prefetch": -1}, ArgumentError, "prefetch to be an integer >= 0, got -1"),
+        ({"shuffle": True, "sampler": RandomSampler(3)}, ArgumentError, "a sampler or shuffle=True, got both"),
+        ({"shuffle": True, "seed": -1}, ArgumentError, r"seed to be an integer in \[0, 2\*\*64\), got -1"),
+        ({"seed": 1}, ArgumentError, "shuffle=True with a seed, got seed=1 without it"),
+        ({"batch_sampler": [[0]], "batch_size": 2}, ArgumentError, "batch_sampler alone, got it with batch_size=2"),
+        ({"batch_sampler": [[0]], "shuffle": True}, ArgumentError, "batch_sampler alone, .* shuffle=True"),
+        ({"batch_sampler": [[0]], "drop_last": True}, ArgumentError, "batch_sampler alone, .* drop_last=True"),
+        ({"batch_sampler": [[0]], "sampler": [0]}, ArgumentError, r"batch_sampler alone, .* sampler=\[0\]"),
+        ({"batch_sampler": 3}, ArgumentError, "a batch_sampler to iterate over, got 3"),
+        ({"sampler": 3}, ArgumentError, "a sampler to iterate over, got 3"),
+        ({"collate_fn": 3}, ArgumentError, "collate_fn as a function, got 3"),
+        ({"dataset": 3}, ArgumentError, "a dataset with __len__ and __getitem__, got 3"),
+        ({"device": "gpu"}, DeviceError, "expected 'cpu' or 'cuda:<index>', got 'gpu'"),
+    ),
+    # sampler
+    *each(
+        (lambda other: distributed().load_state_dict(other().state_dict()), StateDictError),
+        (lambda: distributed(length=21), "expected a state with length 20, got 21"),
+        (lambda: distributed(world_size=3), "expected a state with world_size 2, got 3"),
+        (lambda: distributed(mode="drop"), "expected a state with mode 'pad', got 'drop'"),
+        (lambda: distributed(shuffle=False), "expected a state with shuffle True, got False"),
+        (lambda: RandomSampler(20, seed=0), "expected a state with the keys"),
+    ),
+    *each(
+        (
+            lambda change: RandomSampler(20, seed=0).load_state_dict(
+                {**RandomSampler(20, seed=0).state_dict(), **change}
+            ),
+            StateDictError,
+            "RandomSampler: expected a",
+        ),
+        *[{"epoch": -1}, {"epoch": 1.5}, {"seed": 2**64}, {"batch": 1}],
+    ),
+    (lambda: BatchSampler([1, 2, 3], 2).state_dict(), ArgumentError, "expected a sampler with state_dict and"),
+    *each(
+        (run, ArgumentError),
+        (lambda: distributed(rank=2), r"DistributedSampler: expected rank to be an integer in \[0, 2\), got 2"),
+        (lambda: distributed(world_size=0), "world_size to be an integer >= 1, got 0"),
+        (lambda: distributed(length=-1), "a length to be an integer >= 0, got -1"),
+        (lambda: distributed(length=2.0), "a length to be an integer >= 0, got 2.0"),
+        (lambda: distributed(mode="wrap"), "mode to be one of 'pad', 'drop', 'exact', got 'wrap'"),
+        (lambda: distributed(mode=np.array(["pad", "drop"])), "mode to be one of 'pad', 'drop', 'exact', got array"),
+        (lambda: distributed(mode="exact", shares=np.array(1.0)), "shares as a sequence with a value for each rank"),
+        (lambda: distributed(seed=-1), r"seed to be an integer in \[0, 2\*\*64\), got -1"),
+        (lambda: distributed(mode="exact", shares=[0.5, 0.6]), r"of sum 1, got \[0.5, 0.6\] of sum 1.1"),
+        (lambda: distributed(mode="exact", shares=[1.5, -0.5]), r"finite numbers >= 0 of sum 1, got \[1.5, -0.5\]"),
+        (lambda: distributed(mode="exact", shares=[float("nan"), 1.0]), r"of sum 1, got \[nan, 1.0\]"),
+        (lambda: distributed(mode="exact", shares=["a", 1.0]), r"of sum 1, got \['a', 1.0\]"),
+        (lambda: distributed(mode="exact", shares=[]), r"of sum 1, got \[\]"),
+        (lambda: distributed(mode="exact", shares=[1.0]), r"a share for each of 2 ranks, got 1: \[1.0\]"),
+        (lambda: distributed(shares=[0.5, 0.5]), "expected mode='exact' with shares, got 'pad'"),
+        (lambda: RandomSampler(3, seed=1.0), r"RandomSampler: expected seed to be an integer in \[0, .*\), got 1.0"),
+        (lambda: RandomSampler(3, seed=0).set_epoch(-1), r"set_epoch: expected epoch to be an integer .*, got -1"),
+        (lambda: BatchSampler(SequentialSampler(3), 0), "batch_size to be an integer >= 1, got 0"),
+        (lambda: BatchSampler(3, 1), "expected a sampler to iterate over, got 3"),
+        (lambda: permutation(-1, 0), "permutation: expected length to be an integer >= 0, got -1"),
+        (lambda: shard(-1, 0, 1), "shard: expected length to be an integer >= 0, got -1"),
+        (lambda: largest_remainder(-1, [1.0]), "largest_remainder: expected total to be an integer >= 0, got -1"),
+        (lambda: largest_remainder(1, [0.5]), r"largest_remainder: expected shares .*, got \[0.5\] of sum 0.5"),
+    ),
+    (lambda: list(EpochSampler(3)), NotImplementedError, ""),
+]

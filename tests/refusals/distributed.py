@@ -1,0 +1,201 @@
+"""What communicators, wrappers and the data-parallel machinery refuse on one rank."""
+
+import pickle
+
+import numpy as np
+
+import minigrad
+from minigrad import distributed, nn
+from minigrad.backend.device import CPU, Device
+from minigrad.backend.nccl import load_nccl
+from minigrad.backend.stream import HostStreams
+from minigrad.backend.timer import CudaTimer
+from minigrad.distributed import (
+    DDP,
+    Balancer,
+    Ddp,
+    Fault,
+    FaultInjecting,
+    NcclDevices,
+    Rounds,
+    SoloCommunicator,
+    SyncBatchNorm,
+    collectives,
+    convert_sync_batchnorm,
+)
+from minigrad.distributed.bootstrap import Seat, _connect, choose_backend, detect, meet
+from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
+from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
+from minigrad.distributed.record.fingerprint import fingerprint
+from minigrad.errors import (
+    ArgumentError,
+    CollectiveTimeoutError,
+    DeviceError,
+    DtypeError,
+    MissingPackageError,
+    RankFailedError,
+    ReplicaMismatchError,
+    ShapeError,
+)
+from tests.distributed.fake_nccl import FakeNccl, NcclError
+from tests.distributed.models import Mlp
+from tests.distributed.test_buffersync import Counting
+from tests.distributed.test_hooks import Slopes
+from tests.distributed.test_replicas import Odd
+from tests.refusals import each
+
+TWO = np.zeros(2)
+THREE = np.zeros(3)
+ROWS = [
+    # bootstrap
+    *each(
+        (detect, ArgumentError),
+        ({"RANK": "1"}, "RANK and WORLD_SIZE both set, got only RANK: set WORLD_SIZE too"),
+        ({"MINIGRAD_WORLD_SIZE": "2"}, "set MINIGRAD_RANK too"),
+        ({"PMI_RANK": "0"}, "set PMI_SIZE too"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "0 <= rank < world_size, got rank 2 of 2"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "an integer in RANK, got 'x'"),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "set SLURM_PROCID too"),
+        (
+            {
+                "SLURM_STEP_ID": "0",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "two",
+            },
+            "SLURM_STEP_TASKS_PER_NODE like",
+        ),
+    ),
+    (lambda: choose_backend(Seat(0, 8, 0, 4, "torchrun"), CPU, None), ArgumentError, "all ranks on one host"),
+    (lambda: choose_backend(Seat(), CPU, "gloo"), ArgumentError, "backend to be one of 'solo', 'shm', 'mpi', 'nccl'"),
+    (lambda: choose_backend(Seat(0, 2), CPU, "solo"), ArgumentError, "a world of one for backend 'solo', got 2"),
+    (lambda: meet(Seat(0, 2, 0, 2, "torchrun"), {"MASTER_ADDR": "localhost"}, 1.0), ArgumentError, "2 ranks, got no"),
+    # buckets
+    *each(
+        (lambda cap: plan_buckets([], cap), ArgumentError, "cap_bytes to be an integer >= 1"),
+        *[0, -1, 1.5, True, None],
+    ),
+    (lambda: BucketPlan.from_json("{}"), ArgumentError, "text of a plan"),
+    # buffersync
+    (lambda: DDP(Counting(), SoloCommunicator(), broadcast_buffers="max"), ArgumentError, "one of 'broadcast', 'mean'"),
+    *each(
+        (
+            lambda cadence: DDP(Counting(), SoloCommunicator(), buffer_cadence=cadence),
+            ArgumentError,
+            "expected buffer_cadence to be an integer >= 1",
+        ),
+        *[0, -1, 1.5, True],
+    ),
+    # collectives
+    (lambda: collectives.all_reduce([]), ArgumentError, "at least one array"),
+    (lambda: collectives.all_reduce([np.ones(2, np.int64)], ReduceOp.AVG), DtypeError, "AVG, got int64"),
+    (lambda: collectives.all_reduce([TWO, THREE]), ShapeError, r"one shape, got \(2,\) and \(3,\)"),
+    (lambda: collectives.all_reduce([TWO, np.zeros(2, int)]), DtypeError, "one dtype, got float64 and int64"),
+    (lambda: collectives.all_reduce(["abc"]), DtypeError, "expected an array of NumPy or CuPy, got str"),
+    (lambda: collectives.broadcast([TWO, TWO.copy()], 2), ArgumentError, r"root .* in \[0, 2\), got 2"),
+    (lambda: collectives.broadcast([TWO, THREE], 0), ShapeError, "broadcast: expected arrays of one shape"),
+    (lambda: collectives.reduce_scatter([TWO], [THREE]), ShapeError, r"1 times the elements of \(2,\), got 1 of"),
+    (lambda: collectives.all_gather([THREE] * 2, [TWO] * 2), ShapeError, r"2 times the elements of \(2,\)"),
+    (lambda: collectives.all_gather([TWO], [TWO.astype(int)]), DtypeError, "got float64 and int64"),
+    (lambda: collectives.all_gather([], []), ArgumentError, "all_gather: expected at least one array, got none"),
+    # ddp
+    (lambda: DDP(Mlp(0), SoloCommunicator(), bucket_plan=plan_buckets([])), ReplicaMismatchError, "parameters of this"),
+    (lambda: DDP(Mlp(0), SoloCommunicator()).broadcast_parameters(1), ArgumentError, r"root to be an integer in \[0"),
+    # fake nccl
+    (lambda: FakeNccl().NcclCommunicator(1, b"abc", 0), ValueError, "commId length 3"),
+    (lambda: FakeNccl().NcclCommunicator(1, FakeNccl().get_unique_id(), 1), NcclError, "rank 1 of 1"),
+    # faults
+    (
+        lambda: pickle.dumps(DDP(Mlp(0), SoloCommunicator())),
+        ArgumentError,
+        "expected plain data, got a DistributedDataParallel",
+    ),
+    # fingerprint
+    (lambda: fingerprint(np.zeros(2, np.complex128)), DtypeError, "1, 2, 4 or 8 bytes, got complex128"),
+    *each(
+        (
+            lambda every: DDP(nn.Linear(3, 2), SoloCommunicator(), check_replicas_every=every),
+            ArgumentError,
+            "check_replicas_every, where it is not None, to be an integer >= 1",
+        ),
+        *[0, -1, 1.5, True],
+    ),
+    # manual sync
+    (lambda: DDP(Mlp(0), SoloCommunicator(), sync="never"), ArgumentError, "one of 'auto', 'manual', got 'never'"),
+    # messages
+    *each(
+        (
+            lambda make: make(device="cuda:99"),
+            DeviceError,
+            r"expected one of the devices present \(.*cpu.*\), got cuda:99",
+        ),
+        *[distributed.init, distributed.SoloCommunicator],
+    ),
+    # mpi
+    (
+        lambda: _connect("mpi", Seat(0, 2, 0, 2, "mpi"), Device("cuda"), 1.0),
+        ArgumentError,
+        "the device cpu for backend 'mpi', got cuda:0: use nccl",
+    ),
+    # nccl
+    (load_nccl, MissingPackageError, "pip install"),
+    *each(
+        (lambda listed: NcclDevices(listed, nccl=FakeNccl()), ArgumentError, "NcclDevices: expected"),
+        *[[], ["cpu"], ["cuda:0", "cpu"], ["cuda:1", "cuda:1"]],
+    ),
+    # nonfinite
+    (lambda: DDP(Slopes(), SoloCommunicator()).nonfinite_gradients(), ArgumentError, "nonfinite_gradients"),
+    (lambda: DDP(Slopes(), SoloCommunicator(), track_nonfinite=1), ArgumentError, "track_nonfinite"),
+    # rendezvous
+    (lambda: Rendezvous(0, 2, "no such host.invalid", 1, b"key", 1.0), RankFailedError, "to listen at no such"),
+    (lambda: Rendezvous(1, 2, "127.0.0.1", free_port(), b"key", 0.2), CollectiveTimeoutError, "rank 1: rendezvous"),
+    (lambda: Rendezvous(0, 2, "127.0.0.1", 0, b"", 1.0), ArgumentError, "a key, got an empty one"),
+    (lambda: Rendezvous(2, 2, "127.0.0.1", 0, b"key", 1.0), ArgumentError, "0 <= rank < world_size"),
+    # replicas
+    *each(
+        (lambda how: Ddp.wrap([Odd(0, how), Odd(1, how)], ["cpu", "cpu"]), ReplicaMismatchError),
+        ("shape", r"'w2' float64 \(2, 5\) on rank 0 and parameter 'w2' float64 \(4, 5\) on rank 1"),
+        ("dtype", r"'w2' float64 \(2, 5\) on rank 0 and parameter 'w2' float32"),
+        ("frozen", r"'w2' float64 \(2, 5\), frozen on rank 1"),
+        ("extra", "missing on rank 0 and parameter 'w3'"),
+        ("buffer", "missing on rank 0 and buffer 'running'"),
+    ),
+    # rounds
+    (lambda: next(Rounds(SoloCommunicator()).deal(iter([1]))), ArgumentError, "Rounds.deal: expected a list"),
+    (lambda: Rounds(SoloCommunicator(), timeline=print), ArgumentError, "Rounds: expected a timeline"),
+    # simulated balance
+    *each(
+        (
+            lambda batch: next(Balancer(SoloCommunicator()).deal([batch])),
+            ArgumentError,
+            "expected the indices of a batch, got .*: give it a BatchSampler",
+        ),
+        *[np.zeros((2, 2), int), [0.5, 1.5], [[1], [2]]],
+    ),
+    # streams
+    (lambda: CudaTimer(Device("cpu"), slots=0, streams=HostStreams), ArgumentError, "slots to be an integer >= 1"),
+    # syncbn
+    (lambda: SyncBatchNorm(3, SoloCommunicator(), reduce="max"), ArgumentError, "'mean', 'sum', got 'max'"),
+    (lambda: convert_sync_batchnorm([], SoloCommunicator()), ArgumentError, "a Module, got list"),
+    (lambda: SyncBatchNorm(3, SoloCommunicator())(minigrad.randn(2, 4)), ShapeError, r"\(N, 3, ...\), got \(2, 4\)"),
+    (lambda: SyncBatchNorm(3, SoloCommunicator())(minigrad.randn(3)), ShapeError, r"got \(3,\)"),
+    (lambda: SyncBatchNorm(3, SoloCommunicator())(minigrad.Tensor(np.ones((2, 3)))), DtypeError, "float32 on cpu"),
+    (
+        lambda: SyncBatchNorm(3, SoloCommunicator())(minigrad.Tensor(np.ones((2, 3), np.int64))),
+        DtypeError,
+        "float tensor, got int64",
+    ),
+    (lambda: SyncBatchNorm(3, SoloCommunicator())(np.ones((2, 3))), DtypeError, "a tensor, got ndarray"),
+    # wrappers
+    *each(
+        (
+            lambda fault, array: FaultInjecting(SoloCommunicator(), [fault]).all_reduce(array),
+            (ArgumentError, DtypeError),
+        ),
+        (Fault("nan", rank=0), np.zeros(2, np.int64), "a float dtype for nan on rank 0, got int64"),
+        (Fault("nan", rank=0, element=2), np.zeros(2), "an element of 2 for nan on rank 0, got 2"),
+        (Fault("corrupt", rank=0, bit=8), np.zeros(2, np.int8), "a bit of int8 for corrupt on rank 0, got 8"),
+        (Fault("corrupt", rank=0), np.zeros(0), "a call with an array to spoil"),
+    ),
+]
