@@ -197,11 +197,11 @@ def _rows_backward(node: Node, grad: Array) -> None:
     x, weight, statistics = node.saved
     dx, dweight, dbias = _affine_edges(node, weight)
     rows, grad_rows = as_rows(x.data, statistics.folding), as_rows(grad, statistics.folding)
-    total, weighted = statistics.scaled(*row_sums(rows, grad_rows, statistics.center))
-    for edge, vector in zip((dbias, dweight), statistics.by_channel(total, weighted)):
+    sums = statistics.scaled(*row_sums(rows, grad_rows, statistics.center))
+    for edge, vector in zip((dbias, dweight), statistics.by_channel(*sums)):
         _give_vector(edge, vector, grad.dtype)
     if dx is not None:
-        factors = statistics.factors(x, weight, total, weighted)
+        factors = statistics.factors(x, weight, *sums)
         dx_rows = affine(grad_rows, *factors) if len(factors) == 2 else input_gradient(rows, grad_rows, *factors)
         accumulate(dx, from_rows(dx_rows, x.data))
 
@@ -220,18 +220,21 @@ class OwnStatistics(NamedTuple):
     rstd: Array
     fixed: bool
 
-    def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array]:
-        """Σ grad and Σ grad · normalized x, from what `row_sums` says; with as much summed up as `factors` needs."""
-        weighted *= self.folding.spread(self.rstd)
-        return total, weighted
+    def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array, Array]:
+        """Σ grad and Σ grad · normalized x, from what `row_sums` says, and rstd; as far summed as `factors` needs."""
+        rstd = self.folding.spread(self.rstd)
+        weighted *= rstd
+        return total, weighted, rstd
 
-    def by_channel(self, total: Array, weighted: Array) -> tuple[Array, Array]:
+    def by_channel(self, total: Array, weighted: Array, rstd: Array) -> tuple[Array, Array]:
         """These sums for each channel: (C,)."""
         return self.folding.channel_sums(total), self.folding.channel_sums(weighted)
 
-    def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
+    def factors(
+        self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array, rstd: Array
+    ) -> tuple[Array, ...]:
         """What the gradient of x is made with, see `input_gradient`; or `affine`, where it is grad's alone."""
-        folding, rstd = self.folding, self.folding.spread(self.rstd)
+        folding = self.folding
         gain = None if weight is None else folding.spread_channels(weight.data, rstd.dtype)
         scale = rstd if gain is None else rstd * gain
         if self.fixed:

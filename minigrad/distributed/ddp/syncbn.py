@@ -226,21 +226,23 @@ class SharedStatistics(NamedTuple):
     count: Array
     layer: SyncBatchNorm
 
-    def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array]:
-        """Σ grad and Σ grad · normalized x of each channel, (C,), from what `row_sums` says."""
+    def scaled(self, total: Array, weighted: Array) -> tuple[Array, Array, Array]:
+        """Σ grad and Σ grad · normalized x, from what `row_sums` says, and rstd: of each channel, (C,)."""
         total, weighted = self.folding.channel_sums(total), self.folding.channel_sums(weighted)
-        return total, (weighted + self.rest * total) * self.rstd
+        return total, (weighted + self.rest * total) * self.rstd, self.rstd
 
-    def by_channel(self, total: Array, weighted: Array) -> tuple[Array, Array]:
+    def by_channel(self, total: Array, weighted: Array, rstd: Array) -> tuple[Array, Array]:
         """They are so already."""
         return total, weighted
 
-    def factors(self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array) -> tuple[Array, ...]:
+    def factors(
+        self, x: Tensor, weight: Tensor | None, total: Array, weighted: Array, rstd: Array
+    ) -> tuple[Array, ...]:
         """What the gradient of x is made with, see `input_gradient`; a collective."""
-        dtype = self.rstd.dtype
+        dtype = rstd.dtype
         mean, slope = _shared_sums(self.layer, x, total, weighted, self.count)
-        gain = self.rstd if weight is None else self.rstd * weight.data.astype(dtype, copy=False)
-        slope = gain * self.rstd * slope.astype(dtype)
+        gain = rstd if weight is None else rstd * weight.data.astype(dtype, copy=False)
+        slope = gain * rstd * slope.astype(dtype)
         shift = -gain * mean.astype(dtype) - self.rest * slope
         return (*(self.folding.spread_channels(v, dtype) for v in (gain, slope, shift)), self.center)
 
