@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 import numpy as np
@@ -160,7 +160,8 @@ def as_list(who: str, what: str, values: Any) -> list[Any]:
     Raises:
         ArgumentError: they are no values one after the other.
     """
-    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0:
+    unordered = isinstance(values, (str, bytes, Mapping, Set))
+    if unordered or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise ArgumentError(f"{who}: expected {what} as a sequence with a value for each rank, got {values!r:.100}")
     return list(values)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minigrad.arguments import as_integer, as_real, keep_as
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.meter import Timeline, check_timeline
-from minigrad.distributed.balance.division import BalanceConfig
+from minigrad.distributed.balance.division import Balance, BalanceConfig
 from minigrad.distributed.balance.shares import SpeedHint
+from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, start
 from minigrad.errors import ArgumentError
 
 
@@ -46,6 +47,8 @@ class DdpConfig:
         calibration_steps: Shares are first decided after so many steps, >= 1.
         rebalance_interval: And then after so many each, >= 1.
         granularity: Shards are multiples of it where the batch is, >= 1.
+        strategy: Divides batches where ours does, which is None: a function as `Balancer` takes it, asked after every
+            step. It takes no options but when to decide; El Che, which divides no batch, is off unless it is asked for.
 
     Raises:
         ArgumentError: a value out of its range. What depends on the number of devices is checked by `distribute`.
@@ -64,6 +67,7 @@ class DdpConfig:
     calibration_steps: int = 10
     rebalance_interval: int = 50
     granularity: int = 1
+    strategy: Strategy | BalanceFunction | None = None
 
     def __post_init__(self) -> None:
         if self.speed_hint is None:
@@ -73,11 +77,20 @@ class DdpConfig:
         keep_as(self, as_real, "max_grad_norm", above=0.0, finite=True, optional=True)
         if self.timeline is not None:
             check_timeline("DdpConfig", self.timeline)
+        if self.strategy is not None:
+            self.balance(1)
         self.balance_config()
         self.cadence_config()
 
+    def balance(self, world_size: int) -> Balance | StrategyState:
+        """How batches are divided over so many devices, before the first step."""
+        options = self.balance_config()
+        if world_size == 1 and self.strategy is None:
+            options = replace(options, speed_hint=None)  # there is nothing to compare with
+        return start("DdpConfig", world_size, self.strategy, options)
+
     def balance_config(self) -> BalanceConfig:
-        """How batches are divided."""
+        """The options of balance."""
         return BalanceConfig(
             self.calibration_steps,
             self.rebalance_interval,

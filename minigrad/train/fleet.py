@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from minigrad.arguments import as_integer
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
-from minigrad.distributed.balance.division import Balance
 from minigrad.distributed.balance.shares import is_balanced
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.replicas.devices import DeviceGroup, LocalDevices
@@ -51,10 +49,7 @@ class DistributedState:
     ) -> None:
         self.replicas, self.group, self.config, self.el_che = tuple(replicas), group, config, el_che
         self.world_size, self.devices = len(self.replicas), group.devices
-        options = config.balance_config()
-        if self.world_size == 1:
-            options = replace(options, speed_hint=None)  # there is nothing to compare with
-        self.balance = Balance.start(self.world_size, options)
+        self.balance = config.balance(self.world_size)
         self.ema_throughput = [0.0] * self.world_size
         self.step_count = 0
         self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, lambda: self.el_che is not None)
@@ -243,7 +238,7 @@ class Fleet:
         if number > 1 and number != devices:
             raise ArgumentError(f"{expected}, or one for each of {devices} device(s), got {number}")
         config = state.config if state is not None and state.el_che is None else DdpConfig()
-        dividing = [name for name in ("speed_hint", "min_ratio") if getattr(config, name)]
+        dividing = [name for name in ("speed_hint", "min_ratio", "strategy") if getattr(config, name)]
         if number > 1 and dividing:
             raise ArgumentError(
                 f"{expected}, whose batches are divided by {' and '.join(dividing)}, got one a device, which has "

@@ -38,14 +38,17 @@ def decide_el_che(group: DeviceGroup, config: DdpConfig, el_che: bool | None) ->
         raise ArgumentError("el_che: expected no overhead_target and no max_anchor without El Che, got el_che=False")
     if el_che is True and config.max_anchor == 0:
         raise ArgumentError("el_che: expected max_anchor of None or >= 1 with el_che=True, got 0, which turns it off")
-    if el_che is True and config.min_ratio is not None:
-        raise ArgumentError("el_che: expected no min_ratio with el_che=True, got one: batches are not divided then")
+    dividing = [name for name in ("min_ratio", "strategy") if getattr(config, name) is not None]
+    if el_che is True and dividing:
+        raise ArgumentError(f"el_che: expected no {dividing[0]} with el_che=True, got one: batches stay whole then")
     if len(group.devices) == 1:
         return False, "there is one device"
     if el_che is False or config.max_anchor == 0:
         return False, "it was turned off"
     if el_che is True:
         return True, "it was turned on"
+    if config.strategy is not None:
+        return False, "a strategy divides batches"
     differ = len(set(group.models)) > 1
     return differ, "the devices differ" if differ else "the devices are alike"
 
@@ -54,7 +57,7 @@ def unused_options(on: bool, config: DdpConfig, world_size: int) -> list[str]:
     """Options that make no difference here."""
     names = ["min_ratio"] if on else ["overhead_target", "max_anchor"]
     if world_size == 1:
-        names += ["min_ratio", "speed_hint"]
+        names += ["min_ratio", "speed_hint", "strategy"]
     return [name for name in names if getattr(config, name)]
 
 

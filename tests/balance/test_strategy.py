@@ -124,7 +124,9 @@ WRONG = [
     (lambda batch, speeds: [61, -1], r"expected sizes that are whole numbers >= 0, got \(61, -1\)"),
     (lambda batch, speeds: [30.0, 30.0], r"expected sizes that are whole numbers >= 0, got \(30.0, 30.0\)"),
     (lambda batch, speeds: [60], r"stateless\(<lambda>\): expected 2 sizes, one a rank, got 1: \(60\)"),
-    (lambda batch, speeds: None, "expected the size of each rank, got None"),
+    (lambda batch, speeds: None, "expected sizes as a sequence with a value for each rank, got None"),
+    (lambda batch, speeds: {0: 20, 60: 40}, "expected sizes as a sequence with a value for each rank, got {0: 20, 60"),
+    (lambda batch, speeds: {29, 31}, "expected sizes as a sequence with a value for each rank, got {29, 31}"),
     (lambda state, batch, readings: [30, 30], r"<lambda>: expected \(state, sizes, reason\), got \[30, 30\]"),
     (lambda state, batch, readings: (state, [30, 30], 3), r"expected \(state, sizes, reason\), got \(None, "),
     (no_state, r"no_state: expected a state that JSON takes, got \{1, 2\}"),
@@ -208,7 +210,7 @@ def test_what_is_no_strategy_and_options_of_ours_are_refused():
     for wrong in (3, lambda batch: [batch], lambda *, batch, speeds: [batch]):
         with pytest.raises(ArgumentError, match=r"Balancer: expected a strategy \(state, batch_size, readings\) -> "):
             Balancer(SoloCommunicator(), wrong)
-    with pytest.raises(ArgumentError, match="Balancer: expected calibration_steps and interval_steps alone"):
+    with pytest.raises(ArgumentError, match="Balancer: expected no granularity for a strategy of your own, got B"):
         Balancer(SoloCommunicator(), by_speed, BalanceConfig(granularity=2))
     with pytest.raises(ArgumentError, match="Balancer: expected one configuration, got "):
         Balancer(SoloCommunicator(), OFTEN, OFTEN)

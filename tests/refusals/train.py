@@ -55,5 +55,7 @@ ROWS = [
         ({"min_ratio": 1.5}, "min_ratio"),
         ({"calibration_steps": 0}, "calibration_steps"),
         ({"rebalance_interval": 0}, "rebalance_interval"),
+        ({"strategy": 3}, r"DdpConfig: expected a strategy \(state, batch_size, readings\)"),
+        ({"strategy": pow, "granularity": 2, "min_ratio": 0}, "DdpConfig: expected no min_ratio, granularity for a s"),
     ),
 ]

@@ -510,6 +510,26 @@ def test_shares_follow_the_devices_in_the_midst_of_an_epoch():
     assert_trained(graph, trained_alone(batches, SGD))
 
 
+def test_a_strategy_of_ones_own_divides_where_ours_does():
+    def all_but_one(state, batch_size, readings):
+        asked = (state or 0) + 1
+        return asked, [batch_size - 1, 1], f"asked {asked} times"
+
+    unlike = Cluster.of_speeds([1, 2])  # for which El Che would be on
+    config = DdpConfig(strategy=all_but_one, calibration_steps=2, rebalance_interval=3)
+    graph, devices = on_cluster(unlike, config=config)
+    assert steps(graph, [make_batch(8)] * 6) == [(4, 4)] * 2 + [(7, 1)] * 4
+    reasons = [(entry["step"], entry["reason"]) for entry in devices.trace.decisions]
+    assert reasons == [(2, "asked 2 times"), (5, "asked 5 times")]
+    with pytest.raises(ArgumentError, match="whose batches are divided by strategy, got one a device"):
+        graph.set_data_loader([], [])
+    wrong, _ = on_cluster(unlike, config=DdpConfig(strategy=lambda batch, speeds: [batch, 1]))
+    with pytest.raises(ArgumentError, match=r"stateless\(.*<lambda>\): expected sizes of sum 8, got \(8, 1\) of sum 9"):
+        steps(wrong, [make_batch(8)])
+    with pytest.raises(ArgumentError, match="el_che: expected no strategy with el_che=True"):
+        on_cluster(unlike, config=config, el_che=True)
+
+
 def test_time_that_does_not_depend_on_the_samples_is_seen():
     """Launch-bound devices: whatever the shares were, equal ones are best."""
     graph, _ = on_cluster(Cluster((RankCost(0.010, 0.0001),) * 2), config=DdpConfig(speed_hint=(1, 1.5)))

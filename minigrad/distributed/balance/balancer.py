@@ -15,11 +15,11 @@ import numpy as np
 
 from minigrad.data.order import Indices
 from minigrad.distributed.balance.cost import Reading
-from minigrad.distributed.balance.division import Balance, BalanceConfig, Division
+from minigrad.distributed.balance.division import BalanceConfig, Division
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener
 from minigrad.distributed.balance.state import resumed
-from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, as_strategy
+from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, start
 from minigrad.distributed.comm.differences import check_alike, gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import ArgumentError
@@ -81,7 +81,11 @@ class Balancer:
         timeline: Timeline | None = None,
     ) -> None:
         self.comm = Metered(comm)
-        self.balance = _start(comm.world_size, strategy, config)
+        if isinstance(strategy, BalanceConfig):
+            if config is not None:
+                raise ArgumentError(f"Balancer: expected one configuration, got {strategy} and {config}")
+            strategy, config = None, strategy
+        self.balance = start("Balancer", comm.world_size, strategy, config)
         gather_alike("Balancer", "configurations", comm, self.balance.facts)
         self.reason = "no step yet"
         self._times = StepTimes("Balancer", self.comm)
@@ -207,18 +211,6 @@ class Balancer:
                 self._journal.observed(batch_size, readings, division, reason)
         own = [self.balance.text] if isinstance(self.balance, StrategyState) else []
         return [self.balance.division.to_data(), reason, *own]
-
-
-def _start(
-    world_size: int, strategy: Strategy | BalanceFunction | BalanceConfig | None, config: BalanceConfig | None
-) -> Balance | StrategyState:
-    if isinstance(strategy, BalanceConfig):
-        if config is not None:
-            raise ArgumentError(f"Balancer: expected one configuration, got {strategy} and {config}")
-        strategy, config = None, strategy
-    if strategy is None:
-        return Balance.start(world_size, config)
-    return StrategyState.start(world_size, as_strategy("Balancer", strategy), config)
 
 
 def _agreed(comm: Communicator, name: str, made: list[Any] | None, failure: Exception | None) -> list[Any]:

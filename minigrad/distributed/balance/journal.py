@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import Balance, Division
-from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, as_strategy
+from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, start
 from minigrad.errors import ArgumentError
 
 
@@ -103,13 +103,12 @@ def replay(lines: Iterable[str], strategy: Strategy | BalanceFunction | None = N
         ArgumentError: a line that is no journal's, or a decision that is not the recorded one; the line is named.
     """
     decisions: list[Decision] = []
-    own = None if strategy is None else as_strategy("replay", strategy)
     state: _Machine | None = None
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
             if state is None or "kind" in entry:
-                state = _start(entry, own)
+                state = _start(entry, strategy)
                 continue
             state, counts, reason = _step(state, entry)
             recorded = Decision(tuple(entry["counts"]), entry["reason"])
@@ -126,12 +125,12 @@ def replay(lines: Iterable[str], strategy: Strategy | BalanceFunction | None = N
     return decisions
 
 
-def _start(entry: Mapping[str, Any], strategy: Strategy | None) -> _Machine:
+def _start(entry: Mapping[str, Any], strategy: Strategy | BalanceFunction | None) -> _Machine:
     kind, state = entry["kind"], entry["state"]
     if kind == "strategy":
         if strategy is None:
             raise ArgumentError(f"expected replay(lines, strategy) with {state['strategy']}, got no strategy")
-        return StrategyState.start(1, strategy).from_state_dict(state)
+        return start("replay", 1, strategy, None).from_state_dict(state)
     return Balance.from_state_dict(state) if kind == "balance" else {"cadence": ElChe}[kind].from_state_dict(state)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.arguments import as_integer, is_integer
+from minigrad.arguments import as_integer, as_list, is_integer
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import Balance, BalanceConfig, Division, listed
 from minigrad.distributed.balance.shares import measured_or_median, rebalance
@@ -124,10 +124,7 @@ def check_sizes(name: str, sizes: Any, batch_size: int, world_size: int) -> tupl
     Raises:
         ArgumentError: not one whole number >= 0 for each rank, or their sum is not the batch.
     """
-    try:
-        given = list(sizes)
-    except TypeError as error:
-        raise ArgumentError(f"{name}: expected the size of each rank, got {sizes!r:.100}") from error
+    given = as_list(name, "sizes", sizes)
     if len(given) != world_size:
         raise ArgumentError(f"{name}: expected {world_size} sizes, one a rank, got {len(given)}: {listed(given)}")
     if not all(is_integer(size) and size >= 0 for size in given):
@@ -162,7 +159,7 @@ class StrategyState:
     Attributes:
         strategy: Decides.
         config: When; its other options are those of `Balance`, and stay as they are.
-        division: In use: what the strategy told last.
+        division: In use: what the strategy told when a decision was due.
         step: Steps observed so far.
         text: The strategy's own state, as JSON.
     """
@@ -172,22 +169,6 @@ class StrategyState:
     division: Division
     step: int = 0
     text: str = "null"
-
-    @staticmethod
-    def start(world_size: int, strategy: Strategy, config: BalanceConfig | None = None) -> StrategyState:
-        """The state before the first step, with equal shares.
-
-        Raises:
-            ArgumentError: options besides when to decide.
-        """
-        config = config_of("Balancer", config, BalanceConfig)
-        if config != BalanceConfig(config.calibration_steps, config.interval_steps):
-            raise ArgumentError(
-                "Balancer: expected calibration_steps and interval_steps alone for a strategy of your own, got "
-                f"{config}"
-            )
-        as_integer("Balancer", "world_size", world_size, 1)
-        return StrategyState(strategy, config, Division(rebalance([1.0] * world_size, 0.0)))
 
     @property
     def name(self) -> str:
@@ -217,10 +198,10 @@ class StrategyState:
         rows = [(0.0, 0.0) if reading is None else (reading.samples, reading.seconds) for reading in readings]
         state, told, reason = ask(self.strategy, json.loads(self.text), batch_size, rows)
         sizes = check_sizes(self.name, told, batch_size, self.world_size)
-        division = self.division
-        if batch_size:
+        step, division = self.step + 1, self.division
+        if batch_size and self.config.is_due(step):
             division = Division(tuple(size / batch_size for size in sizes), batch_size, sizes)
-        return replace(self, division=division, step=self.step + 1, text=as_text(self.name, state)), division, reason
+        return replace(self, division=division, step=step, text=as_text(self.name, state)), division, reason
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as plain data, for JSON, but for the strategy, of which it has the name."""
@@ -240,3 +221,21 @@ class StrategyState:
         if other != self.name:
             raise StateDictError(f"Balancer: expected the state of strategy {self.name}, got that of {other}")
         return loaded
+
+
+def start(
+    who: str, world_size: int, strategy: Strategy | BalanceFunction | None, config: BalanceConfig | None
+) -> Balance | StrategyState:
+    """The state before the first step: of a strategy, with equal shares, or of `Balance` where there is none.
+
+    Raises:
+        ArgumentError: it is no strategy, or has options besides when to decide; or see `Balance.start`.
+    """
+    if strategy is None:
+        return Balance.start(world_size, config)
+    own, config = as_strategy(who, strategy), config_of(who, config, BalanceConfig)
+    when = BalanceConfig(config.calibration_steps, config.interval_steps)
+    others = [name for name, value in vars(config).items() if value != getattr(when, name)]
+    if others:
+        raise ArgumentError(f"{who}: expected no {', '.join(others)} for a strategy of your own, got {config}")
+    return StrategyState(own, config, Division(rebalance([1.0] * as_integer(who, "world_size", world_size, 1), 0.0)))
