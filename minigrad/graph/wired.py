@@ -1,4 +1,4 @@
-"""A wiring that runs: compiled once to a list of steps, each a module or a merge of branches."""
+"""A wiring that runs: compiled once to a program, each line of which is a module or a merge of branches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minigrad.tensor import Tensor
 Self = TypeVar("Self", bound="Wired")
 
 MERGES = ("add", "mean", "cat")
-Step = tuple[WiringNode, tuple[int, ...], tuple[tuple[str, int], ...], tuple[int, ...]]
+Line = tuple[WiringNode, tuple[int, ...], tuple[tuple[str, int], ...], tuple[int, ...]]
 FEATURES = 1  # the axis along which "cat" joins unless told otherwise
 
 
@@ -47,19 +47,19 @@ def merge(node: WiringNode, values: Sequence[Any]) -> Tensor:
     return total / len(values) if node.op == "mean" else total
 
 
-def steps_of(wiring: Wiring, numbers: Mapping[str, int]) -> tuple[Step, ...]:
-    """A checked wiring as a list of steps: each a node, the numbers of what it reads by position, keyword and number of
+def program_of(wiring: Wiring, numbers: Mapping[str, int]) -> tuple[Line, ...]:
+    """A checked wiring as a list of lines: each a node, the numbers of what it reads by position, keyword and number of
     what it reads by keyword, and the numbers of the values that nobody needs after it.
 
     Args:
         wiring: In the order of computation.
         numbers: The place of each input and node in the list of all values.
     """
-    drops, steps = last_uses(wiring), []
+    drops, lines = last_uses(wiring), []
     for node in wiring.nodes:
         reads, unused = (tuple(map(numbers.__getitem__, names)) for names in (node.inputs, drops[node.name]))
-        steps.append((node, reads, tuple((keyword, numbers[source]) for keyword, source in node.named), unused))
-    return tuple(steps)
+        lines.append((node, reads, tuple((keyword, numbers[source]) for keyword, source in node.named), unused))
+    return tuple(lines)
 
 
 class Wired(Module):
@@ -89,7 +89,7 @@ class Wired(Module):
         self._structure_hash = hash_of(self._wiring, modules)
         names = (*self._wiring.inputs, *(node.name for node in self._wiring.nodes))
         numbers = {name: number for number, name in enumerate(names)}
-        self._steps = steps_of(self._wiring, numbers)
+        self._program = program_of(self._wiring, numbers)
         self._output = numbers[self._wiring.output]
         self._tags = tuple((node.tag, numbers[node.name]) for node in self._wiring.nodes if node.tag is not None)
         self._tagged: dict[str, Any] = {}  # what the last run computed at each tag: always this one dict
@@ -138,11 +138,11 @@ class Wired(Module):
         values = list(inputs)
         node = self._wiring.nodes[0]
         try:
-            for step in self._steps:
-                node, reads, named, drops = step
+            for line in self._program:
+                node, reads, named, drops = line
                 module = modules.get(node.name)  # looked up each time: it may have been replaced, as by a SyncBatchNorm
                 if module is None or named or profilers:
-                    values.append(self._compute(step, module, values))
+                    values.append(self._compute(line, module, values))
                 else:
                     values.append(module(*map(values.__getitem__, reads)))
                 for i in drops:
@@ -155,9 +155,9 @@ class Wired(Module):
             tagged[tag] = values[i]
         return values[self._output]
 
-    def _compute(self, step: Step, module: Module | None, values: Sequence[Any]) -> Any:
+    def _compute(self, line: Line, module: Module | None, values: Sequence[Any]) -> Any:
         """A node that merges, reads by keyword or is measured."""
-        node, reads, named, _ = step
+        node, reads, named, _ = line
         args, keywords = [values[i] for i in reads], {keyword: values[i] for keyword, i in named}
         if not self._profilers:
             return merge(node, args) if module is None else module(*args, **keywords)
@@ -166,7 +166,7 @@ class Wired(Module):
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         """The same wiring, modules of its own, no values and no timings."""
-        for shared in (self._wiring, self._steps):
+        for shared in (self._wiring, self._program):
             memo[id(shared)] = shared
         memo.setdefault(id(self._tagged), {})
         memo[id(self._profilers)] = []

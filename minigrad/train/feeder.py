@@ -24,7 +24,6 @@ from minigrad.graph.wired import fields_of
 from minigrad.ops.creation import full_like
 from minigrad.tensor import Tensor, tensors_in
 from minigrad.train.batches import ShardedBatch, Round, check_loss, count_samples, gather, on, scatter, sizes_of
-from minigrad.train.stepper import Pending
 from minigrad.train.stopwatch import Stopwatch, boundary
 
 LossFn = Callable[[Any, Any], Tensor]
@@ -164,22 +163,21 @@ class Feeder:
 
     # ----------------------------------------------------------------------------------------------- backward
 
-    def backward_batch(self, models: Sequence[Any], batch: Any, loss_fn: LossFn, pending: Pending) -> Tensor:
+    def backward_batch(self, models: Sequence[Any], batch: Any, loss_fn: LossFn, weigh: Weigh) -> Tensor:
         """Forward, loss and backward of a batch; see `Graph.backward_batch`.
 
         Args:
             models: What loss_fn is given: the graph itself, or the replica that runs a whole batch.
             batch: That of a loader, in shards, or a round.
             loss_fn: The mean loss over a batch.
-            pending: The gradients since the last step, which says what these weigh.
+            weigh: weigh(samples, total) is what a mean over some samples weighs, of a batch or round of `total`.
         """
-        pending.in_batch = True
         try:
             if isinstance(batch, Round):
-                return self._run_round(models, batch, loss_fn, pending.weigh)
-            return self._run_batch(models[0], batch, loss_fn, pending.weigh)
+                return self._run_round(models, batch, loss_fn, weigh)
+            return self._run_batch(models[0], batch, loss_fn, weigh)
         finally:
-            pending.in_batch, self._dealt = False, ()
+            self._dealt = ()
 
     def _run_batch(self, graph: Any, batch: Any, loss_fn: LossFn, weigh: Weigh) -> Tensor:
         if isinstance(batch, ShardedBatch):

@@ -321,8 +321,8 @@ class Fleet:
         if "set_loss_fn" not in self._told:
             raise ArgumentError(f"{self._who}.backward_batch: expected a loss function, got none: call set_loss_fn")
         state = self.at_work(graph)
-        state.stepper.look_for_gradients()
-        return state.feeder.backward_batch(graph.replicas, batch, self._told["set_loss_fn"], state.stepper.pending)
+        with state.stepper.batch() as weigh:
+            return state.feeder.backward_batch(graph.replicas, batch, self._told["set_loss_fn"], weigh)
 
     def epoch(self, number: int) -> Iterator[Any]:
         """See `Graph.epoch`."""

@@ -6,7 +6,8 @@ loss, so the parts are summed: for the mean over all samples that is the gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +143,16 @@ class Stepper:
         return self._sync.last_s()
 
     # ----------------------------------------------------------------------------------------------- backward
+
+    @contextmanager
+    def batch(self) -> Iterator[Callable[[int, int], float]]:
+        """In the block gradients come from `backward_batch`; what is given says what each mean weighs."""
+        self.look_for_gradients()
+        self.pending.in_batch = True
+        try:
+            yield self.pending.weigh
+        finally:
+            self.pending.in_batch = False
 
     def begin(self, leaves: list[Any]) -> None:
         """A backward begins; see `BackwardListener`."""
