@@ -6,6 +6,7 @@ their first use.
 
 import builtins as _builtins
 import importlib as _importlib
+import threading as _threading
 import typing
 
 from minigrad import data as data, nn as nn, ops as ops
@@ -38,13 +39,13 @@ from minigrad.tensor import Tensor as Tensor
 
 if typing.TYPE_CHECKING:
     from minigrad import distributed as distributed, graph as graph, optim as optim, train as train
-    from minigrad.distributed import DDP as DDP
     from minigrad.train import FlowBuilder as FlowBuilder, Graph as Graph, Trainer as Trainer
+
+    bfloat16: typing.Any
 
 __version__ = "0.1.0"
 
 _LATER = {  # where what is loaded at its first use is: a name in a room, or a room
-    "DDP": "minigrad.distributed",
     "FlowBuilder": "minigrad.train",
     "Graph": "minigrad.train",
     "Trainer": "minigrad.train",
@@ -53,25 +54,26 @@ _LATER = {  # where what is loaded at its first use is: a name in a room, or a r
     "optim": "minigrad.optim",
     "train": "minigrad.train",
 }
-if not typing.TYPE_CHECKING:  # a type checker takes all that is imported above; a star leaves Python's own names alone
+_loading = _threading.RLock()  # threads that import rooms of one package at once would wait for each other
+
+if not typing.TYPE_CHECKING:  # a type checker knows all that is imported above, and nothing else
     __all__ = sorted({*_names_in(globals()), "bfloat16", "data", "nn", "ops", *_LATER} - set(dir(_builtins)))
 
+    def __getattr__(name: str) -> typing.Any:
+        """A room, or a name from one, at its first use; and bfloat16, since importing ml_dtypes takes time."""
+        if name == "bfloat16":
+            import ml_dtypes
+            import numpy as np
 
-def __getattr__(name: str) -> typing.Any:
-    """A room, or a name from one, at its first use; and bfloat16, since importing ml_dtypes takes time."""
-    if name == "bfloat16":
-        import ml_dtypes
-        import numpy as np
+            found: typing.Any = np.dtype(ml_dtypes.bfloat16)
+        elif name in _LATER:
+            with _loading:
+                room = _importlib.import_module(_LATER[name])
+            found = room if room.__name__ == f"minigrad.{name}" else getattr(room, name)
+        else:
+            raise AttributeError(f"module 'minigrad' has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
-        found: typing.Any = np.dtype(ml_dtypes.bfloat16)
-    elif name in _LATER:
-        room = _importlib.import_module(_LATER[name])
-        found = room if room.__name__ == f"minigrad.{name}" else getattr(room, name)
-    else:
-        raise AttributeError(f"module 'minigrad' has no attribute {name!r}")
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), "bfloat16", *_LATER})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), "bfloat16", *_LATER})

@@ -161,9 +161,24 @@ def test_a_type_checker_is_shown_what_is_loaded_later():
         for node in source_of(minigrad).body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"
     ]
-    listed = {alias.asname: (node.module, alias.name) for node in shown.body for alias in node.names}
+    imports = [node for node in shown.body if isinstance(node, ast.ImportFrom)]
+    listed = {alias.asname: (node.module, alias.name) for node in imports for alias in node.names}
     rooms = {name: room for name, room in minigrad._LATER.items() if room == f"minigrad.{name}"}
     assert listed == {name: ("minigrad" if name in rooms else room, name) for name, room in minigrad._LATER.items()}
+    top = [node.name for node in source_of(minigrad).body if isinstance(node, ast.FunctionDef)]
+    assert "__getattr__" not in top, "any name of minigrad would do"
+
+
+def test_threads_load_rooms_at_one_time():
+    code = """
+import sys, threading, minigrad
+sys.setswitchinterval(1e-6)
+names = list(minigrad._LATER)
+ready = threading.Barrier(len(names))
+threads = [threading.Thread(target=lambda name: ready.wait() + 1 and getattr(minigrad, name), args=(n,)) for n in names]
+[thread.start() for thread in threads]
+"""
+    assert run_python(code) == ""
 
 
 def test_importing_minigrad_is_quick(capsys):
