@@ -54,6 +54,9 @@ class FlowBuilder(Generic[G]):
         input_name: The name of the first input.
         into: The class that `build` makes.
 
+    Raises:
+        ArgumentError: into is no class of graphs; all other faults come with `build`.
+
     Example:
         >>> from minigrad import nn, randn
         >>> builder = (
@@ -74,6 +77,8 @@ class FlowBuilder(Generic[G]):
     """
 
     def __init__(self, input_name: str = "input", into: type[G] = GraphModule) -> None:  # type: ignore[assignment]
+        if not isinstance(into, type) or not issubclass(into, GraphModule):
+            raise ArgumentError(f"FlowBuilder: expected into as GraphModule or a class made from it, got {into!r}")
         self._into = into
         first = Draft("input", "input", tag=input_name)
         self._faults: list[str] = []

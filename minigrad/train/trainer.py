@@ -21,6 +21,8 @@ class HasGraph(Protocol):
         """The graph that the model's forward and loss go through."""
 
 
+_HOW = ": minigrad.FlowBuilder makes one, and setup_head takes a model around one"
+
 H = TypeVar("H", bound=HasGraph)
 
 
@@ -82,7 +84,7 @@ class Trainer:
             ArgumentError, DeviceError, ReplicaMismatchError: see `Graph.distribute`.
         """
         if not isinstance(model, Graph):
-            raise ArgumentError(f"Trainer.setup: expected a Graph, got {type(model).__name__}: setup_head takes others")
+            raise ArgumentError(f"Trainer.setup: expected a Graph, got {type(model).__name__}{_HOW}")
         model.set_up(builder, optimizer, config, devices, el_che)
 
     @staticmethod
@@ -129,7 +131,9 @@ class Trainer:
 
 
 def _graph_of(head: HasGraph) -> Graph:
-    graph = head.graph() if isinstance(head, HasGraph) else None
-    if not isinstance(graph, Graph):
+    if not isinstance(head, HasGraph):
         raise ArgumentError(f"Trainer.setup_head: expected a model with graph(), got {type(head).__name__}")
+    graph = head.graph()
+    if not isinstance(graph, Graph):
+        raise ArgumentError(f"Trainer.setup_head: expected graph() to give a Graph, got {type(graph).__name__}{_HOW}")
     return graph

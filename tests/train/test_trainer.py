@@ -10,6 +10,7 @@ from minigrad.distributed import Ddp, DdpConfig, LocalDevices, NcclDevices
 from minigrad.distributed.replicas import devices as group_module
 from minigrad.distributed.simulate import Cluster, SimulatedDevices
 from minigrad.errors import ArgumentError
+from minigrad.graph import FlowBuilder as graph_of_layers
 from minigrad.train.batches import Round
 from minigrad.train.stopwatch import boundary
 from minigrad.train import HasGraph
@@ -152,12 +153,16 @@ def test_a_head_uses_all_devices(with_config):
 
 
 def test_wrong_arguments():
-    with pytest.raises(ArgumentError, match="expected a Graph, got Head: setup_head takes others"):
+    with pytest.raises(ArgumentError, match="expected a Graph, got Head: minigrad.FlowBuilder makes one"):
         Trainer.setup(Head(), replica, SGD)
     with pytest.raises(ArgumentError, match="expected a DdpConfig, got dict"):
         Trainer.setup_with(make_graph(), replica, SGD, {})
     with pytest.raises(ArgumentError, match=r"expected a model with graph\(\), got Linear"):
         Trainer.setup_head(nn.Linear(2, 2), lambda device: nn.Linear(2, 2), SGD)
+    head = Head()
+    head.graph = graph_of_layers().through(nn.Linear(2, 2)).build  # it does not train
+    with pytest.raises(ArgumentError, match=r"expected graph\(\) to give a Graph, got GraphModule: minigrad.Flow"):
+        Trainer.setup_head(head, lambda device: head, SGD)
     with pytest.raises(ArgumentError, match="expected a function from a device to a head, got Head"):
         Trainer.setup_head(Head(), Head(), SGD)
 
