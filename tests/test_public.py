@@ -83,20 +83,34 @@ def test_a_method_does_what_the_operation_of_its_name_does():
     assert [name for name in ops.__all__ if bound().get(name, getattr(ops, name)) is not getattr(ops, name)] == []
 
 
+FAMILIES = {path: f"minigrad.ops.{path.stem}" for path in (ROOT / "minigrad" / "ops").glob("[a-z]*.py")}
+
+
 def test_every_public_function_of_a_family_has_a_use():
     """Else its name was forgotten, in `__all__` or by a missing @method."""
-    sources = {path: path.read_text() for path in (ROOT / "minigrad").rglob("*.py")}
-    for path in (ROOT / "minigrad" / "ops").glob("*.py"):
-        family = importlib.import_module(f"minigrad.ops.{path.stem}")
-        elsewhere = "\n".join(text for other, text in sources.items() if other != path)
+    trees = {path: ast.parse(path.read_text()) for path in (ROOT / "minigrad").rglob("*.py")}
+    imported = {
+        alias.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for path, family in FAMILIES.items():
+        here = importlib.import_module(family)
+        known = {*getattr(here, "__all__", []), *imported}
         forgotten = [
             node.name
-            for node in ast.parse(sources[path]).body
+            for node in trees[path].body
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-            if node.name not in getattr(family, "__all__", []) and getattr(family, node.name) not in bound().values()
-            if not re.search(rf"\b{node.name}\b", elsewhere)
+            if node.name not in known and getattr(here, node.name) not in bound().values()
         ]
         assert forgotten == [], f"{path.name}: put their names into __all__, or @method above them"
+
+
+def test_a_name_of_an_operation_is_that_of_nothing_else():
+    """A star would put one in the place of the other, in silence."""
+    told = [name for family in FAMILIES.values() for name in getattr(importlib.import_module(family), "__all__", [])]
+    shown = [a.asname for node in source_of(minigrad).body if isinstance(node, ast.ImportFrom) for a in node.names]
+    taken = [*told, *filter(None, shown), *minigrad._LATER]
+    assert sorted(name for name in set(taken) if taken.count(name) > 1) == []
 
 
 @pytest.mark.parametrize(

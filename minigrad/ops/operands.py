@@ -83,12 +83,12 @@ def _with_number(who: str, x: Tensor, number: Any) -> tuple[Tensor, Tensor]:
     value = python_scalar(number)
     dtype = scalar_dtype(value, x.data.dtype)
     try:
-        return cast(x, dtype), constant(value, dtype, x.data)
+        return cast(x, dtype), _constant(value, dtype, x.data)
     except OverflowError as error:
         raise DtypeError(f"{who}: expected a number that fits into {dtype.name}, got {value}") from error
 
 
-def constant(value: float, dtype: np.dtype[Any], like: Array) -> Tensor:
+def _constant(value: float, dtype: np.dtype[Any], like: Array) -> Tensor:
     """A number as a tensor of no axes, where another array lives.
 
     Kept between calls: converting a Python number costs a ufunc about 0.5 µs.
