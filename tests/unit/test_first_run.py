@@ -38,11 +38,11 @@ def one_visible(monkeypatch):
 
 
 def test_a_rank_that_sees_one_gpu_takes_it(launched, one_visible):
-    place.set(bootstrap.Place(0, 1, 1, 2, "torchrun"))
+    place.set(bootstrap.Seat(0, 1, 1, 2, "torchrun"))
     try:
         told = rank.train()
     finally:
-        place.set(bootstrap.Place())
+        place.set(bootstrap.Seat())
     assert told["device"] == "cuda:0" and told["off"] <= 1e-10
 
 

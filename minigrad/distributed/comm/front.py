@@ -180,7 +180,7 @@ class Front(Communicator):
         sizes = np.zeros(self.world_size, np.int64)
         sizes[self.rank] = len(data)
         self._reduce(what, sizes, ReduceOp.SUM).wait()
-        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded = np.zeros(max(sizes.tolist()), np.uint8)
         padded[: len(data)] = np.frombuffer(data, np.uint8)
         gathered = np.empty((self.world_size, padded.size), np.uint8)
         self._all_gather(("all_gather", ""), gathered, padded).wait()
