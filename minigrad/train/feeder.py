@@ -250,11 +250,16 @@ class Feeder:
 
 
 def rounds(cadence: Callable[[], ElChe | None], loaders: Sequence[Any]) -> Iterator[Round]:
-    """As many whole batches for each device as El Che says, as it is then, until all loaders have ended."""
+    """As many whole batches for each device as El Che says, as it is then, until all loaders have ended.
+
+    Raises:
+        ArgumentError: El Che was turned off before that.
+    """
     readers = [iter(loader) for loader in loaders]
     while True:
         el_che = cadence()
-        assert el_che is not None
+        if el_che is None:
+            raise ArgumentError("Graph.epoch: expected El Che on until the epoch is over, got it turned off")
         if len(readers) == 1:
             batches = list(islice(readers[0], el_che.total_batches))
             sources, counts = [iter(batches)] * el_che.world_size, el_che.clamp_total(len(batches))

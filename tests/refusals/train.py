@@ -2,7 +2,7 @@
 
 import copy
 
-from minigrad import Trainer
+from minigrad import FlowBuilder, Trainer, nn
 from minigrad.distributed import DdpConfig
 from minigrad.errors import ArgumentError
 from minigrad.train import DistributedTrainConfig
@@ -10,6 +10,13 @@ from tests.refusals import each
 from tests.train.graphs import OPTIMIZERS, graph_on, make_graph, replica
 
 ROWS = [
+    # flow
+    *each(
+        (lambda into: FlowBuilder("x", into), ArgumentError),
+        (3, "FlowBuilder: expected into as GraphModule or a class made from it, got 3"),
+        (nn.Linear, "a class made from it, got <class"),
+        (None, "a class made from it, got None"),
+    ),
     # calls
     (lambda: copy.deepcopy(graph_on(2)).step(), ArgumentError, "set_optimizer"),
     # distribute

@@ -193,7 +193,11 @@ def test_el_che_can_be_turned_off_by_hand():
     graph = graph_on(2, el_che=True)
     with pytest.raises(ArgumentError, match="El Che, which runs whole batches"):
         loss_fn(graph, make_batch(4))
+    graph.set_data_loader([make_batch(4)] * 9)
+    rounds = graph.epoch(0)
     graph.distributed.el_che = None
+    with pytest.raises(ArgumentError, match="expected El Che on until the epoch is over, got it turned off"):
+        next(rounds)
     loss_fn(graph, make_batch(4)).backward()
     graph.step()
     assert graph.shard_sizes == (2, 2) and not graph.has_el_che

@@ -183,12 +183,6 @@ def test_a_labelled_graph_used_twice_is_named_once():
 # ---------------------------------------------------------------------------------------------------------- faults
 
 
-@pytest.mark.parametrize("into", [3, nn.Linear, None])
-def test_what_is_built_is_a_graph(into):
-    with pytest.raises(ArgumentError, match="FlowBuilder: expected into as GraphModule or a class made from it, got"):
-        FlowBuilder("x", into)
-
-
 @pytest.mark.parametrize(
     "builder, expected",
     [
