@@ -242,7 +242,7 @@ def check_shares(who: str, shares: Any) -> None:
         ArgumentError: they are not; the message holds them.
     """
     given: list[float] = as_list(who, "shares", shares)
-    good = all(is_real(share) and math.isfinite(share) and share >= 0 for share in given)
+    good = all(0.0 <= _real(share) < math.inf for share in given)
     if not good or not abs(math.fsum(given) - 1.0) <= _SHARES_TOLERANCE:
         total = f" of sum {math.fsum(given):.9g}" if good else ""
         raise ArgumentError(f"{who}: expected shares as finite numbers >= 0 of sum 1, got {given!r}{total}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_amount
 from minigrad.backend.device import to_host
 from minigrad.tensor import Tensor
 
@@ -24,13 +25,15 @@ def assert_close(actual: Any, expected: Any, *, tolerance: float | None = None, 
 
     Raises:
         AssertionError: they differ; the message holds the first element that differs most.
+        ArgumentError: the tolerance is no finite number >= 0.
     """
     x, y = _host(actual), _host(expected)
+    default = TOLERANCE.get(x.dtype.name, 0.0)
+    allowed = default if tolerance is None else as_amount("assert_close", "tolerance", tolerance)
     if x.shape != y.shape or x.dtype != y.dtype:
         raise AssertionError(f"{what}: expected {y.dtype.name} {y.shape}, got {x.dtype.name} {x.shape}")
     if not x.size:
         return
-    allowed = TOLERANCE.get(x.dtype.name, 0.0) if tolerance is None else tolerance
     wide_x, wide_y = x.astype(np.float64), y.astype(np.float64)
     same = (wide_x == wide_y) | (np.isnan(wide_x) & np.isnan(wide_y))
     finite = np.abs(wide_y[np.isfinite(wide_y)])

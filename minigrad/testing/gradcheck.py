@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_amount, as_real
 from minigrad.autograd import no_grad
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import ArgumentError
@@ -30,11 +31,12 @@ def gradcheck(
     Args:
         function: Takes tensors, in the order of inputs, and returns one tensor. It must be deterministic.
         inputs: float64 arrays to differentiate; arrays of other dtypes and other values are passed on as they are.
-        step: h.
+        step: h, > 0.
+        tolerance: >= 0.
         rng: Source of directions; seeded with 0 by default.
 
     Raises:
-        ArgumentError: a float input that is not float64.
+        ArgumentError: a float input that is not float64, a step or a tolerance out of its range.
         AssertionError: a gradient is wrong; the message names the input and the element.
 
     Example:
@@ -42,6 +44,8 @@ def gradcheck(
     """
     rng = rng or np.random.default_rng(0)
     _check_inputs(inputs)
+    as_real("gradcheck", "step", step, above=0.0, finite=True)
+    as_amount("gradcheck", "tolerance", tolerance)
     with no_grad():
         output = function(*_tensors(inputs)).data
     cotangent = np.asarray(rng.standard_normal(output.shape))

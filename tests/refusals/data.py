@@ -141,6 +141,7 @@ ROWS = [
         (lambda: distributed(mode="exact", shares=[0.5, 0.6]), r"of sum 1, got \[0.5, 0.6\] of sum 1.1"),
         (lambda: distributed(mode="exact", shares=[1.5, -0.5]), r"finite numbers >= 0 of sum 1, got \[1.5, -0.5\]"),
         (lambda: distributed(mode="exact", shares=[float("nan"), 1.0]), r"of sum 1, got \[nan, 1.0\]"),
+        (lambda: distributed(mode="exact", shares=[10**400, 1.0]), "finite numbers >= 0 of sum 1, got "),
         (lambda: distributed(mode="exact", shares=["a", 1.0]), r"of sum 1, got \['a', 1.0\]"),
         (lambda: distributed(mode="exact", shares=[]), r"of sum 1, got \[\]"),
         (lambda: distributed(mode="exact", shares=[1.0]), r"a share for each of 2 ranks, got 1: \[1.0\]"),

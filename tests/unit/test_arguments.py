@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Tensor, data, distributed, nn, ops, optim, train
+from minigrad import Tensor, data, distributed, nn, ops, optim, testing, train
 from minigrad.arguments import as_samples
 from minigrad.distributed import simulate
 from minigrad.errors import MinigradError
@@ -296,6 +296,11 @@ OPTIONS = {
         lambda **o: simulate.Cluster.of_speeds([1.0, 2.0], **o),
         {"per_sample_s": 0.5, "fixed_s": 0.5, "jitter_fraction": 0.25, "seed": 3},
     ),
+    "assert_close": (lambda **o: testing.assert_close(1.0, 1.0, **o), {"tolerance": 0.5}),
+    "gradcheck": (
+        lambda **o: testing.gradcheck(lambda x: x.square(), [np.ones(2)], **o),
+        {"step": 0.5, "tolerance": 0.5},
+    ),
     "DistributedTrainConfig": (
         lambda **o: train.DistributedTrainConfig(**{"world_size": 2, **o}),
         {
@@ -314,7 +319,7 @@ CASES = [
     for name, value in options.items()
 ]
 NUMPYS = {int: np.int64, float: np.float32}
-WRONG = {int: (True, "3", 2.5), float: (True, "0.5", 1j), bool: (1, "yes", 0.0)}
+WRONG = {int: (True, "3", 2.5), float: (True, "0.5", 1j, float("nan")), bool: (1, "yes", 0.0)}
 
 
 @pytest.mark.parametrize("call, name, value", CASES)
