@@ -11,7 +11,7 @@ import minigrad
 from minigrad import nn
 from minigrad.distributed import DDP, Fault, FaultInjecting, allreduce_hook, plan_buckets
 from minigrad.distributed.ddp.buckets import Entry
-from minigrad.distributed.ddp.naming import named
+from minigrad.distributed.ddp.refusals import named
 from minigrad.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,

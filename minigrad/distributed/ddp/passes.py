@@ -21,9 +21,8 @@ from minigrad.distributed.ddp.combine import weight_of
 from minigrad.distributed.ddp.hooks import Booked, GradBucket, RegisteredHook, Waitable
 from minigrad.distributed.ddp.layout import Layout, fill_missing
 from minigrad.distributed.ddp.ledger import Ledger
-from minigrad.distributed.ddp.naming import named
 from minigrad.distributed.ddp.own import OwnGradients
-from minigrad.distributed.ddp.refusals import unreduced
+from minigrad.distributed.ddp.refusals import named, unreduced
 from minigrad.distributed.ddp.stats import NonFiniteFlags, Stats
 from minigrad.errors import DistributedError
 

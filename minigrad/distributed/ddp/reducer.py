@@ -19,10 +19,16 @@ from minigrad.distributed.ddp.buckets import BucketPlan, check_plan, plan_bucket
 from minigrad.distributed.ddp.hooks import CommHook, RegisteredHook
 from minigrad.distributed.ddp.lanes import lane_of
 from minigrad.distributed.ddp.layout import Layout, Named, give_names
-from minigrad.distributed.ddp.naming import change_in, wrapper_name
 from minigrad.distributed.ddp.own import OwnGradients
 from minigrad.distributed.ddp.passes import Pass, Rule, TravellingBuckets
-from minigrad.distributed.ddp.refusals import check_frozen, check_summed_once, nested, unreduced
+from minigrad.distributed.ddp.refusals import (
+    change_in,
+    check_frozen,
+    check_summed_once,
+    nested,
+    unreduced,
+    wrapper_name,
+)
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.errors import ArgumentError, AutogradError, DistributedError
 
