@@ -7,7 +7,7 @@ import numpy as np
 import minigrad
 from minigrad import ops
 from minigrad.nn.module import Module
-from minigrad.nn.parameter import Parameter
+from minigrad.nn.parameter import Buffer, Parameter
 
 
 class Mlp(Module):
@@ -24,6 +24,23 @@ class Mlp(Module):
     def forward(self, x):
         hidden = ops.linear(x, self.w1, self.b1)
         return ops.linear(hidden * hidden, self.w2)
+
+
+class Odd(Mlp):
+    """A replica that differs from its peers in one way."""
+
+    def __init__(self, rank: int, how: str) -> None:
+        super().__init__(0)
+        if rank == 1 and how == "shape":
+            self.w2 = Parameter(np.zeros((4, 5)))
+        if rank == 1 and how == "dtype":
+            self.w2 = Parameter(np.zeros((2, 5), np.float32))
+        if rank == 1 and how == "frozen":
+            self.w2.requires_grad_(False)
+        if rank == 1 and how == "extra":
+            self.w3 = Parameter(np.zeros(1))
+        if rank == 1 and how == "buffer":
+            self.running = Buffer(np.zeros(1))
 
 
 def data(samples: int, seed: int, inputs: int = 3, outputs: int = 2, dtype=np.float64):

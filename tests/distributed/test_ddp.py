@@ -21,8 +21,8 @@ from minigrad.errors import (
     UnreducedGradientError,
 )
 from minigrad.nn.module import Module
-from minigrad.nn.parameter import Buffer, Parameter
-from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
+from minigrad.nn.parameter import Parameter
+from tests.distributed.models import Mlp, Odd, assert_gradients_close, data, gradients, mean_loss, values
 from tests.distributed.worlds import run_ranks
 
 TIMEOUT_S = 10.0
@@ -454,23 +454,6 @@ def test_a_tied_parameter_has_one_place_and_the_gradient_of_both_uses():
 
 
 # -------------------------------------------------------------------------------------------- what must agree
-
-
-class Odd(Mlp):
-    """A replica that differs from its peers in one way."""
-
-    def __init__(self, rank, how):
-        super().__init__(0)
-        if rank == 1 and how == "shape":
-            self.w2 = Parameter(np.zeros((4, 5)))
-        if rank == 1 and how == "dtype":
-            self.w2 = Parameter(np.zeros((2, 5), np.float32))
-        if rank == 1 and how == "frozen":
-            self.w2.requires_grad_(False)
-        if rank == 1 and how == "extra":
-            self.w3 = Parameter(np.zeros(1))
-        if rank == 1 and how == "buffer":
-            self.running = Buffer(np.zeros(1))
 
 
 @pytest.mark.parametrize(

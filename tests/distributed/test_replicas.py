@@ -265,23 +265,6 @@ def test_wrong_batch_counts(counts, words):
         ddp.weighted_all_reduce_gradients(counts)
 
 
-class Odd(Mlp):
-    """A replica that differs in one way where it is the second."""
-
-    def __init__(self, rank, how):
-        super().__init__(0)
-        if rank == 1 and how == "shape":
-            self.w2 = Parameter(np.zeros((4, 5)))
-        if rank == 1 and how == "dtype":
-            self.w2 = Parameter(np.zeros((2, 5), np.float32))
-        if rank == 1 and how == "frozen":
-            self.w2.requires_grad_(False)
-        if rank == 1 and how == "extra":
-            self.w3 = Parameter(np.zeros(1))
-        if rank == 1 and how == "buffer":
-            self.running = Buffer(np.zeros(1))
-
-
 def test_what_cannot_be_wrapped():
     one = Mlp(0)
     tied = Mlp(1)

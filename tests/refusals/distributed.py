@@ -39,10 +39,9 @@ from minigrad.errors import (
     ShapeError,
 )
 from tests.distributed.fake_nccl import FakeNccl, NcclError
-from tests.distributed.models import Mlp
+from tests.distributed.models import Mlp, Odd
 from tests.distributed.test_buffersync import Counting
 from tests.distributed.test_hooks import Slopes
-from tests.distributed.test_replicas import Odd
 from tests.refusals import each
 
 TWO = np.zeros(2)
@@ -106,11 +105,7 @@ ROWS = [
     (lambda: FakeNccl().NcclCommunicator(1, b"abc", 0), ValueError, "commId length 3"),
     (lambda: FakeNccl().NcclCommunicator(1, FakeNccl().get_unique_id(), 1), NcclError, "rank 1 of 1"),
     # faults
-    (
-        lambda: pickle.dumps(DDP(Mlp(0), SoloCommunicator())),
-        ArgumentError,
-        "expected plain data, got a DistributedDataParallel",
-    ),
+    (lambda: pickle.dumps(DDP(Mlp(0), SoloCommunicator())), ArgumentError, "got a DistributedDataParallel"),
     # fingerprint
     (lambda: fingerprint(np.zeros(2, np.complex128)), DtypeError, "1, 2, 4 or 8 bytes, got complex128"),
     *each(
@@ -125,19 +120,11 @@ ROWS = [
     (lambda: DDP(Mlp(0), SoloCommunicator(), sync="never"), ArgumentError, "one of 'auto', 'manual', got 'never'"),
     # messages
     *each(
-        (
-            lambda make: make(device="cuda:99"),
-            DeviceError,
-            r"expected one of the devices present \(.*cpu.*\), got cuda:99",
-        ),
+        (lambda make: make(device="cuda:99"), DeviceError, r"expected one of the devices present \(.*cpu.*\)"),
         *[distributed.init, distributed.SoloCommunicator],
     ),
     # mpi
-    (
-        lambda: _connect("mpi", Seat(0, 2, 0, 2, "mpi"), Device("cuda"), 1.0),
-        ArgumentError,
-        "the device cpu for backend 'mpi', got cuda:0: use nccl",
-    ),
+    (lambda: _connect("mpi", Seat(0, 2, 0, 2, "mpi"), Device("cuda"), 1.0), ArgumentError, "the device cpu"),
     # nccl
     (load_nccl, MissingPackageError, "pip install"),
     *each(
@@ -166,11 +153,7 @@ ROWS = [
     (lambda: Rounds(SoloCommunicator(), timeline=print), ArgumentError, "Rounds: expected a timeline"),
     # simulated balance
     *each(
-        (
-            lambda batch: next(Balancer(SoloCommunicator()).deal([batch])),
-            ArgumentError,
-            "expected the indices of a batch, got .*: give it a BatchSampler",
-        ),
+        (lambda batch: next(Balancer(SoloCommunicator()).deal([batch])), ArgumentError, "expected the indices"),
         *[np.zeros((2, 2), int), [0.5, 1.5], [[1], [2]]],
     ),
     # streams

@@ -21,14 +21,8 @@ ROWS = [
         (lambda: nn.Linear(0, 3), "Linear: expected in_features to be an integer >= 1, got 0"),
         (lambda: nn.Linear(3, -1), "Linear: expected out_features to be an integer >= 1, got -1"),
         (lambda: nn.Linear(3, 1, rng=0), "expected rng to be a numpy.random.Generator, got int"),
-        (
-            lambda: nn.Conv2d(4, 6, 3, groups=4),
-            "Conv2d: expected groups to divide the channels, got 4 in, 6 out and gr",
-        ),
-        (
-            lambda: nn.Conv2d(6, 4, 3, groups=4),
-            "Conv2d: expected groups to divide the channels, got 6 in, 4 out and gr",
-        ),
+        (lambda: nn.Conv2d(4, 6, 3, groups=4), "Conv2d: expected groups to divide the channels, got 4 in, 6 out"),
+        (lambda: nn.Conv2d(6, 4, 3, groups=4), "Conv2d: expected groups to divide the channels, got 6 in, 4 out"),
         (lambda: nn.Conv2d(1, 1, 3, groups=0), "Conv2d: expected groups to be an integer >= 1, got 0"),
         (lambda: nn.Conv2d(1, 1, 0), "Conv2d: expected kernel_size .*got 0"),
         (lambda: nn.Conv2d(1, 1, (1, 2, 3)), "Conv2d: expected kernel_size"),
@@ -46,10 +40,7 @@ ROWS = [
         (lambda: nn.AdaptiveAvgPool2d((1, 2, 3)), "AdaptiveAvgPool2d: expected an output_size"),
         (lambda: nn.BatchNorm1d(0), "BatchNorm1d: expected num_features to be an integer >= 1, got 0"),
         (lambda: nn.BatchNorm2d(3, eps=-1.0), "BatchNorm2d: expected eps to be a finite number >= 0, got -1.0"),
-        (
-            lambda: nn.BatchNorm2d(3, momentum=1.5),
-            r"BatchNorm2d: expected momentum to be a number in \[0, 1\], got 1.5",
-        ),
+        (lambda: nn.BatchNorm2d(3, momentum=1.5), r"BatchNorm2d: expected momentum to be a number in \[0, 1\]"),
         (lambda: nn.LayerNorm(0), "LayerNorm: expected normalized_shape of at least 1, got 0"),
         (lambda: nn.LayerNorm(()), r"LayerNorm: expected normalized_shape of at least 1, got \(\)"),
         (lambda: nn.LayerNorm(3, eps=float("nan")), "LayerNorm: expected eps"),
@@ -65,23 +56,13 @@ ROWS = [
         (lambda: nn.Unflatten(1, (2, -2)), "Unflatten: expected unflattened_size of at least -1"),
         (lambda: nn.Embedding(0, 3), "Embedding: expected num_embeddings to be an integer >= 1, got 0"),
         (lambda: nn.Embedding(3, 3, 3), r"Embedding: expected padding_idx to be an integer in \[-3, 3\), got 3"),
-        (
-            lambda: nn.MSELoss(reduction="avg"),
-            "MSELoss: expected reduction to be one of 'mean', 'sum', 'none', got 'avg'",
-        ),
-        (
-            lambda: nn.CrossEntropyLoss(label_smoothing=2),
-            r"CrossEntropyLoss: expected label_smoothing .* \[0, 1\], got 2",
-        ),
+        (lambda: nn.MSELoss(reduction="avg"), "MSELoss: expected reduction to be one of 'mean', 'sum', 'none'"),
+        (lambda: nn.CrossEntropyLoss(label_smoothing=2), r"CrossEntropyLoss: expected label_smoothing .* \[0, 1\]"),
     ),
     (lambda: nn.CrossEntropyLoss(np.ones(3)), DtypeError, "CrossEntropyLoss: expected weight to be"),
     # module
     *each(
-        (
-            lambda method, target: getattr(Mixed(), method)(target),
-            ArgumentError,
-            r"Mixed: expected one of .*\[.*\] in .*, got '",
-        ),
+        (lambda method, target: getattr(Mixed(), method)(target), ArgumentError, r"Mixed: expected one of .*\[.*\]"),
         *[("get_submodule", "inner.x"), ("get_parameter", "inner.count"), ("get_buffer", "q")],
     ),
     (lambda: Mixed().register_parameter("plain", Parameter(ones(1))), ArgumentError, "got 'plain', which is taken"),

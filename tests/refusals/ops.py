@@ -37,11 +37,7 @@ ROWS = [
     (lambda: ops.gelu(Tensor(np.ones(2)), approximate="erf"), ArgumentError, "gelu: expected approximate to be one"),
     (lambda: ops.softplus(Tensor(np.ones(2)), beta=0), ArgumentError, "softplus: expected beta other than 0, got 0"),
     *each(
-        (
-            lambda name: getattr(ops, name)(Tensor(np.ones((2, 3))), 2),
-            ShapeError,
-            r"%s: expected an axis in \[-2, 2\), got 2",
-        ),
+        (lambda name: getattr(ops, name)(Tensor(np.ones((2, 3))), 2), ShapeError, r"%s: expected an axis in \[-2, 2\)"),
         *["softmax", "log_softmax"],
     ),
     # arguments
@@ -146,43 +142,27 @@ ROWS = [
         who="conv2d: expected .*",
     ),
     (
-        lambda: ops.conv2d(Tensor(np.zeros((1, 1, 3, 3), np.int64)), tensor(1, 1, 2, 2)),
+        lambda: ops.conv2d(tensor(1, 1, 3, 3, dtype=np.int64), tensor(1, 1, 2, 2)),
         DtypeError,
-        "conv2d: expected a float tensor, got int64",
+        "a float tensor, got int64",
     ),
     # elementwise
     *each(
-        (
-            lambda name: getattr(ops, name)(Tensor(np.array([True, False]))),
-            DtypeError,
-            r"%s: expected numbers, got bool \(2,\)",
-        ),
+        (lambda name: getattr(ops, name)(Tensor(np.array([True, False]))), DtypeError, "%s: expected numbers"),
         *["abs", "ceil", "floor", "round", "sign", "square"],
     ),
     (lambda: Tensor(np.array([1], np.uint8)).clamp(-1, 5), DtypeError, "clamp: expected a number that fits into uint8"),
     # extremum
     *each(
-        (
-            lambda name: getattr(ops, name)(Tensor(np.ones((0, 3))), 0),
-            ShapeError,
-            r"%s: expected at least one element to choose from, got shape \(0, 3\)",
-        ),
+        (lambda name: getattr(ops, name)(Tensor(np.ones((0, 3))), 0), ShapeError, "%s: expected at least one element"),
         *["max", "min", "amax", "amin", "argmax", "argmin"],
     ),
     *each(
-        (
-            lambda name: getattr(ops, name)(Tensor(np.ones((0,)))),
-            ShapeError,
-            r"%s: expected at least one element to choose from, got shape \(0,",
-        ),
+        (lambda name: getattr(ops, name)(Tensor(np.ones((0,)))), ShapeError, "%s: expected at least one element"),
         *["max", "min", "amax", "amin", "argmax", "argmin"],
     ),
     *each(
-        (
-            lambda name: getattr(ops, name)(Tensor(np.ones((2, 3))), 2),
-            ShapeError,
-            r"%s: expected an axis in \[-2, 2\), got 2",
-        ),
+        (lambda name: getattr(ops, name)(Tensor(np.ones((2, 3))), 2), ShapeError, r"%s: expected an axis in \[-2, 2\)"),
         *["max", "min", "amax", "amin", "argmax", "argmin"],
     ),
     # losses
@@ -197,16 +177,8 @@ ROWS = [
     (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), reduction="avg"), ArgumentError, "'none', got 'avg'"),
     (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), label_smoothing=1.5), ArgumentError, r"\[0, 1\], got 1.5"),
     (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(4))), ShapeError, r"\(3,\), got \(4,\)"),
-    (
-        lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(3, np.float32))),
-        DtypeError,
-        "float64, got float32",
-    ),
-    (
-        lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(3), True)),
-        AutogradError,
-        "without gradient",
-    ),
+    (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(3, "f"))), DtypeError, "float64, got float32"),
+    (lambda: ops.cross_entropy(LOGITS, Tensor(LABELS), Tensor(np.ones(3), True)), AutogradError, "without gradient"),
     (lambda: ops.mse_loss(LOGITS, Tensor(np.zeros((3, 4)))), ShapeError, r"\(2, 3, 4\) and \(3, 4\)"),
     (lambda: ops.mse_loss(LOGITS, Tensor(LABELS)), ShapeError, "one shape"),
     (lambda: ops.l1_loss(LOGITS, LOGITS.numpy()), DtypeError, "tensors, got ndarray"),
@@ -231,19 +203,11 @@ ROWS = [
     (lambda: vector(4, 6) + vector(4, 6).to("float16"), DtypeError, "one float dtype"),
     # reduce
     *each(
-        (
-            lambda name: getattr(ops, name)(Tensor(np.array([1, 2]))),
-            DtypeError,
-            r"%s: expected a float tensor, got int64 \(2,\)",
-        ),
+        (lambda name: getattr(ops, name)(Tensor(np.array([1, 2]))), DtypeError, "%s: expected a float tensor"),
         *["mean", "var", "std", "norm"],
     ),
     *each(
-        (
-            lambda name: getattr(ops, name)(Tensor(np.ones((2, 3))), (0, 1)),
-            ShapeError,
-            r"%s: expected an axis in \[-2, 2\), got \(0, 1\)",
-        ),
+        (lambda name: getattr(ops, name)(Tensor(np.ones((2, 3))), (0, 1)), ShapeError, r"%s: expected an axis in \[-2"),
         *["prod", "cumsum"],
     ),
     *each(

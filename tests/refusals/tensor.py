@@ -16,11 +16,7 @@ ROWS = [
     (lambda: minigrad.zeros(2, 3).size(2), ShapeError, r"size: expected an axis of shape \(2, 3\), got 2"),
     (lambda: len(tensor(1.0)), ShapeError, "len: expected a tensor with at least one axis"),
     *each(
-        (
-            lambda shape, convert: convert(minigrad.zeros(shape)),
-            ShapeError,
-            "item: expected a tensor of one element, got shape",
-        ),
+        (lambda shape, convert: convert(minigrad.zeros(shape)), ShapeError, "item: expected a tensor of one element"),
         *product([(2,), (0,), (1, 2)], [float, int, bool, Tensor.item, lambda x: f"{x:.1f}"]),
     ),
     (lambda: [0, 1][tensor(1.0)], DtypeError, "index: expected an integer tensor, got float32"),
@@ -48,11 +44,7 @@ ROWS = [
     (lambda: minigrad.from_numpy([1]), DtypeError, "from_numpy: expected a NumPy array, got list"),
     (lambda: minigrad.ones(2, dtype="uint8") + 300, DtypeError, "add: expected a number that fits into uint8, got 300"),
     *each(
-        (
-            lambda op: op(minigrad.ones(2, 3), minigrad.ones(4)),
-            ShapeError,
-            r"expected shapes that broadcast, got \(2, 3\) and \(4,\)",
-        ),
+        (lambda op: op(minigrad.ones(2, 3), minigrad.ones(4)), ShapeError, r"expected shapes that broadcast, got \(2"),
         *[ops.add, ops.sub, ops.mul, ops.div, ops.maximum, ops.pow],
     ),
     *each(
