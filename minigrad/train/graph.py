@@ -18,8 +18,7 @@ from minigrad.optim.schedule import ScheduleLike
 from minigrad.tensor import Tensor
 from minigrad.train.batches import ShardedBatch, check_one_batch
 from minigrad.train.feeder import LossFn
-from minigrad.train.fleet import DistributedState, Fleet
-from minigrad.train.setup import Builder, Devices, group_of, summary
+from minigrad.train.fleet import Builder, Devices, DistributedState, Fleet, group_of, summary
 from minigrad.train.stepper import MakeOptimizer
 
 Self = TypeVar("Self", bound="Graph")

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
+from minigrad.train.fleet import Builder, Devices
 from minigrad.train.graph import Graph
-from minigrad.train.setup import Builder, Devices
 from minigrad.train.stepper import MakeOptimizer
 
 

@@ -14,7 +14,7 @@ from minigrad.arguments import KEYWORDS
 from minigrad.backend.device import CPU, Device
 from minigrad.distributed.comm.shm.segment import Segment
 from minigrad.errors import ArgumentError, DistributedError, ShapeError
-from minigrad.train import setup
+from minigrad.train import fleet
 
 MAKES = {
     "DistributedDataParallel": lambda **o: distributed.DDP(nn.Linear(2, 1), distributed.SoloCommunicator(), **o),
@@ -111,12 +111,12 @@ def test_a_shard_of_one_sample_names_granularity():
 
 def test_a_graph_on_the_cpu_says_that_gpus_stay_unused(monkeypatch):
     gpus = [Device("cuda:0"), Device("cuda:1")]
-    monkeypatch.setattr(setup, "available_devices", lambda: [CPU, *gpus])
+    monkeypatch.setattr(fleet, "available_devices", lambda: [CPU, *gpus])
     config = distributed.DdpConfig()
-    told = setup.summary(setup.group_of(None, CPU), config, None)
+    told = fleet.summary(fleet.group_of(None, CPU), config, None)
     assert told.endswith("not used: cuda:0, cuda:1 (build the graph on cuda:0, or pass devices)")
-    monkeypatch.setattr(setup, "available_devices", lambda: [CPU])
-    assert "not used" not in setup.summary(setup.group_of(None, CPU), config, None)
+    monkeypatch.setattr(fleet, "available_devices", lambda: [CPU])
+    assert "not used" not in fleet.summary(fleet.group_of(None, CPU), config, None)
 
 
 def test_too_little_shared_memory_says_how_much_and_how(monkeypatch):
