@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import minigrad
 from minigrad import optim
+from minigrad.autograd import lend
 from minigrad.distributed import DDP, DistributedDataParallel, Recording, SoloCommunicator, plan_buckets, run
 from minigrad.errors import (
     ArgumentError,
@@ -22,6 +23,7 @@ from minigrad.errors import (
 )
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
+from minigrad.tensor import record
 from tests.distributed.models import Mlp, Odd, assert_gradients_close, data, gradients, mean_loss, values
 from tests.distributed.worlds import run_ranks
 
@@ -423,6 +425,34 @@ def test_unused_parameters_count_as_zero_when_asked_for():
             np.testing.assert_allclose(actual[f"left.{name}"], left[name] / 2, atol=1e-12)
             np.testing.assert_allclose(actual[f"right.{name}"], right[name] / 2, atol=1e-12)
             assert actual[f"idle.{name}"] is None  # no rank used it: an optimizer must not decay it
+
+
+class Forgetful(Mlp):
+    """An operation of one's own takes b2, and gives it no gradient."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.b2 = Parameter(np.zeros(2))
+
+    def forward(self, x):
+        out = super().forward(x)
+        return record(out.data + self.b2.data, lambda node, grad: lend(node.inputs[0], grad), (out, self.b2))
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_parameter_that_is_reached_but_given_nothing_is_unused(allowed):
+    def body(comm):
+        ddp = DDP(Forgetful(0), comm, find_unused_parameters=allowed)
+        inputs, targets = data(4, comm.rank)
+        loss = mean_loss(ddp(minigrad.Tensor(inputs)), targets)
+        if allowed:
+            loss.backward()
+            return not gradients(ddp.module)["b2"].any()
+        with pytest.raises(UnreducedGradientError, match=r"got none for b2 \(bucket 0\)"):
+            loss.backward()
+        return True
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [True, True]
 
 
 class Tied(Module):

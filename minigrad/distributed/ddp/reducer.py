@@ -162,10 +162,9 @@ class Reducer:
         self.last_active: list[int] = []
         self.after_pass: Callable[[list[int]], None] | None = None
         self._rule: Rule | None = None
-        self._began_s = 0.0
         self._pass: Pass | None = None
         self.under_way, self._company = UnderWay(comm.rank), set[Reducer]()
-        self.unfinished = ""
+        self.unfinished, self._began_s = "", 0.0
         self._inherited: DistributedError | None = None
         tell_children(self)
 
@@ -235,11 +234,12 @@ class Reducer:
         self._start(reached, not find_unused, deferred=deferred)
 
     def leaf(self, leaf: Any) -> None:
-        """A gradient is complete: tell the pass."""
-        if self._pass is not None:
-            bucket = self.buckets.of.get(self.layout.number[id(leaf)])
-            if bucket is not None:
-                self._pass.complete(bucket)
+        """A gradient is complete: tell the pass. None came where an operation, or a hook, left it out: as if unused."""
+        number = self.layout.number[id(leaf)]
+        if self._pass is not None and number in self.buckets.of:
+            if leaf.grad_array is None and not self.options.find_unused:
+                raise unreduced(f"rank {self.comm.rank}", self.buckets.plan, [number])
+            self._pass.complete(self.buckets.of[number])
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over: let the pass finish; or, after an error, let the other ranks know."""
