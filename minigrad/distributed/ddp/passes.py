@@ -172,7 +172,7 @@ class Pass:
         self._lane, self._buckets, self._own, self._comm = lane, buckets, own, lane.comm
         self.samples, self.mark, self._used = samples, mark, used
         self._hook, self._rule, self._in_order = hook, rule, in_order
-        self.deferred, self._weighted = deferred, weighted
+        self._deferred, self._weighted = deferred, weighted
         self.ledger = Ledger(lane.comm.clock)
         self.total, self._shrink, self._is_void = -1.0, 1.0, False
         self.marks: list[float] | None = None
@@ -240,13 +240,17 @@ class Pass:
     def complete(self, bucket: int) -> None:
         """One more gradient of a bucket is complete: launch what is ready now."""
         self._take(bucket)
-        if not self.deferred:
+        if not self._deferred:
             self._launch_ready(self._in_order)
 
     def settle(self) -> None:
         """Launch what is ready now, since collectives of others come next, which may not depend on timing."""
-        if not self.deferred and not self._in_hook:
+        if not self._deferred and not self._in_hook:
             self._launch_ready(wait=True)
+
+    def hold(self) -> None:
+        """Launch nothing more: it will end by an error."""
+        self._deferred = True
 
     def has_taken(self, bucket: int) -> bool:
         """Whether a bucket is complete, so that it may have gone out; no comm hook runs that has to see it."""

@@ -389,7 +389,7 @@ class Reducer:
         self.own.samples, self.own.weighed = begun.samples, begun.weighed
         if self.under_way or self._inherited is not None:
             if one is not None and refused:
-                one.deferred = True  # no bucket may go out any more
+                one.hold()
             return  # the outermost one tells, and a child of a fork tells nobody
         self.under_way.refusal = self._pass = None
         self.own.spoilt = self.own.spoilt or one is not None or not begun.combines
