@@ -146,7 +146,7 @@ def test_batches_that_differ_between_ranks_are_refused():
             with balancer.step(batch):
                 balancer.comm.barrier()
 
-    with pytest.raises(ReplicaMismatchError, match=r"equal batch sizes on all ranks, got their list is \[4, 4\] on"):
+    with pytest.raises(ReplicaMismatchError, match=r"equal batch sizes on all ranks, got \[4, 4\] on"):
         run(fn, 2)
 
 

@@ -186,7 +186,7 @@ def test_a_failure_of_ours_on_rank_0_is_told_on_all_ranks(monkeypatch):
 def test_ranks_with_different_strategies_are_refused():
     with pytest.raises(ReplicaMismatchError, match="expected equal configurations on .* got strategy is half_way on"):
         run(lambda comm: Balancer(comm, [half_way, by_speed][comm.rank]), 2)
-    with pytest.raises(ReplicaMismatchError, match="got strategy is missing on rank 0 and stateless"):
+    with pytest.raises(ReplicaMismatchError, match="got strategy is Balance on rank 0 and stateless"):
         run(lambda comm: Balancer(comm, [None, by_speed][comm.rank]), 2)
 
 

@@ -221,7 +221,7 @@ def test_what_differs_between_ranks_is_refused():
         with rounds.round(3 + comm.rank):
             rounds.comm.barrier()
 
-    with pytest.raises(ReplicaMismatchError, match="got batches_left is 3 on rank 0 and 4 on rank 1"):
+    with pytest.raises(ReplicaMismatchError, match="got 3 on rank 0 and 4 on rank 1"):
         run(other_ends, 2)
 
 

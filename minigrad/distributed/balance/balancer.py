@@ -18,7 +18,7 @@ from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import BalanceConfig, Division
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener
-from minigrad.distributed.balance.state import resumed
+from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, start
 from minigrad.distributed.comm.differences import check_alike, gather_alike
 from minigrad.distributed.comm.protocol import Communicator
@@ -86,7 +86,8 @@ class Balancer:
                 raise ArgumentError(f"Balancer: expected one configuration, got {strategy} and {config}")
             strategy, config = None, strategy
         self.balance = start("Balancer", comm.world_size, strategy, config)
-        gather_alike("Balancer", "configurations", comm, self.balance.facts)
+        facts = {"strategy": self.balance.name, **config_data(self.balance.config)}
+        gather_alike("Balancer", "configurations", comm, facts)
         self.reason = "no step yet"
         self._times = StepTimes("Balancer", self.comm)
         self._timeline = listener("Balancer", timeline, comm)
@@ -182,8 +183,7 @@ class Balancer:
 
     def _decide(self) -> None:
         """Hand in the readings, and take over rank 0's division."""
-        sizes = {"their list": self._sizes}
-        gathered = gather_alike("Balancer", "batch sizes", self.comm.inner, sizes, self._read)
+        gathered = gather_alike("Balancer", "batch sizes", self.comm.inner, self._sizes, self._read)
         made, failure = None, None
         if self.comm.rank == 0 or isinstance(self.balance, StrategyState):
             try:

@@ -21,7 +21,7 @@ from minigrad.distributed.balance.shares import (
     hint_ratios,
     rebalance,
 )
-from minigrad.distributed.balance.state import config_data, config_from, config_of, reading_state, state_data
+from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
 from minigrad.errors import ArgumentError
 
 _FRACTION = 0.125  # by how much shards differ, in every second step of calibration, from those of the shares
@@ -187,11 +187,6 @@ class Balance:
         return len(self.histories)
 
     name = "Balance"  # as that of a strategy of a user's own; no field
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What has to be alike on all ranks."""
-        return config_data(self.config)
 
     @property
     def is_calibrating(self) -> bool:

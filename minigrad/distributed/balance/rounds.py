@@ -143,8 +143,7 @@ class Rounds:
     def _report(self, batches_left: int | None) -> None:
         """Hand in what was read, and decide on each round that all ranks have read."""
         self._unread += [_row(time) for time in self._times.read()]
-        left = {"batches_left": batches_left}
-        gathered = gather_alike("Rounds", "batches_left", self.comm.inner, left, self._unread)
+        gathered = gather_alike("Rounds", "batches_left", self.comm.inner, batches_left, self._unread)
         for rows in zip(*gathered):  # of one round
             self._number += 1
             self._decide(rows)

@@ -180,11 +180,6 @@ class StrategyState:
         """Number of ranks."""
         return len(self.division.ratios)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What has to be alike on all ranks."""
-        return {"strategy": self.name, **config_data(self.config)}
-
     def shard_sizes(self, batch_size: int) -> tuple[int, ...]:
         """The samples of each rank in the coming step: what the strategy told, or for another batch its shares."""
         return self.division.sizes(batch_size)

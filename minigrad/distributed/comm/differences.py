@@ -11,13 +11,18 @@ from minigrad.errors import ReplicaMismatchError
 Facts = Mapping[str, Any]  # how something is, by name
 
 
-def difference(mine: Facts, theirs: Facts, rank: int, other: int) -> str:
+def difference(mine: Any, theirs: Any, rank: int, other: int) -> str:
     """The first fact that is another one on the other rank, in words; empty where all are alike.
+
+    Args:
+        mine, theirs: Facts, or a value each.
 
     Example:
         >>> difference({"lr": 0.1, "steps": 3}, {"lr": 0.1, "steps": 4}, 0, 2)
         'steps is 3 on rank 0 and 4 on rank 2'
     """
+    if not isinstance(mine, Mapping):
+        return f"{mine} on rank {rank} and {theirs} on rank {other}" if mine != theirs else ""
     for name in {**mine, **theirs}:
         here, there = mine.get(name, "missing"), theirs.get(name, "missing")
         if here != there:
@@ -51,12 +56,12 @@ def check_alike(
             raise ReplicaMismatchError(f"{who}: expected equal {what} on all ranks, got {words}{todo}")
 
 
-def gather_alike(who: str, what: str, comm: Communicator, mine: Facts, more: Any = None) -> list[Any]:
-    """Exchange facts that have to be alike on all ranks, and something more.
+def gather_alike(who: str, what: str, comm: Communicator, mine: Any, more: Any = None) -> list[Any]:
+    """Exchange what has to be alike on all ranks, and something more.
 
     Args:
         who, what: See `check_alike`.
-        mine: Each counts by its str.
+        mine: Facts, of which each counts by its str; or plain data.
         more: Plain data.
 
     Returns:
@@ -65,6 +70,7 @@ def gather_alike(who: str, what: str, comm: Communicator, mine: Facts, more: Any
     Raises:
         ReplicaMismatchError: on all ranks; it names the first difference.
     """
-    found = comm.all_gather_object([{name: str(value) for name, value in mine.items()}, more])
+    told = {name: str(value) for name, value in mine.items()} if isinstance(mine, Mapping) else mine
+    found = comm.all_gather_object([told, more])
     check_alike(f"rank {comm.rank}: {who}", what, {rank: facts for rank, (facts, _) in enumerate(found)})
     return [each for _, each in found]
