@@ -178,7 +178,7 @@ def _var_arguments(
     if correction is None:
         unbiased = True if unbiased is None else unbiased
         check_switch(who, unbiased=unbiased)
-        correction = int(unbiased)
+        correction = float(unbiased)
     correction = as_real(who, "correction", correction)
     x = as_operand(who, x)
     check_float(who, x)
