@@ -10,8 +10,10 @@ it in `grad`, and returns how many collectives that took.
 
 Steps 2 to 5 have the bits of DDP: the same products are added up over the ranks in the same order, in whatever message
 they travel. Step 1 divides a sum, where DDP adds up what was divided; with two ranks, or a power of two, neither is
-rounded, so the bits are the same; else they agree to 1e-12. The fifth step is what `distributed/ddp/reducer.py` does,
-without its refusals, and without its cases: no copies, ranks without samples, accumulation, GPUs.
+rounded, so the bits are the same; else they agree to 1e-12. The fifth step is what `distributed/ddp/passes.py` does.
+DDP differs in four points: the counts travel while backward runs, where step 5 waits for them first; gradients lie side
+by side from the start, so that nothing is packed or unpacked; ranks without samples, accumulation and GPUs are cared
+for; and what would go wrong in silence is refused, most of it in `distributed/ddp/reducer.py`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ class Variable:
 
     grad_array is the gradient so far, None before the first contribution. grad_owned says that nobody else can see
     that array, so it may be added to in place. grad_view, on parameters with a flat layout, is where the gradient
-    has to live. grad_given is the array that `grad` last gave tensors on, and their stamp; None where nobody asked.
+    has to live: the first contribution is written or copied there, later ones are added, and `grad` is a tensor on
+    that memory. grad_given is set once somebody has read `grad`: the array that the tensors handed
+    out lie on, and their stamp. Before that memory takes the next gradient, `keep_given` copies the old values for
+    those tensors that somebody still holds: after `grad = None` they keep their numbers.
     taken, on views alone, is the number of the last recorded change of the memory when it was viewed.
     """
 
@@ -96,7 +99,10 @@ class BackwardListener(Protocol):
         """Backward starts, and will reach these leaves (all of them, also those of other listeners)."""
 
     def leaf(self, leaf: Any) -> None:
-        """The gradient of this leaf is complete; called once for each leaf listened to."""
+        """The gradient of this leaf is complete; called once for each leaf listened to.
+
+        So it is too where all that used the leaf gave it nothing, as an operation of one's own may: it can be None.
+        """
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over; error is what ended it early, or None."""

@@ -97,7 +97,7 @@ def combine(arrays: Sequence[Array], op: ReduceOp) -> None:
     """`all_reduce` of arrays that are known to fit together, block after block of larger ones say."""
     if op is ReduceOp.SUM and _has_kernel(arrays):
         with device_of(arrays[0]).current():
-            reduce_replicas_(arrays)
+            reduce_replicas_(arrays)  # in the order of `pairwise`, as is what follows
         return
     total = reduced(arrays, op)
     for array in arrays:

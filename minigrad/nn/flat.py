@@ -1,8 +1,10 @@
 """Flat buffers: parameters, gradients and optimizer state of one (device, dtype) share one layout.
 
 Whoever needs a layout first, an optimizer or a data-parallel wrapper, makes it by `flatten`; everyone after that
-gets the same one. Parameters lie in reverse order of registration, which is about the order in which backward
-completes their gradients, so a bucket of gradients is a contiguous range.
+gets the same one. In each buffer parameters lie in reverse order of registration, which is about the order in which
+backward completes their gradients, so a bucket is a contiguous range; how those of several buffers mix nobody knows.
+Each starts on a cache line, a multiple of 64 bytes: up to there padding follows the one before, and is always zero.
+What `grad_array`, `grad_view`, `grad_given` and `grad_by_hand` of a parameter mean is said at `autograd.Variable`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class FlatBuffer:
         count: Elements of the whole, padding included; the padding is zero in data and grad.
         data, grad: 1-D arrays of count elements. Parameters are views of data; gradients are written into views
             of grad, but the range of a parameter without gradient (`grad is None`) holds old values.
-        companions: What must be alike beside its parameters; see `nn.companions`.
+        companions: Optimizers, schedules and loss scales of its parameters, which must be alike; see `nn.companions`.
     """
 
     def __init__(self, params: Sequence[Parameter]) -> None:

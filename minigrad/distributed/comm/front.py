@@ -1,4 +1,9 @@
-"""What all transports share: a collective is checked, numbered and named here, and a transport only moves bytes."""
+"""What all transports share: a collective is checked, numbered and named here, and a transport only moves bytes.
+
+The n-th call of a rank meets the n-th of the others. A world fails as a whole, and for good: every rank raises, in its
+present wait or in its next call. CollectiveMismatchError: two ranks made different calls, or of different sizes, with
+one number. CollectiveTimeoutError: a rank has not come. RankFailedError: one gave up its call, aborted or left.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +65,8 @@ class Front(Communicator):
     Args:
         rank, world_size: This rank, and how many there are.
         device: Where the arrays live.
-        timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        timeout_s: How long a rank is waited for, from `wait()` on, not from the call; $MINIGRAD_TIMEOUT_S or 300 s by
+            default.
         clock: What time is for the time models; by default the host's.
         failure: Shared by ranks that fail together; by default one of its own.
 
@@ -70,7 +76,7 @@ class Front(Communicator):
         calls: The headers of the last ones, the latest first.
     """
 
-    adds_weighted = False
+    adds_weighted = False  # whether `_reduce` takes a weight; else it is multiplied in before, a pass over memory more
 
     __reduce_ex__ = stays_here
 

@@ -45,7 +45,7 @@ class ThreadWorld:
 
     Args:
         world_size: Number of ranks, >= 1.
-        timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        timeout_s: How long a rank is waited for, from `wait()` on; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
     Attributes:
         failure: What made this world fail, if anything did.

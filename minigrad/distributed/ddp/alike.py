@@ -1,7 +1,8 @@
 """What must be alike on all ranks beside the model: options, optimizers, schedules, loss scales.
 
-Each pass carries one number of each rank for all of it, in the place where the rank says that it still has data. Only
-where these differ, as they do once somebody has loaded a state, the ranks describe what they have to each other.
+Each pass carries one number of each rank for all of it, its mark, where it says that it still has data: a hash of the
+options and of what each companion counts, such as its updates. Who loads a state gets a random mark. Where they differ
+the ranks describe what they have to each other: an equal state gets one mark again, another one is refused on all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The bucket plan: which range of the flat gradients travels in which collective. Pure.
 
-A bucket is a contiguous range of one flat buffer that holds whole, trainable parameters. Entries come in the order
-of the layout, reverse order of registration, in which backward completes gradients, so the first bucket is ready
-first; it is small, so that communication starts early (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2).
+A bucket is a contiguous range of one flat buffer that holds whole, trainable parameters. Entries come buffer by
+buffer, and in each in reverse order of registration, in which backward completes gradients: of one buffer the first
+bucket is ready first. With several dtypes, so buffers, those of a later one wait until those of the earlier ones are
+out. The first is small, so that communication starts early (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Entry:
     Attributes:
         name: Dotted name in the module.
         buffer: Number of its flat buffer.
-        start, stop: Its elements in that buffer; stop includes the padding behind it.
+        start, stop: Its elements in that buffer; stop includes the padding behind it, to the next multiple of
+            64 bytes, where the next one starts.
         itemsize: Bytes of an element.
         trainable: Whether it is reduced at all.
     """

@@ -9,7 +9,7 @@ rank alike:
 
     plan    cut the flat gradient, which holds those of all parameters one after the other, into buckets
     count   exchange n_r, and who has a gradient of what; a rank with n_r = 0 needs none
-    fill    what this rank lacks and another one has is zero here
+    fill    what this rank lacks is zero, if n_r = 0 or the caller allows it; else an error
     scale   a bucket by n_r / Σn
     reduce  add it up over the ranks: one collective a bucket, and all are under way before the first is waited for
     adopt   what lies in the buckets now are the parameters' gradients
@@ -66,6 +66,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     check_is_communicator("average_gradients", comm)
     unique = distinct_parameters("average_gradients", params)
     check_complete("average_gradients", unique)
+    # A layout knows where gradients lie; Alike gives one number, a mark, for this rank's optimizers and the like.
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()
     plan, alike = plan_buckets(layout.entries()), Alike(layout)

@@ -1,4 +1,8 @@
-"""The parameters of one replica in their flat layout: what the reducer, `Replicas` and `average_gradients` work on."""
+"""The parameters of one replica in their flat layout: what the reducer, `Replicas` and `average_gradients` work on.
+
+It gives a plan its entries, and a bucket its range of memory, with zeros where a gradient is missing; afterwards it
+says that what lies there are the gradients. What `grad_array` and its kin mean is said at `autograd.Variable`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""DistributedDataParallel: one rank's wrapper of a module, whose backward combines gradients over all ranks."""
+"""DistributedDataParallel: one rank's wrapper of a module, whose backward combines gradients over all ranks.
+
+Here are options, the count of samples in forward, and what a user calls. Its `Reducer` listens to the parameters and
+combines gradients, `own` knows what they weigh, and `Upkeep` hands on buffers and compares replicas after a pass.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,9 @@ class DistributedDataParallel(Module):
         bucket_cap_mb: Largest bucket in MiB; see `plan_buckets`.
         first_bucket_mb: Largest first bucket in MiB.
         bucket_cap_bytes: Largest bucket in bytes, instead of bucket_cap_mb.
-        find_unused_parameters: Let a backward leave parameters out: they count as zero.
+        find_unused_parameters: Let a backward leave parameters out: they count as zero. Else the rank that does raises
+            UnreducedGradientError, and the others RankFailedError: their gradients are worthless, and may be NaN. Where
+            all ranks leave one out alike, each raises the former, and no rank has failed: training can go on.
         broadcast_buffers: "broadcast" (or True), "mean" or "none" (or False); see `Upkeep`.
         buffer_cadence: Passes between two synchronisations of the buffers.
         sync: "auto": each backward outside `no_sync` synchronises. "manual": none does; call `sync_gradients`.
@@ -209,7 +215,8 @@ class DistributedDataParallel(Module):
 
         What counts is where backward() is called, not where forward was. The rank's weight is then its samples
         since the last synchronisation, or since gradients were last None; gradients add up as in PyTorch, so for K
-        passes of a mean divide by K.
+        passes of a mean divide by K. A combined gradient that was not zeroed is the same on all ranks and stays in,
+        once, since the weights add up to 1.
         """
         return self.reducer.quiet()
 
@@ -324,8 +331,9 @@ class DistributedDataParallel(Module):
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Add up gradients by hook(state, bucket, comm) instead of one all-reduce a bucket.
 
-        The hook gets a `GradBucket` of gradients weighted by n_r / Σn, and returns an object with wait() that leaves
-        their sum over the ranks in it. It never divides. All ranks register the same hook, once, before a backward.
+        The hook gets a `GradBucket`. What it takes out of that, by `gradients()`, `buffer()`, `pack` or `all_reduce`,
+        is weighted by n_r / Σn, `param.grad` before that is not. It returns an object with wait() that leaves the sum
+        over the ranks in the bucket, and never divides. All ranks register the same hook, once, before a backward.
 
         Args:
             state: Passed on to the hook.
