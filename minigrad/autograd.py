@@ -35,9 +35,9 @@ class Variable:
     grad_array is the gradient so far, None before the first contribution. grad_owned says that nobody else can see
     that array, so it may be added to in place. grad_view, on parameters with a flat layout, is where the gradient
     has to live: the first contribution is written or copied there, later ones are added, and `grad` is a tensor on
-    that memory. grad_given is set once somebody has read `grad`: the array that the tensors handed
-    out lie on, and their stamp. Before that memory takes the next gradient, `keep_given` copies the old values for
-    those tensors that somebody still holds: after `grad = None` they keep their numbers.
+    that memory. grad_given is set once somebody has read `grad`: the array that the tensors handed out lie on, and
+    their stamp. Before that memory takes the next gradient, `keep_given` copies the old values for those tensors that
+    somebody still holds: after `grad = None` they keep their numbers.
     taken, on views alone, is the number of the last recorded change of the memory when it was viewed.
     """
 

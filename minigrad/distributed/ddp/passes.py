@@ -4,7 +4,11 @@ At its start one float64 collective adds up the samples of all ranks. A pass is 
 complete. A bucket goes out once its last gradient is there, the buckets before it are out, and that sum is known: its
 range of the flat gradient is scaled by n_r / Σn and summed in place, so that the result is the gradient of the mean
 over all samples of the global batch. 16-bit gradients are weighted and summed in float32, and rounded once.
-Buckets go out in order of their index on every rank, whatever the order in which gradients became ready.
+Buckets go out in order of their index on every rank, whatever the order in which gradients became ready: the n-th call
+of a rank meets the n-th of each other one, so all must be the same call, and timing differs from rank to rank.
+
+A `Lane` is where passes run: here the host, in `ddp.lanes` a GPU. `TravellingBuckets` are the plan where it lies. A
+`Pass` counts gradients, launches, waits and adopts; its `Ledger` notes when, for `stats()` alone.
 """
 
 from __future__ import annotations
@@ -27,19 +31,17 @@ from minigrad.distributed.ddp.stats import NonFiniteFlags, Stats
 from minigrad.errors import DistributedError
 
 _AT_ONCE = nullcontext()
-Rule = Callable[[list[int]], float]  # gets the ranks that have data; a factor on the weights of all
+Rule = Callable[[list[int]], float]  # of join: the ranks that have data -> a factor on the weights of all
 
 
 class Lane:
     """Where the passes of a reducer run: here the host, which goes on while collectives run, and waits for them.
 
-    The lane of a GPU is in `minigrad.distributed.ddp.lanes`.
-
     Args:
         comm: The ranks.
 
     Attributes:
-        booked: They too, with what is sent in a pass in its ledger: for what else takes part in it.
+        booked: The same, each call noted in the ledger of the pass under way: comm hooks and buffers call by this one.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -139,18 +141,21 @@ class Pass:
         buckets: What travels.
         own: This rank's gradients.
         samples: What they weigh.
-        mark: What must be alike beside the model, as a number > 0, see `Alike`; 0 where a rank has no data any more.
+        mark: One number > 0 for the optimizers, schedules, loss scales and options of this rank, see `Alike`, to be
+            compared at the end; 0 where it has no data any more.
         used: For each parameter whether this rank has a gradient for it; empty where nobody looks.
         hook: Adds up each bucket, in place of one all-reduce.
         rule: Asked once the counts of all ranks are known, before the first bucket.
-        in_order: Buckets go out by no timing: with the gradient that completes them.
+        in_order: A bucket goes out with the gradient that completes it, and waits for the counts: other collectives
+            come in backward, and the order of all may not depend on when the counts are there.
         deferred: They go out at the end.
         weighted: The gradients are weighted already.
 
     Attributes:
         ledger: What it sends and waits for.
         marks: Those of all ranks where the host knows the counts.
-        total: Samples of all ranks, once counted; NaN where the host does not know them.
+        total: Samples of all ranks; -1 before they are counted. NaN where the host goes on without knowing them (they
+            are summed on a GPU), and where a rank has failed, which counts NaN: its next call is an error on all.
         active_ranks: The ranks that still have data, once counted.
     """
 
@@ -174,7 +179,7 @@ class Pass:
         self._hook, self._rule, self._in_order = hook, rule, in_order
         self._deferred, self._weighted = deferred, weighted
         self.ledger = Ledger(lane.comm.clock)
-        self.total, self._shrink, self._is_void = -1.0, 1.0, False
+        self.total, self._shrink, self._is_void = -1.0, 1.0, False  # _shrink: the rule's factor; void: no samples
         self.marks: list[float] | None = None
         self.active_ranks: list[int] = []
         self._counts: list[float] = []
@@ -260,7 +265,9 @@ class Pass:
         """Launch the next buckets, in order, as long as all of their gradients are complete."""
         until = len(self._pending) if until is None else until
         while len(self._works) < until and self._pending[len(self._works)] == 0:
-            if self.total < 0.0 and not self._know(wait) or self._is_void:  # combined gradients then stay as they are
+            if self.total < 0.0 and not self._know(wait):
+                return
+            if self._is_void:  # combined gradients then stay as they are
                 return
             bucket = self._buckets.plan.buckets[len(self._works)]
             try:

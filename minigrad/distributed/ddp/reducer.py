@@ -2,7 +2,7 @@
 
 At *begin* it checks what backward will reach, and starts a pass. Of each *leaf* whose gradient is complete it tells
 the pass. *end* lets the pass finish: when `backward()` returns, every gradient is the combined one. What becomes of
-the buckets in between is the pass's business; see `minigrad.distributed.ddp.passes`.
+the buckets in between is the pass's business; see `ddp.passes`. By `Alike` it has ranks compared at the end.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class UnderWay:
         """
         outer = self._begun[-1] if self._begun else None
         self._begun.append(begun)
-        if outer is not None and (begun.combines or outer.combines and not outer.hosts):
+        if outer is not None and (begun.combines or (outer.combines and not outer.hosts)):
             self.refusal = self.refusal or nested(self._rank, begun.what, outer.what)
             raise self.refusal
         return _UNFINISHED
@@ -122,8 +122,6 @@ class UnderWay:
 class Reducer:
     """A backward listener that combines the gradients of one rank with those of the others.
 
-    One pass at a time is under way; backwards that stay local may lie within each other.
-
     Args:
         comm: The ranks.
         named: The parameters in order of registration, frozen ones too, each once.
@@ -142,7 +140,7 @@ class Reducer:
         unfinished: What is said to who would use a gradient too early; empty while nothing is under way.
     """
 
-    reduces = True  # gradients are combined here, and nowhere else
+    reduces = True  # so that no second wrapper combines these parameters
 
     def __init__(self, comm: Communicator, named: Named, options: Options, kind: str = "parameters") -> None:
         self.lane = lane_of(comm)
@@ -227,7 +225,7 @@ class Reducer:
         self._began_s = self.comm.clock.now_s()
         if not self.syncing:
             return
-        self._company = _reducers([leaves]) - {self}  # buckets then go out wrapper by wrapper
+        self._company = _reducers([leaves]) - {self}  # other wrappers it reaches: one's buckets go out after another's
         number, find_unused = self.layout.number, self.options.find_unused
         reached = {number[id(leaf)] for leaf in leaves if id(leaf) in number}
         deferred = self.in_order and find_unused or bool(self._company)
@@ -379,10 +377,13 @@ class Reducer:
             raise
 
     def _fail(self, error: BaseException) -> None:
-        """What began last is over, by an error. Where other ranks wait for it, they fail, unless all fail here alike.
+        """What began last is over, by an error, which this rank raises, and the others hear of if they wait for it.
 
-        While this rank has launched no bucket that takes two calls, which all ranks make that fail: the counts, and
-        one that says so.
+        Where it has launched no bucket it makes two calls: the counts, unless they are out already, as NaN, so that
+        nobody takes them for real; and one that says that it gives up. If all ranks fail alike both calls agree: none
+        has failed the world, and training can go on. A rank that sends a bucket instead meets the second call: it
+        raises RankFailedError, then and in every later call, and its gradients may be NaN. Where this rank has launched
+        one it tells at once, and so do they.
         """
         begun, self.unfinished = self.under_way.leave()
         one, refused = self._pass, self.under_way.refusal is not None
