@@ -82,16 +82,19 @@ def wrapped_step(comm, width):
 
 
 def counted(function):
-    """Python calls in one call of a function, and the most bytes it had allocated at once."""
-    calls = 0
+    """Python calls in one call of a function, the fewest of five, and the most bytes it had allocated at once.
+
+    To look whether another rank has come is a call too, many where that rank begins later.
+    """
+    counts = [0] * 5
 
     def count(frame, event, argument):
-        nonlocal calls
-        calls += event == "call"
+        counts[i] += event == "call"
 
-    sys.setprofile(count)
-    function()
-    sys.setprofile(None)
+    for i in range(len(counts)):
+        sys.setprofile(count)
+        function()
+        sys.setprofile(None)
     tracemalloc.start()
     function()
     tracemalloc.reset_peak()
@@ -99,7 +102,7 @@ def counted(function):
     function()
     peak = tracemalloc.get_traced_memory()[1] - before
     tracemalloc.stop()
-    return calls, peak
+    return min(counts), peak
 
 
 def serve(workload, rank, port):

@@ -7,7 +7,16 @@ from collections import deque
 import numpy as np
 import pytest
 
-from minigrad.distributed import Front, Wrapper, collectives, run
+from minigrad.distributed import (
+    FaultInjecting,
+    Front,
+    Recording,
+    ReduceOp,
+    SoloCommunicator,
+    Wrapper,
+    collectives,
+    run,
+)
 from minigrad.distributed.comm.headers import departed, given_up, mismatch, timed_out
 from minigrad.errors import ArgumentError
 from minigrad.testing import check_communicator
@@ -154,6 +163,41 @@ def mail(body, world_size, timeout_s):
 def test_a_transport_of_ones_own_keeps_the_contract():
     check_communicator(mail, sizes=(3,), cases=SHORT)
     check_communicator(mail, sizes=(2,), cases=[name for name in CASES if name not in SHORT])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("base", [SoloCommunicator, Wrapper])
+def test_what_overrides_all_reduce_alone_sees_weighted_sums_too(base, dtype):
+    class Doubling:
+        def all_reduce(self, array, op=ReduceOp.SUM, layout=""):
+            array *= 2
+            return super().all_reduce(array, op, layout)
+
+    class Doubled(Doubling, base):
+        pass
+
+    class Said(Doubled):
+        adds_weighted = True
+
+    comm = Doubled() if base is SoloCommunicator else Doubled(SoloCommunicator())
+    assert not comm.adds_weighted and not Wrapper(comm).adds_weighted and Said.adds_weighted
+    for outer in (comm, Wrapper(comm), Recording(FaultInjecting(Wrapper(comm), []))):
+        array = np.ones(3, dtype)
+        outer.weighted_all_reduce(array, np.array([0.5])).wait()
+        assert array.tolist() == [1.0] * 3
+
+
+def test_a_transport_is_left_once():
+    class Counted(SoloCommunicator):
+        left = 0
+
+        def _leave(self):
+            self.left += 1
+
+    comm = Counted()
+    comm.close()
+    comm.close()
+    assert comm.left == 1
 
 
 def test_what_does_not_keep_it_is_named():

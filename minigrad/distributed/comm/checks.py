@@ -16,6 +16,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 DEFAULT_TIMEOUT_S = 300.0
+NUMBERS = frozenset(map(np.dtype, "?bBhHiIlLqQefdFD"))  # in the order of this machine's bytes; bfloat16 is one too
 
 
 def default_timeout_s(timeout_s: float | None = None) -> float:
@@ -55,23 +56,33 @@ def check_world(who: str, rank: int, world_size: int) -> None:
         raise ArgumentError(f"{who}: expected 0 <= rank < world_size, got rank {rank} of {world_size}")
 
 
-def check_array(who: str, rank: int, array: Array) -> None:
+def check_array(who: str, rank: int, array: Array, written: bool = True) -> None:
     """Refuse what a collective can't take.
 
+    Args:
+        written: Whether it is overwritten.
+
     Raises:
-        DtypeError: it is no array.
+        DtypeError: it is no array, or not of numbers.
         ShapeError: it is not C-contiguous.
+        ArgumentError: it is read-only, and would be overwritten.
     """
+    got = type(array).__name__
     try:
-        array_module(array)
+        module = array_module(array)
     except DtypeError as error:
-        got = type(array).__name__
         raise DtypeError(f"rank {rank}: {who}: expected an array, got {got}: pass its .data") from error
+    if module is np and type(array) is not np.ndarray:
+        raise DtypeError(f"rank {rank}: {who}: expected an array, got {got}: use np.asarray")
+    if array.dtype not in NUMBERS and array.dtype.name != "bfloat16":
+        raise DtypeError(f"rank {rank}: {who}: expected an array of numbers, got {array.dtype}")
     if not array.flags.c_contiguous:
         raise ShapeError(
             f"rank {rank}: {who}: expected a C-contiguous array, got strides {array.strides} for shape {array.shape}: "
             "use ascontiguousarray"
         )
+    if written and not getattr(array.flags, "writeable", True):  # CuPy's arrays always are
+        raise ArgumentError(f"rank {rank}: {who}: expected an array to overwrite, got a read-only one: use its copy()")
 
 
 def check_empty(rank: int, count: int, dtype: DtypeLike) -> np.dtype[Any]:
@@ -95,6 +106,23 @@ def check_reduction(who: str, rank: int, array: Array, op: ReduceOp) -> None:
         raise ArgumentError(f"rank {rank}: {who}: expected a ReduceOp, got {op!r}")
     if op is ReduceOp.AVG and not is_float(array.dtype):
         raise DtypeError(f"rank {rank}: {who}: expected a float dtype for AVG, got {array.dtype.name}")
+
+
+def check_weighted(who: str, rank: int, array: Array, weight: Array | None) -> None:
+    """Refuse a weighted sum of integers, or a weight of another kind.
+
+    Raises:
+        DtypeError: the array is not float.
+        ArgumentError: weight is no float64 (1,).
+    """
+    if not is_float(array.dtype):
+        raise DtypeError(f"rank {rank}: {who}: expected a float dtype, got {array.dtype.name}")
+    if weight is None:
+        return
+    shape, dtype = getattr(weight, "shape", None), getattr(weight, "dtype", None)
+    if shape != (1,) or dtype != np.float64:
+        got = f"{dtype} {shape}" if dtype is not None else repr(weight)
+        raise ArgumentError(f"rank {rank}: {who}: expected weight of float64 (1,), got {got}")
 
 
 def check_root(who: str, rank: int, root: int, world_size: int) -> None:

@@ -15,7 +15,7 @@ from minigrad.arguments import as_amount, as_integer, check_choice, check_switch
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.distributed.comm.protocol import Communicator, Work
-from minigrad.distributed.comm.work import DoneWork, WorkAround
+from minigrad.distributed.comm.work import OVER, WorkAround
 from minigrad.distributed.comm.wrappers import KINDS, Call, Make, Wrapper
 from minigrad.errors import ArgumentError, DtypeError, InjectedFaultError
 
@@ -145,7 +145,7 @@ class FaultInjecting(Wrapper):
             if not arrays:
                 raise ArgumentError(f"FaultInjecting: expected a call that does not block for {fault}, got {call.kind}")
             if fault.action == "drop":
-                return DoneWork()
+                return OVER
             self._held.append(_HeldWork(make))
             return self._held[-1]
         if fault.action in ("corrupt", "nan"):
@@ -169,7 +169,7 @@ class _HeldWork(WorkAround):
     """A call that is made later than the caller thinks: at the next one, or when somebody waits for it."""
 
     def __init__(self, make: Make) -> None:
-        super().__init__(DoneWork())  # until the call is made
+        super().__init__(OVER)  # until the call is made
         self._make: Make | None = make
 
     def release(self) -> None:

@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.device import CPU, Device
-from minigrad.backend.dtypes import Array, DtypeLike, is_float, is_half
-from minigrad.backend.fused.grad_scale import Widened, scale_
+from minigrad.backend.dtypes import Array, DtypeLike, is_float
 from minigrad.backend.memory import aligned_zeros
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import (
+    NUMBERS,
     check_array,
     check_empty,
     check_parts,
     check_reduction,
     check_root,
+    check_weighted,
     check_world,
     decode_object,
     default_timeout_s,
@@ -35,8 +36,8 @@ from minigrad.distributed.comm.checks import (
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.headers import GIVE_UP, KEPT_CALLS, Header
 from minigrad.distributed.comm.protocol import Clock, Communicator, Work
-from minigrad.distributed.comm.work import WideWork
-from minigrad.errors import DistributedError, DtypeError, RankFailedError
+from minigrad.distributed.comm.work import weighted_first
+from minigrad.errors import DistributedError, RankFailedError
 
 What = tuple[str, str]  # a call in words: its kind, and its reduction and layout, or its root
 
@@ -115,18 +116,13 @@ class Front(Communicator):
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight."""
         self._check("weighted_all_reduce", array)
-        if not is_float(array.dtype):
-            raise DtypeError(
-                f"rank {self.rank}: weighted_all_reduce: expected a float dtype, got {array.dtype.name}"
-            )
+        fits = weight is None or getattr(weight, "shape", None) == (1,) and weight.dtype == np.float64
+        if not fits or not is_float(array.dtype):
+            check_weighted("weighted_all_reduce", self.rank, array, weight)
         if self.adds_weighted:
+            array = array if array.ndim == 1 else array.reshape(-1)
             return self._reduce(("all_reduce", f"SUM {layout}" if layout else "SUM"), array, ReduceOp.SUM, weight)
-        with self.device.current() as xp:
-            if is_half(array.dtype):
-                return WideWork(self, Widened(array, xp.empty(array.size, np.float32)), weight, layout)
-            if weight is not None:
-                scale_(array, weight)
-        return self.all_reduce(array, layout=layout)
+        return weighted_first(self, array, weight, layout)
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
@@ -143,7 +139,8 @@ class Front(Communicator):
 
     def all_gather(self, output: Array, source: Array) -> Work:
         """Overwrite output by the sources of all ranks."""
-        self._check("all_gather", output, source)
+        self._check("all_gather", output)
+        self._check("all_gather", source, written=False)
         check_parts("all_gather", self.rank, output, source, self.world_size)
         return self._all_gather(("all_gather", ""), output, source)
 
@@ -204,13 +201,13 @@ class Front(Communicator):
 
     # -------------------------------------------------------------------------------------- checks and numbers
 
-    def _check(self, who: str, *arrays: Array) -> None:
-        """Refuse a call where this world has failed, or an array that no collective can take."""
+    def _check(self, who: str, *arrays: Array, written: bool = True) -> None:
+        """Refuse a call where this world has failed, or an array that it can't take, or can't write to where it is."""
         if self.failure.error is not None:
             self.failure.raise_on(self.rank)
         for array in arrays:
-            if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
-                check_array(who, self.rank, array)
+            if array.__class__ is not np.ndarray or array.dtype not in NUMBERS or not array.flags.carray:
+                check_array(who, self.rank, array, written)
 
     def _next(self, what: What, array: Array | None = None) -> Header:
         """The header of the next call."""
@@ -261,9 +258,10 @@ class Front(Communicator):
             pass  # it has failed already, which every later call says
 
     def abort(self, reason: str) -> None:
-        """Fail all ranks, with this reason."""
+        """Fail all ranks, with this reason; nothing is left to fail for a rank that has closed."""
         self.failure.check_process(self.rank)
-        self._fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
+        if not self._closed:
+            self._fail(RankFailedError(f"rank {self.rank} aborted: {reason}"))
 
     def close(self) -> None:
         """Leave the world, whatever the other ranks do: those that wait for this one raise."""

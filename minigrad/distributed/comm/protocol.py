@@ -54,6 +54,9 @@ class Clock(Protocol):
         """Code of one's own takes so long: a simulation advances its time, the host's clock runs."""
 
 
+_SUMS = {"all_reduce", "weighted_all_reduce", "adds_weighted"}
+
+
 class Communicator(Protocol):
     """The collectives of one rank. Every rank makes the same calls in the same order.
 
@@ -73,6 +76,13 @@ class Communicator(Protocol):
     device: Device
     clock: Clock
     timeout_s: float
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that overrides `all_reduce` alone is to see every sum: weighted ones are made by it."""
+        super().__init_subclass__(**options)
+        said = next(found for kind in cls.__mro__ if (found := _SUMS & vars(kind).keys()))
+        if said == {"all_reduce"}:
+            cls.adds_weighted = False  # type: ignore[assignment,method-assign]
 
     @property
     def adds_weighted(self) -> bool:
@@ -102,7 +112,7 @@ class Communicator(Protocol):
         ranks may call `all_reduce` instead, where their elements are weighted already.
 
         Args:
-            array: 1-D, contiguous and float.
+            array: Contiguous and float.
             weight: float64 (1,) where the array lives; None for 1. A weight of 0 takes nothing over, not even NaN.
             layout: See `all_reduce`.
 

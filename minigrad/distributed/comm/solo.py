@@ -11,7 +11,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.protocol import Clock
-from minigrad.distributed.comm.work import DoneWork
+from minigrad.distributed.comm.work import OVER, DoneWork
 
 
 class SoloCommunicator(Front):
@@ -35,10 +35,10 @@ class SoloCommunicator(Front):
     def _reduce(self, what: What, array: Array, op: ReduceOp, weight: Array | None = None) -> DoneWork:
         if weight is not None:
             collectives.weighted_all_reduce([array], [weight], _alone)
-        return DoneWork()
+        return OVER
 
     def _broadcast(self, what: What, array: Array, root: int) -> DoneWork:
-        return DoneWork()
+        return OVER
 
     def _reduce_scatter(self, what: What, output: Array, source: Array, op: ReduceOp) -> DoneWork:
         return self._all_gather(what, output, source)
@@ -46,13 +46,13 @@ class SoloCommunicator(Front):
     def _all_gather(self, what: What, output: Array, source: Array) -> DoneWork:
         with self.device.current():
             output[...] = source.reshape(output.shape)
-        return DoneWork()
+        return OVER
 
     def _gather_bytes(self, what: What, data: bytes) -> list[bytes]:
         return [data]
 
     def _meet(self, what: What) -> DoneWork:
-        return DoneWork()
+        return OVER
 
 
 class _AlsoInForks(Failure):

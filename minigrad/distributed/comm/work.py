@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.grad_scale import Widened
+import numpy as np
+
+from minigrad.backend.dtypes import Array, is_half
+from minigrad.backend.fused.grad_scale import Widened, scale_
 from minigrad.distributed.comm.protocol import Communicator, Work
 
 Span = tuple[float, float]
@@ -25,6 +27,9 @@ class DoneWork:
 
     def wait(self, host: bool = False) -> None:
         """Nothing to wait for."""
+
+
+OVER = DoneWork()  # of whatever was over, and does not tell when it ran
 
 
 class WorkAround:
@@ -78,3 +83,18 @@ class WideWork(WorkAround):
         if self._widened is not None:
             self._widened.round()
             self._widened = None
+
+
+def weighted_first(comm: Communicator, array: Array, weight: Array | None, layout: str) -> Work:
+    """A weighted sum by `all_reduce`: of an array that is weighted in place, or of 16-bit floats as float32.
+
+    Args:
+        array, weight, layout: See `Communicator.weighted_all_reduce`.
+    """
+    flat = array.reshape(-1)
+    with comm.device.current() as xp:
+        if is_half(array.dtype):
+            return WideWork(comm, Widened(flat, xp.empty(flat.size, np.float32)), weight, layout)
+        if weight is not None:
+            scale_(flat, weight)
+    return comm.all_reduce(array, layout=layout)

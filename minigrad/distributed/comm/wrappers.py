@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.backend.device import Device
-from minigrad.backend.dtypes import Array, DtypeLike, is_float, is_half
-from minigrad.backend.fused.grad_scale import scale_
+from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.checks import encode_object, stays_here
+from minigrad.distributed.comm.checks import check_array, check_weighted, encode_object, stays_here
 from minigrad.distributed.comm.protocol import Clock, Communicator, Work, check_is_communicator
+from minigrad.distributed.comm.work import weighted_first
 
 Make = Callable[[], Any]
 KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
@@ -103,10 +103,10 @@ class Wrapper(Communicator):
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight; only 16-bit floats are weighted inside."""
-        if is_float(array.dtype) and not is_half(array.dtype):
-            if weight is not None:
-                scale_(array, weight)
-            return self.all_reduce(array, layout=layout)
+        check_array("weighted_all_reduce", self.rank, array)
+        check_weighted("weighted_all_reduce", self.rank, array, weight)
+        if array.dtype.itemsize != 2 or not self.adds_weighted:
+            return weighted_first(self, array, weight, layout)
         call = _array_call("all_reduce", f"{ReduceOp.SUM.name} {layout}".strip(), array)
         return self._work(call, [array], lambda: self.inner.weighted_all_reduce(array, weight, layout))
 

@@ -25,7 +25,7 @@ from minigrad.distributed.comm.nccl.handle import Handle
 from minigrad.distributed.comm.nccl.launches import Launches, NcclWork
 from minigrad.distributed.comm.protocol import Clock, Work
 from minigrad.distributed.comm.rendezvous import Rendezvous
-from minigrad.distributed.comm.work import DoneWork
+from minigrad.distributed.comm.work import OVER
 from minigrad.errors import CollectiveTimeoutError, DeviceError, DistributedError, RankFailedError
 
 OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3, ReduceOp.AVG: 4}
@@ -109,7 +109,7 @@ class NcclCommunicator(Front):
     def _meet(self, what: What) -> Work:
         """Ranks meet, their GPUs do not."""
         self._control.agree(str(self._next(what)))
-        return DoneWork()
+        return OVER
 
     def _gather_bytes(self, what: What, data: bytes) -> list[bytes]:
         return self._control.agree(str(self._next(what)), data)
@@ -125,8 +125,8 @@ class NcclCommunicator(Front):
         self._progress.note(header)
         return header
 
-    def _check(self, who: str, *arrays: Array) -> None:
-        super()._check(who, *arrays)
+    def _check(self, who: str, *arrays: Array, written: bool = True) -> None:
+        super()._check(who, *arrays, written=written)
         for array in arrays:
             if device_of(array) != self.device:
                 raise DeviceError(
