@@ -2,7 +2,7 @@
 
 Whoever needs a layout first, an optimizer or a data-parallel wrapper, makes it by `flatten`; everyone after that
 gets the same one. In each buffer parameters lie in reverse order of registration, which is about the order in which
-backward completes their gradients, so a bucket is a contiguous range; how those of several buffers mix nobody knows.
+backward completes their gradients, so a bucket is a contiguous range. Between two buffers there is no such order.
 Each starts on a cache line, a multiple of 64 bytes: up to there padding follows the one before, and is always zero.
 What `grad_array`, `grad_view`, `grad_given` and `grad_by_hand` of a parameter mean is said at `autograd.Variable`.
 """

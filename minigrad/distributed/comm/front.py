@@ -66,7 +66,7 @@ class Front(Communicator):
     Args:
         rank, world_size: This rank, and how many there are.
         device: Where the arrays live.
-        timeout_s: How long a rank is waited for, from `wait()` on; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        timeout_s: How long to wait for a rank, from `wait()` on (NCCL: from the call); $MINIGRAD_TIMEOUT_S or 300 s.
         clock: What time is for the time models; by default the host's.
         failure: Shared by ranks that fail together; by default one of its own.
 

@@ -66,7 +66,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     check_is_communicator("average_gradients", comm)
     unique = distinct_parameters("average_gradients", params)
     check_complete("average_gradients", unique)
-    # A layout knows where gradients lie; Alike gives one number, a mark, for this rank's optimizers and the like.
+    # A layout knows where gradients lie. Alike sums up this rank's optimizers and the like in one number, its mark.
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()
     plan, alike = plan_buckets(layout.entries()), Alike(layout)

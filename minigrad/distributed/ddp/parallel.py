@@ -62,8 +62,9 @@ class DistributedDataParallel(Module):
 
     Raises:
         ReplicaMismatchError: the replicas differ in names, shapes, dtypes, order or requires_grad, or in an option
-            that has to be alike; on all ranks. Later a synchronising backward raises it where the optimizers, schedules
-            or loss scales of these parameters differ, and a checking one where bits differ.
+            that has to be alike; on all ranks. Later a synchronising backward raises it, when gradients are combined,
+            where the optimizers, schedules or loss scales of these parameters differ, as after one rank alone has
+            loaded a state, and a checking one where bits differ.
         ArgumentError: nothing to train, a wrapper inside, or a wrong option.
         DeviceError: the parameters do not live on the communicator's device.
 

@@ -137,7 +137,7 @@ class Reducer:
         in_order: Other collectives run in backward: buckets must not depend on timing.
         last_active: The ranks that had data in the last pass in which one had.
         after_pass: Called at the end of each pass in which a rank had data, on every rank, with those that had.
-        unfinished: What is said to who would use a gradient too early; empty while nothing is under way.
+        unfinished: In errors, why a gradient is not whole yet, for a step say; empty while nothing is under way.
     """
 
     reduces = True  # so that no second wrapper combines these parameters

@@ -30,7 +30,7 @@ class MpiCommunicator(Front):
 
     Args:
         base: An mpi4py communicator, which is duplicated; COMM_WORLD by default.
-        timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        timeout_s: How long a rank is waited for, from `wait()` on; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
     Raises:
         MissingPackageError: mpi4py or the MPI library is not there.

@@ -91,7 +91,7 @@ class ShmCommunicator(Front):
     Args:
         rank, world_size: This process.
         exchange: All-gathers small bytes over the ranks, for the start: `Rendezvous.all_gather`.
-        timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
+        timeout_s: How long a rank is waited for, from `wait()` on; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
     Raises:
         DistributedError: the processor is no x86-64, or the shared memory could not be made.
