@@ -1,10 +1,11 @@
 """Which errors the tests expect, of which function: `python -m pytest -p tests.error_pairs --error-pairs=FILE`.
 
-A pair is a function of ours, the first that a test called on the way to what `pytest.raises` caught, and the class of
-the error. `python -m tests.error_pairs BEFORE AFTER` says which pairs of one file the other has lost, and won: tests
-may get fewer, pairs may not.
+A pair is a function of ours, the first that a test called on the way to what `pytest.raises` or the contract of
+communicators caught, and the class of the error. `python -m tests.error_pairs BEFORE AFTER` says which pairs of one
+file the other has lost, and won: tests may get fewer, pairs may not.
 """
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import minigrad
+from minigrad.testing import contract
 
-OURS, TESTS = Path(minigrad.__file__).parent, Path(__file__).parent
+OURS, TESTS = (f"{Path(module).parent}{os.sep}" for module in (minigrad.__file__, __file__))
 _pairs = set()
 
 
@@ -25,6 +27,7 @@ def pytest_configure(config):
     if config.getoption("--error-pairs"):
         kind = type(pytest.raises(Exception))
         kind.__exit__ = _watched(kind.__exit__)
+        contract._refused = _watched_within(contract._refused)
 
 
 def pytest_unconfigure(config):
@@ -42,15 +45,28 @@ def _watched(leave):
     return __exit__
 
 
-def _called(traceback):
+def _watched_within(refused):
+    @contextlib.contextmanager
+    def _refused(*args):
+        with refused(*args) as said:
+            try:
+                yield said
+            except Exception as error:
+                _pairs.add((_called(error.__traceback__, (TESTS, contract.__file__)), type(error).__name__))
+                raise
+
+    return _refused
+
+
+def _called(traceback, tests=TESTS):
     """The first function of ours after the last one of the tests; "?" where none is in between."""
     found = "?"
     while traceback is not None:
         code = traceback.tb_frame.f_code
         path = os.path.realpath(code.co_filename)
-        if path.startswith(f"{TESTS}{os.sep}"):
+        if path.startswith(tests):
             found = "?"
-        elif found == "?" and path.startswith(f"{OURS}{os.sep}"):
+        elif found == "?" and path.startswith(OURS):
             found = getattr(code, "co_qualname", code.co_name)
         traceback = traceback.tb_next
     return found
