@@ -49,6 +49,12 @@ def data(samples: int, seed: int, inputs: int = 3, outputs: int = 2, dtype=np.fl
     return rng.standard_normal((samples, inputs)).astype(dtype), rng.standard_normal((samples, outputs)).astype(dtype)
 
 
+def cuts_of(shards):
+    """The slice of each rank for these shard sizes."""
+    ends = np.cumsum([0, *shards])
+    return [slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:])]
+
+
 def mean_loss(output, target):
     """The mean over samples of the summed squared error; 0 · sum for an empty shard, whose mean is undefined."""
     error = output - minigrad.Tensor(target)

@@ -18,7 +18,7 @@ from minigrad.errors import (
     ReplicaMismatchError,
     UnreducedGradientError,
 )
-from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
+from tests.distributed.models import Mlp, assert_gradients_close, cuts_of, data, gradients, mean_loss, values
 from tests.distributed.worlds import run_ranks
 
 SHARDS = 4
@@ -40,8 +40,7 @@ class Dropped(nn.Module):
 def shards_of(sizes, rank, world_size, seed, inputs=6, outputs=3, dtype=np.float32):
     """A rank's shards of a batch, as (inputs, targets)."""
     x, y = data(sum(sizes), seed, inputs, outputs, dtype)
-    ends = np.cumsum([0, *sizes])
-    parts = [(minigrad.Tensor(x[a:b]), y[a:b]) for a, b in zip(ends[:-1], ends[1:])]
+    parts = [(minigrad.Tensor(x[part]), y[part]) for part in cuts_of(sizes)]
     per_rank = len(sizes) // world_size
     return parts[rank * per_rank : (rank + 1) * per_rank]
 

@@ -24,16 +24,10 @@ from minigrad.errors import (
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import record
-from tests.distributed.models import Mlp, Odd, assert_gradients_close, data, gradients, mean_loss, values
+from tests.distributed.models import Mlp, Odd, assert_gradients_close, cuts_of, data, gradients, mean_loss, values
 from tests.distributed.worlds import run_ranks
 
 TIMEOUT_S = 10.0
-
-
-def cuts_of(shards):
-    """The slice of each rank for these shard sizes."""
-    ends = np.cumsum([0, *shards])
-    return [slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:])]
 
 
 def one_device(batch, seed=0):

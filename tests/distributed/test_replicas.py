@@ -20,16 +20,10 @@ from minigrad.errors import (
     UnreducedGradientError,
 )
 from minigrad.nn.parameter import Buffer, Parameter
-from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss, values
+from tests.distributed.models import Mlp, assert_gradients_close, cuts_of, data, gradients, mean_loss, values
 from tests.distributed.worlds import run_ranks
 
 shard_lists = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(sum)
-
-
-def cuts_of(shards):
-    """The slice of each replica."""
-    ends = np.cumsum([0, *shards])
-    return [slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:])]
 
 
 def replicas(count, make=Mlp, **options):

@@ -22,17 +22,11 @@ from minigrad.distributed import (
 from minigrad.distributed.comm.wrappers import Wrapper
 from minigrad.distributed.ddp.syncbn import merge_moments
 from minigrad.errors import ShapeError
-from tests.distributed.models import assert_gradients_close, gradients, values
+from tests.distributed.models import assert_gradients_close, cuts_of, gradients, values
 from tests.distributed.worlds import run_ranks
 
 CHANNELS = 3
 shard_lists = st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(lambda shards: sum(shards) > 1)
-
-
-def cuts_of(shards):
-    """The slice of each rank."""
-    ends = np.cumsum([0, *shards])
-    return [slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:])]
 
 
 def batch(samples, seed, tail=(), offset=0.0, dtype=np.float64):

@@ -9,6 +9,7 @@ import pytest
 from minigrad import distributed
 from minigrad.data import ArrayDataset, digits
 from tests.distributed.launched import launcher
+from tests.examples.test_scripts import value_of
 
 FOLDER = Path(__file__).parents[2] / "examples"
 SAMPLES = {"train": 120, "test": 30}
@@ -38,11 +39,6 @@ def example(monkeypatch):
 def launched(strict_cupy, monkeypatch):
     """launched(main, world_size): what main() returns, or raises, on ranks with a GPU each."""
     yield from launcher(monkeypatch)
-
-
-def value_of(printed, label):
-    """What stands behind a label in what a script printed."""
-    return next(line.split(label)[1].split()[0] for line in printed.splitlines() if label in line)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
