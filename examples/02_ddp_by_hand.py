@@ -8,12 +8,13 @@ Every rank has a replica of one model, and a part of each batch. After backward 
 over its own part; what all of them need is that of the mean over the whole batch. Each of the five functions leaves
 it in `grad`, and returns how many collectives that took.
 
-Steps 2 to 5 have the bits of DDP: the same products are added up over the ranks in the same order, in whatever message
-they travel. Step 1 divides a sum, where DDP adds up what was divided; with two ranks, or a power of two, neither is
-rounded, so the bits are the same; else they agree to 1e-12. The fifth step is what `distributed/ddp/passes.py` does.
-DDP differs in four points: the counts travel while backward runs, where step 5 waits for them first; gradients lie side
-by side from the start, so that nothing is packed or unpacked; ranks without samples, accumulation and GPUs are cared
-for; and what would go wrong in silence is refused, most of it in `distributed/ddp/reducer.py`.
+Steps 2 to 5 have the bits of DDP: the same products are added up over the ranks in the same order, in whatever
+message they travel. Step 1 divides a sum, where DDP adds up what was divided; to divide by a power of two rounds
+nothing, so with two ranks or four the bits are the same; else they agree to 1e-12. The fifth step is what
+`distributed/ddp/passes.py` does. DDP differs in four points: the counts travel while backward runs, where step 5
+waits for them first; gradients lie side by side from the start, so that nothing is packed or unpacked; ranks without
+samples, accumulation and GPUs are cared for; and what would go wrong in silence is refused, most of it in
+`distributed/ddp/reducer.py`.
 """
 
 from __future__ import annotations

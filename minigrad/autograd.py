@@ -351,7 +351,7 @@ def _listeners(leaves: list[Any]) -> list[BackwardListener]:
 
 
 def _announce(edges: list[Edge], leaves: _Leaves, first: _First) -> None:
-    """Count a contribution to each leaf among the edges; when it was the last tell first, and then who listens."""
+    """Count a contribution to each leaf among the edges; the last is told to those in first, then to its listeners."""
     for edge in edges:
         if edge is None or isinstance(edge, Node):
             continue

@@ -77,5 +77,7 @@ def test_a_plan_for_other_parameters_is_refused():
         check_plan(plan, [entries[0], dataclasses.replace(entries[1], trainable=False)])
     with pytest.raises(ReplicaMismatchError, match="cover its parameters"):
         check_plan(plan, [dataclasses.replace(entries[0], stop=8), entries[1]])
+    with pytest.raises(ReplicaMismatchError, match="cover its parameters"):
+        check_plan(dataclasses.replace(plan, buckets=plan.buckets[::-1]), entries)  # 1, then 0
     with pytest.raises(ArgumentError, match="id of its content"):
         BucketPlan.from_json(plan.to_json().replace(plan.id, "0" * 16))

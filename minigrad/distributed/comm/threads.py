@@ -48,7 +48,8 @@ class ThreadWorld:
         timeout_s: How long a rank is waited for, from `wait()` on; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
     Attributes:
-        failure: What made this world fail, if anything did.
+        failure: What made this world fail: `set` keeps the first error and wakes all who wait, and `raise_on(rank)`
+            raises it anew, of the same class.
         last: The last calls of each rank, the latest first.
 
     Example:
@@ -183,7 +184,7 @@ class _ThreadWork:
 class ThreadCommunicator(Front):
     """The collectives of one rank of a ThreadWorld; see `Communicator`."""
 
-    adds_weighted = True  # of 16-bit floats; others are weighted by the thread of each rank
+    adds_weighted = True  # 16-bit floats in float32, by who adds; others are weighted by each rank before it posts
 
     def __init__(self, world: ThreadWorld, rank: int, device: Device = CPU, *, clock: Clock | None = None) -> None:
         super().__init__(

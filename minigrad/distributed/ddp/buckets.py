@@ -108,7 +108,7 @@ def plan_buckets(
 
     Args:
         entries: In the order of the layout, all of one buffer in one run.
-        cap_bytes: Largest bucket, > 0.
+        cap_bytes: Largest bucket, with its padding, > 0.
         first_cap_bytes: Largest first bucket, > 0.
 
     Raises:
@@ -164,8 +164,8 @@ def check_plan(plan: BucketPlan, entries: Sequence[Entry]) -> None:
     trainable = [i for i, entry in enumerate(entries) if entry.trainable]
     if sorted(placed) != trainable:
         raise ReplicaMismatchError("bucket plan: expected every trainable parameter in exactly one bucket")
-    for bucket in plan.buckets:
-        if _bucket(bucket.index, entries, list(bucket.entries)) != bucket:
+    for index, bucket in enumerate(plan.buckets):
+        if _bucket(index, entries, list(bucket.entries)) != bucket:
             raise ReplicaMismatchError(f"bucket plan: expected bucket {bucket.index} to cover its parameters exactly")
         steps = zip(bucket.entries, bucket.entries[1:])
         if not all(_fits(entries, [a], b, bucket.nbytes) for a, b in steps):

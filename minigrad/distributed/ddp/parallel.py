@@ -42,7 +42,7 @@ class DistributedDataParallel(Module):
         comm: The ranks.
         batch_dim: Axis of the samples in the first tensor argument.
         bucket_cap_mb: Largest bucket in MiB; see `plan_buckets`.
-        first_bucket_mb: Largest first bucket in MiB.
+        first_bucket_mb: Largest first bucket in MiB; the cap where that is less.
         bucket_cap_bytes: Largest bucket in bytes, instead of bucket_cap_mb.
         find_unused_parameters: Let a backward leave parameters out: they count as zero. Else the rank that does raises
             UnreducedGradientError, and the others RankFailedError: their gradients are worthless, and may be NaN. Where
@@ -214,10 +214,10 @@ class DistributedDataParallel(Module):
     def no_sync(self) -> AbstractContextManager[None]:
         """Keep the gradients of each backward inside local; the next backward outside combines all of them.
 
-        What counts is where backward() is called, not where forward was. The rank's weight is then its samples
-        since the last synchronisation, or since gradients were last None; gradients add up as in PyTorch, so for K
-        passes of a mean divide by K. A combined gradient that was not zeroed is the same on all ranks and stays in,
-        once, since the weights add up to 1.
+        What counts is where backward() is called, not where forward was. The rank's weight is then its samples since
+        the last synchronisation, or since all gradients were None (zeros are not); gradients add up as in PyTorch, so
+        for K passes of a mean divide by K. A combined gradient that was not zeroed is the same on all ranks and stays
+        in, once, since the weights add up to 1.
         """
         return self.reducer.quiet()
 

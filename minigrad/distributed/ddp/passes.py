@@ -131,7 +131,7 @@ class TravellingBuckets:
 
 
 class Pass:
-    """One pass. `start` comes first, then `complete` for each gradient that was not there, then `finish`.
+    """One pass. `start` comes first, then `complete` for each gradient that backward announces, then `finish`.
 
     The collective at its start adds up one vector: the samples; for each rank, its mark; and, where unused parameters
     are looked for, for each parameter how many ranks used it.
@@ -192,11 +192,11 @@ class Pass:
 
     # ------------------------------------------------------------------------------------------------- the start
 
-    def start(self, there: Iterable[int]) -> None:
+    def start(self, unannounced: Iterable[int]) -> None:
         """Launch the counts.
 
         Args:
-            there: The parameters whose gradient no `complete` will announce.
+            unannounced: The parameters of which no `complete` will tell.
         """
         row = [0.0] * self._comm.world_size
         row[self._comm.rank] = self.mark
@@ -208,7 +208,7 @@ class Pass:
         self.ledger.called(self._counting, began_s)
         self._began_s = self._comm.clock.now_s()
         self._lane.booked.ledger = self.ledger
-        for i in there:
+        for i in unannounced:
             self._take(self._buckets.of[i])
 
     def _know(self, wait: bool) -> bool:

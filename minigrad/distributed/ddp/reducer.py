@@ -134,7 +134,7 @@ class Reducer:
         alike: What all ranks must have alike beside the model; its marks are compared in each pass.
         buckets: Those of the plan in force.
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
-        in_order: Other collectives run in backward: buckets must not depend on timing.
+        in_order: Other collectives run in backward, SyncBatchNorm's: buckets must not depend on timing.
         last_active: The ranks that had data in the last pass in which one had.
         after_pass: Called at the end of each pass in which a rank had data, on every rank, with those that had.
         unfinished: In errors, why a gradient is not whole yet, for a step say; empty while nothing is under way.
