@@ -130,7 +130,7 @@ def test_a_step_without_a_collective_of_the_balancer_is_refused():
         with balancer.step(4):
             comm.barrier()
 
-    with pytest.raises(ArgumentError, match="rank .: Balancer: expected the step's collectives to go through"):
+    with pytest.raises(ArgumentError, match="rank .: Balancer: expected the step's collectives to go through its comm"):
         run(fn, 2)
 
 

@@ -228,16 +228,19 @@ def test_bfloat16_is_added_up_in_float32():
         assert found.tolist() == [260.0] * 2  # 259 rounded once
 
 
+class CountingEmpty(Recording):
+    """Counts the arrays that it was asked for: over shared memory each is a segment that stays."""
+
+    made = 0
+
+    def empty(self, count, dtype):
+        self.made += 1
+        return super().empty(count, dtype)
+
+
 def test_the_wire_is_made_once_for_each_bucket():
-    class Counting(Recording):
-        made = 0
-
-        def empty(self, count, dtype):
-            self.made += 1
-            return super().empty(count, dtype)
-
     def body(comm):
-        counting, state = Counting(comm), CompressionState(measure_error=False)
+        counting, state = CountingEmpty(comm), CompressionState(measure_error=False)
         ddp = DDP(Mlp(0, dtype=np.float32), counting, bucket_cap_bytes=64)
         ddp.register_comm_hook(state, fp16_compress_hook)
         before = counting.made

@@ -17,12 +17,10 @@ from minigrad.distributed import (
     Reading,
     SoloCommunicator,
     allocate,
-    run,
     simulate,
 )
 from minigrad.distributed.balance import replay
 from minigrad.distributed.simulate import Cluster, Link, RankCost, forecast
-from minigrad.errors import ArgumentError
 from tests.distributed.worlds import run_ranks
 
 BATCH, INPUTS = 60, 6
@@ -194,13 +192,3 @@ def test_a_step_that_fails_is_left_out():
 
     trace = simulate.run(body, Cluster((RankCost(0.0, 1e-3), RankCost(0.0, 4e-3))))
     assert trace.results == [(2, (8, 2))] * 2
-
-
-def test_collectives_that_pass_by_the_balancer_are_an_error():
-    def body(comm):
-        balancer = Balancer(comm)
-        with balancer.step(4):
-            comm.barrier()
-
-    with pytest.raises(ArgumentError, match="Balancer: expected the step's collectives to go through its comm"):
-        run(body, 2)

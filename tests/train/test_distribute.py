@@ -39,23 +39,28 @@ def test_inputs_and_outputs_have_a_row_a_sample():
     x, mask, _ = make_batch(4)
     with pytest.raises(ShapeError, match=r"as many in each, got x \(4, 3\), mask \(3, 4\)"):
         graph(x, mask[:3])
-    summing = FlowBuilder.from_(Sum()).build()
-    summing.distribute(lambda device: FlowBuilder.from_(Sum()).build(), ["cpu", "cpu"])
+    summing = giving(lambda w, x: (w * x).sum())
     with pytest.raises(ShapeError, match=r"expected a row for each of 2 samples, got shape \(\): take means and sums"):
         summing(x)
     with pytest.raises(ArgumentError, match="expected a tensor among the inputs"):
         summing(3.0)
 
 
-class Sum(nn.Module):
-    """One number for a whole batch."""
+class Giving(nn.Module):
+    """What a function makes of a parameter, which is 1, and the inputs."""
 
-    def __init__(self):
+    def __init__(self, give):
         super().__init__()
-        self.w = nn.Parameter(np.ones(1))
+        self.w, self.give = nn.Parameter(np.ones(1)), give
 
-    def forward(self, x):
-        return (self.w * x).sum()
+    def forward(self, *inputs, **more):
+        return self.give(self.w, *inputs, **more)
+
+
+def giving(give, world_size=2):
+    graph = FlowBuilder.from_(Giving(give)).build()
+    graph.distribute(graph.replicate, ["cpu"] * world_size)
+    return graph
 
 
 class Pair(NamedTuple):
@@ -64,16 +69,7 @@ class Pair(NamedTuple):
 
 
 def test_outputs_may_be_nested():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(np.ones(1))
-
-        def forward(self, x):
-            return {"pair": Pair(x * self.w, -x), "names": ["a"] * len(x), "scale": 2}
-
-    graph = FlowBuilder.from_(Two()).build()
-    graph.distribute(lambda device: FlowBuilder.from_(Two()).build(), ["cpu"] * 3)
+    graph = giving(lambda w, x: {"pair": Pair(x * w, -x), "names": ["a"] * len(x), "scale": 2}, 3)
     x = minigrad.tensor(np.arange(4.0))
     output = graph(x)
     assert output["pair"].left.tolist() == x.tolist() and output["pair"].right.tolist() == (-x).tolist()
@@ -81,15 +77,8 @@ def test_outputs_may_be_nested():
 
 
 def test_inputs_may_be_nested_and_what_is_no_tensor_goes_to_all():
-    class Nested(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(np.ones(1))
-
-        def forward(self, fields, scale):
-            return fields["x"] * self.w * scale + fields["more"][0]
-
-    graph = FlowBuilder("fields").input("scale").through(Nested()).using("scale").build()
+    nested = Giving(lambda w, fields, scale: fields["x"] * w * scale + fields["more"][0])
+    graph = FlowBuilder("fields").input("scale").through(nested).using("scale").build()
     graph.distribute(graph.replicate, ["cpu"] * 3)
     x = minigrad.tensor(np.arange(5.0))
     assert graph({"x": x, "more": [x]}, 3.0).tolist() == (x * 4.0).tolist()
@@ -99,16 +88,7 @@ def test_inputs_may_be_nested_and_what_is_no_tensor_goes_to_all():
 
 
 def test_a_value_that_is_no_tensor_is_the_same_on_all_devices():
-    class Largest(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(np.ones(1))
-
-        def forward(self, x):
-            return x * self.w, float(x.data.max())
-
-    graph = FlowBuilder.from_(Largest()).build()
-    graph.distribute(graph.replicate, ["cpu"] * 2)
+    graph = giving(lambda w, x: (x * w, float(x.data.max())))
     assert graph(minigrad.tensor(np.ones(4)))[1] == 1.0
     with pytest.raises(ArgumentError, match=r"or a value that all replicas share, got \[1.0, 3.0\]"):
         graph(minigrad.tensor(np.arange(4.0)))
@@ -127,16 +107,7 @@ def test_one_device_asks_nothing_of_the_shapes_of_inputs():
 
 
 def test_outputs_have_one_form():
-    class Short(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(np.ones(1))
-
-        def forward(self, x):
-            return (x * self.w,) * int(x.data[0])
-
-    graph = FlowBuilder.from_(Short()).build()
-    graph.distribute(graph.replicate, ["cpu"] * 2)
+    graph = giving(lambda w, x: (x * w,) * int(x.data[0]))
     with pytest.raises(ArgumentError, match="Graph: expected the same form .* got tuple of 2 and tuple of 3"):
         graph(minigrad.tensor(np.array([2.0, 3.0])))
 
@@ -548,27 +519,21 @@ def test_the_whole_pass_is_timed_and_nothing_else():
     """Forward and backward of each device, neither the others' nor the reduction's."""
     clock = [0.0]
 
-    class Slow(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(np.ones(1))
+    def spend(seconds):
+        clock[0] += seconds
 
-        def forward(self, x):
-            clock[0] += 1.0 * len(x)
-            return Slow.later(x * self.w, 2.0 * len(x))
+    def slow(w, x):
+        spend(1.0 * len(x))
+        return boundary(x * w, lambda: spend(2.0 * len(x)))
 
-        @staticmethod
-        def later(x, seconds):
-            return boundary(x, lambda: clock.__setitem__(0, clock[0] + seconds))
-
-    graph = FlowBuilder.from_(Slow()).build()
+    graph = FlowBuilder.from_(Giving(slow)).build()
     devices = LocalDevices(["cpu"] * 3, make_timer=lambda device: HostTimer(lambda: clock[0]))
-    graph.distribute(lambda device: FlowBuilder.from_(Slow()).build(), devices)
+    graph.distribute(graph.replicate, devices)
     graph.set_optimizer(SGD)
     output = graph(minigrad.tensor(np.arange(8.0)))
-    clock[0] += 100.0
+    spend(100.0)
     output.mean().backward()
-    clock[0] += 100.0
+    spend(100.0)
     graph.step()
     assert graph.throughput == pytest.approx((1 / 3, 1 / 3, 1 / 3))
 

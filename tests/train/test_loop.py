@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import Recording, SoloCommunicator, run, simulate
+from minigrad.distributed import SoloCommunicator, run, simulate
 from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
 from minigrad.train import DistributedCudaTrainer, DistributedTrainConfig, DistributedTrainer, SingleDeviceTrainer
 from tests.distributed.models import Mlp, data, mean_loss
+from tests.distributed.test_hooks import CountingEmpty
 from tests.distributed.worlds import run_ranks
 
 MAKERS = {
@@ -42,16 +43,6 @@ def values(trainer):
 def part_of(batch, sizes, rank):
     start = sum(sizes[:rank])
     return tensors(array[start : start + sizes[rank]] for array in batch)
-
-
-class CountingEmpty(Recording):
-    """Counts the arrays that it was asked for: over shared memory each is a segment that stays."""
-
-    made = 0
-
-    def empty(self, count, dtype):
-        self.made += 1
-        return super().empty(count, dtype)
 
 
 def test_a_step_asks_for_no_new_memory_of_the_ranks():
