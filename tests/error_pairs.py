@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import minigrad
-from minigrad.testing import contract
+from minigrad.testing import contract, endings
 
 OURS, TESTS = (f"{Path(module).parent}{os.sep}" for module in (minigrad.__file__, __file__))
+CALLERS = (TESTS, contract.__file__, endings.__file__)
 _pairs = set()
 
 
@@ -27,7 +28,7 @@ def pytest_configure(config):
     if config.getoption("--error-pairs"):
         kind = type(pytest.raises(Exception))
         kind.__exit__ = _watched(kind.__exit__)
-        contract._refused = _watched_within(contract._refused)
+        contract.refused = endings.refused = _watched_within(contract.refused)
 
 
 def pytest_unconfigure(config):
@@ -47,15 +48,15 @@ def _watched(leave):
 
 def _watched_within(refused):
     @contextlib.contextmanager
-    def _refused(*args):
+    def within(*args):
         with refused(*args) as said:
             try:
                 yield said
             except Exception as error:
-                _pairs.add((_called(error.__traceback__, (TESTS, contract.__file__)), type(error).__name__))
+                _pairs.add((_called(error.__traceback__, CALLERS), type(error).__name__))
                 raise
 
-    return _refused
+    return within
 
 
 def _called(traceback, tests=TESTS):
