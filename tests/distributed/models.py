@@ -6,6 +6,7 @@ import numpy as np
 
 import minigrad
 from minigrad import ops
+from minigrad.distributed import collectives
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter
 
@@ -41,6 +42,21 @@ class Odd(Mlp):
             self.w3 = Parameter(np.zeros(1))
         if rank == 1 and how == "buffer":
             self.running = Buffer(np.zeros(1))
+
+
+class Counting:
+    """Collectives of replicas in memory; notes which arrays each call got."""
+
+    def __init__(self) -> None:
+        self.reduced, self.broadcasts = [], []
+
+    def all_reduce(self, arrays, op=collectives.ReduceOp.SUM):
+        self.reduced.append(arrays)
+        collectives.all_reduce(arrays, op)
+
+    def broadcast(self, arrays, root):
+        self.broadcasts.append(arrays)
+        collectives.broadcast(arrays, root)
 
 
 def data(samples: int, seed: int, inputs: int = 3, outputs: int = 2, dtype=np.float64):

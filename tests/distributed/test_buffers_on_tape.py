@@ -12,6 +12,7 @@ from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.ddp.buffers import BufferMemory, BufferPiece
 from minigrad.errors import AutogradError
 from tests.distributed.fake_nccl import FakeNccl
+from tests.distributed.models import Counting
 from tests.distributed.worlds import run_ranks
 from tests.strict_cupy.device import current_id
 
@@ -249,19 +250,10 @@ def test_one_collective_for_float32_alone():
 
 
 def test_those_of_replicas_too():
-    class Counting:
-        calls = []
-
-        def all_reduce(self, arrays, op=None):
-            in_memory.all_reduce(arrays)
-
-        def broadcast(self, arrays, root):
-            self.calls.append(arrays[0].dtype.name)
-            in_memory.broadcast(arrays, root)
-
-    ddp = Ddp.wrap([batch_norms(20), batch_norms(20)], ["cpu", "cpu"], collectives=Counting())
+    counting = Counting()
+    ddp = Ddp.wrap([batch_norms(20), batch_norms(20)], ["cpu", "cpu"], collectives=counting)
     ddp.sync_buffers()
-    assert Counting.calls == ["float32", "int64"]
+    assert [arrays[0].dtype.name for arrays in counting.broadcasts] == ["float32", "int64"]
 
 
 def test_it_is_noticed_where_each_buffer_travels_alone(monkeypatch):

@@ -5,9 +5,10 @@ import pytest
 
 import minigrad
 from minigrad import FlowBuilder, nn, optim
-from minigrad.distributed import DdpConfig, LocalDevices, ReduceOp, collectives
+from minigrad.distributed import DdpConfig, LocalDevices
 from minigrad.errors import ArgumentError, AutogradError
 from minigrad.train.batches import Round
+from tests.distributed.models import Counting
 from tests.train.graphs import assert_trained, loss_fn, make_batch, make_graph, replica, trained_alone
 
 
@@ -288,21 +289,11 @@ def test_half_precision_batches_of_many_samples_do_not_overflow():
 
 
 def test_one_collective_a_bucket_and_not_one_a_parameter():
-    calls = []
-
-    class Counting:
-        def all_reduce(self, arrays, op=ReduceOp.SUM):
-            calls.append(arrays[0].size)
-            collectives.all_reduce(arrays, op)
-
-        def broadcast(self, arrays, root):
-            collectives.broadcast(arrays, root)
-
-    graph = make_graph()
-    graph.distribute(replica, LocalDevices(["cpu"] * 3, collectives=Counting()))
+    graph, counting = make_graph(), Counting()
+    graph.distribute(replica, LocalDevices(["cpu"] * 3, collectives=counting))
     graph.set_optimizer(lambda params: optim.SGD(params, lr=0.05))
     batch = make_batch(7)
     loss_fn(graph, batch).backward()
     graph.step()
-    assert len(calls) == 1
+    assert len(counting.reduced) == 1
     assert_trained(graph, trained_alone([batch], lambda params: optim.SGD(params, lr=0.05)))
