@@ -205,7 +205,7 @@ def works_tell_when_they_ran(comm: Communicator) -> None:
 
 
 @contract()
-def a_weighted_sum_of_integers_isrefused(comm: Communicator) -> None:
+def a_weighted_sum_of_integers_is_refused(comm: Communicator) -> None:
     """By its dtype, on the rank that asks for it."""
     with refused(DtypeError, f"rank {comm.rank}: weighted_all_reduce: expected a float dtype, got int32"):
         comm.weighted_all_reduce(np.ones(3, np.int32), np.array([0.5]))
