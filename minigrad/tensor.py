@@ -129,7 +129,7 @@ class Tensor(BoundMethods["Tensor", "Extremum"]):
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:
             raise AutogradError("dlpack: expected a tensor without gradient, got requires_grad=True: use .detach()")
-        return self.data.__dlpack__(**options)
+        return _exported(self.data, options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.data.__dlpack_device__()  # type: ignore[no-any-return]
@@ -344,6 +344,14 @@ class _LeafHook:
 
     def end(self, error: BaseException | None) -> None:
         """Nothing to finish."""
+
+
+def _exported(array: Array, options: dict[str, Any]) -> Any:
+    """The memory of an array for another library, in DLPack's form."""
+    try:
+        return array.__dlpack__(**options)
+    except BufferError as error:  # NumPy's of bfloat16, and of read-only memory
+        raise DtypeError(f"dlpack: expected data that DLPack carries, got {array.dtype.name}: {error}") from error
 
 
 def _make_leaf(x: Tensor) -> None:

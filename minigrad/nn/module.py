@@ -139,7 +139,7 @@ class Module(ModuleTree["Module"]):
         """Copy values into the parameters and buffers, in place: flat layouts and optimizers stay valid.
 
         Args:
-            state_dict: Tensors or arrays by dotted name, on any device.
+            state_dict: Tensors or arrays by dotted name, on any device: such as PyTorch's `state_dict()` as it is.
             strict: Whether the names must be exactly those of `state_dict()`; shapes and dtypes always have to fit.
 
         Returns:
@@ -148,7 +148,7 @@ class Module(ModuleTree["Module"]):
         Raises:
             StateDictError: names, shapes or dtypes do not fit; all are listed, and the module is as before.
         """
-        return load_state(f"{self._who()}.load_state_dict", self._state(), state_dict, strict)
+        return load_state(f"{self._who()}.load_state_dict", self, state_dict, strict)
 
     def to(self: Self, *target: Any, dtype: DtypeLike = None, device: Device | str | None = None) -> Self:
         """Move parameters, gradients and buffers to a device, or to a float dtype; in place, returns the module.

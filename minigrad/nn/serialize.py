@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import CPU, Device, array_module, to_device, to_host
+from minigrad.backend.device import CPU, Device, to_device, to_host
 from minigrad.backend.dtypes import as_dtype
 from minigrad.backend.memory import address_of
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
+from minigrad.ops.foreign import array_of
 from minigrad.tensor import Tensor
 
 __all__ = ["load_file", "load_metadata", "save_file"]
@@ -29,7 +31,7 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
     names to that one, as in files of `safetensors.torch.save_model`.
 
     Args:
-        tensors: Tensors or arrays by name, on any device: for example a state_dict.
+        tensors: Tensors or arrays by name, on any device: for example a state_dict, of PyTorch too.
         metadata: Texts to keep beside them; its names may not be those of tensors.
 
     Raises:
@@ -80,11 +82,9 @@ def _check_names(tensors: Mapping[str, Any], texts: Mapping[str, str]) -> None:
 
 
 def _as_array(name: str, value: Any) -> Any:
-    array = value.data if isinstance(value, Tensor) else value
-    try:
-        array_module(array)
-    except DtypeError as error:
-        raise DtypeError(f"save_file: expected a tensor for {name!r}, got {type(value).__name__}") from error
+    array = array_of(f"save_file: {name!r}", value)
+    if array is None:
+        raise DtypeError(f"save_file: expected a tensor for {name!r}, got {type(value).__name__}")
     as_dtype(array.dtype)
     return array
 
@@ -115,7 +115,8 @@ def load_file(path: _Path, device: Device | str = CPU) -> dict[str, Tensor]:
         path: A file written by `save_file`, by `safetensors.torch`, or by any other program.
 
     Raises:
-        StateDictError: the file is no safetensors file, or holds a dtype that a tensor can't have.
+        StateDictError: the file is no safetensors file, or holds a dtype that a tensor can't have. Of a file of
+            torch.save the message says how to convert it: reading a pickle would run what is in it.
         FileNotFoundError: there is no file.
     """
     from safetensors import SafetensorError, safe_open
@@ -126,7 +127,8 @@ def load_file(path: _Path, device: Device | str = CPU) -> dict[str, Tensor]:
             texts = file.metadata() or {}
         tensors = {name: Tensor(to_device(np.array(array), Device(device))) for name, array in arrays.items()}
     except (SafetensorError, DtypeError) as error:
-        raise StateDictError(f"load_file: expected a safetensors file of known dtypes, got {path}: {error}") from error
+        found = _what_it_is(path, error)
+        raise StateDictError(f"load_file: expected a safetensors file of known dtypes, got {found}") from error
     tensors |= {name: tensors[kept] for name, kept in texts.items() if kept in tensors and name not in tensors}
     return tensors
 
@@ -144,4 +146,21 @@ def load_metadata(path: _Path) -> dict[str, str]:
         with safe_open(path, framework="np") as file:
             return dict(file.metadata() or {})
     except SafetensorError as error:
-        raise StateDictError(f"load_metadata: expected a safetensors file, got {path}: {error}") from error
+        raise StateDictError(f"load_metadata: expected a safetensors file, got {_what_it_is(path, error)}") from error
+
+
+def _what_it_is(path: _Path, error: Exception) -> str:
+    """A file that could not be read as safetensors, in words; of one that torch.save wrote, how to convert it."""
+    with open(path, "rb") as file:
+        pickled = "a pickle" if file.read(1) == b"\x80" else ""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            pickled = "a zip file around a pickle" if any(n.endswith("/data.pkl") for n in archive.namelist()) else ""
+    if not pickled:
+        return f"{path}: {error}"
+    name, converted = os.fspath(path), os.fspath(Path(path).with_suffix(".safetensors"))
+    return (
+        f"{path}, {pickled}, as torch.save writes: convert it where PyTorch is, by "
+        f"safetensors.torch.save_file(torch.load({name!r}, weights_only=True), {converted!r}); "
+        "nn.save_file takes tensors that share memory too; of a whole checkpoint give either the state_dict in it"
+    )

@@ -12,6 +12,7 @@ from minigrad.backend.device import Device, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DtypeError, LayoutError, StateDictError
 from minigrad.nn.parameter import Parameter
+from minigrad.ops.foreign import array_of
 from minigrad.stamp import mark_changed, move_to
 from minigrad.tensor import Tensor
 
@@ -23,13 +24,13 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-def load_state(who: str, own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
-    """Copy the values of a state_dict into tensors of the same names, in place.
+def load_state(who: str, module: Any, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+    """Copy the values of a state_dict into the parameters and buffers of a module, in place.
 
     Args:
         who: Names the module in messages.
-        own: The tensors to overwrite. Their memory stays, so flat layouts and views of it do.
-        state: Tensors or arrays by name, on any device.
+        module: Its tensors keep their memory, so flat layouts and views of it stay.
+        state: Tensors or arrays by name, on any device, also those of another library.
         strict: Whether each name must be in both.
 
     Raises:
@@ -38,10 +39,10 @@ def load_state(who: str, own: Mapping[str, Tensor], state: Mapping[str, Any], st
     """
     if not isinstance(state, Mapping):
         raise DtypeError(f"{who}: expected a mapping of names to tensors, got {type(state).__name__}")
-    missing = [name for name in own if name not in state]
+    own, optional = module._state(), _newer_names(module, state)
+    missing = [name for name in own if name not in state and name not in optional]
     unexpected = [str(name) for name in state if name not in own]
-    arrays = {name: _as_array(state[name]) for name in own if name in state}
-    faults = _mismatches(own, arrays)
+    arrays, faults = _read_arrays(own, state)
     check_switch(who, strict=strict)
     if strict:
         faults = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected] + faults
@@ -53,19 +54,36 @@ def load_state(who: str, own: Mapping[str, Tensor], state: Mapping[str, Any], st
     return IncompatibleKeys(missing, unexpected)
 
 
-def _as_array(value: Any) -> Any:
-    return value.data if isinstance(value, Tensor) else value
+def _newer_names(module: Any, state: Any) -> set[str]:
+    """Names that a state_dict may lack, since the version of the layer that gave it, as PyTorch notes it, did."""
+    versions: Mapping[str, Any] = getattr(state, "_metadata", {})
+    return {
+        f"{path}.{name}" if path else name
+        for path, layer in module.named_modules(remove_duplicate=False)
+        for name, version in getattr(layer, "since", {}).items()
+        if (versions.get(path, {}).get("version") or 1) < version
+    }
 
 
-def _mismatches(own: Mapping[str, Tensor], arrays: Mapping[str, Any]) -> list[str]:
-    faults = []
-    for name, array in arrays.items():
-        if not isinstance(getattr(array, "dtype", None), np.dtype):
-            faults.append(f"{name}: expected a tensor, got {type(array).__name__}")
+def _read_arrays(own: Mapping[str, Tensor], state: Mapping[str, Any]) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of a state that fit, by name; and what is wrong with the others."""
+    arrays, faults = {}, []
+    for name in own:
+        if name not in state:
+            continue
+        try:
+            array = array_of(name, state[name])
+        except DtypeError as error:
+            faults.append(str(error))
+            continue
+        if array is None:
+            faults.append(f"{name}: expected a tensor, got {type(state[name]).__name__}")
         elif array.shape != own[name].shape or array.dtype != own[name].dtype:
             expected = f"{own[name].dtype.name} {own[name].shape}"
             faults.append(f"{name}: expected {expected}, got {array.dtype.name} {array.shape}")
-    return faults
+        else:
+            arrays[name] = array
+    return arrays, faults
 
 
 def overwrite(x: Tensor, value: Array) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, is_number
-from minigrad.backend.device import CPU, Device, load_cupy, to_device
+from minigrad.backend.device import CPU, Device, to_device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float, python_scalar
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.convert import to
+from minigrad.ops.foreign import array_of, is_array, shared_array
 from minigrad.ops.shape import MOST_ELEMENTS, sizes_of
 from minigrad.tensor import Tensor
 
@@ -45,9 +46,10 @@ def lengths_of(who: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def tensor(data: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of Python numbers, nested lists, an array or a tensor.
+    """A tensor with a copy of Python numbers, nested lists, an array or a tensor, also one of another library.
 
     Args:
+        data: What gets a gradient there is copied all the same, without the tie.
         dtype: By default an array's own; Python floats become float32, ints int64, bools bool.
         device: By default where an array is, else the CPU.
 
@@ -69,16 +71,19 @@ def as_tensor(data: Any, dtype: DtypeLike = None, device: DeviceLike = None) -> 
 
     Raises:
         ShapeError, DtypeError: as `tensor`.
+        AutogradError: another library's tensor that requires grad.
     """
+    if hasattr(data, "__dlpack__") and not isinstance(data, Tensor) and not is_array(data):
+        data = shared_array("as_tensor", data)
     x = data if isinstance(data, Tensor) else Tensor(_as_array("as_tensor", data))
     return to(x, dtype=dtype, device=device)
 
 
 def _as_array(who: str, data: Any) -> Array:
-    if isinstance(data, Tensor):
-        return data.data
-    if type(data).__module__.split(".")[0] == "cupy":
-        return data
+    if not isinstance(data, (np.ndarray, np.generic)):
+        found = array_of(who, data)
+        if found is not None:
+            return found
     try:
         array = np.asarray(data)
     except ValueError as error:
@@ -94,7 +99,7 @@ def _holds_arrays(data: Any) -> bool:
     """Whether nested lists end in arrays, which keep their dtype, rather than in Python numbers."""
     while isinstance(data, (list, tuple)) and data:
         data = data[0]
-    return isinstance(data, (np.ndarray, Tensor))
+    return hasattr(data, "__dlpack__")
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
@@ -111,17 +116,16 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 def from_dlpack(source: Any) -> Tensor:
     """A tensor on the memory of any object that speaks DLPack, such as another library's tensor.
 
+    What is written there later shows here, and the other way round; the tape does not notice the former. bfloat16
+    comes from PyTorch's tensors and from CuPy.
+
     Raises:
         DtypeError: the object does not speak DLPack, or has data that a tensor can't hold.
+        AutogradError: a tensor that requires grad.
     """
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise DtypeError(f"from_dlpack: expected an object with __dlpack__, got {type(source).__name__}")
-    on_host = source.__dlpack_device__()[0] == 1  # kDLCPU
-    try:
-        return Tensor((np if on_host else load_cupy()).from_dlpack(source))
-    except (BufferError, RuntimeError, TypeError) as error:
-        got = f"{type(source).__name__} of dtype {getattr(source, 'dtype', 'unknown')}"
-        raise DtypeError(f"from_dlpack: expected data that a tensor can hold, got a {got}: {error}") from error
+    return Tensor(shared_array("from_dlpack", source))
 
 
 # ---------------------------------------------------------------------------------------------------- filled
