@@ -21,7 +21,7 @@ from minigrad.stamp import check_taken, mark_rerecorded, next_number, save_watch
 _new = object.__new__
 
 
-class Tensor(BoundMethods["Tensor", "Extremum"]):
+class Tensor(BoundMethods["Tensor", "Selection"]):
     """An n-dimensional array that can remember how it was computed.
 
     `minigrad.tensor(data)` makes one from Python data and copies it; `Tensor(array)` wraps an array of NumPy or CuPy
@@ -326,8 +326,8 @@ class Tensor(BoundMethods["Tensor", "Extremum"]):
         return copy
 
 
-class Extremum(NamedTuple):
-    """What `max` and `min` find along an axis: the values, and the index of the first place of each (int64)."""
+class Selection(NamedTuple):
+    """What `max`, `sort`, `topk` and their kin find along an axis: the values, and the index of each (int64)."""
 
     values: Tensor
     indices: Tensor

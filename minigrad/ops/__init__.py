@@ -26,6 +26,7 @@ from minigrad.ops.pooling import *
 from minigrad.ops.reduce import *
 from minigrad.ops.scatter import *
 from minigrad.ops.shape import *
+from minigrad.ops.sorting import *
 
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
     __all__ = _names_in(globals())

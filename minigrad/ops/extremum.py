@@ -15,7 +15,7 @@ from minigrad.errors import ShapeError
 from minigrad.ops.axes import axis_argument, count_of, kept_shape, max_axes, normalize_axis, reduced_axes
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, masked
-from minigrad.tensor import Extremum, Tensor, record
+from minigrad.tensor import Selection, Tensor, record
 
 __all__ = ["amax", "amin", "argmax", "argmin", "max", "min"]
 
@@ -25,11 +25,11 @@ def max(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
 
 
 @overload
-def max(x: TensorLike, dim: int, keepdim: bool = False) -> Extremum: ...
+def max(x: TensorLike, dim: int, keepdim: bool = False) -> Selection: ...
 
 
 @method
-def max(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Extremum:
+def max(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Selection:
     """The largest element, as a tensor; along one axis the largest elements and their indices.
 
     Without dim the gradient is split evenly between equal elements, with dim the first of them gets it all.
@@ -45,11 +45,11 @@ def min(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
 
 
 @overload
-def min(x: TensorLike, dim: int, keepdim: bool = False) -> Extremum: ...
+def min(x: TensorLike, dim: int, keepdim: bool = False) -> Selection: ...
 
 
 @method
-def min(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Extremum:
+def min(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Selection:
     """The smallest element, as a tensor; along one axis the smallest elements and their indices.
 
     Without dim the gradient is split evenly between equal elements, with dim the first of them gets it all.
@@ -88,10 +88,11 @@ def _reduce(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool) -> 
         data = max_axes(x.data, axes, keepdim)
     else:
         data = x.data.min(axis=axis_argument(axes, x.data.ndim), keepdims=keepdim)
-    return record(data, _split_backward, (x,), (x, axes, data), saves_output=True)
+    return record(data, split_backward, (x,), (x, axes, data), saves_output=True)
 
 
-def _split_backward(node: Node, grad: Array) -> None:
+def split_backward(node: Node, grad: Array) -> None:
+    """Backward of choosing one value, which all elements that equal it share."""
     x, axes, found = node.saved
     kept = kept_shape(x.data.shape, axes)
     chosen = x.data == found.reshape(kept)
@@ -100,19 +101,20 @@ def _split_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], masked(share, chosen))
 
 
-def _select(who: str, x: TensorLike, dim: int, keepdim: bool) -> Extremum:
+def _select(who: str, x: TensorLike, dim: int, keepdim: bool) -> Selection:
     x = as_operand(who, x)
     axis = normalize_axis(who, dim, x.data.ndim)
     check_switch(who, keepdim=keepdim)
     places = _places(who, x, axis)
-    index = _index_along(places, axis, x.data.shape)
+    index = index_along(places, axis, x.data.shape)
     if not keepdim and x.data.ndim:
         index, places = tuple([part.squeeze(axis) for part in index]), places.squeeze(axis)
     values = x.data[index] if index else x.data.copy()
-    return Extremum(record(values, _select_backward, (x,), (x.data.shape, index)), Tensor(places))
+    return Selection(record(values, select_backward, (x,), (x.data.shape, index)), Tensor(places))
 
 
-def _select_backward(node: Node, grad: Array) -> None:
+def select_backward(node: Node, grad: Array) -> None:
+    """Backward of taking elements along an axis, none of them twice: node.saved is x's shape and their index."""
     shape, index = node.saved
     accumulate_at(node.inputs[0], shape, index, grad)
 
@@ -126,7 +128,7 @@ def _places(who: str, x: Tensor, axis: int) -> Array:
     return places.astype(np.int64, copy=False)
 
 
-def _index_along(places: Array, axis: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
+def index_along(places: Array, axis: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
     """The arrays with which x[index] takes x[..., places, ...] along an axis."""
     arange, ndim = array_module(places).arange, len(shape)
     return tuple(

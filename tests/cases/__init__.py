@@ -24,6 +24,7 @@ from tests.cases import (
     pooling,
     reduce,
     shape,
+    sorting,
 )
 
 FAMILIES = {
@@ -44,5 +45,6 @@ FAMILIES = {
     "pooling": pooling.CASES,
     "reduce": reduce.CASES,
     "shape": shape.CASES,
+    "sorting": sorting.CASES,
 }
 CASES = [case for cases in FAMILIES.values() for case in cases]

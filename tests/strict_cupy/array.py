@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.strict_cupy.call import check_current, in_c_order, lower, run
+from tests.strict_cupy.call import check_current, check_sort, in_c_order, lower, run
 from tests.strict_cupy.device import Device, current_id, syncs, used
 from tests.strict_cupy.errors import RefusedError, StrictError
 from tests.strict_cupy.indexing import check_no_duplicates, has_mask, index_arrays, lower_index
@@ -198,6 +198,7 @@ class ndarray:
     def sort(self, axis: int = -1, kind: Any = None) -> None:
         """Sort in place along an axis."""
         check_current("sort", self)
+        check_sort("sort", self, kind)
         run(self.memory.sort, "sort", [axis], {"kind": kind})
 
     # -------------------------------------------------------------------------------------- NumPy's protocols

@@ -11,7 +11,7 @@ import numpy as np
 from tests.strict_cupy import array as arrays
 from tests.strict_cupy.device import current_id, syncs
 from tests.strict_cupy.errors import RefusedError, StrictError
-from tests.strict_cupy.names import CUBLAS, REFUSED_KEYWORDS, WAITING
+from tests.strict_cupy.names import CUBLAS, REFUSED_KEYWORDS, SORTS, WAITING
 from tests.strict_cupy.streams import perform, refuse_while_capturing
 
 
@@ -55,6 +55,8 @@ def call(function: Callable[..., Any], who: str, args: Any, options: dict[str, A
     refused = REFUSED_KEYWORDS.get(who, frozenset()) & options.keys()
     if refused:
         raise RefusedError(f"{who}: expected no keyword {', '.join(sorted(refused))}: CuPy does not take it")
+    if who in SORTS:
+        check_sort(who, args[0], options.get("kind"))
     if who in WAITING:
         syncs.note(who)
     if who in CUBLAS:
@@ -64,6 +66,17 @@ def call(function: Callable[..., Any], who: str, args: Any, options: dict[str, A
     result = run(function, who, low_args, low_options)
     out = options.get("out")
     return out if isinstance(out, arrays.ndarray) else lift(result)
+
+
+def check_sort(who: str, array: Any, kind: Any) -> None:
+    """Refuse another kind than the stable one, an array of no axes, and bfloat16, which Thrust does not know.
+
+    Raises:
+        RefusedError: it is that.
+    """
+    if kind not in (None, "stable") or array.ndim == 0 or array.dtype.name == "bfloat16":
+        got = f"{array.dtype.name} {array.shape} and {kind!r}"
+        raise RefusedError(f"{who}: expected an array with axes, no bfloat16, and kind None or 'stable', got {got}")
 
 
 def run(function: Callable[..., Any], who: str, args: Any, options: dict[str, Any], indexes: bool = True) -> Any:

@@ -91,6 +91,8 @@ WAITING = frozenset(
     """.split()
 )
 
+SORTS = frozenset({"argsort", "sort"})  # what Thrust does, in one way
+
 # Functions that call cuBLAS or its kin, beside the products: not while a stream is captured.
 CUBLAS = frozenset(
     "cholesky cond det eigh eigvalsh inner inv kron lstsq matrix_power pinv qr slogdet solve svd tensordot vdot".split()

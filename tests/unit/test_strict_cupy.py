@@ -188,6 +188,10 @@ def test_methods_that_its_generator_lacks_are_missing(name):
         lambda x: cupy.einsum("ij->i", x, order="C"),
         lambda x: cupy.lib.stride_tricks.sliding_window_view(x, (2, 2), writeable=True),
         lambda x: cupy.argsort(x, stable=True),
+        lambda x: cupy.argsort(x, kind="heapsort"),
+        lambda x: x.sort(kind="quicksort"),
+        lambda x: cupy.sort(x.max()),
+        lambda x: x.astype("bfloat16").argsort(),
         lambda x: cupy.zeros(3, device="cpu"),
     ],
 )
