@@ -65,9 +65,10 @@ template <typename A> struct Direction {
 constexpr int N = 4;
 
 template <typename T, typename A>
-__device__ __forceinline__ bool all_aligned(const T* param, const A* master, const T* grad, const A* a, const A* b) {
+__device__ __forceinline__ bool all_aligned(const T* param, const A* master, const T* grad, const A* a, const A* b,
+                                            const A* c = nullptr) {
     return mg::aligned<N>(param) && mg::aligned<N>(master) && mg::aligned<N>(grad) && mg::aligned<N>(a) &&
-           mg::aligned<N>(b);
+           mg::aligned<N>(b) && mg::aligned<N>(c);
 }
 
 // buffer = momentum * buffer + fresh * direction, the direction alone in the first step; buffer may be null.
@@ -118,10 +119,11 @@ __device__ __forceinline__ Rates<A> rates_of_step(long long number, double lr, d
 }
 
 // rate and floor are those of the attempt's number; they are computed anew where control may have skipped some.
+// largest, the greatest average of squares so far, is null but for AMSGrad, which divides by it.
 template <typename T, typename A>
-__device__ void adam(T* param, A* master, const T* grad, A* average, A* average_of_squares, long long count, double rate,
-                     double floor, double lr, double beta1, double beta2, double eps, double weight_decay, int decoupled,
-                     int maximize, long long attempt, const double* control) {
+__device__ void adam(T* param, A* master, const T* grad, A* average, A* average_of_squares, A* largest, long long count,
+                     double rate, double floor, double lr, double beta1, double beta2, double eps, double weight_decay,
+                     int decoupled, int maximize, long long attempt, const double* control) {
     const Step step(control, attempt);
     if (step.skipped) return;
     const Parameters<T> parameters = {param, master};
@@ -129,11 +131,12 @@ __device__ void adam(T* param, A* master, const T* grad, A* average, A* average_
     const Rates<A> rates = control ? rates_of_step<A>(step.number, lr, beta1, beta2, eps) : Rates<A>{A(rate), A(floor)};
     const A shrink = A(decoupled ? 1.0 - lr * weight_decay : 1.0);
     const A new_part = A(1.0 - beta1), kept = A(beta2), new_square = A(1.0 - beta2);
-    const bool wide = all_aligned(param, master, grad, average, average_of_squares);
+    const bool wide = all_aligned(param, master, grad, average, average_of_squares, largest);
     mg::share<N>(mg::grid_worker(), count, wide, [&](auto width, long long i) {
         constexpr int n = decltype(width)::value;
         const mg::Vector<T, n> g = mg::load<T, n>(grad, i);
-        mg::Vector<A, n> m = mg::load<A, n>(average, i), v = mg::load<A, n>(average_of_squares, i);
+        mg::Vector<A, n> m = mg::load<A, n>(average, i), v = mg::load<A, n>(average_of_squares, i), top = {};
+        if (largest) top = mg::load<A, n>(largest, i);
         A p[n];
         parameters.load(i, p);
         for (int k = 0; k < n; ++k) {
@@ -141,8 +144,10 @@ __device__ void adam(T* param, A* master, const T* grad, A* average, A* average_
             const A d = direction.of(mg::widen(g.at[k]), p[k]);
             m.at[k] += (d - m.at[k]) * new_part;
             v.at[k] = v.at[k] * kept + d * d * new_square;
-            p[k] -= m.at[k] / (sqrt(v.at[k]) + rates.floor) * rates.rate;
+            if (!largest || v.at[k] > top.at[k] || v.at[k] != v.at[k]) top.at[k] = v.at[k];
+            p[k] -= m.at[k] / (sqrt(top.at[k]) + rates.floor) * rates.rate;
         }
+        if (largest) mg::store<A, n>(largest, i, top);
         mg::store<A, n>(average, i, m);
         mg::store<A, n>(average_of_squares, i, v);
         parameters.store(i, p);
@@ -183,10 +188,10 @@ extern "C" __global__ void settle_step(double* control, unsigned* nonfinite, con
     }                                                                                                                  \
     extern "C" __global__ void adam_##NAME(T* param, mg::compute_t<T>* master, const T* grad,                          \
                                            mg::compute_t<T>* average, mg::compute_t<T>* average_of_squares,            \
-                                           long long count, double rate, double floor, double lr, double beta1,        \
-                                           double beta2, double eps, double weight_decay, int decoupled, int maximize, \
-                                           long long attempt, const double* control) {                                 \
-        adam(param, master, grad, average, average_of_squares, count, rate, floor, lr, beta1, beta2, eps,              \
+                                           mg::compute_t<T>* largest, long long count, double rate, double floor,      \
+                                           double lr, double beta1, double beta2, double eps, double weight_decay,     \
+                                           int decoupled, int maximize, long long attempt, const double* control) {    \
+        adam(param, master, grad, average, average_of_squares, largest, count, rate, floor, lr, beta1, beta2, eps,     \
              weight_decay, decoupled, maximize, attempt, control);                                                     \
     }
 

@@ -59,8 +59,9 @@ def as_real(
     fits = least <= number <= most and (above is None or number > above) and (below is None or number < below)
     if not fits or (finite and math.isinf(number)):
         wanted = "a number" if math.isfinite(most) or below is not None or not finite else "a finite number"
+        hint = ": write .item(), which reads its number" if hasattr(value, "item") and not is_number(value) else ""
         raise ArgumentError(
-            f"{who}: expected {name} to be {wanted}{_range(least, most, above, below)}, got {value!r:.100}"
+            f"{who}: expected {name} to be {wanted}{_range(least, most, above, below)}, got {value!r:.100}{hint}"
         )
     return number
 
@@ -294,6 +295,13 @@ def _same_end(value: Any, given: dict[str, Any]) -> bool:
 
 
 _DDP, _LOADER, _SAMPLER = "DistributedDataParallel", "DataLoader", "DistributedSampler"
+_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta")
+_IMPLEMENTATIONS: dict[str, tuple[str, _Fits]] = {  # of a step, among which PyTorch lets one choose
+    "foreach": ("a step always updates all parameters in one pass", _one_of(None, True, False)),
+    "fused": ("a step always is one kernel on a GPU where there is one", _one_of(None, True, False)),
+    "capturable": ("a step is not captured: leave it out", _one_of(False)),
+    "differentiable": ("there are no gradients of gradients: leave it out", _one_of(False)),
+}
 _WORKERS = "write prefetch=2, which makes batches ahead in a thread"
 KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to do here, and what is taken
     (_DDP, "device_ids"): ("move the module to comm.device, which is where it trains", _own_device),
@@ -321,6 +329,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     (_SAMPLER, "dataset"): ("give it as first argument, source", lambda value, given: False),
     (_SAMPLER, "num_replicas"): ("write world_size=", _same_world),
     (_SAMPLER, "drop_last"): ('write mode="drop" for True, mode="pad" for False', _same_end),
+    **{(kind, name): entry for kind in _OPTIMIZERS for name, entry in _IMPLEMENTATIONS.items()},
 }
 FORMS = {  # how a call that does not fit the signature at all is written
     _DDP: "DistributedDataParallel(module, comm), with comm = distributed.init()",

@@ -3,9 +3,11 @@
 import typing
 
 from minigrad.ops.methods import names_in as _names_in
+from minigrad.optim.adagrad import *
 from minigrad.optim.adam import *
 from minigrad.optim.clip import *
 from minigrad.optim.optimizer import *
+from minigrad.optim.rmsprop import *
 from minigrad.optim.scaler import *
 from minigrad.optim.schedule import *
 from minigrad.optim.sgd import *

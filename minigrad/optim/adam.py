@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minigrad.arguments import as_amount, as_real, check_switch
+from minigrad.arguments import as_amount, as_real, check_switch, foreign_forms
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import adam_
@@ -21,6 +21,7 @@ def adam_update(
     grad: Array,
     exp_avg: Array,
     exp_avg_sq: Array,
+    max_exp_avg_sq: Array | None = None,
     *,
     step: int,
     lr: float = 1e-3,
@@ -34,9 +35,11 @@ def adam_update(
 
     d = ±grad + weight_decay·param (not where decoupled: there param *= 1 - lr·weight_decay comes first);
     m = β₁m + (1 - β₁)d; v = β₂v + (1 - β₂)d²; param -= lr · m̂ / (√v̂ + eps), m̂ = m / (1 - β₁ᵗ), v̂ = v / (1 - β₂ᵗ).
+    AMSGrad divides by the root of the largest v so far, max_exp_avg_sq, in the place of v.
     Both corrections are folded into the learning rate and eps: two passes less over the arrays.
     Source: Kingma and Ba, "Adam: A method for stochastic optimization", ICLR 2015, end of section 2;
-    Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
+    Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019; Reddi, Kale and Kumar, "On the
+    convergence of Adam and beyond", ICLR 2018.
     """
     xp = array_module(param)
     beta1, beta2 = betas
@@ -56,13 +59,16 @@ def adam_update(
     xp.multiply(scratch, new_sq, out=scratch)
     exp_avg_sq *= kept
     exp_avg_sq += scratch
-    xp.sqrt(exp_avg_sq, out=scratch)
+    if max_exp_avg_sq is not None:
+        xp.maximum(max_exp_avg_sq, exp_avg_sq, out=max_exp_avg_sq)
+    xp.sqrt(exp_avg_sq if max_exp_avg_sq is None else max_exp_avg_sq, out=scratch)
     scratch += floor
     xp.divide(exp_avg, scratch, out=scratch)
     scratch *= rate
     param -= scratch
 
 
+@foreign_forms
 class Adam(Optimizer):
     """Adam; the formula is in `adam_update`.
 
@@ -72,6 +78,7 @@ class Adam(Optimizer):
         betas: Decay of the averages of the gradient and of its square, each in [0, 1).
         eps: Keeps the division finite, > 0.
         weight_decay: >= 0; an L2 penalty, added to the gradient, unless it is decoupled.
+        amsgrad: Divide by the root of the largest average of squares so far.
         maximize: Go up instead of down.
         decoupled_weight_decay: Shrink the parameters by lr·weight_decay instead, as AdamW does.
         master_weights: Keep float32 copies of parameters of 16 bits; see `Optimizer`.
@@ -96,20 +103,21 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
         master_weights: bool = False,
     ) -> None:
-        options = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        options = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize)
         defaults = {**options, "decoupled_weight_decay": decoupled_weight_decay}
         super().__init__(params, defaults, master_weights=master_weights)
 
     takes_control = True
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The averages of the gradient and of its square."""
-        return "exp_avg", "exp_avg_sq"
+        """The averages of the gradient and of its square, and the largest of the latter for AMSGrad."""
+        return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range; NumPy's numbers become Python's."""
@@ -120,22 +128,24 @@ class Adam(Optimizer):
         group["lr"] = as_amount(self.name, "lr", group["lr"])
         group["weight_decay"] = as_amount(self.name, "weight_decay", group["weight_decay"])
         group["eps"] = as_real(self.name, "eps", group["eps"], above=0.0, finite=True)
-        check_switch(self.name, maximize=group["maximize"], decoupled_weight_decay=group["decoupled_weight_decay"])
+        switches = ("amsgrad", "maximize", "decoupled_weight_decay")
+        check_switch(self.name, **{name: group[name] for name in switches})
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
         """See `adam_update`."""
-        options = {name: group[name] for name in self.defaults}
+        options = {name: group[name] for name in self.defaults if name != "amsgrad"}  # which is whether state has three
         if kernels_for(param) is None:
             adam_update(param, grad, *state, step=step, **options)
         else:
             adam_(param, grad, *state, step=step, master=self.master, control=self.control, **options)
 
 
+@foreign_forms
 class AdamW(Adam):
     """Adam with decoupled weight decay: param *= 1 - lr·weight_decay before each update.
 
     Args:
-        params, lr, betas, eps, maximize, master_weights: As for `Adam`.
+        params, lr, betas, eps, amsgrad, maximize, master_weights: As for `Adam`.
         weight_decay: >= 0.
 
     Raises:
@@ -149,12 +159,13 @@ class AdamW(Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
+        amsgrad: bool = False,
         *,
         maximize: bool = False,
         master_weights: bool = False,
     ) -> None:
         options = dict(maximize=maximize, decoupled_weight_decay=True, master_weights=master_weights)
-        super().__init__(params, lr, betas, eps, weight_decay, **options)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range; NumPy's numbers become Python's."""

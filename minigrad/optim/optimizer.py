@@ -8,7 +8,7 @@ depend on how many parameters the model has. Parameters without gradient stay as
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from minigrad.nn.flat import FlatBuffer, flatten
 from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
 from minigrad.optim.part import Part
-from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state
+from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state, state_by_parameter
 from minigrad.tensor import Tensor
 
 __all__ = ["Optimizer"]
@@ -170,6 +170,12 @@ class Optimizer:
         """All parameters, in the order of the groups."""
         return [param for group in self.param_groups for param in group["params"]]
 
+    @property
+    def state(self) -> Mapping[Parameter, Mapping[str, Any]]:
+        """What `state_dict` has under "state", by parameter: tensors can be changed in place, not replaced."""
+        self._attempts.settle(self._all_parts(), self.step_limit)
+        return state_by_parameter(self)
+
     def state_dict(self) -> dict[str, Any]:
         """Options and state as PyTorch has them: {"state": {index: {name: value}}, "param_groups": [...]}.
 
@@ -220,32 +226,12 @@ class Optimizer:
     def _add_groups(self, groups: list[dict[str, Any]]) -> None:
         """Check all groups, then give their parameters one layout, then make their state."""
         seen = {id(param) for param in self.params()}
-        complete = [self._complete(group, seen) for group in groups]
+        complete = [_complete(self, group, seen) for group in groups]
         flatten(param for group in complete for param in group["params"])
         for group in complete:
             self.param_groups.append(group)
             self.parts.append(self._make_parts(group))
         attach(self, {id(part.buffer): part.buffer for part in self._all_parts()}.values())
-
-    def _complete(self, group: dict[str, Any], seen: set[int]) -> dict[str, Any]:
-        """A group with all its options, checked; its parameters are added to those seen."""
-        if not isinstance(group, dict) or "params" not in group:
-            raise ArgumentError(f'{self.name}: expected a group to be a dict with "params", got {group!r}')
-        known = {"params", INITIAL_LR, *self.defaults}
-        unknown = sorted(str(key) for key in group if key not in known)
-        if unknown:
-            raise ArgumentError(f"{self.name}: expected options {', '.join(self.defaults)}, got {', '.join(unknown)}")
-        params = _as_list(self.name, group["params"])
-        for param in params:
-            _check_parameter(self.name, param)
-            if id(param) in seen:
-                raise ArgumentError(f"{self.name}: expected each parameter once, got {_describe(param)} twice")
-            seen.add(id(param))
-        complete = {**self.defaults, **group, "params": params}
-        self.check(complete)
-        if INITIAL_LR in complete:
-            as_amount(self.name, INITIAL_LR, complete[INITIAL_LR])
-        return complete
 
     def _make_parts(self, group: dict[str, Any]) -> list[Part]:
         members: dict[int, tuple[FlatBuffer, list[Parameter]]] = {}
@@ -315,6 +301,28 @@ def _as_groups(who: str, params: Any) -> list[dict[str, Any]]:
     """The groups that a constructor was given; parameters alone are one group."""
     given = _as_list(who, params)
     return given if isinstance(given[0], dict) else [{"params": given}]
+
+
+def _complete(optimizer: Optimizer, group: dict[str, Any], seen: set[int]) -> dict[str, Any]:
+    """A group with all its options, checked; its parameters are added to those seen."""
+    who = optimizer.name
+    if not isinstance(group, dict) or "params" not in group:
+        raise ArgumentError(f'{who}: expected a group to be a dict with "params", got {group!r}')
+    known = {"params", INITIAL_LR, *optimizer.defaults}
+    unknown = sorted(str(key) for key in group if key not in known)
+    if unknown:
+        raise ArgumentError(f"{who}: expected options {', '.join(optimizer.defaults)}, got {', '.join(unknown)}")
+    params = _as_list(who, group["params"])
+    for param in params:
+        _check_parameter(who, param)
+        if id(param) in seen:
+            raise ArgumentError(f"{who}: expected each parameter once, got {_describe(param)} twice")
+        seen.add(id(param))
+    complete = {**optimizer.defaults, **group, "params": params}
+    optimizer.check(complete)
+    if INITIAL_LR in complete:
+        as_amount(who, INITIAL_LR, complete[INITIAL_LR])
+    return complete
 
 
 def _as_list(who: str, params: Any) -> list[Any]:

@@ -14,8 +14,9 @@ from minigrad.nn.parameter import Parameter
 from minigrad.optim.part import Part
 from minigrad.tensor import Tensor
 
-# Keys of PyTorch's groups that choose between equal implementations.
-_WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable"}
+# Keys of PyTorch's groups that choose between equal implementations, name parameters, or belong to a schedule.
+_WITHOUT_MEANING = {"foreach", "fused", "capturable", "differentiable", "param_names"}
+_WITHOUT_MEANING |= {"max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
 
 INITIAL_LR = "initial_lr"  # of a group: the base of a schedule, see `LRScheduler`
 MASTER = "master_weights"  # float32 copies of parameters; an optimizer makes them anew where they are missing
@@ -31,6 +32,9 @@ class Kept(Protocol):
     param_groups: list[dict[str, Any]]
     parts: list[list[Part]]
     step_limit: int
+
+    def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the state arrays that a group with these options needs."""
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range."""
@@ -56,6 +60,22 @@ def optimizer_state(optimizer: Kept) -> dict[str, Any]:
     return {"state": state, "param_groups": groups}
 
 
+class StateView(dict[str, Tensor]):
+    """The state of a parameter: its tensors can be changed, but not replaced."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise ArgumentError(
+            f"Optimizer.state: expected its tensors to stay in their place, got another {name}: "
+            f"write state[param][{name!r}].copy_(...), or load_state_dict"
+        )
+
+
+def state_by_parameter(optimizer: Kept) -> dict[Parameter, StateView]:
+    """State of each parameter that was updated; tensors share memory with the optimizer."""
+    state, params = optimizer_state(optimizer)["state"], optimizer.params()
+    return {params[index]: StateView(entry) for index, entry in state.items()}
+
+
 def load_optimizer_state(optimizer: Kept, state_dict: Mapping[str, Any]) -> None:
     """Put options and state into an optimizer: everything is checked first, then copied.
 
@@ -67,6 +87,8 @@ def load_optimizer_state(optimizer: Kept, state_dict: Mapping[str, Any]) -> None
     saved_groups = state_dict["param_groups"]
     _check_groups(who, optimizer, saved_groups)
     options = [_saved_options(who, optimizer, saved) for saved in saved_groups]
+    for parts, values in zip(optimizer.parts, options):
+        _check_slots(who, parts, optimizer.slots(values))
     keys = [key for saved in saved_groups for key in saved["params"]]
     state = _check_mapping(who, "of state by parameter", state_dict["state"])
     unknown = [key for key in state if key not in keys]
@@ -119,9 +141,20 @@ def _check_groups(who: str, optimizer: Kept, saved_groups: Any) -> None:
         raise StateDictError(f"{who}: expected groups of {ours} parameters, got groups of {saved}")
 
 
+def _check_slots(who: str, parts: list[Part], needed: tuple[str, ...]) -> None:
+    """The state that the saved options need was made at construction."""
+    for part in parts:
+        if not set(needed) <= set(part.slots):
+            raise StateDictError(
+                f"{who}: expected options that need no more state than {', '.join(part.slots) or 'none'}, got options "
+                f"that need {', '.join(needed)}: make the optimizer with the options that it was saved with"
+            )
+
+
 def _saved_options(who: str, optimizer: Kept, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a saved group, checked."""
+    """The options of a saved group, checked; a switch that it lacks was not there yet, here or in PyTorch."""
     known = optimizer.defaults
+    saved = {**{name: value for name, value in known.items() if isinstance(value, bool)}, **saved}
     missing = [name for name in known if name not in saved]
     unknown = [
         name

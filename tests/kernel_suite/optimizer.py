@@ -78,6 +78,11 @@ def test_adam(on, dtype, options):
     check_updates(on, adam_, adam_update, 2, options, dtype)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_amsgrad(on, dtype):
+    check_updates(on, adam_, adam_update, 3, ADAM["decay"], dtype)
+
+
 def test_parameters_that_are_not_aligned(on):
     check_updates(on, sgd_, sgd_update, 1, SGD["momentum"], "f32", shift=1)
     check_updates(on, adam_, adam_update, 2, ADAM["adam"], "bf16", shift=3)

@@ -170,7 +170,7 @@ MUTANTS = [
     Mutant("nesterov the wrong way", "optimizer", "d + m.at[k] * kept : m.at[k]", "m.at[k] + d * kept : m.at[k]",
            sgd("nesterov")),
     Mutant("decay twice", "optimizer", "A(decoupled ? 0.0 : weight_decay)", "A(weight_decay)", adam("adamw")),
-    Mutant("the old average", "optimizer", "p[k] -= m.at[k] / (sqrt(v.at[k])", "p[k] -= d / (sqrt(v.at[k])",
+    Mutant("the old average", "optimizer", "p[k] -= m.at[k] / (sqrt(top.at[k])", "p[k] -= d / (sqrt(top.at[k])",
            adam("adam")),
     Mutant("skips nothing", "optimizer", "if (step.skipped) return;", "", skipped_sgd),
     Mutant("skipped steps count", "optimizer", "attempt - static_cast<long long>(control[skipped_steps])", "attempt",

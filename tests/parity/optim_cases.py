@@ -55,7 +55,19 @@ OPTIMIZERS = dict(
         ),
         *combinations("Adam", lr=[0.01], betas=[(0.0, 0.0)], eps=[1e-2]),
         *combinations("AdamW", lr=[0.01], betas=[(0.9, 0.999), (0.5, 0.9)], weight_decay=[0.01, 0.3], maximize=switch),
+        *combinations("Adam", lr=[0.01], betas=[(0.5, 0.9)], amsgrad=[True], decoupled_weight_decay=switch),
+        *combinations(
+            "RMSprop", alpha=[0.9], eps=[1e-3], weight_decay=[0.0, 0.1], momentum=[0.0, 0.9], centered=switch
+        ),
+        ("RMSprop-maximize", Case("RMSprop", {"maximize": True})),
+        ("Adagrad", Case("Adagrad", {})),
+        ("Adagrad-decay", Case("Adagrad", {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5})),
+        ("Adagrad-maximize", Case("Adagrad", {"lr": 0.1, "eps": 0.1, "maximize": True})),
+        ("Adadelta", Case("Adadelta", {})),
+        ("Adadelta-decay", Case("Adadelta", {"lr": 0.5, "rho": 0.5, "weight_decay": 0.1, "maximize": True})),
         ("AdamW-defaults", Case("AdamW", {})),
+        ("AdamW-amsgrad", Case("AdamW", {"amsgrad": True, "weight_decay": 0.1})),
+        ("RMSprop-groups", Case("RMSprop", {"centered": True}, ({}, {"momentum": 0.5}, {"centered": False}), 0.02)),
         ("SGD-groups", Case("SGD", {"momentum": 0.8}, ({}, {"lr": 0.5}, {"weight_decay": 0.2, "momentum": 0.0}), 0.02)),
         ("Adam-groups", Case("Adam", {"weight_decay": 0.1}, ({"lr": 0.1}, {"betas": (0.8, 0.9)}, {"eps": 0.1}), 0.02)),
     ]

@@ -103,6 +103,7 @@ def adam_(
     grad: Array,
     exp_avg: Array,
     exp_avg_sq: Array,
+    max_exp_avg_sq: Array | None = None,
     *,
     step: int,
     lr: float = 1e-3,
@@ -118,14 +119,15 @@ def adam_(
 
     Args:
         param, grad, step, master, control: As for `sgd_`.
-        exp_avg, exp_avg_sq: float32 where param is narrower than that.
+        exp_avg, exp_avg_sq, max_exp_avg_sq: float32 where param is narrower than that; the last for AMSGrad alone.
     """
     beta1, beta2 = betas
     root = math.sqrt(1 - beta2**step)
     rates = (lr * root / (1 - beta1**step), eps * root)
     numbers = map(np.float64, (*rates, lr, beta1, beta2, eps, weight_decay))
     switches = np.int32(decoupled_weight_decay), np.int32(maximize), np.int64(step)
-    args = (param, master, grad, exp_avg, exp_avg_sq, np.int64(param.size), *numbers, *switches, control)
+    state = exp_avg, exp_avg_sq, max_exp_avg_sq
+    args = (param, master, grad, *state, np.int64(param.size), *numbers, *switches, control)
     _launch("adam", param, args)
 
 

@@ -4,13 +4,18 @@ import numpy as np
 
 from minigrad import Tensor
 from minigrad.nn import Parameter
-from minigrad.optim import SGD, Adam, AdamW
+from minigrad.optim import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
 
 OPTIMIZERS = [
     (SGD, {"lr": 0.1}),
     (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True}),
     (Adam, {"lr": 0.1, "weight_decay": 0.1}),
     (AdamW, {"lr": 0.1}),
+    (Adam, {"lr": 0.1, "amsgrad": True}),
+    (RMSprop, {"lr": 0.1, "weight_decay": 0.1}),
+    (RMSprop, {"lr": 0.1, "alpha": 0.9, "centered": True, "momentum": 0.9}),
+    (Adagrad, {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.3}),
+    (Adadelta, {"lr": 0.7, "weight_decay": 0.1}),
 ]
 SHAPES = [(3, 4), (4,), (), (2, 1, 5)]
 

@@ -11,7 +11,7 @@ from minigrad.backend.dtypes import as_dtype
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, LayoutError
 from minigrad.nn import Parameter
 from minigrad.nn.flat import flatten
-from minigrad.optim import SGD, Adam, AdamW, Optimizer, adam_update, sgd_update
+from minigrad.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer, RMSprop, adam_update, sgd_update
 from minigrad.testing import assert_close
 from tests.strict_cupy import no_sync
 from tests.unit.optim.models import OPTIMIZERS, draw_gradients, draw_parameters, same, values
@@ -279,6 +279,18 @@ def test_rates_must_be_finite_and_not_negative(rng, make, option, value):
         (SGD, {"nesterov": True}, "expected momentum > 0 and dampening 0 with nesterov, got momentum 0.0"),
         (SGD, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "expected .*, got momentum 0.9 and dampening 0.1"),
         (SGD, {"maximize": 1}, "expected maximize to be True or False, got 1"),
+        (SGD, {"lr": Tensor(np.ones(()))}, "expected lr .*: write .item\\(\\), which reads its number"),
+        (SGD, {"differentiable": True}, "expected no differentiable, got True: there are no gradients of gradients"),
+        (AdamW, {"capturable": True}, "expected no capturable, got True: a step is not captured"),
+        (Adam, {"fused": 3}, "expected no fused, got 3: a step always is one kernel"),
+        (Adam, {"amsgrad": 1}, "expected amsgrad to be True or False, got 1"),
+        (RMSprop, {"alpha": 1.1}, r"expected alpha to be a number in \[0, 1\], got 1.1"),
+        (RMSprop, {"centered": None}, "expected centered to be True or False, got None"),
+        (RMSprop, {"momentum": -0.1}, "expected momentum to be a finite number >= 0, got -0.1"),
+        (Adagrad, {"lr_decay": -1}, "expected lr_decay to be a finite number >= 0, got -1"),
+        (Adagrad, {"initial_accumulator_value": -1}, "expected initial_accumulator_value .*, got -1"),
+        (Adadelta, {"rho": -1}, r"expected rho to be a number in \[0, 1\], got -1"),
+        (Adadelta, {"eps": 0}, "expected eps to be a finite number > 0, got 0"),
         (Adam, {"betas": (0.9, 1.0)}, r"expected betas\[1\] to be a number in \[0, 1\), got 1.0"),
         (Adam, {"betas": (-0.1, 0.9)}, r"expected betas\[0\] to be a number in \[0, 1\), got -0.1"),
         (Adam, {"betas": 0.9}, "expected betas to be two numbers, got 0.9"),
@@ -348,6 +360,12 @@ def test_replaced_data_is_refused(rng):
     params[0].data = params[0].data.copy()
     with pytest.raises(LayoutError, match=r"float64 \(3, 4\) to stay in its place"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("make", dict.fromkeys(make for make, _ in OPTIMIZERS))
+def test_choices_between_equal_steps_are_taken(rng, make):
+    optimizer = make(draw_parameters(rng), lr=0.1, fused=True, foreach=False, differentiable=False, capturable=False)
+    assert not {"fused", "foreach"} & set(optimizer.param_groups[0])
 
 
 def test_adamw_stays_decoupled(rng):

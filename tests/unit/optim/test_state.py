@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from minigrad import Tensor
 from minigrad.backend.device import Device, to_device
-from minigrad.errors import StateDictError
+from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn import Parameter
 from minigrad.optim import SGD, Adam, AdamW
 from tests.unit.optim.models import OPTIMIZERS, draw_gradients, draw_parameters, same, values
@@ -80,6 +80,16 @@ def test_only_what_was_updated_has_state(rng):
     assert index == 2 and entry["momentum_buffer"].item() == 1.0
 
 
+def test_state_can_be_read_by_parameter_and_changed_in_place(rng):
+    params, optimizer = trained(rng, Adam, {})
+    assert list(optimizer.state) == params
+    average = optimizer.state[params[0]]["exp_avg"]
+    average.zero_()
+    assert not optimizer.state_dict()["state"][0]["exp_avg"].numpy().any()
+    with pytest.raises(ArgumentError, match=r"got another exp_avg: write state\[param\]\['exp_avg'\].copy_"):
+        optimizer.state[params[0]]["exp_avg"] = average
+
+
 def test_sgd_without_momentum_has_no_state(rng):
     _, optimizer = trained(rng, SGD, {"lr": 0.1})
     assert optimizer.state_dict()["state"] == {}
@@ -103,12 +113,14 @@ def test_groups_of_pytorch_are_taken(rng):
     """Choices of its implementation have no meaning here; its indexes may be any; its step is a float array."""
     _, optimizer = trained(rng, AdamW, {})
     saved = copy.deepcopy(optimizer.state_dict())
-    only_theirs = {"foreach": None, "fused": True, "capturable": False, "amsgrad": False}
+    only_theirs = {"foreach": None, "fused": True, "capturable": False, "param_names": ["a"] * 4, "max_lr": 0.1}
     saved["param_groups"][0].update(only_theirs, params=[7, 5, 3, 1])
     saved["state"] = {7 - 2 * i: entry for i, entry in saved["state"].items()}
     saved["state"][7]["step"] = np.array(12.0, np.float32)
     optimizer.load_state_dict(saved)
     assert optimizer.state_dict()["state"][0]["step"] == 12
+    del saved["param_groups"][0]["amsgrad"]  # as before PyTorch, or this package, had it
+    optimizer.load_state_dict(saved)
     assert not set(only_theirs) & set(optimizer.param_groups[0])
 
 
@@ -137,6 +149,8 @@ def spoil(saved, kind):
     elif kind == "missing option":
         del group["eps"]
     elif kind == "unknown option":
+        group["momentum"] = 0.5
+    elif kind == "state":
         group["amsgrad"] = True
     elif kind == "lr":
         group["lr"] = float("nan")
@@ -166,7 +180,8 @@ FAULTS = {
     "count": r"expected groups of \[4\] parameters, got groups of \[3\]",
     "no params": 'expected param_groups to be dicts with "params"',
     "missing option": r"expected groups with options lr, .*, got missing \['eps'\] and unknown \[\]",
-    "unknown option": r"got missing \[\] and unknown \['amsgrad'\]",
+    "unknown option": r"got missing \[\] and unknown \['momentum'\]",
+    "state": "no more state than exp_avg, exp_avg_sq, got .* max_exp_avg_sq: make the optimizer with the options",
     "lr": r"expected options in range, got others: Adam: expected lr to be a finite number >= 0, got nan",
     "index": r"expected state of the parameters in param_groups, got state of \[9\]",
     "list": "expected a dict of state by parameter, got list",
