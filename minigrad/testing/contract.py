@@ -20,9 +20,10 @@ import ml_dtypes
 import numpy as np
 
 from minigrad import nn, optim
+from minigrad.autograd import no_grad
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import DDP, Communicator, ReduceOp, SoloCommunicator, collectives, run
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, AutogradError, DtypeError, ShapeError
 from minigrad.tensor import Tensor
 
 Body = Callable[[Communicator], None]
@@ -329,7 +330,7 @@ def refused_before_any_rank_is_asked(comm: Communicator) -> None:
         (ArgumentError, r"root to be an integer in \[0, ", lambda: comm.broadcast(anything, -1)),
         (ArgumentError, "a ReduceOp, got 'sum'", lambda: comm.all_reduce(anything, "sum")),  # type: ignore[arg-type]
         (DtypeError, "an array, got list", lambda: comm.all_reduce([1.0, 2.0])),
-        (DtypeError, "weighted_all_reduce: expected an array, got list", lambda: comm.weighted_all_reduce([1.0])),
+        (DtypeError, "weighted_all_reduce: expected a tensor or an array", lambda: comm.weighted_all_reduce([1.0])),
         (DtypeError, "an array, got float64: use np.asarray", lambda: comm.all_reduce(np.float64(1.0))),
         (DtypeError, "an array of numbers, got object", lambda: comm.broadcast(np.array([None, 1]))),
         (DtypeError, "an array of numbers, got >f8", lambda: comm.all_reduce(np.ones(2, ">f8"))),
@@ -366,6 +367,57 @@ def refused_before_any_rank_is_asked(comm: Communicator) -> None:
         with refused(kind, words):
             call()
     comm.barrier()
+
+
+@contract(sizes=(1, 3))
+def tensors_are_taken_as_arrays_are(comm: Communicator) -> None:
+    """Their memory changes, and backward refuses to use what it was before."""
+    rank, size = comm.rank, comm.world_size
+    x, part, scalar = Tensor(np.full((2, 2), rank + 1.0)), Tensor(np.full(2, float(rank))), Tensor(np.array(3.0))
+    whole, product, other = Tensor(np.empty((size, 2))), Tensor(np.array(2.0)), Tensor(np.array([[rank, 1]]))
+    view, most = x.detach(), Tensor(np.empty(1))
+    for tensor in (x, whole, product, other, most):
+        weight = Tensor(np.ones(1), requires_grad=True)
+        loss = (tensor.double() * weight).sum()
+        comm.all_reduce(view).wait()
+        comm.all_gather(whole, part).wait()
+        comm.all_reduce(product, ReduceOp.PROD).wait()
+        comm.broadcast(other, size - 1).wait()
+        comm.reduce_scatter(most, Tensor(np.arange(float(size))), ReduceOp.MAX).wait()
+        if tensor is not other:  # whose integers were converted
+            with refused(AutogradError, "got data changed in place since, its input"):
+                loss.backward()
+    assert (x.data == sum(range(1, size + 1)) * size**4).all() and part.tolist() == [rank, rank]
+    assert whole.tolist() == [[r, r] for r in range(size)] and product.item() == 2.0 ** size**5
+    assert other.tolist() == [[size - 1, 1]] and most.tolist() == [rank]
+    comm.weighted_all_reduce(scalar, np.array([rank + 0.5])).wait()
+    assert scalar.item() == 1.5 * size * size
+
+
+@contract(sizes=(1, 2))
+def a_tensor_that_wants_a_gradient_is_refused(comm: Communicator) -> None:
+    """But within no_grad, where a parameter is what it says; and others that arrays are refused for."""
+    weight, fixed = nn.Linear(2, 3).weight, Tensor(np.broadcast_to(np.ones(1), 1))
+    calls: list[Callable[[Tensor], Any]] = [
+        comm.all_reduce,
+        comm.weighted_all_reduce,
+        comm.broadcast,
+        lambda x: comm.reduce_scatter(Tensor(np.empty(6 // comm.world_size, np.float32)), x),
+        lambda x: comm.all_gather(Tensor(np.empty((comm.world_size, 3, 2), np.float32)), x),
+    ]
+    for call in calls:
+        for x in (weight, 2 * weight):
+            with refused(AutogradError, r"not require grad, got one of shape \(3, 2\) that does, .*within no_grad"):
+                call(x)
+        with refused(ShapeError, r"C-contiguous array, .* use contiguous\(\) of a tensor"):
+            call(weight.detach().T)
+    with refused(ArgumentError, "to overwrite, got a read-only one"):
+        comm.all_reduce(fixed)
+    comm.all_gather(Tensor(np.empty(comm.world_size)), fixed).wait()
+    with no_grad():
+        weight.fill_(comm.rank)
+        comm.broadcast(weight, comm.world_size - 1).wait()
+    assert weight.detach().tolist() == [[comm.world_size - 1] * 2] * 3
 
 
 # ------------------------------------------------------------------------------------------------- data parallelism

@@ -94,6 +94,14 @@ def test_the_loops_of_the_readme_train_on_two_gpus(ranks):
     assert np.isfinite([half, other]).all() and scale > 0
 
 
+def test_a_collective_takes_a_tensor_of_its_device_alone(strict_cupy):
+    x, comm = minigrad.ones(2), SoloCommunicator(SECOND)
+    for other, place in ((x, "cpu"), (x.to(FIRST), "cuda:0")):
+        with pytest.raises(DeviceError, match=f"all_reduce: expected a tensor on cuda:1, got one on {place}"):
+            comm.all_reduce(other)
+    comm.all_reduce(x.to(SECOND)).wait()
+
+
 def test_a_net_catches_a_thread_on_another_gpu(strict_cupy):
     """Forward and backward of a wrapper whose model is on cuda:1, in a thread that is on cuda:0, and stays there."""
     inputs, targets = data(8, 0)

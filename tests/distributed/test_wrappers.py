@@ -82,7 +82,7 @@ def test_failures_pass_through_a_wrapper():
         wrapped = Recording(comm)
         with pytest.raises(ShapeError):
             wrapped.all_reduce(np.zeros((4, 4))[:, ::2])
-        with pytest.raises(DtypeError, match="expected an array, got list"):
+        with pytest.raises(DtypeError, match="expected a tensor or an array, got list"):
             wrapped.all_reduce([1.0])
         with pytest.raises(ArgumentError, match="a ReduceOp, got 'sum'"):
             wrapped.all_reduce(np.zeros(2), "sum")

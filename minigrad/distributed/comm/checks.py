@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_counts
-from minigrad.backend.device import array_module
+from minigrad.autograd import is_grad_enabled
+from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
+from minigrad.stamp import mark_changed
+from minigrad.tensor import Tensor
 
 DEFAULT_TIMEOUT_S = 300.0
 NUMBERS = frozenset(map(np.dtype, "?bBhHiIlLqQefdFD"))  # in the order of this machine's bytes; bfloat16 is one too
@@ -56,33 +59,54 @@ def check_world(who: str, rank: int, world_size: int) -> None:
         raise ArgumentError(f"{who}: expected 0 <= rank < world_size, got rank {rank} of {world_size}")
 
 
-def check_array(who: str, rank: int, array: Array, written: bool = True) -> None:
-    """Refuse what a collective can't take.
+def check_array(who: str, rank: int, array: Any, written: bool = True, device: Device | None = None) -> Array:
+    """An array as it is, or that of a tensor; refuses what a collective can't take.
 
     Args:
-        written: Whether it is overwritten.
+        written: Whether it is overwritten; a tensor then counts as changed in place.
+        device: Where a tensor has to live; None for anywhere.
 
     Raises:
-        DtypeError: it is no array, or not of numbers.
+        DtypeError: it is neither, or not of numbers.
         ShapeError: it is not C-contiguous.
         ArgumentError: it is read-only, and would be overwritten.
+        AutogradError: a tensor that requires grad, outside no_grad. DeviceError: one on another device.
     """
+    if isinstance(array, Tensor):
+        return _array_of(who, rank, array, written, device)
     got = type(array).__name__
     try:
         module = array_module(array)
     except DtypeError as error:
-        raise DtypeError(f"rank {rank}: {who}: expected an array, got {got}: pass its .data") from error
+        raise DtypeError(f"rank {rank}: {who}: expected a tensor or an array, got {got}") from error
     if module is np and type(array) is not np.ndarray:
-        raise DtypeError(f"rank {rank}: {who}: expected an array, got {got}: use np.asarray")
+        raise DtypeError(f"rank {rank}: {who}: expected a tensor or an array, got {got}: use np.asarray")
     if array.dtype not in NUMBERS and array.dtype.name != "bfloat16":
         raise DtypeError(f"rank {rank}: {who}: expected an array of numbers, got {array.dtype}")
     if not array.flags.c_contiguous:
         raise ShapeError(
             f"rank {rank}: {who}: expected a C-contiguous array, got strides {array.strides} for shape {array.shape}: "
-            "use ascontiguousarray"
+            "use contiguous() of a tensor, ascontiguousarray of an array"
         )
     if written and not getattr(array.flags, "writeable", True):  # CuPy's arrays always are
-        raise ArgumentError(f"rank {rank}: {who}: expected an array to overwrite, got a read-only one: use its copy()")
+        raise ArgumentError(f"rank {rank}: {who}: expected an array to overwrite, got a read-only one: use a copy")
+    return array
+
+
+def _array_of(who: str, rank: int, x: Tensor, written: bool, device: Device | None) -> Array:
+    """The array of a tensor; see `check_array`."""
+    if x.requires_grad and is_grad_enabled():
+        raise AutogradError(
+            f"rank {rank}: {who}: expected a tensor that does not require grad, got one of shape {x.shape} that does, "
+            "through which nothing would flow back: call it within no_grad(), pass detach(), or gather by "
+            "distributed.nn.all_gather"
+        )
+    if device is not None and x.device != device:
+        raise DeviceError(f"rank {rank}: {who}: expected a tensor on {device}, got one on {x.device}")
+    array = check_array(who, rank, x.data, written)
+    if written:
+        mark_changed(x)
+    return array
 
 
 def check_empty(rank: int, count: int, dtype: DtypeLike) -> np.dtype[Any]:

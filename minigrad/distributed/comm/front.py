@@ -39,6 +39,7 @@ from minigrad.distributed.comm.protocol import Clock, Communicator, Work
 from minigrad.distributed.comm.work import weighted_first
 from minigrad.errors import DistributedError, RankFailedError
 
+_NONE = np.empty(0)  # in place of an array, for a call without one
 What = tuple[str, str]  # a call in words: its kind, and its reduction and layout, or its root
 
 
@@ -108,14 +109,14 @@ class Front(Communicator):
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
         """Overwrite array by its reduction over the ranks."""
-        self._check("all_reduce", array)
+        array = self._check("all_reduce", array)
         if op is not ReduceOp.SUM:
             check_reduction("all_reduce", self.rank, array, op)
         return self._reduce(("all_reduce", f"{op._name_} {layout}" if layout else op._name_), array, op)
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight."""
-        self._check("weighted_all_reduce", array)
+        array = self._check("weighted_all_reduce", array)
         fits = weight is None or getattr(weight, "shape", None) == (1,) and weight.dtype == np.float64
         if not fits or not is_float(array.dtype):
             check_weighted("weighted_all_reduce", self.rank, array, weight)
@@ -126,21 +127,20 @@ class Front(Communicator):
 
     def broadcast(self, array: Array, root: int = 0) -> Work:
         """Overwrite array by the root's."""
-        self._check("broadcast", array)
+        array = self._check("broadcast", array)
         check_root("broadcast", self.rank, root, self.world_size)
         return self._broadcast(("broadcast", f"root {root}"), array, root)
 
     def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Overwrite output by this rank's part of the reduction of source."""
-        self._check("reduce_scatter", output, source)
+        output, source = self._check("reduce_scatter", output), self._check("reduce_scatter", source)
         check_reduction("reduce_scatter", self.rank, source, op)
         check_parts("reduce_scatter", self.rank, source, output, self.world_size)
         return self._reduce_scatter(("reduce_scatter", op._name_), output, source, op)
 
     def all_gather(self, output: Array, source: Array) -> Work:
         """Overwrite output by the sources of all ranks."""
-        self._check("all_gather", output)
-        self._check("all_gather", source, written=False)
+        output, source = self._check("all_gather", output), self._check("all_gather", source, written=False)
         check_parts("all_gather", self.rank, output, source, self.world_size)
         return self._all_gather(("all_gather", ""), output, source)
 
@@ -201,13 +201,13 @@ class Front(Communicator):
 
     # -------------------------------------------------------------------------------------- checks and numbers
 
-    def _check(self, who: str, *arrays: Array, written: bool = True) -> None:
-        """Refuse a call where this world has failed, or an array that it can't take, or can't write to where it is."""
+    def _check(self, who: str, array: Array = _NONE, /, *, written: bool = True) -> Array:
+        """An array, or a tensor's; refuses a call where this world has failed, and what it can't take or write to."""
         if self.failure.error is not None:
             self.failure.raise_on(self.rank)
-        for array in arrays:
-            if array.__class__ is not np.ndarray or array.dtype not in NUMBERS or not array.flags.carray:
-                check_array(who, self.rank, array, written)
+        if array.__class__ is np.ndarray and array.dtype in NUMBERS and array.flags.carray:
+            return array
+        return check_array(who, self.rank, array, written, self.device)
 
     def _next(self, what: What, array: Array | None = None) -> Header:
         """The header of the next call."""

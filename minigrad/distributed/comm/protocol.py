@@ -60,8 +60,9 @@ _SUMS = {"all_reduce", "weighted_all_reduce", "adds_weighted"}
 class Communicator(Protocol):
     """The collectives of one rank. Every rank makes the same calls in the same order.
 
-    Arrays are contiguous and changed in place, on the caller's current stream. One thread calls at a time. One of
-    your own is a `Wrapper` around another, or a `Front` that moves bytes in a way of its own.
+    Arrays are contiguous and changed in place, on the caller's current stream. A tensor on this device is as good as
+    its array; it counts as changed in place, so it may not require grad outside `no_grad`. One thread calls at a time.
+    One of your own is a `Wrapper` around another, or a `Front` that moves bytes in a way of its own.
 
     Attributes:
         rank: This rank, 0 <= rank < world_size.

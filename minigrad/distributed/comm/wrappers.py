@@ -13,6 +13,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import check_array, check_weighted, encode_object, stays_here
 from minigrad.distributed.comm.protocol import Clock, Communicator, Work, check_is_communicator
 from minigrad.distributed.comm.work import weighted_first
+from minigrad.tensor import Tensor
 
 Make = Callable[[], Any]
 KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
@@ -103,7 +104,7 @@ class Wrapper(Communicator):
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Overwrite array by the sum over the ranks of array · weight; only 16-bit floats are weighted inside."""
-        check_array("weighted_all_reduce", self.rank, array)
+        array = check_array("weighted_all_reduce", self.rank, array, device=self.device)
         check_weighted("weighted_all_reduce", self.rank, array, weight)
         if array.dtype.itemsize != 2 or not self.adds_weighted:
             return weighted_first(self, array, weight, layout)
@@ -172,7 +173,7 @@ class Wrapper(Communicator):
         self.inner.close()
 
     def _work(self, call: Call, arrays: Sequence[Array], make: Make) -> Work:
-        work: Work = self.around(call, arrays, make)
+        work: Work = self.around(call, [x.data if isinstance(x, Tensor) else x for x in arrays], make)
         return work
 
 
@@ -185,6 +186,8 @@ def innermost(comm: Communicator) -> Communicator:
 
 def _array_call(kind: str, detail: str, array: Any) -> Call:
     """The description of a call; the inner communicator refuses what is no array."""
+    if isinstance(array, Tensor):
+        array = array.data
     dtype = getattr(array, "dtype", "")
     return Call(kind, detail, getattr(dtype, "name", ""), getattr(array, "size", -1), getattr(array, "nbytes", 0))
 

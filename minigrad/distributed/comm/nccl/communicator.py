@@ -125,13 +125,13 @@ class NcclCommunicator(Front):
         self._progress.note(header)
         return header
 
-    def _check(self, who: str, *arrays: Array, written: bool = True) -> None:
-        super()._check(who, *arrays, written=written)
-        for array in arrays:
-            if device_of(array) != self.device:
-                raise DeviceError(
-                    f"rank {self.rank}: {who}: expected an array on {self.device}, got one on {device_of(array)}"
-                )
+    def _check(self, who: str, /, *arrays: Array, written: bool = True) -> Array:
+        found = super()._check(who, *arrays, written=written)
+        if arrays and device_of(found) != self.device:
+            raise DeviceError(
+                f"rank {self.rank}: {who}: expected an array on {self.device}, got one on {device_of(found)}"
+            )
+        return found
 
     # ------------------------------------------------------------------------------------- whether ranks do the same
 
