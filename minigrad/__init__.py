@@ -30,6 +30,7 @@ from minigrad.backend.random import (
     manual_seed as manual_seed,
     set_rng_state as set_rng_state,
 )
+from minigrad.foreign import offer_operations as _offer_operations
 from minigrad.ops import *
 from minigrad.ops.creation import *
 from minigrad.ops.methods import names_in as _names_in
@@ -58,6 +59,7 @@ _loading = _threading.RLock()  # threads that import rooms of one package at onc
 
 if not typing.TYPE_CHECKING:  # a type checker knows all that is imported above, and nothing else
     __all__ = sorted({*_names_in(globals()), "bfloat16", "data", "nn", "ops", *_LATER} - set(dir(_builtins)))
+    _offer_operations(globals())
 
     def __getattr__(name: str) -> typing.Any:
         """A room, or a name from one, at its first use; and bfloat16, since importing ml_dtypes takes time."""

@@ -6,12 +6,10 @@ NumPy's numbers count as Python's; a bool is no number, and a text is never read
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -258,108 +256,3 @@ def check_switch(who: str, **values: Any) -> None:
     for name, value in values.items():
         if value is not True and value is not False:
             raise ArgumentError(f"{who}: expected {name} to be True or False, got {value!r:.100}")
-
-
-# ------------------------------------------------------------------------------------- forms that we do not have
-
-_Class = TypeVar("_Class", bound=type)
-_Fits = Callable[[Any, dict[str, Any]], bool]  # whether a value asks for what we do anyway, given the other arguments
-
-
-def _one_of(*values: Any) -> _Fits:
-    return lambda value, given: any(
-        value is known or (isinstance(value, (str, bool, int, float, np.generic)) and bool(value == known))
-        for known in values
-    )
-
-
-def _own_device(value: Any, given: dict[str, Any]) -> bool:
-    """None, or the device of the communicator, by itself or as the only one of a list: as it is, by name or index."""
-    device = getattr(given.get("comm"), "device", None)
-    one = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
-    index = getattr(device, "index", None) if getattr(device, "type", "") == "cuda" else None
-    return value is None or (device is not None and (one == device or one == str(device) or _is_index(one, index)))
-
-
-def _is_index(value: Any, index: int | None) -> bool:
-    return index is not None and is_integer(value) and value == index
-
-
-def _same_world(value: Any, given: dict[str, Any]) -> bool:
-    return is_integer(value) and value == given.get("world_size")
-
-
-def _same_end(value: Any, given: dict[str, Any]) -> bool:
-    """`drop_last` of PyTorch's DistributedSampler: False is our mode "pad", True our mode "drop"."""
-    return value is (given.get("mode", "pad") == "drop") and given.get("mode", "pad") != "exact"
-
-
-_DDP, _LOADER, _SAMPLER = "DistributedDataParallel", "DataLoader", "DistributedSampler"
-_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta")
-_IMPLEMENTATIONS: dict[str, tuple[str, _Fits]] = {  # of a step, among which PyTorch lets one choose
-    "foreach": ("a step always updates all parameters in one pass", _one_of(None, True, False)),
-    "fused": ("a step always is one kernel on a GPU where there is one", _one_of(None, True, False)),
-    "capturable": ("a step is not captured: leave it out", _one_of(False)),
-    "differentiable": ("there are no gradients of gradients: leave it out", _one_of(False)),
-}
-_WORKERS = "write prefetch=2, which makes batches ahead in a thread"
-KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to do here, and what is taken
-    (_DDP, "device_ids"): ("move the module to comm.device, which is where it trains", _own_device),
-    (_DDP, "output_device"): ("outputs are on comm.device", _own_device),
-    (_DDP, "dim"): ("write batch_dim=", _one_of(0)),
-    (_DDP, "process_group"): ("give comm, from distributed.init(), as second argument", _one_of(None)),
-    (_DDP, "check_reduction"): ("an unfinished bucket raises in backward", _one_of(True, False)),
-    (_DDP, "gradient_as_bucket_view"): ("gradients are views of the buckets", _one_of(True, False)),
-    (_DDP, "static_graph"): ("write find_unused_parameters=True where the graph may leave some out", _one_of(False)),
-    (_DDP, "delay_all_reduce_named_params"): ('write sync="manual" and call sync_gradients()', _one_of(None)),
-    (_DDP, "param_to_hook_all_reduce"): ('write sync="manual" and call sync_gradients()', _one_of(None)),
-    (_DDP, "mixed_precision"): ("call the model within minigrad.autocast(), or register a comm hook", _one_of(None)),
-    (_DDP, "device_mesh"): ("give comm, from distributed.init(), as second argument", _one_of(None)),
-    (_DDP, "skip_all_reduce_unused_params"): ("write find_unused_parameters=True", _one_of(False)),
-    (_LOADER, "num_workers"): (_WORKERS, _one_of(0)),
-    (_LOADER, "prefetch_factor"): (_WORKERS, _one_of(None)),
-    (_LOADER, "persistent_workers"): (_WORKERS, _one_of(False)),
-    (_LOADER, "pin_memory"): ("write device=comm.device, which copies each batch", _one_of(False)),
-    (_LOADER, "pin_memory_device"): ("write device=comm.device, which copies each batch", _one_of("")),
-    (_LOADER, "timeout"): ("a dataset that raises ends the iteration", _one_of(0)),
-    (_LOADER, "worker_init_fn"): ("there are no worker processes, and each batch has its seed", _one_of(None)),
-    (_LOADER, "multiprocessing_context"): ("there are no worker processes", _one_of(None)),
-    (_LOADER, "generator"): ("write seed=", _one_of(None)),
-    (_LOADER, "in_order"): ("batches come in order", _one_of(True)),
-    (_SAMPLER, "dataset"): ("give it as first argument, source", lambda value, given: False),
-    (_SAMPLER, "num_replicas"): ("write world_size=", _same_world),
-    (_SAMPLER, "drop_last"): ('write mode="drop" for True, mode="pad" for False', _same_end),
-    **{(kind, name): entry for kind in _OPTIMIZERS for name, entry in _IMPLEMENTATIONS.items()},
-}
-FORMS = {  # how a call that does not fit the signature at all is written
-    _DDP: "DistributedDataParallel(module, comm), with comm = distributed.init()",
-    _SAMPLER: "DistributedSampler(dataset, rank=comm.rank, world_size=comm.world_size)",
-    "ElChe": "ElChe.start(world_size, CadenceConfig(anchor=10))",
-}
-
-
-def foreign_forms(kind: _Class) -> _Class:
-    """Let a class say what to write where it is made in the way of PyTorch or of an earlier form; see `KEYWORDS`.
-
-    Its signature stays what it is. A keyword whose value asks for what we do anyway is taken.
-    """
-    init, who = vars(kind)["__init__"], kind.__name__
-    names = inspect.signature(init)
-    required = [name for name, parameter in names.parameters.items() if parameter.default is parameter.empty]
-    known = {name: entry for (owner, name), entry in KEYWORDS.items() if owner == who}
-
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **options: Any) -> None:
-        foreign = {name: options.pop(name) for name in known.keys() & options.keys()}
-        given = {**dict(zip(names.parameters, (self, *args))), **options}
-        for name in sorted(foreign):
-            advice, fits = known[name]
-            if not fits(foreign[name], given):
-                raise ArgumentError(f"{who}: expected no {name}, got {foreign[name]!r:.100}: {advice}")
-        missing = [name for name in required if name not in given]
-        if missing and who in FORMS:
-            raise ArgumentError(f"{who}: expected {FORMS[who]}, got no {', '.join(missing)}")
-        init(self, *args, **options)
-
-    setattr(kind, "__init__", checked)
-    return kind

@@ -2,6 +2,7 @@
 
 MinigradError
 ├── ArgumentError            (ValueError)    a value out of its range, an unknown name, a missing argument
+│   └── CallError            (TypeError)     a call that does not fit the signature, which is shown
 ├── ShapeError               (ValueError)    shapes that do not fit
 ├── DtypeError               (TypeError)     dtypes that do not fit, or a type that is no tensor
 ├── IndexRangeError          (IndexError)    an index or a label out of range
@@ -31,6 +32,10 @@ class MinigradError(Exception):
 
 class ArgumentError(MinigradError, ValueError):
     """A value is out of its range, a name is unknown, or an argument is missing."""
+
+
+class CallError(ArgumentError, TypeError):
+    """A call does not fit the signature: an unknown keyword, or arguments too many or too few."""
 
 
 class ShapeError(MinigradError, ValueError):

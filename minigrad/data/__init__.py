@@ -11,6 +11,7 @@ from minigrad.data.sampler import (
     Sampler,
     SequentialSampler,
 )
+from minigrad.foreign import offer_classes as _offer_classes
 
 __all__ = [
     "ArrayDataset",
@@ -26,3 +27,5 @@ __all__ = [
     "digits",
     "random_split",
 ]
+
+_offer_classes(globals())

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
-from minigrad.arguments import as_integer, check_switch, foreign_forms
+from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.device import Device, to_device
 from minigrad.backend.random import manual_seed, set_noise_key
 from minigrad.data.collate import default_collate, map_tensors
@@ -35,7 +35,6 @@ from minigrad.tensor import Tensor
 PREFETCH = 2  # batches
 
 
-@foreign_forms
 class DataLoader:
     """The batches of a dataset, one epoch for each iteration.
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.arguments import as_integer, check_switch, foreign_forms
+from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.random import get_rng_state, noise_generator
 from minigrad.data.order import WORD, Indices, Shares, check_sharding, longest_shard, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
@@ -143,7 +143,6 @@ class RandomSampler(EpochSampler):
         return {**super().settings(), "seed": self.seed}
 
 
-@foreign_forms
 class DistributedSampler(EpochSampler):
     """One rank's part of a global order that all ranks share.
 

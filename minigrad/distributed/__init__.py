@@ -38,6 +38,7 @@ from minigrad.distributed.replicas.nccl_devices import NcclDevices
 from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.distributed.replicas.seeds import Ddp
 from minigrad.distributed.run import run
+from minigrad.foreign import offer_classes as _offer_classes
 
 DDP = DistributedDataParallel
 
@@ -92,3 +93,5 @@ __all__ = [
     "replicas_agree",
     "run",
 ]
+
+_offer_classes(globals())

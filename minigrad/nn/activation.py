@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minigrad import ops
 from minigrad.arguments import as_integer, check_choice, check_real
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["ELU", "GELU", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]

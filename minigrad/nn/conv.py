@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from minigrad import ops
 from minigrad.arguments import Pair, as_pair, check_counts, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
@@ -14,6 +13,7 @@ from minigrad.errors import ArgumentError
 from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["Conv2d"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from minigrad import ops
 from minigrad.arguments import check_real
 from minigrad.nn.module import Module
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["Dropout", "Dropout2d"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from minigrad import ops
 from minigrad.arguments import as_integer, check_counts
 from minigrad.autograd import no_grad
 from minigrad.backend.device import Device
@@ -12,6 +11,7 @@ from minigrad.backend.dtypes import DtypeLike
 from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["Embedding"]

@@ -3,6 +3,7 @@
 import typing
 
 from minigrad import ops as _ops
+from minigrad.foreign import offer_operations as _offer_operations
 from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, sigmoid as sigmoid, tanh as tanh
 from minigrad.ops.activation import *
 from minigrad.ops.convolve import *
@@ -22,3 +23,4 @@ def embedding(input: _Tensor, weight: _Tensor, padding_idx: int | None = None) -
 
 if not typing.TYPE_CHECKING:
     __all__ = _names_in(globals())
+    _offer_operations(globals())

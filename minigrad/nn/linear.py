@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import numpy as np
 
-from minigrad import ops
 from minigrad.arguments import check_counts, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["Linear"]

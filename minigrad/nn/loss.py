@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minigrad import ops
 from minigrad.arguments import check_choice, check_real
 from minigrad.errors import DtypeError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss", "NLLLoss"]

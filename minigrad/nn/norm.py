@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from minigrad import ops
 from minigrad.arguments import check_counts, check_real, check_sizes, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
@@ -13,6 +12,7 @@ from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_buffer, zero_parameter
 from minigrad.nn.state import overwrite
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm"]

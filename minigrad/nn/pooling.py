@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minigrad import ops
 from minigrad.arguments import Pair, as_pair, is_integer
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["AdaptiveAvgPool2d", "AvgPool2d", "MaxPool2d"]

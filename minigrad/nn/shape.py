@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad import ops
 from minigrad.arguments import as_integer, as_sequence, check_sizes
 from minigrad.nn.module import Module
+from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["Flatten", "Identity", "Unflatten"]

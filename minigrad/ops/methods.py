@@ -3,7 +3,8 @@
 In the `__all__` of its family it is `minigrad.ops.<name>` and `minigrad.<name>`, and `minigrad.nn.functional.<name>`
 where the family is one of networks. `@method` makes it a method of a tensor, `@method_as("__add__")` an operator or a
 method of another name; `minigrad/bound.py` declares these for type checkers. What it does inside `autocast` is said by
-`@autocasts`, in precision.py.
+`@autocasts`, in precision.py. Whatever users call by a name takes the keywords of PyTorch and NumPy too, see
+`minigrad/foreign.py`; operators, and the rooms of the library, call the function itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from minigrad.errors import ArgumentError
+from minigrad.foreign import spoken
 from minigrad.tensor import Tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,11 +37,12 @@ def method_as(*names: str) -> Callable[[Bound], Bound]:
         ArgumentError: a tensor has something of that name.
     """
 
-    def bind(function: Bound) -> Bound:
+    def bind(function: Any) -> Any:
         for name in names:
             if any(name in vars(kind) for kind in Tensor.__mro__ if kind is not object):
                 raise ArgumentError(f"@method: expected a name that Tensor has not, got {name!r}: use @method_as(...)")
-            setattr(Tensor, name, function)
+            plain = name.startswith("__") or isinstance(function, property)
+            setattr(Tensor, name, function if plain else spoken(function))
         return function
 
     return bind

@@ -91,7 +91,8 @@ def autocasts(precision: str, itself: bool = False) -> Callable[[Function], Func
 
     def mark(function: Function) -> Function:
         who = function.__name__
-        if vars(Tensor).get(who) is function:
+        bound = vars(Tensor).get(who)
+        if bound is not None and function in (bound, getattr(bound, "__wrapped__", None)):
             raise ArgumentError(f"@autocasts: expected {who} before it is a method, got one: put @method above it")
         PRECISION[who] = precision
 

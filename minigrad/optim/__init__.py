@@ -2,6 +2,7 @@
 
 import typing
 
+from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.ops.methods import names_in as _names_in
 from minigrad.optim.adagrad import *
 from minigrad.optim.adam import *
@@ -14,3 +15,4 @@ from minigrad.optim.sgd import *
 
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
     __all__ = _names_in(globals())
+    _offer_classes(globals())

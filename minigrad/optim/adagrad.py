@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad.arguments import as_amount, as_real, check_switch, foreign_forms
+from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
@@ -48,7 +48,6 @@ def adagrad_update(
     param -= scratch
 
 
-@foreign_forms
 class Adagrad(Optimizer):
     """Adagrad; the formula is in `adagrad_update`.
 
@@ -148,7 +147,6 @@ def adadelta_update(
     param -= change
 
 
-@foreign_forms
 class Adadelta(Optimizer):
     """Adadelta; the formula is in `adadelta_update`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minigrad.arguments import as_amount, as_real, check_switch, foreign_forms
+from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import adam_
@@ -68,7 +68,6 @@ def adam_update(
     param -= scratch
 
 
-@foreign_forms
 class Adam(Optimizer):
     """Adam; the formula is in `adam_update`.
 
@@ -140,7 +139,6 @@ class Adam(Optimizer):
             adam_(param, grad, *state, step=step, master=self.master, control=self.control, **options)
 
 
-@foreign_forms
 class AdamW(Adam):
     """Adam with decoupled weight decay: param *= 1 - lr·weight_decay before each update.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad.arguments import as_amount, as_real, check_switch, foreign_forms
+from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
@@ -61,7 +61,6 @@ def rmsprop_update(
     param -= scratch
 
 
-@foreign_forms
 class RMSprop(Optimizer):
     """RMSprop; the formula is in `rmsprop_update`.
 

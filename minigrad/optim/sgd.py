@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad.arguments import as_amount, as_real, check_switch, foreign_forms
+from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import sgd_
@@ -50,7 +50,6 @@ def sgd_update(
     param -= change
 
 
-@foreign_forms
 class SGD(Optimizer):
     """Stochastic gradient descent; the formula is in `sgd_update`.
 

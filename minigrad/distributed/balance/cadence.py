@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer, as_list, as_real, foreign_forms, keep_as
+from minigrad.arguments import as_amount, as_integer, as_list, as_real, keep_as
 from minigrad.data.order import largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, as_hint, relative_speeds
 from minigrad.distributed.balance.state import config_from, config_of, reading_state, state_data
@@ -79,7 +79,6 @@ class CadenceConfig:
         return CadenceConfig(anchor, min_anchor=anchor, max_anchor=anchor, speed_hint=speed_hint)
 
 
-@foreign_forms
 @dataclass(frozen=True)
 class ElChe:
     """The state of the cadence; `report_timing` gives the next.

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any, Literal
 
-from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch, foreign_forms
+from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch
 from minigrad.autograd import is_grad_enabled
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.agreement import check_replicas, check_wrappable, tell_of_copy
@@ -28,7 +28,6 @@ from minigrad.stamp import mark_changed, next_number
 from minigrad.tensor import Tensor
 
 
-@foreign_forms
 class DistributedDataParallel(Module):
     """A module whose gradients are those of the mean over the global batch, whatever each rank's shard.
 

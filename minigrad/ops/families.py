@@ -1,0 +1,27 @@
+"""All operations as their families have them: the rooms of the library take them from here.
+
+`minigrad.ops` has the same ones in the form in which users call them, which takes other spellings of keywords too and
+is a call longer.
+"""
+
+from minigrad.ops import inplace as _inplace  # has methods only
+from minigrad.ops.activation import *
+from minigrad.ops.arithmetic import *
+from minigrad.ops.compare import *
+from minigrad.ops.convert import *
+from minigrad.ops.convolve import *
+from minigrad.ops.elementwise import *
+from minigrad.ops.entropy import *
+from minigrad.ops.extremum import *
+from minigrad.ops.index import *
+from minigrad.ops.join import *
+from minigrad.ops.linalg import *
+from minigrad.ops.losses import *
+from minigrad.ops.mask import *
+from minigrad.ops.noise import *
+from minigrad.ops.normalize import *
+from minigrad.ops.pooling import *
+from minigrad.ops.reduce import *
+from minigrad.ops.scatter import *
+from minigrad.ops.shape import *
+from minigrad.ops.sorting import *
