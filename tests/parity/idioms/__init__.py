@@ -1,0 +1,22 @@
+"""What people type in their first hours: short snippets, each run by PyTorch, recorded, and run by minigrad.
+
+A group is a file; `python -m tests.parity.idioms` prints how many of each agree, and what does not.
+"""
+
+from typing import NamedTuple
+
+from tests.parity.idioms import ranks, tensors
+
+
+class Group(NamedTuple):
+    """The idioms of a file; each is run by so many ranks."""
+
+    name: str
+    idioms: list
+    ranks: int = 1
+
+
+GROUPS = [
+    Group("tensors", tensors.IDIOMS),
+    Group("ranks", ranks.IDIOMS, ranks=2),
+]
