@@ -74,8 +74,8 @@ def _always(value: Any, given: dict[str, Any]) -> bool:
 
 
 def _own_device(value: Any, given: dict[str, Any]) -> bool:
-    """None, or the device of the communicator, by itself or as the only one of a list: as it is, by name or index."""
-    device = getattr(given.get("comm"), "device", None)
+    """None, or the device of the ranks, by itself or as the only one of a list: as it is, by name or index."""
+    device = getattr(given.get("comm") or next(iter(given["module"].parameters()), None), "device", None)
     one = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
     index = getattr(device, "index", None) if getattr(device, "type", "") == "cuda" else None
     return value is None or (device is not None and (one == device or one == str(device) or _is_index(one, index)))
@@ -131,14 +131,14 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     (_DDP, "device_ids"): ("move the module to comm.device, which is where it trains", _own_device),
     (_DDP, "output_device"): ("outputs are on comm.device", _own_device),
     (_DDP, "dim"): ("write batch_dim=", _one_of(0)),
-    (_DDP, "process_group"): ("give comm, from distributed.init(), as second argument", _one_of(None)),
+    (_DDP, "process_group"): ("leave it out, or give a communicator as second argument", _one_of(None)),
     (_DDP, "check_reduction"): ("an unfinished bucket raises in backward", _one_of(True, False)),
     (_DDP, "gradient_as_bucket_view"): ("gradients are views of the buckets", _one_of(True, False)),
     (_DDP, "static_graph"): ("write find_unused_parameters=True where the graph may leave some out", _one_of(False)),
     (_DDP, "delay_all_reduce_named_params"): ('write sync="manual" and call sync_gradients()', _one_of(None)),
     (_DDP, "param_to_hook_all_reduce"): ('write sync="manual" and call sync_gradients()', _one_of(None)),
     (_DDP, "mixed_precision"): ("call the model within minigrad.autocast(), or register a comm hook", _one_of(None)),
-    (_DDP, "device_mesh"): ("give comm, from distributed.init(), as second argument", _one_of(None)),
+    (_DDP, "device_mesh"): ("leave it out, or give a communicator as second argument", _one_of(None)),
     (_DDP, "skip_all_reduce_unused_params"): ("write find_unused_parameters=True", _one_of(False)),
     (_LOADER, "num_workers"): (_WORKERS, _one_of(0)),
     (_LOADER, "prefetch_factor"): (_WORKERS, _one_of(None)),
@@ -155,7 +155,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
 }
 FORMS = {  # how a call that does not fit the signature at all is written
     _DDP: "DistributedDataParallel(module, comm), with comm = distributed.init()",
-    _SAMPLER: "DistributedSampler(dataset, rank=comm.rank, world_size=comm.world_size)",
+    _SAMPLER: "DistributedSampler(dataset), with the ranks of distributed.init() or run, or rank= and world_size=",
     "ElChe": "ElChe.start(world_size, CadenceConfig(anchor=10))",
 }
 

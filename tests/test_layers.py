@@ -33,6 +33,7 @@ FLOORS = [
     ["balance", "average", "compress"],
     ["ddp"],
     ["replicas", "bootstrap", "sharded"],
+    ["process_group", "nn"],
     ["algorithms"],
     ["simulate"],
     ["inspect"],

@@ -14,8 +14,10 @@ import numpy as np
 
 from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.random import get_rng_state, noise_generator
+from minigrad.backend.ranks import ranks_here
 from minigrad.data.order import WORD, Indices, Shares, check_sharding, longest_shard, permutation, shard
 from minigrad.errors import ArgumentError, StateDictError
+from minigrad.foreign import FORMS
 
 
 class Sampler(Protocol):
@@ -154,7 +156,7 @@ class DistributedSampler(EpochSampler):
 
     Args:
         source: A dataset, or its length.
-        rank, world_size: Which part, of how many.
+        rank, world_size: Which part, of how many; by default those of this context, see `distributed.init` and `run`.
         shuffle: Another order in each epoch; else the samples' own order.
         seed: In [0, 2**64), the same on all ranks.
         mode: What happens when the length does not divide by world_size. "pad": up to world_size - 1 samples come
@@ -165,7 +167,7 @@ class DistributedSampler(EpochSampler):
             are rounded by largest remainder, the parts stay spread evenly over the global order.
 
     Raises:
-        ArgumentError: an argument out of its range, or shares with another mode.
+        ArgumentError: an argument out of its range, shares with another mode, or this context has no ranks.
 
     Example:
         >>> list(DistributedSampler(5, rank=1, world_size=2, shuffle=False, mode="exact"))
@@ -176,14 +178,15 @@ class DistributedSampler(EpochSampler):
         self,
         source: int | Sized,
         *,
-        rank: int,
-        world_size: int,
+        rank: int | None = None,
+        world_size: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         mode: str = "pad",
         shares: Shares | None = None,
     ) -> None:
         super().__init__(source)
+        rank, world_size = _place(rank, world_size)
         check_sharding("DistributedSampler", rank, world_size, mode, shares)
         check_switch("DistributedSampler", shuffle=shuffle)
         self.rank, self.world_size, self.shuffle, self.mode = int(rank), int(world_size), shuffle, mode
@@ -207,6 +210,17 @@ class DistributedSampler(EpochSampler):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size as given, else this context's."""
+    here = ranks_here()
+    if here is not None:
+        rank, world_size = here.rank if rank is None else rank, here.world_size if world_size is None else world_size
+    if rank is None or world_size is None:
+        missing = "rank" if rank is None else "world_size"
+        raise ArgumentError(f"DistributedSampler: expected {FORMS['DistributedSampler']}, got no {missing}")
+    return rank, world_size
 
 
 class BatchSampler:

@@ -1,5 +1,7 @@
 """Data-parallel training: ranks and their collectives, buckets, the reducer, replicas."""
 
+import typing
+
 from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
@@ -32,6 +34,27 @@ from minigrad.distributed.ddp.hooks import (
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.stats import NonFinite
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
+from minigrad.distributed.process_group import (
+    INSTEAD as _INSTEAD,
+    absent as _absent,
+    all_gather,
+    all_gather_into_tensor,
+    all_gather_object,
+    all_reduce,
+    barrier,
+    broadcast,
+    broadcast_object_list,
+    destroy_process_group,
+    get_backend,
+    get_rank,
+    get_world_size,
+    group,
+    init_process_group,
+    is_available,
+    is_initialized,
+    reduce_scatter,
+    reduce_scatter_tensor,
+)
 from minigrad.distributed.record.fingerprint import replicas_agree
 from minigrad.distributed.replicas.devices import DeviceGroup, ListCollectives, LocalDevices
 from minigrad.distributed.replicas.nccl_devices import NcclDevices
@@ -79,19 +102,44 @@ __all__ = [
     "ThreadWorld",
     "Work",
     "Wrapper",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
     "allocate",
     "allreduce_hook",
     "average_gradients",
+    "barrier",
     "bf16_compress_hook",
+    "broadcast",
+    "broadcast_object_list",
     "compute_shard_sizes",
     "convert_sync_batchnorm",
+    "destroy_process_group",
     "fp16_compress_hook",
     "fp16_predivide_hook",
+    "get_backend",
+    "get_rank",
+    "get_world_size",
+    "group",
     "init",
+    "init_process_group",
+    "is_available",
+    "is_initialized",
     "plan_buckets",
     "rebalance",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
     "replicas_agree",
     "run",
 ]
 
 _offer_classes(globals())
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> typing.Any:
+        """A function of PyTorch's that is not there: calling it says what to write."""
+        if name in _INSTEAD:
+            return _absent(name)
+        raise AttributeError(f"module 'minigrad.distributed' has no attribute {name!r}")

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from minigrad.arguments import check_choice
 from minigrad.backend.device import CPU, Device, available_devices
 from minigrad.backend.random import set_noise_key
+from minigrad.backend.ranks import set_ranks_here
 from minigrad.distributed.comm.checks import check_world, default_timeout_s
 from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
@@ -138,7 +139,8 @@ def init(
     """The communicator of this rank, as the script was started.
 
     Inside `distributed.run` it is the thread's; else it follows the environment, see the module's docstring. Alone
-    it is a world of one, so that the same script runs in every way.
+    it is a world of one, so that the same script runs in every way. It is this context's from now on: `DDP(model)` and
+    the collectives by PyTorch's names use it, and `destroy_process_group` closes it.
 
     Args:
         backend: "solo", "shm", "mpi" or "nccl"; by default $MINIGRAD_BACKEND, else what fits.
@@ -157,6 +159,7 @@ def init(
         raise ArgumentError(f"init: expected rank and world_size both or neither, got no {missing}")
     threaded = thread_rank.get()
     if threaded is not None and rank is None and backend in (None, "threads"):
+        set_ranks_here(threaded)
         return threaded
     seat = detect(os.environ)
     if rank is not None and world_size is not None:
@@ -165,7 +168,9 @@ def init(
     wanted = backend if backend is not None else os.environ.get("MINIGRAD_BACKEND")
     where = _local_device("cuda" if device is None and wanted == "nccl" else device, seat)
     chosen = choose_backend(seat, where, wanted)
-    return _connect(chosen, seat, where, default_timeout_s(timeout_s))
+    comm = _connect(chosen, seat, where, default_timeout_s(timeout_s))
+    set_ranks_here(comm)
+    return comm
 
 
 def _local_device(device: str | Device | None, seat: Seat) -> Device:
@@ -229,7 +234,7 @@ class _Backend(NamedTuple):
     connect: Callable[[Seat, Device, float], Communicator]
 
 
-_BACKENDS = {
+BACKENDS = {
     "solo": _Backend("", lambda seat: seat.world_size == 1, _solo),
     "shm": _Backend("cpu", lambda seat: seat.source != "mpi" and seat.local_world_size == seat.world_size, _shm),
     "mpi": _Backend("cpu", lambda seat: seat.source == "mpi", _mpi),
@@ -244,11 +249,11 @@ def choose_backend(seat: Seat, device: Device, backend: str | None) -> str:
         ArgumentError: an unknown name, "solo" for several ranks, or several hosts without MPI or NCCL.
     """
     if backend is not None:
-        check_choice("init", tuple(_BACKENDS), backend=backend)
+        check_choice("init", tuple(BACKENDS), backend=backend)
         if backend == "solo" and seat.world_size > 1:
             raise ArgumentError(f"init: expected a world of one for backend 'solo', got {seat.world_size}")
         return backend
-    for name, kind in _BACKENDS.items():
+    for name, kind in BACKENDS.items():
         if kind.devices in ("", device.type) and kind.fits(seat):
             return name
     raise ArgumentError(
@@ -258,7 +263,7 @@ def choose_backend(seat: Seat, device: Device, backend: str | None) -> str:
 
 
 def _connect(backend: str, seat: Seat, device: Device, timeout_s: float) -> Communicator:
-    kind = _BACKENDS[backend]
+    kind = BACKENDS[backend]
     if kind.devices not in ("", device.type):
         expected, instead = ("a GPU", "shm or mpi") if kind.devices == "cuda" else ("the device cpu", "nccl")
         raise ArgumentError(f"init: expected {expected} for backend {backend!r}, got {device}: use {instead}")

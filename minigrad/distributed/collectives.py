@@ -30,6 +30,7 @@ class ReduceOp(enum.Enum):
     MIN = "min"
     MAX = "max"
     PROD = "prod"
+    PRODUCT = "prod"  # PyTorch's name of it
 
     __hash__ = object.__hash__  # that of Enum is a function in Python
 

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from minigrad.arguments import as_integer
 from minigrad.backend.random import set_noise_key
+from minigrad.backend.ranks import set_ranks_here
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
@@ -81,6 +82,7 @@ def run_world(
         comm.device.use()
         set_noise_key(comm.rank)
         thread_rank.set(comm)
+        set_ranks_here(comm)
         world.enter(comm.rank)
         try:
             with around(comm):

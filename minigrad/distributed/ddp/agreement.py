@@ -12,7 +12,8 @@ from typing import Any
 from minigrad.arguments import is_real
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
+from minigrad.distributed.comm.context import communicator_for
+from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.differences import Facts, difference, gather_alike
 from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.record.fingerprint import fingerprint
@@ -53,8 +54,8 @@ def check_replicas(module: Module, comm: Communicator, options: Mapping[str, obj
     gather_alike("DistributedDataParallel", "replicas", comm, facts)
 
 
-def check_wrappable(module: Module, comm: Communicator, wrapper: type[Module]) -> None:
-    """Refuse what DistributedDataParallel, the wrapper, can't wrap.
+def check_wrappable(module: Module, given: Communicator | None, wrapper: type[Module]) -> Communicator:
+    """The communicator, or this context's; refuses what DistributedDataParallel, the wrapper, can't wrap.
 
     Raises:
         ArgumentError: no module or communicator, a wrapper inside, or nothing to train.
@@ -62,7 +63,7 @@ def check_wrappable(module: Module, comm: Communicator, wrapper: type[Module]) -
     """
     if not isinstance(module, Module):
         raise ArgumentError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
-    check_is_communicator("DistributedDataParallel", comm)
+    comm = communicator_for("DistributedDataParallel", given)
     if any(isinstance(inner, wrapper) for inner in module.modules()):
         raise ArgumentError("DistributedDataParallel: expected a module without wrapper inside, got a nested one")
     params = list(module.parameters())
@@ -78,6 +79,7 @@ def check_wrappable(module: Module, comm: Communicator, wrapper: type[Module]) -
             f"rank {comm.rank}: DistributedDataParallel: expected all parameters on {comm.device}, got {listed}: "
             "move the module first"
         )
+    return comm
 
 
 def tell_of_copy(name: str, comm: Communicator) -> None:

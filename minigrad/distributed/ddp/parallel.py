@@ -38,7 +38,7 @@ class DistributedDataParallel(Module):
 
     Args:
         module: The replica. All ranks must have the same parameters in the same order.
-        comm: The ranks.
+        comm: The ranks; by default those of this context, see `distributed.init` and `run`.
         batch_dim: Axis of the samples in the first tensor argument.
         bucket_cap_mb: Largest bucket in MiB; see `plan_buckets`.
         first_bucket_mb: Largest first bucket in MiB; the cap where that is less.
@@ -81,7 +81,7 @@ class DistributedDataParallel(Module):
     def __init__(
         self,
         module: Module,
-        comm: Communicator,
+        comm: Communicator | None = None,
         *,
         batch_dim: int = 0,
         bucket_cap_mb: float = 25,
@@ -98,7 +98,7 @@ class DistributedDataParallel(Module):
         track_nonfinite: bool = False,
     ) -> None:
         super().__init__()
-        check_wrappable(module, comm, DistributedDataParallel)
+        comm = check_wrappable(module, comm, DistributedDataParallel)
         check_choice("DistributedDataParallel", ("mean", "sum"), reduce=reduce)
         check_choice("DistributedDataParallel", ("auto", "manual"), sync=sync)
         switches = {"find_unused_parameters": find_unused_parameters, "track_nonfinite": track_nonfinite}
