@@ -6,6 +6,7 @@ MinigradError
 ├── ShapeError               (ValueError)    shapes that do not fit
 ├── DtypeError               (TypeError)     dtypes that do not fit, or a type that is no tensor
 ├── IndexRangeError          (IndexError)    an index or a label out of range
+├── DivisionByZeroError      (ZeroDivisionError)  integers divided by 0
 ├── DeviceError              (RuntimeError)  an absent device, or operands on different devices
 ├── AutogradError            (RuntimeError)  backward called where it can't work, data changed after it was saved
 ├── StateDictError           (ValueError)    keys, shapes or dtypes of a state_dict that do not fit
@@ -48,6 +49,10 @@ class DtypeError(MinigradError, TypeError):
 
 class IndexRangeError(MinigradError, IndexError):
     """An index or a label is out of range."""
+
+
+class DivisionByZeroError(MinigradError, ZeroDivisionError):
+    """Integers are divided by 0, for which they have no infinity and no NaN."""
 
 
 class DeviceError(MinigradError, RuntimeError):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from minigrad.arguments import is_number
 from minigrad.autograd import Edge, Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
-from minigrad.errors import DtypeError, ShapeError
+from minigrad.errors import DivisionByZeroError, DtypeError, ShapeError
 from minigrad.ops.axes import unbroadcast
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, operands, promote_to_float
@@ -116,29 +119,54 @@ def div(x: TensorLike, y: TensorLike) -> Tensor:
 def _div_backward(node: Node, grad: Array) -> None:
     x, y, x_shape = node.saved
     dx, dy = node.inputs
-    scaled = grad / y.data
     if dx is not None:
-        pass_on(dx, scaled, x_shape)
+        pass_on(dx, grad / y.data, x_shape)
     if dy is not None:
-        accumulate(dy, unbroadcast(-(scaled * (x.data / y.data)), y.data.shape))
+        accumulate(dy, unbroadcast(-(grad * (x.data / y.data / y.data)), y.data.shape))
 
 
 @method
 @method_as("__floordiv__")
 def floor_divide(x: TensorLike, y: TensorLike) -> Tensor:
-    """floor(x / y), broadcasting; nothing flows back. Integers stay integers."""
-    x, y = operands("floor_divide", x, y)
+    """floor(x / y), broadcasting; nothing flows back. Integers stay integers.
+
+    Raises:
+        DivisionByZeroError: an integer divided by 0; by a tensor on a GPU, which nothing waits for, it is 0.
+        DtypeError: bool operands.
+    """
+    x, y = _divisible("floor_divide", x, y)
     try:
         return Tensor(array_module(x.data).floor_divide(x.data, y.data))
     except ValueError as error:
         raise broadcast_error("floor_divide", x, y) from error
 
 
+def _divisible(who: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
+    """Two operands of which the second is not 0 where they are integers."""
+    a, b = operands(who, x, y)
+    kind = b.data.dtype.kind
+    if kind == "b":
+        raise DtypeError(f"{who}: expected numbers, got bool {a.shape} and bool {b.shape}")
+    divisor = b.data if b.data.__class__ is np.ndarray else y  # as a number it is known to the host
+    is_zero = not divisor.all() if isinstance(divisor, np.ndarray) else is_number(divisor) and divisor == 0
+    if kind in "iu" and is_zero and a.data.size:
+        raise DivisionByZeroError(
+            f"{who}: expected integers other than 0 to divide by, got {b.dtype.name} {b.shape} with 0 in it: "
+            "divide with /, or as .float()"
+        )
+    return a, b
+
+
 @method
 @method_as("__mod__")
 def remainder(x: TensorLike, y: TensorLike) -> Tensor:
-    """x - y·floor(x / y), of the sign of y, broadcasting. dx = g, dy = -g·floor(x/y)."""
-    x, y = operands("remainder", x, y)
+    """x - y·floor(x / y), of the sign of y, broadcasting. dx = g, dy = -g·floor(x/y).
+
+    Raises:
+        DivisionByZeroError: an integer divided by 0; by a tensor on a GPU, which nothing waits for, it is 0.
+        DtypeError: bool operands.
+    """
+    x, y = _divisible("remainder", x, y)
     xp = array_module(x.data)
     try:
         return record(xp.remainder(x.data, y.data), _remainder_backward, (x, y), (x, y))
@@ -209,13 +237,19 @@ def _pow_backward(node: Node, grad: Array) -> None:
 
 @method
 def maximum(x: TensorLike, y: TensorLike) -> Tensor:
-    """The larger of each pair, broadcasting; NaN wins. The gradient goes to the larger, half to each where equal."""
+    """The larger of each pair, broadcasting; NaN wins.
+
+    The gradient goes to the larger, half to each where they are equal, all to both where one is NaN.
+    """
     return _extremum("maximum", x, y, _maximum_backward)
 
 
 @method
 def minimum(x: TensorLike, y: TensorLike) -> Tensor:
-    """The smaller of each pair, broadcasting; NaN wins. The gradient goes to the smaller, half to each where equal."""
+    """The smaller of each pair, broadcasting; NaN wins.
+
+    The gradient goes to the smaller, half to each where they are equal, all to both where one is NaN.
+    """
     return _extremum("minimum", x, y, _minimum_backward)
 
 
@@ -242,7 +276,7 @@ def _split_gradient(node: Node, grad: Array, x_wins: Array, y_wins: Array) -> No
     x, y = node.saved
     dx, dy = node.inputs
     half = grad.dtype.type(0.5)
-    share = grad * (1 - half * ~(x_wins | y_wins)).astype(grad.dtype)
+    share = grad * (1 - half * (x.data == y.data)).astype(grad.dtype)
     if dx is not None:
         accumulate(dx, unbroadcast(masked(share, ~y_wins), x.data.shape))
     if dy is not None:

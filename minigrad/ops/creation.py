@@ -224,17 +224,25 @@ def arange(
 ) -> Tensor:
     """start, start + step, ... up to but without end: `arange(5)`, `arange(2, 5)`; int64 if all three are integers.
 
+    Args:
+        dtype: With int64, start, end and step lose their fractions first, as in PyTorch.
+
     Raises:
-        ArgumentError: a step of zero, or one that leads away from end.
+        ArgumentError: a step of zero, one that leads away from end, or one with a fraction for integers.
         ShapeError: more elements than a tensor can have.
     """
     start, end = (0, start) if end is None else (start, end)
     numbers = _numbers("arange", start, end, step)
+    found = None if dtype is None else as_dtype(dtype)
+    if found is not None and not is_float(found) and int(numbers[2]) != numbers[2]:
+        raise ArgumentError(f"arange: expected a step without fraction for {found.name}, got {numbers[2]}")
     start, end, step = numbers
     if step == 0 or (end - start) / step < 0:
         raise ArgumentError(f"arange: expected a step that leads from {start} to {end}, got {step}")
+    if found == np.int64:
+        start, end, step = numbers = [int(number) for number in numbers]
     whole = all(isinstance(number, int) for number in numbers)
-    found = as_dtype((int if whole else float) if dtype is None else dtype)
+    found = as_dtype(int if whole else float) if found is None else found
     count = max(-((start - end) // step), 0) if whole else math.ceil((end - start) / step)
     lengths_of("arange", (count,))
     values = np.arange(start, end, step) if whole else start + step * np.arange(count)

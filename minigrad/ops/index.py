@@ -26,7 +26,8 @@ __all__ = ["embedding", "gather", "getitem", "index_select", "one_hot", "take_al
 def getitem(x: TensorLike, index: Any) -> Tensor:
     """x[index] with NumPy's rules; dx is zero but for g at the index, added up where an element was picked twice.
 
-    Integers, slices, None and Ellipsis give a view. Tensors, arrays and lists of integers or bools give a copy.
+    Integers, slices, None and Ellipsis give a view. Tensors, arrays and lists of integers or bools give a copy. As in
+    PyTorch, uint8 is a mask, and a list with a list, a tensor, a slice, None or Ellipsis in it is a tuple of indexes.
 
     Raises:
         IndexRangeError: an integer out of range (in an array on a GPU: when the host next reads from it), more indexes
@@ -53,9 +54,15 @@ def plain_index(who: str, x: Tensor, index: Any) -> tuple[Any, ...]:
     Raises:
         DtypeError, DeviceError: as `getitem`.
     """
-    if isinstance(index, tuple):
+    if isinstance(index, tuple) or (isinstance(index, list) and _is_tuple(index)):
         return tuple(_plain_part(who, x, part) for part in index)
     return (_plain_part(who, x, index),)
+
+
+def _is_tuple(index: list[Any]) -> bool:
+    """Whether PyTorch takes a list as one index for each axis: below 32 parts, of which one is no number."""
+    parts = (list, tuple, range, slice, Tensor, np.ndarray)
+    return len(index) < 32 and any(part is None or part is Ellipsis or isinstance(part, parts) for part in index)
 
 
 def _plain_part(who: str, x: Tensor, part: Any) -> Any:
@@ -64,7 +71,7 @@ def _plain_part(who: str, x: Tensor, part: Any) -> Any:
     if isinstance(part, Tensor):
         same_device(who, x, part)
         array = part.data
-    elif isinstance(part, (list, np.ndarray)):
+    elif isinstance(part, (list, range, np.ndarray)):
         array = to_device(_index_array(who, part), x.device)
     elif isinstance(part, np.integer):
         return int(part)
@@ -76,7 +83,7 @@ def _plain_part(who: str, x: Tensor, part: Any) -> Any:
         raise DtypeError(
             f"{who}: expected integers, slices, None, Ellipsis or arrays of integers or bools as index, got {got}"
         )
-    return array
+    return array if kind != "u" else array != 0
 
 
 def check_index_arrays(who: str, x: Tensor, parts: tuple[Any, ...]) -> None:

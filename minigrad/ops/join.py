@@ -10,11 +10,11 @@ import numpy as np
 from minigrad.arguments import as_integer, as_sequence, check_choice, is_number
 from minigrad.autograd import Node, accumulate_at, lend
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, common_dtype
+from minigrad.backend.dtypes import Array, common_dtype, is_float, python_scalar
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, cast, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, cast, same_device
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
 
@@ -166,12 +166,13 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(_part(x, (slice(None),) * axis + (i,)) for i in range(x.data.shape[axis]))
 
 
-def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """x with a border of a constant; a negative width cuts off.
 
     Args:
         pad: (before, after) of the last axis, then of the one before it, and so on; other axes stay.
         mode: "constant" only.
+        value: That constant; None is 0, or False.
 
     Raises:
         ShapeError: an odd number of widths, more than two for each axis, or a cut of more than there is.
@@ -184,16 +185,27 @@ def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float 
     shape = tuple(n + before + after for n, (before, after) in zip(x.data.shape, pairs))
     source = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.data.shape, pairs))
     target = tuple(slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(shape, pairs))
-    if not is_number(value):
-        raise DtypeError(f"pad: expected a number as value, got {type(value).__name__}")
-    fill = operands("pad", x, value)[1]
-    if fill.data.dtype != x.data.dtype:
-        raise DtypeError(f"pad: expected a value that fits into {x.dtype.name}, got {value!r}")
     data = array_module(x.data).empty(shape, x.data.dtype)
-    data[...] = fill.data
+    data[...] = _fill_value(x, 0 if value is None else value)
     data[target] = x.data[source]
     cuts = any(min(pair) < 0 for pair in pairs)
     return record(data, _pad_backward, (x,), (x.data.shape, source, target, cuts))
+
+
+def _fill_value(x: Tensor, value: float) -> bool | int | float:
+    """A number as one of x's dtype, which must be equal to it where x is of integers or bools."""
+    if not is_number(value):
+        raise DtypeError(f"pad: expected a number as value, got {type(value).__name__}")
+    fill = python_scalar(value)
+    if is_float(x.data.dtype):
+        return fill
+    try:
+        kept: bool | int = x.data.dtype.type(fill).item()
+    except (OverflowError, ValueError):  # out of range, infinite or NaN
+        kept = not fill
+    if kept != fill:
+        raise DtypeError(f"pad: expected a value that fits into {x.dtype.name}, got {value!r}")
+    return kept
 
 
 def _pad_widths(x: Tensor, pad: Sequence[int]) -> list[tuple[int, int]]:

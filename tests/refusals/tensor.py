@@ -35,6 +35,7 @@ ROWS = [
     (lambda: minigrad.zeros_like([1]), DtypeError, "full_like: expected a Tensor, got list"),
     (lambda: minigrad.arange(0, 5, 0), ArgumentError, "arange: expected a step that leads from 0 to 5, got 0"),
     (lambda: minigrad.arange(0, 5, -1), ArgumentError, "arange: expected a step that leads from 0 to 5, got -1"),
+    (lambda: minigrad.arange(0, 5, 0.5, dtype="int32"), ArgumentError, "a step without fraction for int32, got 0.5"),
     (lambda: minigrad.arange(float("nan")), ArgumentError, "arange: expected finite numbers, got nan"),
     (lambda: minigrad.linspace(0, 1, -1), ArgumentError, "linspace: expected steps to be an integer in .*got -1"),
     (lambda: minigrad.randint(3, 3, (2,)), ArgumentError, "randint: expected integers low < high, got 3 and 3"),
@@ -113,7 +114,7 @@ ROWS = [
         (tensor(1.0), DtypeError, r"got float32 \(\)"),
         ([0.5], DtypeError, r"got float64 \(1,\)"),
         (slice(0.5), DtypeError, "getitem: expected integers in slices"),
-        ([[0], [0, 1]], ShapeError, "getitem: expected an index list of one shape"),
+        (([[0], [0, 1]],), ShapeError, "getitem: expected an index list of one shape"),
     ),
     *each(
         (lambda call: call(minigrad.ones(2, 3)), IndexRangeError, r"in \[0, "),
