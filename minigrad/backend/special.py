@@ -1,4 +1,4 @@
-"""The error function, which NumPy lacks."""
+"""The error function, which NumPy lacks, and the sign with PyTorch's value for NaN."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ def erf(x: Array) -> Array:
 
         return device_erf(widened(x)).astype(x.dtype, copy=False)
     return in_blocks(_erf_double if x.dtype == np.float64 else _erf_single, x)
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1 in the dtype of an array of numbers; 0 of NaN, for which NumPy's is NaN."""
+    if x.dtype.kind in "iu":
+        return array_module(x).sign(x)
+    signs = (x > 0).astype(x.dtype)
+    signs -= x < 0
+    return signs
 
 
 def _erf_double(out: Array, x: Array) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
+
 from minigrad.arguments import as_real, check_choice
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
@@ -24,7 +26,7 @@ __all__ = ["elu", "gelu", "leaky_relu", "log_softmax", "relu", "silu", "softmax"
 
 @method
 def relu(x: TensorLike) -> Tensor:
-    """max(x, 0). dx = g where x > 0, else 0."""
+    """max(x, 0). dx = g where x > 0 or is NaN, else 0."""
     x = as_operand("relu", x)
     data = in_blocks(_rectify, x.data)
     return record(data, _relu_backward, (x,), (data,), saves_output=True)
@@ -36,7 +38,7 @@ def _rectify(out: Array, x: Array) -> None:
 
 def _relu_backward(node: Node, grad: Array) -> None:
     (y,) = node.saved
-    accumulate(node.inputs[0], masked(grad, y > 0))
+    accumulate(node.inputs[0], masked(grad, y != 0))  # y is positive, 0 or NaN
 
 
 @method
@@ -83,7 +85,7 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     x = _float("elu", x)
     alpha = as_real("elu", "alpha", alpha)
     data = in_blocks(functools.partial(_elu, alpha=alpha), x.data)
-    return record(data, _elu_backward, (x,), (x, data, alpha), saves_output=True)
+    return record(data, _elu_backward, (x,), (x, alpha))
 
 
 def _elu(out: Array, x: Array, alpha: float) -> None:
@@ -94,15 +96,17 @@ def _elu(out: Array, x: Array, alpha: float) -> None:
 
 
 def _elu_backward(node: Node, grad: Array) -> None:
-    x, y, alpha = node.saved
-    accumulate(node.inputs[0], in_blocks(functools.partial(_elu_gradient, alpha=alpha), grad, x.data, y))
+    x, alpha = node.saved
+    accumulate(node.inputs[0], in_blocks(functools.partial(_elu_gradient, alpha=alpha), grad, x.data))
 
 
-def _elu_gradient(out: Array, grad: Array, x: Array, y: Array, alpha: float) -> None:
-    xp, positive = array_module(x), x > 0
-    xp.add(masked(y, ~positive), alpha, out=out)  # alpha·e^min(x, 0)
+def _elu_gradient(out: Array, grad: Array, x: Array, alpha: float) -> None:
+    xp = array_module(x)
+    xp.exp(xp.minimum(x, filled(0, x)), out=out)
     if alpha != 1:
-        out += positive.astype(out.dtype) * (1 - alpha)
+        positive = x > 0
+        masked(out * alpha, ~positive, out)
+        out += positive
     out *= grad
 
 
@@ -110,6 +114,9 @@ def _elu_gradient(out: Array, grad: Array, x: Array, y: Array, alpha: float) -> 
 @autocasts("high")
 def softplus(x: TensorLike, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """ln(1 + e^(beta·x)) / beta, and x itself where beta·x > threshold. dx = g·sigmoid(beta·x), or g there.
+
+    Args:
+        threshold: It may be negative.
 
     Raises:
         ArgumentError: beta is 0, or an argument is no number.
@@ -127,11 +134,14 @@ def softplus(x: TensorLike, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 def _softplus(out: Array, x: Array, beta: float, threshold: float) -> None:
-    xp = array_module(x)
+    xp, zero = array_module(x), filled(0, x)
     scaled = x * beta
+    curved = ~(scaled > threshold)
     xp.log1p(xp.exp(-xp.abs(scaled)), out=out)
-    out *= scaled <= threshold
-    out += xp.maximum(scaled, filled(0, x))
+    out *= curved
+    out += xp.maximum(scaled, zero)
+    if threshold < 0:
+        out += masked(xp.minimum(scaled, zero), ~curved)
     out /= beta
 
 
@@ -211,6 +221,7 @@ def _gelu_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], in_blocks(_gelu_gradient, grad, x.data, gate))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of x² and of x·φ(x) far from 0
 def _gelu_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
     xp = array_module(x)
     xp.multiply(x, x, out=out)
@@ -222,6 +233,7 @@ def _gelu_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
     out *= grad
 
 
+@np.errstate(over="ignore")  # of x² far from 0
 def _tanh_gate(out: Array, x: Array) -> None:
     array_module(x).multiply(x, x, out=out)
     out *= _INNER * _CUBIC
@@ -235,6 +247,7 @@ def _gelu_tanh_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], in_blocks(_gelu_tanh_gradient, grad, x.data, gate))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of x² far from 0
 def _gelu_tanh_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
     """g·(s + s·(1 - s)·x·2u') with s the gate."""
     xp = array_module(x)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
+
 from minigrad.arguments import is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, python_scalar
-from minigrad.backend.special import erf as erf_array
+from minigrad.backend.special import erf as erf_array, sign as sign_array
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand, masked, operands, promote_to_float
@@ -189,11 +191,11 @@ def sigmoid(x: TensorLike) -> Tensor:
     return record(data, _sigmoid_backward, (x,), (data,), saves_output=True)
 
 
+@np.errstate(over="ignore")  # e^-x may become infinite: 1/infinity is the 0 that it should be
 def logistic(out: Array, x: Array) -> None:
-    """Write the sigmoid of x into out, which may be x. Below -87 (-708 in float64) it stays: e^-x would overflow."""
+    """Write the sigmoid of x into out, which may be x."""
     xp = array_module(x)
-    xp.maximum(x, filled(-87.0 if x.dtype.itemsize == 4 else -708.0, x), out=out)
-    xp.negative(out, out=out)
+    xp.negative(x, out=out)
     xp.exp(out, out=out)
     out += 1
     xp.divide(1, out, out=out)
@@ -201,8 +203,9 @@ def logistic(out: Array, x: Array) -> None:
 
 def _sigmoid_backward(node: Node, grad: Array) -> None:
     (y,) = node.saved
-    dx = grad * y
-    dx = dx - dx * y
+    dx = 1 - y
+    dx *= y
+    dx *= grad
     accumulate(node.inputs[0], dx)
 
 
@@ -230,21 +233,21 @@ def _erf_gradient(out: Array, grad: Array, x: Array) -> None:
 @method
 @method_as("__abs__")
 def abs(x: TensorLike) -> Tensor:
-    """Magnitude; integers stay integers. dx = g·sign(x), 0 at 0."""
+    """Magnitude; integers stay integers. dx = g·sign(x), 0 at 0 and at NaN."""
     x = _number("abs", x)
     return record(array_module(x.data).abs(x.data), _abs_backward, (x,), (x,))
 
 
 def _abs_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
-    accumulate(node.inputs[0], grad * array_module(grad).sign(x.data))
+    accumulate(node.inputs[0], grad * sign_array(x.data))
 
 
 @method
 def sign(x: TensorLike) -> Tensor:
-    """-1, 0 or 1, in the dtype of x. Its gradient is zero."""
+    """-1, 0 or 1, in the dtype of x; 0 of NaN. Its gradient is zero."""
     x = _number("sign", x)
-    return record(array_module(x.data).sign(x.data), _flat_backward, (x,))
+    return record(sign_array(x.data), _flat_backward, (x,))
 
 
 @method

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import overload
 
 import numpy as np
@@ -32,12 +33,12 @@ def max(x: TensorLike, dim: int, keepdim: bool = False) -> Selection: ...
 def max(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Selection:
     """The largest element, as a tensor; along one axis the largest elements and their indices.
 
-    Without dim the gradient is split evenly between equal elements, with dim the first of them gets it all.
+    Without dim the gradient is split evenly between equal elements, NaN with NaN; with dim the first gets it all.
 
     Raises:
         ShapeError: the axis is out of range, or nothing to choose from.
     """
-    return _reduce("max", "max", x, None, keepdim) if dim is None else _select("max", x, dim, keepdim)
+    return extreme("max", "max", x, None, keepdim) if dim is None else _select("max", x, dim, keepdim)
 
 
 @overload
@@ -52,35 +53,36 @@ def min(x: TensorLike, dim: int, keepdim: bool = False) -> Selection: ...
 def min(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Selection:
     """The smallest element, as a tensor; along one axis the smallest elements and their indices.
 
-    Without dim the gradient is split evenly between equal elements, with dim the first of them gets it all.
+    Without dim the gradient is split evenly between equal elements, NaN with NaN; with dim the first gets it all.
 
     Raises:
         ShapeError: the axis is out of range, or nothing to choose from.
     """
-    return _reduce("min", "min", x, None, keepdim) if dim is None else _select("min", x, dim, keepdim)
+    return extreme("min", "min", x, None, keepdim) if dim is None else _select("min", x, dim, keepdim)
 
 
 @method
 def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """The largest element over axes. The gradient is split evenly between equal elements.
+    """The largest element over axes. The gradient is split evenly between equal elements, and NaN where that is NaN.
 
     Raises:
         ShapeError: an axis out of range or named twice, or nothing to choose from.
     """
-    return _reduce("amax", "max", x, dim, keepdim)
+    return extreme("amax", "max", x, dim, keepdim, spoils=True)
 
 
 @method
 def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """The smallest element over axes. The gradient is split evenly between equal elements.
+    """The smallest element over axes. The gradient is split evenly between equal elements, and NaN where that is NaN.
 
     Raises:
         ShapeError: an axis out of range or named twice, or nothing to choose from.
     """
-    return _reduce("amin", "min", x, dim, keepdim)
+    return extreme("amin", "min", x, dim, keepdim, spoils=True)
 
 
-def _reduce(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool) -> Tensor:
+def extreme(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool, spoils: bool = False) -> Tensor:
+    """The largest or the smallest element over axes; see `max` and, where NaN spoils the gradient, `amax`."""
     x = as_operand(who, x)
     axes = reduced_axes(who, dim, x.data.ndim, keepdim)
     _check_choice(who, x, axes)
@@ -88,16 +90,28 @@ def _reduce(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool) -> 
         data = max_axes(x.data, axes, keepdim)
     else:
         data = x.data.min(axis=axis_argument(axes, x.data.ndim), keepdims=keepdim)
-    return record(data, split_backward, (x,), (x, axes, data), saves_output=True)
+    return record(data, _spoilt_backward if spoils else split_backward, (x,), (x, axes, data), saves_output=True)
 
 
 def split_backward(node: Node, grad: Array) -> None:
-    """Backward of choosing one value, which all elements that equal it share."""
+    """Backward of choosing one value, which all elements that equal it share; where it is NaN, all that are NaN."""
     x, axes, found = node.saved
     kept = kept_shape(x.data.shape, axes)
     chosen = x.data == found.reshape(kept)
+    chosen |= x.data != x.data
     count = chosen.sum(axis=axes, keepdims=True).astype(grad.dtype)
-    share = grad.reshape(kept) / array_module(grad).maximum(count, 1)  # NaN equals nothing
+    accumulate(node.inputs[0], masked(grad.reshape(kept) / count, chosen))
+
+
+def _spoilt_backward(node: Node, grad: Array) -> None:
+    x, axes, found = node.saved
+    kept = kept_shape(x.data.shape, axes)
+    chosen = x.data == found.reshape(kept)
+    count = chosen.sum(axis=axes, keepdims=True)
+    none = count == 0  # as where the result is NaN
+    chosen |= none
+    share = grad.reshape(kept) / (count + none).astype(grad.dtype)
+    share = array_module(grad).where(none, grad.dtype.type(math.nan), share)
     accumulate(node.inputs[0], masked(share, chosen))
 
 

@@ -10,6 +10,7 @@ from minigrad.arguments import as_real, check_choice
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
+from minigrad.backend.special import sign
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ShapeError
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
@@ -100,8 +101,8 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     Shapes, Args, Raises: as `mse_loss`.
     """
     difference = _difference("l1_loss", input, target, reduction)
-    xp = array_module(difference)
-    return _record_difference(input, target, xp.abs(difference), xp.sign(difference), 1.0, reduction)
+    size = array_module(difference).abs(difference)
+    return _record_difference(input, target, size, sign(difference), 1.0, reduction)
 
 
 @autocasts("high")
@@ -171,7 +172,7 @@ def binary_cross_entropy_with_logits(
     """-weight · (pos_weight · t · ln σ(x) + (1 - t) · ln(1 - σ(x))), reduced; σ is the logistic function.
 
     Computed as (1 - t)·x + l·ln(1 + exp(-x)), with l = 1 + (pos_weight - 1)·t, which can't overflow.
-    dinput = weight·((1 - t) - l·σ(-x))·g, dtarget = weight·((pos_weight - 1)·ln(1 + exp(-x)) - x)·g.
+    dinput = weight·((1 - t)·σ(x) - pos_weight·t·σ(-x))·g, dtarget = weight·((pos_weight - 1)·ln(1 + exp(-x)) - x)·g.
 
     Shapes:
         input, target: (...) of one shape -> (), or as they are with reduction="none"; weight and pos_weight broadcast
@@ -210,8 +211,9 @@ def _binary_cross_entropy_with_logits_backward(node: Node, grad: Array) -> None:
     if weight is not None:
         scale = scale * weight.data
     if dinput is not None:
-        dx = ((1.0 - t) - _positive_factor(t, pos_weight) * _logistic(-x)) * scale
-        accumulate(dinput, dx.astype(grad.dtype, copy=False))
+        dx = (1.0 - t) * _logistic(x)
+        dx -= (t if pos_weight is None else pos_weight.data * t) * _logistic(-x)
+        accumulate(dinput, (dx * scale).astype(grad.dtype, copy=False))
     if dtarget is not None:
         slope = -x if pos_weight is None else (pos_weight.data - 1.0) * _softplus(-x) - x
         accumulate(dtarget, (slope * scale).astype(grad.dtype, copy=False))

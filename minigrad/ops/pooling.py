@@ -111,6 +111,8 @@ def max_pool2d(
 ) -> Tensor:
     """The largest element of each window; padding never wins. The gradient goes to the first of equal elements.
 
+    NaN wins, and of several the last one gets the gradient (on a GPU the first).
+
     Shapes:
         x: (N, C, H, W) or (C, H, W) -> (N, C, OH, OW) or (C, OH, OW)
 
@@ -139,6 +141,8 @@ def _max_pool2d_backward(node: Node, grad: Array) -> None:
     x, out, pool = node.saved
     xp = array_module(grad)
     pixels, grad = _pixels(x.data), _pixels(grad)
+    if xp is not np:  # where asking whether there is NaN would make the host wait
+        pixels, out = (xp.where(part == part, part, part.dtype.type(math.inf)) for part in (pixels, out))
     dx = (xp.empty if pool.is_partition else xp.zeros)(pixels.shape, pixels.dtype)
     found = xp.zeros(out.shape, bool)
     for windows, seen in pool.taps():
@@ -149,7 +153,18 @@ def _max_pool2d_backward(node: Node, grad: Array) -> None:
         else:
             dx[seen] += masked(grad[windows], wins)
         found[windows] |= wins
+    if xp is np and not found.all():  # NaN equals nothing
+        _add_to_last_nan(dx, pixels, grad, found, pool)
     accumulate(node.inputs[0], _image(dx, x.data.ndim))
+
+
+def _add_to_last_nan(dx: Array, pixels: Array, grad: Array, found: Array, pool: _Pool) -> None:
+    """Add the gradients of windows that are not found yet at the last NaN of each."""
+    for windows, seen in reversed(list(pool.taps())):
+        wins = np.isnan(pixels[seen])
+        wins &= ~found[windows]
+        dx[seen] += masked(grad[windows], wins)
+        found[windows] |= wins
 
 
 # --------------------------------------------------------------------------------------------------------- average

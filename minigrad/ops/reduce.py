@@ -1,7 +1,7 @@
 """Reductions over axes: sums, moments, norms, products, truth. The largest and smallest elements are in extremum.py.
 
 In all of them dim is None (all axes), an axis or a tuple of axes, and keepdim keeps the reduced axes with length 1.
-Half precision is accumulated in float32 and returned in the dtype of the input.
+Half precision is accumulated in float32 and returned in the dtype of the input, or in the one that was asked for.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from minigrad.arguments import as_real, check_switch
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, as_dtype, is_float, widened
+from minigrad.backend.special import sign
 from minigrad.bound import Dim
 from minigrad.errors import ArgumentError
 from minigrad.ops.axes import (
@@ -28,7 +31,7 @@ from minigrad.ops.axes import (
     sum_axes,
 )
 from minigrad.ops.elementwise import abs
-from minigrad.ops.extremum import amax, amin
+from minigrad.ops.extremum import extreme
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, promote_to_float
 from minigrad.ops.precision import autocasts
@@ -43,7 +46,7 @@ def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike 
     """Sum over axes; bools and integers give int64. dx = g, spread over the axes.
 
     Args:
-        dtype: Convert x to it first.
+        dtype: Convert x to it first, which the result has then.
 
     Raises:
         ShapeError: an axis out of range, or named twice.
@@ -51,7 +54,7 @@ def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike 
     x = _in_dtype("sum", x, dtype)
     axes = reduced_axes("sum", dim, x.data.ndim, keepdim)
     data = sum_axes(x.data, axes, keepdim)
-    return record(_narrowed(data, x), _sum_backward, (x,), _shapes(x, axes))
+    return record(_narrowed(data, x, dtype), _sum_backward, (x,), _shapes(x, axes))
 
 
 def _sum_backward(node: Node, grad: Array) -> None:
@@ -65,7 +68,7 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
     """Mean over axes, NaN of nothing. dx = g/n, spread over the axes.
 
     Args:
-        dtype: Convert x to it first.
+        dtype: Convert x to it first, which the result has then.
 
     Raises:
         DtypeError: an integer tensor.
@@ -89,10 +92,10 @@ def _in_dtype(who: str, x: TensorLike, dtype: DtypeLike) -> Tensor:
     return x if dtype is None else cast(x, as_dtype(dtype))
 
 
-def _narrowed(data: Array, x: Tensor) -> Array:
-    """A result in the dtype of the float tensor that it was computed from; that of integers as it is."""
+def _narrowed(data: Array, x: Tensor, asked: DtypeLike = None) -> Array:
+    """A result in the dtype of the float tensor that it was computed from; that of integers only where asked for."""
     dtype = x.data.dtype
-    return data.astype(dtype) if data.dtype != dtype and is_float(dtype) else data
+    return data.astype(dtype) if data.dtype != dtype and (is_float(dtype) or asked is not None) else data
 
 
 def _shapes(x: Tensor, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -231,7 +234,7 @@ def norm(x: TensorLike, p: float | str = "fro", dim: Dim = None, keepdim: bool =
     check_float("norm", x)
     power = 2.0 if isinstance(p, str) and p == "fro" else as_real("norm", "p other than 'fro'", p)
     if math.isinf(power):
-        return amax(abs(x), dim, keepdim) if power > 0 else amin(abs(x), dim, keepdim)
+        return extreme("norm", "max" if power > 0 else "min", abs(x), dim, keepdim)
     axes = reduced_axes("norm", dim, x.data.ndim, keepdim)
     size = _finite_norm(widened(x.data), power, axes)
     return record(_reduced(size, x, axes, keepdim), _norm_backward, (x,), (x, size, power), saves_output=True)
@@ -259,7 +262,7 @@ def _norm_backward(node: Node, grad: Array) -> None:
         dx = xp.zeros_like(wide)
     else:
         share = xp.abs(wide) / positive + (wide == 0)  # where x is 0 any share will do: its sign is 0
-        dx = xp.sign(wide) * share ** (power - 1) * (grad * (size != 0))  # a zero makes the norm of negative power 0
+        dx = sign(wide) * share ** (power - 1) * (grad * (size != 0))  # a zero makes the norm of negative power 0
     accumulate(node.inputs[0], _narrowed(dx, x))
 
 
@@ -284,9 +287,12 @@ def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
     return record(_reduced(data, x, axes, keepdim), _logsumexp_backward, (x,), (x, data), saves_output=True)
 
 
+@np.errstate(invalid="ignore")  # NaN for infinity, as in PyTorch
 def _logsumexp_backward(node: Node, grad: Array) -> None:
     x, data = node.saved
-    dx = array_module(grad).exp(widened(x.data) - nearest_finite(data))
+    lowest = float(np.finfo(data.dtype).min)  # of -inf alone, which gets 0
+    xp = array_module(grad)
+    dx = xp.exp(widened(x.data) - xp.maximum(data, lowest))
     dx *= widened(grad).reshape(data.shape)
     accumulate(node.inputs[0], _narrowed(dx, x))
 
@@ -299,12 +305,16 @@ def _logsumexp_backward(node: Node, grad: Array) -> None:
 def prod(x: TensorLike, dim: int | None = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
     """Product over one axis or all; bools and integers give int64. dx = g times the product of the other elements.
 
+    Args:
+        dtype: Convert x to it first, which the result has then.
+
     Raises:
         ShapeError: the axis is out of range.
     """
     x = _in_dtype("prod", x, dtype)
     axes = reduced_axes("prod", None if dim is None else normalize_axis("prod", dim, x.data.ndim), x.data.ndim, keepdim)
     data = x.data.prod(axis=axis_argument(axes, x.data.ndim), dtype=accumulator_dtype(x.data.dtype), keepdims=True)
+    data = _narrowed(data, x, dtype)
     return record(_reduced(data, x, axes, keepdim), _prod_backward, (x,), (x, dim, data.shape))
 
 
@@ -333,12 +343,15 @@ def _products_before(x: Array, axis: int) -> Array:
 def cumsum(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     """Sum of each element and those before it along an axis; bools and integers give int64. dx = sums of g from behind.
 
+    Args:
+        dtype: Convert x to it first, which the result has then.
+
     Raises:
         ShapeError: the axis is out of range.
     """
     x = _in_dtype("cumsum", x, dtype)
     axis = normalize_axis("cumsum", dim, x.data.ndim)
-    return record(_narrowed(_prefix_sums(x.data, axis), x), _cumsum_backward, (x,), (axis,))
+    return record(_narrowed(_prefix_sums(x.data, axis), x, dtype), _cumsum_backward, (x,), (axis,))
 
 
 def _prefix_sums(x: Array, axis: int) -> Array:

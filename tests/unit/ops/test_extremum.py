@@ -61,14 +61,20 @@ def test_gradients_keep_the_dtype(dtype):
         assert x.grad.dtype == x.dtype
 
 
-def test_nan_wins_and_gets_no_gradient_when_split():
-    x = Tensor(np.array([1.0, math.nan, 3.0]), requires_grad=True)
-    assert math.isnan(x.max(0).values.item())
-    assert x.max(0).indices.item() == x.argmin().item() == 1
-    y = x.amax()
-    y.backward()
-    assert math.isnan(y.item())
-    assert x.grad.tolist() == [0.0, 0.0, 0.0]
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_nan_wins_and_shares_the_gradient(name):
+    x = Tensor(np.array([1.0, math.nan, 3.0, math.nan]), requires_grad=True)
+    found = getattr(x, name)(0)
+    assert math.isnan(found.values.item()) and found.indices.item() == x.argmin().item() == x.argmax().item() == 1
+    getattr(x, name)().backward(Tensor(np.array(5.0)))
+    assert x.grad.tolist() == [0.0, 2.5, 0.0, 2.5]
+
+
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_nan_spoils_the_gradient_of_its_slice(name):
+    x = Tensor(np.array([[1.0, math.nan], [2.0, 2.0]]), requires_grad=True)
+    getattr(x, name)(1).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [[math.nan, math.nan], [0.5, 0.5]])
 
 
 def test_keepdim(x):
