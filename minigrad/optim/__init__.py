@@ -4,6 +4,7 @@ import typing
 
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.ops.methods import names_in as _names_in
+from minigrad.optim import lr_scheduler as lr_scheduler
 from minigrad.optim.adagrad import *
 from minigrad.optim.adam import *
 from minigrad.optim.clip import *
@@ -11,8 +12,9 @@ from minigrad.optim.optimizer import *
 from minigrad.optim.rmsprop import *
 from minigrad.optim.scaler import *
 from minigrad.optim.schedule import *
+from minigrad.optim.scheduler import *
 from minigrad.optim.sgd import *
 
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
-    __all__ = _names_in(globals())
+    __all__ = sorted([*_names_in(globals()), "lr_scheduler"])
     _offer_classes(globals())

@@ -8,6 +8,7 @@ depend on how many parameters the model has. Parameters without gradient stay as
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -75,6 +76,7 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         self.parts: list[list[Part]] = []  # of each group
         self._state: dict[int, dict[str, Array]] = {}  # by id of the flat buffer, which its parts keep alive
+        self.moved_by: weakref.ref[Any] | None = None  # the schedule that has stepped its rates
         self._attempts = Attempts()
         self._base = self._options_number = 0
         self._options: tuple[Any, ...] = ()

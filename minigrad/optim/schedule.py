@@ -1,6 +1,7 @@
-"""Learning-rate schedules: the factor of the base rate as a function of the step, and the object that applies it.
+"""Learning-rate schedules: the factor of the base rate as a function of the step.
 
 Any function from a step (an int from 0) to a factor is a schedule; those here can also be compared and printed.
+`optim.LRScheduler` applies one to an optimizer; `optim.lr_scheduler` has both in one under PyTorch's names.
 """
 
 from __future__ import annotations
@@ -11,16 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer, as_real, keep_as
-from minigrad.errors import ArgumentError, DtypeError, StateDictError
-from minigrad.nn.companions import attach
-from minigrad.nn.flat import flatten
-from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.state import INITIAL_LR
+from minigrad.arguments import as_amount, as_integer, as_real, check_switch, keep_as
+from minigrad.errors import ArgumentError
 
 __all__ = [
-    "Constant", "CosineAnnealing", "ExponentialDecay", "LRScheduler", "LinearRamp", "MultiStepDecay", "Piecewise",
-    "Schedule", "StepDecay", "warmup",
+    "Constant", "CosineAnnealing", "CosineRestarts", "ExponentialDecay", "LinearRamp", "MultiStepDecay", "OneCycle",
+    "Piecewise", "PolynomialDecay", "Schedule", "StepDecay", "Triangle", "warmup",
 ]
 
 ScheduleLike = Callable[[int], float]
@@ -94,7 +91,7 @@ class MultiStepDecay(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "milestones", _check_milestones("MultiStepDecay", self.milestones))
+        object.__setattr__(self, "milestones", check_milestones("MultiStepDecay", self.milestones))
         keep_as(self, as_real, "gamma", above=0.0, finite=True)
 
     def factor(self, step: int) -> float:
@@ -140,6 +137,136 @@ class CosineAnnealing(Schedule):
 
 
 @dataclass(frozen=True)
+class CosineRestarts(Schedule):
+    """Half a cosine from 1 down to min_factor, again and again, as PyTorch's CosineAnnealingWarmRestarts.
+
+    Source: Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", ICLR 2017, equation 5.
+
+    Args:
+        first_steps: Steps until the first restart, >= 1 (PyTorch's T_0).
+        multiplier: Each way down has this many times the steps of the one before, an integer >= 1 (PyTorch's T_mult).
+        min_factor: >= 0.
+
+    Example:
+        >>> [CosineRestarts(2)(step) for step in range(5)]
+        [1.0, 0.5, 1.0, 0.5, 1.0]
+    """
+
+    first_steps: int
+    multiplier: int = 1
+    min_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        keep_as(self, as_integer, "first_steps", "multiplier", least=1)
+        keep_as(self, as_amount, "min_factor")
+
+    def factor(self, step: float) -> float:
+        """min_factor + (1 - min_factor)(1 + cos(π since / length)) / 2, with the steps since the last restart"""
+        since, length = step, self.first_steps
+        if self.multiplier == 1:
+            since = step % length
+        while since >= length:
+            since, length = since - length, length * self.multiplier
+        return self.min_factor + (1 - self.min_factor) * (1 + math.cos(math.pi * since / length)) / 2
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(Schedule):
+    """From 1 down to 0 over total_steps, then 0, as PyTorch's PolynomialLR.
+
+    Args:
+        total_steps: >= 1 (PyTorch's total_iters).
+        power: Of the fraction of steps that is left, > 0; 1 is a straight line.
+    """
+
+    total_steps: int = 5
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        keep_as(self, as_integer, "total_steps", least=1)
+        keep_as(self, as_real, "power", above=0.0, finite=True)
+
+    def factor(self, step: int) -> float:
+        """(1 - min(1, step / total_steps)) ** power"""
+        return float((1 - min(step, self.total_steps) / self.total_steps) ** self.power)
+
+
+@dataclass(frozen=True)
+class Triangle(Schedule):
+    """Up a straight line from 0 to 1 and down again, over and over, as PyTorch's CyclicLR without its bounds.
+
+    Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017.
+
+    Args:
+        up_steps, down_steps: Steps of the way up and of the way down, each >= 1.
+    """
+
+    up_steps: int = 2000
+    down_steps: int = 2000
+
+    def __post_init__(self) -> None:
+        keep_as(self, as_integer, "up_steps", "down_steps", least=1)
+
+    def factor(self, step: int) -> float:
+        """The height at step mod (up_steps + down_steps)"""
+        since = step % (self.up_steps + self.down_steps)
+        return since / self.up_steps if since <= self.up_steps else 1 - (since - self.up_steps) / self.down_steps
+
+    def cycle(self, step: int) -> int:
+        """Which time up and down this is, from 1."""
+        return 1 + step // (self.up_steps + self.down_steps)
+
+
+@dataclass(frozen=True)
+class OneCycle(Schedule):
+    """From start_factor up to 1, then down to end_factor, where it stays, as PyTorch's OneCycleLR.
+
+    The base rate is the highest one, PyTorch's max_lr.
+    Source: Smith and Topin, "Super-convergence: Very fast training of neural networks using large learning rates",
+    2018.
+
+    Args:
+        total_steps: Steps of the whole, >= 1.
+        rise_fraction: Of the steps that go up, in [0, 1] (PyTorch's pct_start).
+        start_factor, end_factor: >= 0 (PyTorch's 1 / div_factor, and that over final_div_factor).
+        straight: Go along straight lines; else along halves of a cosine.
+        three_phases: Come down to start_factor in as many steps as up, and to end_factor in the rest.
+
+    Example:
+        >>> [round(OneCycle(5, rise_fraction=0.5, start_factor=0.5, end_factor=0.0)(step), 3) for step in range(5)]
+        [0.5, 0.875, 0.905, 0.345, 0.0]
+    """
+
+    total_steps: int
+    rise_fraction: float = 0.3
+    start_factor: float = 1 / 25
+    end_factor: float = 1 / 250000
+    straight: bool = False
+    three_phases: bool = False
+
+    def __post_init__(self) -> None:
+        keep_as(self, as_integer, "total_steps", least=1)
+        keep_as(self, as_real, "rise_fraction", least=0.0, most=1.0)
+        keep_as(self, as_amount, "start_factor", "end_factor")
+        check_switch("OneCycle", straight=self.straight, three_phases=self.three_phases)
+
+    def factor(self, step: int) -> float:
+        """From one level to the next: start_factor, 1, with three phases start_factor, and end_factor"""
+        return self.along(step, [self.start_factor, 1.0, *[self.start_factor] * self.three_phases, self.end_factor])
+
+    def along(self, step: int, levels: Sequence[float]) -> float:
+        """What lies between levels as the factor does between its own: three, or four where there are three phases."""
+        rise = self.rise_fraction * self.total_steps
+        ends = [rise - 1, *[2 * rise - 2] * self.three_phases, self.total_steps - 1]
+        phase = next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
+        first = ends[phase - 1] if phase else 0.0
+        length = ends[phase] - first
+        part = min(1.0, (step - first) / length) if length else 1.0
+        start, end = levels[phase], levels[phase + 1]
+        return end + (start - end) * (1 - part if self.straight else (1 + math.cos(math.pi * part)) / 2)
+
+
+@dataclass(frozen=True)
 class LinearRamp(Schedule):
     """A straight line from start_factor to end_factor over total_steps, then end_factor, as PyTorch's LinearLR.
 
@@ -177,8 +304,8 @@ class Piecewise(Schedule):
     def __post_init__(self) -> None:
         if not isinstance(self.schedules, Sequence):
             raise ArgumentError(f"Piecewise: expected a list of schedules, got {self.schedules!r}")
-        object.__setattr__(self, "schedules", tuple(_check_schedule("Piecewise", s) for s in self.schedules))
-        object.__setattr__(self, "milestones", _check_milestones("Piecewise", self.milestones))
+        object.__setattr__(self, "schedules", tuple(check_schedule("Piecewise", s) for s in self.schedules))
+        object.__setattr__(self, "milestones", check_milestones("Piecewise", self.milestones))
         if len(self.milestones) != len(self.schedules) - 1:
             raise ArgumentError(
                 f"Piecewise: expected one milestone fewer than schedules, "
@@ -203,96 +330,18 @@ def warmup(schedule: ScheduleLike, steps: int, start_factor: float = 1 / 3) -> P
     """
     as_integer("warmup", "steps", steps, 1)
     as_amount("warmup", "start_factor", start_factor)
-    return Piecewise((LinearRamp(steps, start_factor), _check_schedule("warmup", schedule)), (steps,))
+    return Piecewise((LinearRamp(steps, start_factor), check_schedule("warmup", schedule)), (steps,))
 
 
-class LRScheduler:
-    """Sets the learning rate of each group to its base rate times schedule(step).
-
-    The base rate of a group is its "initial_lr", which the first schedule sets to the rate that it finds and which is
-    saved with the optimizer, as in PyTorch: a schedule that is made anew and stepped forward, after the optimizer was
-    loaded, does not take a rate that is scheduled already as its base. A rate set by hand lasts until the next `step`.
-
-    Args:
-        optimizer: The optimizer; its rates are set at once, for step 0.
-        schedule: A function from the step to a factor.
-
-    Raises:
-        DtypeError: the optimizer is none.
-        ArgumentError: the schedule can't be called, or gives a rate that is negative or not finite.
-    """
-
-    def __init__(self, optimizer: Optimizer, schedule: ScheduleLike) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise DtypeError(f"LRScheduler: expected an Optimizer, got {type(optimizer).__name__}")
-        self.optimizer, self.schedule = optimizer, _check_schedule("LRScheduler", schedule)
-        self.base_lrs: list[float] = [group.get(INITIAL_LR, group["lr"]) for group in optimizer.param_groups]
-        self.last_step = 0
-        self._apply(0, self.base_lrs)
-        attach(self, flatten(optimizer.params()))
-
-    def step(self) -> None:
-        """Go to the next step.
-
-        Raises:
-            ArgumentError: the optimizer got another group since, or the rate is negative or not finite.
-        """
-        self._apply(self.last_step + 1, self.base_lrs)
-
-    def get_last_lr(self) -> list[float]:
-        """The rate of each group, as last set here."""
-        return list(self._last_lrs)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain data: the step and the base rates; the schedule itself is code."""
-        return {"last_step": self.last_step, "base_lrs": list(self.base_lrs)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, and set the rates.
-
-        Raises:
-            StateDictError: other keys, another number of groups, or values out of range; nothing was changed then.
-        """
-        who = "LRScheduler.load_state_dict"
-        if not isinstance(state_dict, dict) or set(state_dict) != {"last_step", "base_lrs"}:
-            raise StateDictError(f"{who}: expected a dict with last_step and base_lrs, got {state_dict!r}")
-        try:
-            as_integer(who, "last_step", state_dict["last_step"], 0)
-            self._apply(state_dict["last_step"], list(state_dict["base_lrs"]))
-        except (ArgumentError, TypeError) as error:
-            raise StateDictError(f"{who}: expected values that fit the optimizer, got others: {error}") from error
-
-    def mark(self) -> int:
-        """See `nn.companions.Companion`."""
-        return hash((self.last_step, *self.base_lrs))
-
-    def settle(self, number: int) -> None:
-        """See `nn.companions.Companion`: the mark is the state itself."""
-
-    def _apply(self, step: int, base_lrs: list[float]) -> None:
-        groups = self.optimizer.param_groups
-        if len(groups) != len(base_lrs):
-            raise ArgumentError(
-                f"LRScheduler: expected an optimizer of {len(base_lrs)} groups, got one of {len(groups)}: "
-                "add groups before the scheduler is made"
-            )
-        factor = self.schedule(step)
-        as_amount("LRScheduler", f"the schedule's factor at step {step}", factor)
-        rates = [base * factor for base in base_lrs]
-        for rate in rates:
-            as_amount("LRScheduler", f"the learning rate at step {step}", rate)
-        for group, rate, base in zip(groups, rates, base_lrs):
-            group["lr"], group[INITIAL_LR] = rate, base
-        self.last_step, self.base_lrs, self._last_lrs = step, base_lrs, rates
-
-
-def _check_schedule(who: str, schedule: Any) -> ScheduleLike:
+def check_schedule(who: str, schedule: Any) -> ScheduleLike:
+    """A function as it is; ArgumentError for anything else, a class included."""
     if not callable(schedule) or isinstance(schedule, type):
         raise ArgumentError(f"{who}: expected a function from a step to a factor, got {schedule!r}")
     return schedule  # type: ignore[no-any-return]
 
 
-def _check_milestones(who: str, milestones: Any) -> tuple[int, ...]:
+def check_milestones(who: str, milestones: Any) -> tuple[int, ...]:
+    """Increasing steps >= 1 as a tuple; ArgumentError for others."""
     found = tuple(milestones) if isinstance(milestones, Sequence) else (milestones,)
     for milestone in found:
         as_integer(who, "each milestone", milestone, 1)

@@ -21,7 +21,7 @@ from minigrad.nn.module import Module
 from minigrad.ops.creation import full_like
 from minigrad.optim.clip import clip_grad_norm_
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.schedule import LRScheduler
+from minigrad.optim.scheduler import LRScheduler
 from minigrad.tensor import Tensor, tensors_in
 from minigrad.train.batches import check_loss, micro_batches
 

@@ -20,7 +20,8 @@ from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
 from minigrad.optim.clip import clip_replicas_grad_norm_
 from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.schedule import LRScheduler, ScheduleLike
+from minigrad.optim.schedule import ScheduleLike
+from minigrad.optim.scheduler import LRScheduler
 from minigrad.train.stopwatch import SyncWatch
 
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]

@@ -93,9 +93,79 @@ SCHEDULES = {
     ),
 }
 BASE_LR = 0.5
+
+# name -> how to make it of a module of schedulers, the same in both libraries, and an optimizer of two groups
+MADE_BY_NAME = {
+    "StepLR": lambda s, o: s.StepLR(o, 7, 0.7),
+    "MultiStepLR": lambda s, o: s.MultiStepLR(o, [3, 10, 11, 40], gamma=0.5),
+    "ExponentialLR": lambda s, o: s.ExponentialLR(o, 0.97),
+    "ConstantLR": lambda s, o: s.ConstantLR(o),
+    "LinearLR": lambda s, o: s.LinearLR(o, start_factor=0.2, end_factor=0.8, total_iters=12),
+    "PolynomialLR": lambda s, o: s.PolynomialLR(o, total_iters=30, power=2.0),
+    "LambdaLR": lambda s, o: s.LambdaLR(o, lambda step: 1 / (1 + step)),
+    "LambdaLR-each": lambda s, o: s.LambdaLR(o, [lambda step: 0.9**step, lambda step: 1.0]),
+    "MultiplicativeLR": lambda s, o: s.MultiplicativeLR(o, lambda step: 1 - 1 / (step + 3)),
+    "CosineAnnealingLR": lambda s, o: s.CosineAnnealingLR(o, T_max=25),
+    "CosineAnnealingLR-min": lambda s, o: s.CosineAnnealingLR(o, 10, eta_min=0.1),
+    "CosineAnnealingWarmRestarts": lambda s, o: s.CosineAnnealingWarmRestarts(o, T_0=7, eta_min=0.05),
+    "CosineAnnealingWarmRestarts-longer": lambda s, o: s.CosineAnnealingWarmRestarts(o, T_0=5, T_mult=2),
+    "CyclicLR": lambda s, o: s.CyclicLR(o, base_lr=0.01, max_lr=0.4, step_size_up=5),
+    "CyclicLR-2": lambda s, o: s.CyclicLR(o, 0.01, [0.4, 0.2], 4, 9, mode="triangular2", base_momentum=0.5),
+    "CyclicLR-exp": lambda s, o: s.CyclicLR(o, 0.01, 0.4, 6, mode="exp_range", gamma=0.95, cycle_momentum=False),
+    "CyclicLR-own": lambda s, o: s.CyclicLR(o, 0.01, 0.4, 6, scale_fn=lambda x: 1 / x, scale_mode="cycle"),
+    "OneCycleLR": lambda s, o: s.OneCycleLR(o, max_lr=0.7, total_steps=400),
+    "OneCycleLR-epochs": lambda s, o: s.OneCycleLR(o, [0.7, 1.5], epochs=40, steps_per_epoch=10, pct_start=0.05),
+    "OneCycleLR-three": lambda s, o: s.OneCycleLR(o, 0.7, 400, 3, 9, three_phase=True, anneal_strategy="linear"),
+    "OneCycleLR-still": lambda s, o: s.OneCycleLR(o, 0.7, 400, pct_start=0.1, cycle_momentum=False),
+    "SequentialLR": lambda s, o: s.SequentialLR(
+        o, [s.LinearLR(o, 0.1, total_iters=5), s.CosineAnnealingLR(o, 20), s.ExponentialLR(o, 0.9)], milestones=[5, 25]
+    ),
+    "ChainedScheduler": lambda s, o: s.ChainedScheduler(
+        [s.ConstantLR(o, 0.1, 4), s.ExponentialLR(o, 0.98), s.StepLR(o, 9), s.CosineAnnealingLR(o, 400)]
+    ),
+}
+LONG, SHORT = 300, 50  # steps against the PyTorch that is installed, and recorded ones
+PLATEAUS = {
+    "min": {"patience": 2},
+    "max": {"mode": "max", "factor": 0.5, "patience": 3, "cooldown": 4, "threshold": 0.01},
+    "abs": {"patience": 0, "threshold": 0.3, "threshold_mode": "abs", "min_lr": [1e-3, 0.3]},
+    "max-abs": {"mode": "max", "patience": 1, "threshold": 0.1, "threshold_mode": "abs", "eps": 1e-2},
+}
 WARMUP = {"steps": 6, "start_factor": 0.1}
 
 CLIPS = [(p, limit) for p in (1.0, 2.0, 3.0, float("inf")) for limit in (0.5, 1000.0)]
+
+
+def two_groups(library):
+    """An optimizer for schedulers to move."""
+    params = [library.parameter(np.zeros(1)) for _ in range(2)]
+    return library.optim.SGD([{"params": params[:1]}, {"params": params[1:], "lr": 1.0}], lr=BASE_LR, momentum=0.9)
+
+
+def moved(library, name, steps):
+    """The rate and the momentum of each group, and what get_last_lr says, at each step of a scheduler."""
+    optimizer = two_groups(library)
+    return follow(MADE_BY_NAME[name](library.optim.lr_scheduler, optimizer), optimizer, steps)
+
+
+def follow(scheduler, optimizer, steps, *measured):
+    """The table of `moved` of any scheduler; what is measured goes to its steps."""
+    rows = []
+    for step in range(steps):
+        groups = optimizer.param_groups
+        rows.append([*(g["lr"] for g in groups), *(g["momentum"] for g in groups), *scheduler.get_last_lr()])
+        optimizer.step()
+        scheduler.step(*(values[step] for values in measured))
+    return np.array(rows)
+
+
+def plateau(library, name, steps=SHORT):
+    """The table of `moved` for a measure that gets better, then wanders."""
+    optimizer = two_groups(library)
+    scheduler = library.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **PLATEAUS[name])
+    wander = np.random.default_rng(3).standard_normal(steps).tolist()
+    sign = -1 if PLATEAUS[name].get("mode") == "max" else 1
+    return follow(scheduler, optimizer, steps, [sign * (5 / (1 + i) + 0.1 * x) for i, x in enumerate(wander)])
 
 
 def draw():

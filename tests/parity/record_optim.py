@@ -11,7 +11,19 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from tests.parity import optim_theirs
-from tests.parity.optim_cases import CLIPS, OPTIMIZERS, SCHEDULES, clip, draw, run
+from tests.parity.optim_cases import (
+    CLIPS,
+    MADE_BY_NAME,
+    OPTIMIZERS,
+    PLATEAUS,
+    SCHEDULES,
+    SHORT,
+    clip,
+    draw,
+    moved,
+    plateau,
+    run,
+)
 
 PATH = Path(__file__).with_name("fixtures") / "optim.safetensors"
 
@@ -25,6 +37,8 @@ def main():
         values[f"optimizer/{name}"] = run(optim_theirs, case, starts, gradients)
     for name in [*SCHEDULES, "warmup"]:
         values[f"schedule/{name}"] = np.array(optim_theirs.rates(name))
+    values |= {f"scheduler/{name}": moved(optim_theirs, name, SHORT) for name in MADE_BY_NAME}
+    values |= {f"plateau/{name}": plateau(optim_theirs, name) for name in PLATEAUS}
     for p, limit in CLIPS:
         values[f"clip/{p}-{limit}"] = clip(optim_theirs, starts, gradients, p, limit)
     save_file({name: np.asarray(array) for name, array in values.items()}, PATH)

@@ -8,7 +8,19 @@ from safetensors.numpy import load_file
 
 from minigrad.testing import assert_close
 from tests.parity import optim_ours
-from tests.parity.optim_cases import CLIPS, OPTIMIZERS, SCHEDULES, SHAPES, clip, run
+from tests.parity.optim_cases import (
+    CLIPS,
+    MADE_BY_NAME,
+    OPTIMIZERS,
+    PLATEAUS,
+    SCHEDULES,
+    SHAPES,
+    SHORT,
+    clip,
+    moved,
+    plateau,
+    run,
+)
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 
@@ -26,6 +38,7 @@ def inputs(recorded, dtype="float64"):
 
 def test_every_case_is_recorded_and_no_other(recorded):
     names = {f"optimizer/{name}" for name in OPTIMIZERS}
+    names |= {f"scheduler/{name}" for name in MADE_BY_NAME} | {f"plateau/{name}" for name in PLATEAUS}
     names |= {f"schedule/{name}" for name in [*SCHEDULES, "warmup"]} | {f"clip/{p}-{limit}" for p, limit in CLIPS}
     assert names == {name for name in recorded if name.split("/")[0] not in ("start", "gradient")}
 
@@ -41,6 +54,16 @@ def test_optimizer(recorded, name, dtype):
 @pytest.mark.parametrize("name", [*SCHEDULES, "warmup"])
 def test_schedule(recorded, name):
     assert_close(np.array(optim_ours.rates(name)), recorded[f"schedule/{name}"], tolerance=1e-14)
+
+
+@pytest.mark.parametrize("name", MADE_BY_NAME)
+def test_scheduler(recorded, name):
+    assert_close(moved(optim_ours, name, SHORT), recorded[f"scheduler/{name}"], tolerance=1e-13)
+
+
+@pytest.mark.parametrize("name", PLATEAUS)
+def test_plateau(recorded, name):
+    assert_close(plateau(optim_ours, name), recorded[f"plateau/{name}"], tolerance=1e-13)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

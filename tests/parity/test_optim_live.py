@@ -7,7 +7,10 @@ from minigrad.testing import assert_close
 from tests.parity import optim_ours
 from tests.parity.optim_cases import (
     CLIPS,
+    LONG,
+    MADE_BY_NAME,
     OPTIMIZERS,
+    PLATEAUS,
     SCHEDULES,
     SHAPES,
     STEPS,
@@ -15,6 +18,8 @@ from tests.parity.optim_cases import (
     draw,
     give_gradients,
     make,
+    moved,
+    plateau,
     run,
 )
 
@@ -52,6 +57,17 @@ def test_float32_beside_float64(theirs, name):
 @pytest.mark.parametrize("name", [*SCHEDULES, "warmup"])
 def test_schedule(theirs, name):
     assert_close(np.array(optim_ours.rates(name)), np.array(theirs.rates(name)), tolerance=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch, about the order of calls and a loss of precision
+@pytest.mark.parametrize("name", MADE_BY_NAME)
+def test_scheduler(theirs, name):
+    assert_close(moved(optim_ours, name, LONG), moved(theirs, name, LONG), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("name", PLATEAUS)
+def test_plateau(theirs, name):
+    assert_close(plateau(optim_ours, name, LONG), plateau(theirs, name, LONG), tolerance=1e-12)
 
 
 @pytest.mark.parametrize("dtypes", [["float64"], ["float32"], MIXED], ids=["float64", "float32", "mixed"])
