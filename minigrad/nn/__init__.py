@@ -7,6 +7,7 @@ from minigrad.nn import functional as functional, init as init
 from minigrad.nn.activation import *
 from minigrad.nn.container import *
 from minigrad.nn.conv import *
+from minigrad.nn.distance import *
 from minigrad.nn.dropout import *
 from minigrad.nn.embedding import *
 from minigrad.nn.linear import *

@@ -7,11 +7,13 @@ from minigrad.foreign import offer_operations as _offer_operations
 from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, sigmoid as sigmoid, tanh as tanh
 from minigrad.ops.activation import *
 from minigrad.ops.convolve import *
+from minigrad.ops.distance import *
 from minigrad.ops.entropy import *
+from minigrad.ops.likelihood import *
 from minigrad.ops.losses import *
 from minigrad.ops.methods import names_in as _names_in
 from minigrad.ops.noise import *
-from minigrad.ops.normalize import *
+from minigrad.ops.norms import *
 from minigrad.ops.pooling import *
 from minigrad.tensor import Tensor as _Tensor
 

@@ -21,7 +21,9 @@ __all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_los
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def check_pair(who: str, x: Any, target: Any, reduction: str) -> None:
+def check_pair(
+    who: str, x: Any, target: Any, reduction: str, reductions: tuple[str, ...] = REDUCTIONS
+) -> None:
     """Refuse a prediction and a target that can't be compared element by element, or an unknown reduction.
 
     Raises:
@@ -31,7 +33,7 @@ def check_pair(who: str, x: Any, target: Any, reduction: str) -> None:
     for tensor in (x, target):
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"{who}: expected tensors, got {type(tensor).__name__}")
-    check_choice(who, REDUCTIONS, reduction=reduction)
+    check_choice(who, reductions, reduction=reduction)
     check_float(who, x)
     if x.data.shape != target.data.shape:
         raise ShapeError(f"{who}: expected input and target of one shape, got {x.shape} and {target.shape}")
@@ -57,6 +59,11 @@ def element_gradient(grad: Array, reduction: str, size: int) -> Array:
     return wide * (1.0 / max(size, 1)) if reduction == "mean" else wide
 
 
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """Losses of elements, made of other operations, to one number, or as they are."""
+    return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
 def check_constant(who: str, name: str, value: Any, x: Tensor) -> None:
     """Refuse a weight that is no tensor of x's dtype and device, or that wants a gradient, which it can't get.
 
@@ -70,6 +77,13 @@ def check_constant(who: str, name: str, value: Any, x: Tensor) -> None:
         raise AutogradError(f"{who}: expected {name} without gradient, got requires_grad=True: use .detach()")
     if value.data.__class__ is not np.ndarray or x.data.__class__ is not np.ndarray:
         same_device(who, x, value)
+
+
+def check_broadcast(who: str, name: str, value: Tensor, x: Tensor) -> None:
+    """Refuse a tensor that can't be spread to the shape of x; ShapeError."""
+    padded = (1,) * (x.ndim - value.ndim) + value.shape
+    if len(padded) != x.ndim or any(n not in (1, length) for n, length in zip(padded, x.shape)):
+        raise ShapeError(f"{who}: expected {name} to broadcast to {x.shape}, got {value.shape}")
 
 
 # ----------------------------------------------------------------------------------------- losses of a difference
@@ -192,7 +206,7 @@ def binary_cross_entropy_with_logits(
     for name, value in (("weight", weight), ("pos_weight", pos_weight)):
         if value is not None:
             check_constant(who, name, value, input)
-            _check_broadcast(who, name, value, input)
+            check_broadcast(who, name, value, input)
     x, t = widened(input.data), widened(target.data)
     losses = (1.0 - t) * x + _positive_factor(t, pos_weight) * _softplus(-x)
     if weight is not None:
@@ -233,9 +247,3 @@ def _logistic(x: Array) -> Array:
     """1 / (1 + exp(-x)), to full relative precision on both sides."""
     xp = array_module(x)
     return xp.exp(xp.minimum(x, 0.0)) / (1.0 + xp.exp(-xp.abs(x)))
-
-
-def _check_broadcast(who: str, name: str, value: Tensor, x: Tensor) -> None:
-    padded = (1,) * (x.ndim - value.ndim) + value.shape
-    if len(padded) != x.ndim or any(n not in (1, length) for n, length in zip(padded, x.shape)):
-        raise ShapeError(f"{who}: expected {name} to broadcast to {x.shape}, got {value.shape}")

@@ -20,7 +20,7 @@ from minigrad.distributed.comm.wrappers import innermost
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.nn.norm import BatchNorm
-from minigrad.ops.normalize import move_running, record_rows
+from minigrad.ops.norms import move_running, record_rows
 from minigrad.ops.operands import check_float
 from minigrad.ops.precision import at_precision
 from minigrad.ops.statistics import Folding, affine, as_rows, batch_rows, moments, work_dtype

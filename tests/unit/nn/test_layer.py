@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import minigrad
 from minigrad import Tensor, manual_seed, nn, ops
 from minigrad.errors import DeviceError, DtypeError, ShapeError
 from minigrad.testing import assert_close
@@ -238,26 +239,104 @@ def test_embedding():
 
 # --------------------------------------------------------------------------------------------------------- losses
 
+PAIR = lambda: (normal(5, 4), normal(5, 4, seed=1))  # noqa: E731
+SIGNS = Tensor(np.array([1, -1, 1, 1, -1]))
+
+# a loss, the operation that it stands for, what both are given, and options of both beside the reduction
 LOSSES = {
-    "MSELoss": (nn.MSELoss, ops.mse_loss, lambda: normal(5, 4, seed=1)),
-    "L1Loss": (nn.L1Loss, ops.l1_loss, lambda: normal(5, 4, seed=1)),
-    "CrossEntropyLoss": (nn.CrossEntropyLoss, ops.cross_entropy, lambda: integers(4, 5)),
-    "NLLLoss": (nn.NLLLoss, ops.nll_loss, lambda: integers(4, 5)),
+    "MSELoss": (nn.MSELoss, ops.mse_loss, PAIR, {}),
+    "L1Loss": (nn.L1Loss, ops.l1_loss, PAIR, {}),
+    "HuberLoss": (nn.HuberLoss, ops.huber_loss, PAIR, {"delta": 0.3}),
+    "SmoothL1Loss": (nn.SmoothL1Loss, ops.smooth_l1_loss, PAIR, {"beta": 0.3}),
+    "CrossEntropyLoss": (
+        nn.CrossEntropyLoss,
+        ops.cross_entropy,
+        lambda: (normal(5, 4), integers(4, 5)),
+        {"ignore_index": 1, "label_smoothing": 0.1},
+    ),
+    "NLLLoss": (nn.NLLLoss, ops.nll_loss, lambda: (normal(5, 4), integers(4, 5)), {"ignore_index": 1}),
     "BCEWithLogitsLoss": (
         nn.BCEWithLogitsLoss,
         ops.binary_cross_entropy_with_logits,
-        lambda: Tensor(np.full((5, 4), 0.25, np.float32)),
+        lambda: (normal(5, 4), normal(5, 4, seed=1).sigmoid()),
+        {"pos_weight": Tensor(np.array([1, 2, 0.5, 3], np.float32))},
+    ),
+    "BCELoss": (
+        nn.BCELoss,
+        ops.binary_cross_entropy,
+        lambda: (normal(5, 4).sigmoid(), normal(5, 4, seed=1).sigmoid()),
+        {"weight": Tensor(np.array([1, 2, 0.5, 3], np.float32))},
+    ),
+    "KLDivLoss": (
+        nn.KLDivLoss,
+        ops.kl_div,
+        lambda: (normal(5, 4), normal(5, 4, seed=1).sigmoid()),
+        {"log_target": True},
+    ),
+    "PoissonNLLLoss": (
+        nn.PoissonNLLLoss,
+        ops.poisson_nll_loss,
+        lambda: (normal(5, 4).exp(), normal(5, 4, seed=1).exp()),
+        {"log_input": False, "full": True, "eps": 0.1},
+    ),
+    "GaussianNLLLoss": (
+        nn.GaussianNLLLoss,
+        ops.gaussian_nll_loss,
+        lambda: (*PAIR(), normal(5, 4, seed=2).exp()),
+        {"full": True, "eps": 1.0},
+    ),
+    "CosineEmbeddingLoss": (
+        nn.CosineEmbeddingLoss,
+        ops.cosine_embedding_loss,
+        lambda: (*PAIR(), SIGNS),
+        {"margin": 0.2},
+    ),
+    "HingeEmbeddingLoss": (
+        nn.HingeEmbeddingLoss,
+        ops.hinge_embedding_loss,
+        lambda: (normal(5, 4), SIGNS[:, None]),
+        {"margin": 0.2},
+    ),
+    "MarginRankingLoss": (
+        nn.MarginRankingLoss,
+        ops.margin_ranking_loss,
+        lambda: (*PAIR(), SIGNS[:, None]),
+        {"margin": 0.2},
+    ),
+    "TripletMarginLoss": (
+        nn.TripletMarginLoss,
+        ops.triplet_margin_loss,
+        lambda: (*PAIR(), normal(5, 4, seed=2)),
+        {"margin": 2.0, "p": 1.0, "eps": 0.1, "swap": True},
     ),
 }
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("make, operation, target", LOSSES.values(), ids=LOSSES)
-def test_losses(make, operation, target, reduction):
-    x, y = normal(5, 4), target()
-    assert_close(make(reduction=reduction)(x, y), operation(x, y, reduction=reduction).data, tolerance=0)
-    if reduction == "mean":
-        assert_close(make()(x, y), operation(x, y).data, tolerance=0)
+@pytest.mark.parametrize("make, operation, arguments, options", LOSSES.values(), ids=LOSSES)
+def test_losses(make, operation, arguments, options):
+    given = arguments()
+    for reduction in ("mean", "sum", "none"):
+        expected = operation(*given, reduction=reduction, **options).data
+        assert_close(make(reduction=reduction, **options)(*given), expected, tolerance=0)
+    assert_close(make()(*given), operation(*given).data, tolerance=0)
+
+
+def test_divergence_of_a_batch():
+    given = normal(5, 4), normal(5, 4, seed=1).sigmoid()
+    expected = ops.kl_div(*given, reduction="batchmean").data
+    assert_close(nn.KLDivLoss(reduction="batchmean")(*given), expected, tolerance=0)
+    assert np.isnan(ops.kl_div(minigrad.zeros(0, 3), minigrad.zeros(0, 3), reduction="batchmean").item())
+
+
+def test_distances():
+    given = PAIR()
+    for layer, expected in (
+        (nn.CosineSimilarity(), ops.cosine_similarity(*given)),
+        (nn.CosineSimilarity(0, 2.0), ops.cosine_similarity(*given, 0, 2.0)),
+        (nn.PairwiseDistance(), ops.pairwise_distance(*given)),
+        (nn.PairwiseDistance(1.0, 0.1, True), ops.pairwise_distance(*given, 1.0, 0.1, True)),
+    ):
+        assert_close(layer(*given), expected.data, tolerance=0)
 
 
 def test_losses_with_weights():
@@ -311,6 +390,8 @@ def test_repr(layer, text):
 
 # layers that do more than call an operation: tested here by themselves, and in test_container.py
 MORE = {"BatchNorm1d", "BatchNorm2d", "Dropout", "Dropout2d", "Embedding", "ModuleDict", "ModuleList", "Sequential"}
+PAIRED = {"CosineSimilarity", "PairwiseDistance"}
+BASES = {"BatchNorm", "Loss"}
 
 
 def test_every_layer_is_public_and_compared_with_its_operation():
@@ -319,9 +400,9 @@ def test_every_layer_is_public_and_compared_with_its_operation():
         kinds += kind.__subclasses__()
         if kind.__module__.startswith("minigrad.nn.") and not kind.__name__.startswith("_"):
             found.add(kind.__name__)
-    assert found - set(nn.__all__) == {"BatchNorm"}  # the base of those that know the axes of their input
+    assert found - set(nn.__all__) == BASES
     compared = {type(make()).__name__ for make, *_ in CALLS.values()}
-    assert found - compared - set(LOSSES) - MORE == {"BatchNorm"}
+    assert found - compared - set(LOSSES) - MORE - PAIRED == BASES
 
 
 def test_functional_has_every_operation_of_a_layer():

@@ -55,6 +55,18 @@ CALLS = {
     "l1_loss": lambda: ops.l1_loss(low(X), target=X),
     "smooth_l1_loss": lambda: ops.smooth_l1_loss(low(X), X),
     "huber_loss": lambda: ops.huber_loss(low(X), X),
+    "kl_div": lambda: ops.kl_div(low(X), ops.softmax(X, 1)),
+    "binary_cross_entropy": lambda: ops.binary_cross_entropy(low(X).sigmoid(), X.sigmoid().detach()),
+    "sigmoid_focal_loss": lambda: ops.sigmoid_focal_loss(low(X), X.sigmoid()),
+    "poisson_nll_loss": lambda: ops.poisson_nll_loss(low(X), X),
+    "gaussian_nll_loss": lambda: ops.gaussian_nll_loss(low(X), X, 1.0),
+    "normalize": lambda: ops.normalize(low(X)),
+    "cosine_similarity": lambda: ops.cosine_similarity(low(X), X),
+    "pairwise_distance": lambda: ops.pairwise_distance(low(X), X),
+    "cosine_embedding_loss": lambda: ops.cosine_embedding_loss(low(X), -X, LABELS - 1),
+    "hinge_embedding_loss": lambda: ops.hinge_embedding_loss(low(X), LABELS[:, None]),
+    "margin_ranking_loss": lambda: ops.margin_ranking_loss(low(X), X + 1, LABELS[:, None]),
+    "triplet_margin_loss": lambda: ops.triplet_margin_loss(low(X), X, -X),
 }
 
 

@@ -1,4 +1,4 @@
-"""Cases for minigrad/ops/normalize.py."""
+"""Cases for minigrad/ops/norms.py."""
 
 import numpy as np
 
