@@ -92,6 +92,7 @@ def _same_end(value: Any, given: dict[str, Any]) -> bool:
 
 _DDP, _LOADER, _SAMPLER = "DistributedDataParallel", "DataLoader", "DistributedSampler"
 _OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta")
+_CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm")
 _IMPLEMENTATIONS: dict[str, tuple[str, _Fits]] = {  # of a step, among which PyTorch lets one choose
     "foreach": ("a step always updates all parameters in one pass", _one_of(None, True, False)),
     "fused": ("a step always is one kernel on a GPU where there is one", _one_of(None, True, False)),
@@ -151,6 +152,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     (_LOADER, "generator"): ("write seed=", _one_of(None)),
     (_LOADER, "in_order"): ("batches come in order", _one_of(True)),
     (_SAMPLER, "drop_last"): ('write mode="drop" for True, mode="pad" for False', _same_end),
+    **{(name, "foreach"): ("all gradients are taken as few arrays", _one_of(None, True, False)) for name in _CLIPPING},
     **{(kind, name): entry for kind in _OPTIMIZERS for name, entry in _IMPLEMENTATIONS.items()},
 }
 FORMS = {  # how a call that does not fit the signature at all is written

@@ -3,7 +3,7 @@
 import typing
 
 from minigrad.foreign import offer_classes as _offer_classes
-from minigrad.nn import functional as functional, init as init
+from minigrad.nn import functional as functional, init as init, utils as utils
 from minigrad.nn.activation import *
 from minigrad.nn.container import *
 from minigrad.nn.conv import *
@@ -21,5 +21,5 @@ from minigrad.nn.shape import *
 from minigrad.ops.methods import names_in as _names_in
 
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
-    __all__ = sorted([*_names_in(globals()), "functional", "init"])
+    __all__ = sorted([*_names_in(globals()), "functional", "init", "utils"])
     _offer_classes(globals())

@@ -3,11 +3,11 @@
 import typing
 
 from minigrad.foreign import offer_classes as _offer_classes
+from minigrad.nn.clip import clip_grad_norm_ as clip_grad_norm_, clip_grad_value_ as clip_grad_value_
 from minigrad.ops.methods import names_in as _names_in
 from minigrad.optim import lr_scheduler as lr_scheduler
 from minigrad.optim.adagrad import *
 from minigrad.optim.adam import *
-from minigrad.optim.clip import *
 from minigrad.optim.optimizer import *
 from minigrad.optim.rmsprop import *
 from minigrad.optim.scaler import *

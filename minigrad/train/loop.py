@@ -19,7 +19,7 @@ from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.ops.creation import full_like
-from minigrad.optim.clip import clip_grad_norm_
+from minigrad.nn.clip import clip_grad_norm_
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.scheduler import LRScheduler
 from minigrad.tensor import Tensor, tensors_in

@@ -18,7 +18,7 @@ from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError, AutogradError
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
-from minigrad.optim.clip import clip_replicas_grad_norm_
+from minigrad.nn.clip import clip_replicas_grad_norm_
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.schedule import ScheduleLike
 from minigrad.optim.scheduler import LRScheduler

@@ -12,7 +12,7 @@ from minigrad.errors import ArgumentError, DtypeError, NonFiniteError
 from minigrad.nn import Parameter
 from minigrad.nn.flat import flatten
 from minigrad.optim import clip_grad_norm_, clip_grad_value_
-from minigrad.optim.clip import clip_replicas_grad_norm_
+from minigrad.nn.clip import clip_replicas_grad_norm_
 from minigrad.testing import assert_close
 from tests.strict_cupy import no_sync
 from tests.unit.optim.models import draw_gradients, draw_parameters, same, values

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +16,17 @@ from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.backend.fused.norm import largest, sum_of_squares
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
-from minigrad.errors import DtypeError, NonFiniteError
+from minigrad.errors import ArgumentError, DtypeError, NonFiniteError
+from minigrad.foreign import spoken
 from minigrad.kept import check_finished, gradient_changed
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter, at_least_one
 from minigrad.tensor import Tensor
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 
+@spoken
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
@@ -85,23 +88,81 @@ def _clip(
     (gradients, buffers), *others = [_gradients(who, parameters) for parameters in replicas]
     if not gradients:
         return Tensor(np.zeros((), np.float32))
-    with device_of(gradients[0]).current() as xp:
+    with device_of(gradients[0]).current():
         norm = _norm(gradients, norm_type)
-        if error_if_nonfinite and not xp.isfinite(norm):
-            raise NonFiniteError(
-                f"{who}: expected a finite norm of the gradients, got {float(norm)}: "
-                "look for it in the loss, or pass error_if_nonfinite=False"
-            )
-        factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-    if xp is not np or not factor == 1.0:  # where looking costs nothing, a pass over the gradients is saved
-        for grad in itertools.chain(gradients, *(found for found, _ in others)):
-            _scale(grad, factor)
-        if xp is not np or factor != factor:
-            for buffer in itertools.chain(buffers, *(found for _, found in others)):
-                buffer.clear_padding()
+        if error_if_nonfinite:
+            _check_finite(who, norm)
+    every = itertools.chain(gradients, *(found for found, _ in others))
+    _shrink(every, itertools.chain(buffers, *(found for _, found in others)), max_norm, norm)
     return Tensor(norm)
 
 
+def _check_finite(who: str, norm: Array) -> None:
+    if not array_module(norm).isfinite(norm):
+        raise NonFiniteError(
+            f"{who}: expected a finite norm of the gradients, got {float(norm)}: "
+            "look for it in the loss, or pass error_if_nonfinite=False"
+        )
+
+
+def _shrink(gradients: Iterable[Array], buffers: Iterable[FlatBuffer], max_norm: float, norm: Array) -> None:
+    """Scale gradients of this norm to max_norm where it is greater."""
+    with device_of(norm).current() as xp:
+        factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
+    if xp is np and factor == 1.0:  # where looking costs nothing, a pass over the gradients is saved
+        return
+    for grad in gradients:
+        _scale(grad, factor)
+    if xp is not np or factor != factor:
+        for buffer in buffers:
+            buffer.clear_padding()
+
+
+@spoken
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> Tensor:
+    """The norm of all tensors as one vector, for example of gradients: a tensor of no axes, 0 where there is none.
+
+    Args:
+        tensors: One or several, of float dtypes.
+        norm_type, error_if_nonfinite: See `clip_grad_norm_`.
+
+    Raises:
+        ArgumentError, DtypeError, NonFiniteError: see `clip_grad_norm_`.
+    """
+    check_switch("get_total_norm", error_if_nonfinite=error_if_nonfinite)
+    norm_type = as_real("get_total_norm", "norm_type", norm_type, above=0.0)
+    arrays = [_float_tensor("get_total_norm", x).data for x in _as_iterable("get_total_norm", tensors)]
+    if not arrays:
+        return Tensor(np.zeros((), np.float32))
+    with device_of(arrays[0]).current():
+        norm = _norm(arrays, norm_type)
+        if error_if_nonfinite:
+            _check_finite("get_total_norm", norm)
+    return Tensor(norm)
+
+
+@spoken
+def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor) -> None:
+    """Scale all gradients by min(1, max_norm / (total_norm + 1e-6)): what `clip_grad_norm_` does after it measured.
+
+    Args:
+        parameters, max_norm: See `clip_grad_norm_`.
+        total_norm: What `get_total_norm` returned.
+
+    Raises:
+        ArgumentError, DtypeError, AutogradError: see `clip_grad_norm_`.
+    """
+    who = "clip_grads_with_norm_"
+    max_norm = as_real(who, "max_norm", max_norm, 0.0)
+    norm = _float_tensor(who, total_norm)
+    if norm.numel() != 1:
+        raise ArgumentError(f"{who}: expected total_norm of one element, got shape {norm.shape}")
+    _shrink(*_gradients(who, parameters), max_norm, norm.data.reshape(()))
+
+
+@spoken
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Clip every element of every gradient to [-clip_value, clip_value].
 
@@ -122,16 +183,11 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 
 def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Array], list[FlatBuffer]]:
     """The gradients as few arrays, which cover no other parameter's: contiguous runs, with padding, of flat buffers."""
-    given = [parameters] if isinstance(parameters, Tensor) else parameters
-    if not isinstance(given, Iterable):
-        raise DtypeError(f"{who}: expected tensors, got {type(given).__name__}")
+    given = _as_iterable(who, parameters)
     found: list[Array] = []
     flat: dict[int, tuple[FlatBuffer, list[Parameter]]] = {}
     for param in {id(param): param for param in at_least_one(who, given)}.values():
-        if not isinstance(param, Tensor) or not is_float(param.dtype):
-            got = f"one of {param.dtype.name}" if isinstance(param, Tensor) else type(param).__name__
-            raise DtypeError(f"{who}: expected float tensors, got {got}")
-        if param.grad_array is None:
+        if _float_tensor(who, param).grad_array is None:
             continue
         check_finished(who, param)
         gradient_changed(param)
@@ -142,6 +198,20 @@ def _gradients(who: str, parameters: Tensor | Iterable[Tensor]) -> tuple[list[Ar
     for buffer, members in flat.values():
         found += [buffer.grad[start:stop] for start, stop in buffer.runs(members)]
     return found, [buffer for buffer, _ in flat.values()]
+
+
+def _as_iterable(who: str, tensors: Tensor | Iterable[Tensor]) -> Iterable[Tensor]:
+    given = [tensors] if isinstance(tensors, Tensor) else tensors
+    if not isinstance(given, Iterable):
+        raise DtypeError(f"{who}: expected tensors, got {type(given).__name__}")
+    return given
+
+
+def _float_tensor(who: str, x: Any) -> Tensor:
+    if not isinstance(x, Tensor) or not is_float(x.dtype):
+        got = f"one of {x.dtype.name}" if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"{who}: expected float tensors, got {got}")
+    return x
 
 
 def _norm(gradients: list[Array], p: float) -> Array:
