@@ -199,7 +199,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """z[i, j, ...] = x[i, index[i, j, ...], ...] for dim = 1, and alike for others; dx adds up g where x was picked.
 
     Shapes:
-        index: as many axes as x, none longer than in x but for dim -> index's
+        index: as many axes as x, none longer than in x but for dim -> index's; no axes are one; empty: of any shape
 
     Raises:
         ShapeError: as said above.
@@ -208,6 +208,10 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     x = as_operand("gather", x)
     index = check_index("gather", index, x)
     dim = normalize_axis("gather", dim, x.ndim)
+    if not index.data.size:
+        return reshape(getitem(reshape(x, -1), slice(0, 0)), index.data.shape)
+    if x.ndim + index.ndim == 1:
+        return reshape(gather(reshape(x, -1), 0, reshape(index, -1)), index.data.shape)
     check_fits("gather", x, dim, index)
     return _pick_along("gather", x, dim, index, index.data.shape)
 
@@ -225,14 +229,14 @@ def check_fits(who: str, x: Tensor, dim: int, index: Tensor) -> None:
 
 @method
 def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
-    """`gather` that broadcasts x and index but for dim; with dim=None both are flattened first.
+    """`gather` that broadcasts x and index but for dim, where -1 is the last; with dim=None both are flattened first.
 
     Shapes:
         x: (A, N, B), index: (A, K, B) -> (A, K, B) for dim = 1
 
     Raises:
         ShapeError: other numbers of axes, or shapes that do not broadcast.
-        IndexRangeError: as `gather`.
+        IndexRangeError: an index outside [-x.shape[dim], x.shape[dim]); on a GPU when the host next reads from it.
     """
     x = as_operand("take_along_dim", x)
     index = check_index("take_along_dim", index, x)
@@ -241,12 +245,14 @@ def take_along_dim(x: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
     dim = normalize_axis("take_along_dim", dim, x.ndim)
     if x.ndim != index.ndim:
         raise ShapeError(f"take_along_dim: expected as many axes as in x {x.shape}, got index {index.shape}")
-    return _pick_along("take_along_dim", x, dim, index, x.data.shape)
+    return _pick_along("take_along_dim", x, dim, index, x.data.shape, wraps=True)
 
 
-def _pick_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...]) -> Tensor:
+def _pick_along(
+    who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...], wraps: bool = False
+) -> Tensor:
     """x at index along dim, and at 0, 1, ... of these lengths along the other axes."""
-    parts = places_along(who, x, dim, index, lengths)
+    parts = places_along(who, x, dim, index, lengths, wraps)
     try:
         data = x.data[parts]
     except IndexError as error:
@@ -255,13 +261,19 @@ def _pick_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int
     return record(data, _pick_along_backward, (x, index), (x.data.shape, parts, index))
 
 
-def places_along(who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...]) -> tuple[Array, ...]:
+def places_along(
+    who: str, x: Tensor, dim: int, index: Tensor, lengths: tuple[int, ...], wraps: bool = False
+) -> tuple[Array, ...]:
     """The index of x that is `index` along dim, and counts to these lengths along the other axes.
+
+    Args:
+        wraps: An index of -1 is the last.
 
     Raises:
         IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
-    check_range(who, "indexes", index.data, 0, x.data.shape[dim] if x.ndim else 1)
+    length = x.data.shape[dim] if x.ndim else 1
+    check_range(who, "indexes", index.data, -length if wraps else 0, length)
     xp = array_module(x.data)
     parts: list[Array] = []
     for axis, length in enumerate(lengths):
@@ -280,17 +292,19 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of x along dim that an integer vector names; dx adds up g for each.
 
     Shapes:
-        x: (A, N, B), index: (K,) -> (A, K, B) for dim = 1
+        x: (A, N, B), index: (K,) -> (A, K, B) for dim = 1; x: () counts as (1,), and of one index gives ()
 
     Raises:
-        ShapeError: an index with more than one axis.
+        ShapeError: an index with more than one axis, or several indexes of x without axes.
         IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
     x = as_operand("index_select", x)
     index = check_index("index_select", index, x)
     dim = normalize_axis("index_select", dim, x.ndim)
-    if index.ndim > 1 or not x.ndim:
+    if index.ndim > 1 or (not x.ndim and index.data.size != 1):
         raise ShapeError(f"index_select: expected x (..., N, ...) and index (K,), got {x.shape} and {index.shape}")
+    if not x.ndim:
+        return reshape(index_select(reshape(x, 1), 0, index), ())
     picked = index.data.reshape(-1)
     check_range("index_select", "indexes", picked, 0, x.data.shape[dim])
     return record(x.data.take(picked, dim), _index_select_backward, (x, index), (x.data.shape, dim, picked, index))

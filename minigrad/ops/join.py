@@ -99,18 +99,24 @@ def part_backward(node: Node, grad: Array) -> None:
 
 
 @method
-def narrow(x: TensorLike, dim: int, start: int, length: int) -> Tensor:
+def narrow(x: TensorLike, dim: int, start: int | Tensor, length: int) -> Tensor:
     """The slices [start, start + length) along an axis, as a view.
+
+    Args:
+        start: A negative one counts from the end; an integer tensor of no axes is read.
 
     Raises:
         ShapeError: they are not all there.
+        DtypeError: start or length is no integer.
     """
     x = as_operand("narrow", x)
     axis = normalize_axis("narrow", dim, x.ndim)
-    start, length = sizes_of("narrow", (start, length))
-    if not x.ndim or start < 0 or length < 0 or start + length > x.data.shape[axis]:
-        raise ShapeError(f"narrow: expected a range in axis {dim} of {x.shape}, got start {start}, length {length}")
-    return _part(x, (slice(None),) * axis + (slice(start, start + length),))
+    first, length = sizes_of("narrow", (start.item() if isinstance(start, Tensor) else start, length))
+    total = x.data.shape[axis] if x.ndim else -1
+    begin = first + total if first < 0 else first
+    if begin < 0 or length < 0 or begin + length > total:
+        raise ShapeError(f"narrow: expected a range in axis {dim} of {x.shape}, got start {first}, length {length}")
+    return _part(x, (slice(None),) * axis + (slice(begin, begin + length),))
 
 
 @method

@@ -13,6 +13,7 @@ from minigrad.ops.axes import normalize_axis
 from minigrad.ops.index import check_fits, check_index, places_along
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, operands, same_device
+from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
 
 __all__ = ["index_add", "scatter"]
@@ -72,7 +73,7 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
     dsource = alpha times the slices of g that index names. Half floats are summed in float32.
 
     Shapes:
-        x: (A, N, B), index: (K,), source: (A, K, B) -> (A, N, B) for dim = 1
+        x: (A, N, B), index: (K,), source: (A, K, B) -> (A, N, B) for dim = 1; x and source of no axes count as (1,)
 
     Raises:
         ShapeError: as said above.
@@ -82,6 +83,8 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
     x, source = as_operand("index_add", x), as_operand("index_add", source)
     index = check_index("index_add", index, x)
     dim = normalize_axis("index_add", dim, x.ndim)
+    if not x.ndim and not source.ndim and index.numel() == 1:
+        return reshape(index_add(reshape(x, 1), 0, index, reshape(source, 1), alpha=alpha), ())
     wanted = (*x.data.shape[:dim], index.numel(), *x.data.shape[dim + 1 :])
     if index.ndim > 1 or not x.ndim or source.data.shape != wanted:
         shapes = f"{x.shape}, {index.shape} and {source.shape}"

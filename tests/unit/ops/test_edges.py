@@ -149,3 +149,8 @@ def test_bytes_are_a_mask_and_a_list_of_lists_is_a_tuple():
 def test_nothing_may_be_divided_by_zero():
     assert (minigrad.zeros(0, dtype="int64") // 0).shape == (0,)
     assert (minigrad.tensor([-7]) % minigrad.tensor([3])).tolist() == [2]
+
+
+def test_narrow_takes_its_start_from_an_integer_tensor():
+    x = minigrad.arange(5)
+    assert x.narrow(0, minigrad.tensor(2), 2).tolist() == x.narrow(0, minigrad.tensor(-3), 2).tolist() == [2, 3]
