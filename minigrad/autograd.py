@@ -303,6 +303,11 @@ def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
     return nodes, leaves
 
 
+def leaves_of(root: Node | Variable) -> list[Any]:
+    """The leaves that a backward from here would reach."""
+    return [leaf for leaf, _ in _reach(root)[1].values()]
+
+
 def _walk(
     nodes: dict[int, Node], numbers: list[int], leaves: _Leaves | None, retain: bool, first: _First, here: int | None
 ) -> None:

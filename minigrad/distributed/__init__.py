@@ -2,6 +2,7 @@
 
 import typing
 
+from minigrad.distributed import nn as nn
 from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
@@ -126,6 +127,7 @@ __all__ = [
     "init_process_group",
     "is_available",
     "is_initialized",
+    "nn",
     "plan_buckets",
     "rebalance",
     "reduce_scatter",

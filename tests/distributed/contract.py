@@ -9,6 +9,7 @@ import pytest
 from minigrad.distributed import NcclCommunicator
 from minigrad.errors import CollectiveTimeoutError
 from minigrad.testing import contract
+from tests.distributed import contrastive
 
 
 def the_users_line_of_each_rank_is_told(comm):
@@ -33,5 +34,6 @@ def all_but_nccl_tell_when_a_work_ran(comm):
 CASES = {
     **contract.CASES,
     "users_lines": contract.Case(the_users_line_of_each_rank_is_told, (2,), 0.4),
+    "contrastive": contract.Case(contrastive.equals_one_device, (1, 2, 3, 4), 20.0),
     "spans": contract.Case(all_but_nccl_tell_when_a_work_ran, (2,), 20.0),
 }

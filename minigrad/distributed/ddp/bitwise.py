@@ -81,7 +81,10 @@ class ShardedBackward:
         if reducer.hook is not None:
             raise ArgumentError(f"{who}: expected no comm hook, which adds up in an order of its own, got one")
         if reducer.in_order:
-            raise ArgumentError(f"{who}: expected no SyncBatchNorm, which makes shards depend on each other, got one")
+            raise ArgumentError(
+                f"{who}: expected no SyncBatchNorm or distributed.nn.all_gather, which make shards depend on each "
+                "other, got one"
+            )
         if not reducer.syncing:
             raise ArgumentError(f"{who}: expected no no_sync() around it, and sync='auto', since it combines at once")
         if reducer.own.said is not None:

@@ -272,7 +272,7 @@ class DistributedDataParallel(Module):
                 rank without data does not make.
         """
         if self.reducer.in_order:
-            raise ArgumentError("join: expected a module without SyncBatchNorm, got one: give every rank batches alike")
+            raise ArgumentError("join: expected no SyncBatchNorm or nn.all_gather, got one: give ranks batches alike")
         options = (divide_by_initial_world_size, throw_on_early_termination, check_stateful("join", also))
         return joined(self.reducer, self.broadcast_parameters, *options)
 

@@ -134,7 +134,7 @@ class Reducer:
         alike: What all ranks must have alike beside the model; its marks are compared in each pass.
         buckets: Those of the plan in force.
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
-        in_order: Other collectives run in backward, SyncBatchNorm's: buckets must not depend on timing.
+        in_order: Other collectives run in backward, as SyncBatchNorm's: buckets must not depend on timing.
         last_active: The ranks that had data in the last pass in which one had.
         after_pass: Called at the end of each pass in which a rank had data, on every rank, with those that had.
         unfinished: In errors, why a gradient is not whole yet, for a step say; empty while nothing is under way.
@@ -225,7 +225,7 @@ class Reducer:
         self._began_s = self.comm.clock.now_s()
         if not self.syncing:
             return
-        self._company = _reducers([leaves]) - {self}  # other wrappers it reaches: one's buckets go out after another's
+        self._company = reducers_of([leaves]) - {self}  # other wrappers it reaches: one's buckets after another's
         number, find_unused = self.layout.number, self.options.find_unused
         reached = {number[id(leaf)] for leaf in leaves if id(leaf) in number}
         deferred = self.in_order and find_unused or bool(self._company)
@@ -410,11 +410,11 @@ class Reducer:
 
 def _settle(backwards: Iterable[Reached]) -> None:
     """Let the passes of these backwards send what is ready, since others send now."""
-    for reducer in _reducers(backwards):
+    for reducer in reducers_of(backwards):
         reducer.settle()
 
 
-def _reducers(backwards: Iterable[Reached]) -> set[Reducer]:
+def reducers_of(backwards: Iterable[Iterable[Any]]) -> set[Reducer]:
     """Those that hear of these backwards."""
     heard = {listener for leaves in backwards for leaf in leaves for listener in leaf.listeners}
     return {listener for listener in heard if isinstance(listener, Reducer)}
