@@ -2,7 +2,7 @@
 
 from minigrad.data.bundled import digits
 from minigrad.data.collate import default_collate
-from minigrad.data.dataset import ArrayDataset, Dataset, Subset, random_split
+from minigrad.data.dataset import ArrayDataset, ConcatDataset, Dataset, Subset, TensorDataset, random_split
 from minigrad.data.loader import DataLoader
 from minigrad.data.sampler import (
     BatchSampler,
@@ -10,12 +10,15 @@ from minigrad.data.sampler import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
 )
 from minigrad.foreign import offer_classes as _offer_classes
 
 __all__ = [
     "ArrayDataset",
     "BatchSampler",
+    "ConcatDataset",
     "DataLoader",
     "Dataset",
     "DistributedSampler",
@@ -23,6 +26,9 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "Subset",
+    "SubsetRandomSampler",
+    "TensorDataset",
+    "WeightedRandomSampler",
     "default_collate",
     "digits",
     "random_split",

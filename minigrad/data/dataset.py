@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,8 +13,9 @@ import numpy as np
 from minigrad.arguments import as_integer, as_sequence, check_shares, is_integer
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.data.order import WORD, Indices, largest_remainder, permutation
-from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from minigrad.data.order import WORD, Indices, permutation
+from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
+from minigrad.foreign import spoken
 from minigrad.tensor import Tensor
 
 _SPLIT_EPOCH = WORD - 1  # an epoch that no sampler reaches: a split never equals a shuffle of the same seed
@@ -91,6 +95,40 @@ class ArrayDataset:
         return tuple(Tensor(_rows(array, places)) for array in self.arrays)
 
 
+class TensorDataset(ArrayDataset):
+    """Samples that lie in tensors: sample i is the tuple of row i of each, as tensors.
+
+    Args:
+        tensors: Tensors of one length, at least one. They are not copied.
+
+    Attributes:
+        tensors: What was given.
+
+    Raises:
+        ArgumentError: no tensor. DtypeError: an argument that is none. AutogradError: one that requires grad.
+        ShapeError: tensors of no axes, or of different lengths.
+
+    Example:
+        >>> from minigrad import arange, zeros
+        >>> dataset = TensorDataset(zeros(3, 8), arange(3))
+        >>> dataset[2][1].item(), dataset[1:][0].shape
+        (2, (2, 8))
+    """
+
+    def __init__(self, *tensors: Tensor) -> None:
+        for x in tensors:
+            if not isinstance(x, Tensor):
+                raise DtypeError(f"TensorDataset: expected tensors, got {type(x).__name__}: ArrayDataset takes arrays")
+            if x.requires_grad:
+                raise AutogradError("TensorDataset: expected tensors without gradient, got one: use .detach()")
+        super().__init__(*tensors)
+        self.tensors = tensors
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        """Row `index` of each tensor, or several rows where it is a slice, or integers in a list or a tensor."""
+        return tuple(x[index] for x in self.tensors)
+
+
 def _rows(array: Array, places: Indices) -> Array:
     """Rows of an array; `take` is faster than array[places]. CuPy does not notice an index out of range, NumPy does."""
     if array.__class__ is not np.ndarray:
@@ -135,6 +173,42 @@ class Subset:
         return read_samples(self.dataset, self.indices[places].tolist())
 
 
+class ConcatDataset:
+    """The samples of several datasets, one dataset after the other.
+
+    Args:
+        datasets: At least one.
+
+    Attributes:
+        datasets: What was given.
+        cumulative_sizes: The number of samples up to the end of each.
+
+    Raises:
+        ArgumentError: none, or something that is no dataset.
+
+    Example:
+        >>> len(ConcatDataset([ArrayDataset(np.zeros(3)), ArrayDataset(np.zeros(4))]))
+        7
+    """
+
+    def __init__(self, datasets: Iterable[Dataset]) -> None:
+        if not isinstance(datasets, Iterable):
+            raise ArgumentError(f"ConcatDataset: expected a list of datasets, got {datasets!r:.100}")
+        self.datasets = [check_dataset("ConcatDataset", dataset) for dataset in datasets]
+        if not self.datasets:
+            raise ArgumentError("ConcatDataset: expected at least one dataset, got none")
+        self.cumulative_sizes = list(itertools.accumulate(map(len, self.datasets)))
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        check_index("ConcatDataset", index, len(self))
+        place = int(index) % len(self)
+        which = bisect_right(self.cumulative_sizes, place)
+        return self.datasets[which][place - (self.cumulative_sizes[which - 1] if which else 0)]
+
+
 def read_samples(dataset: Dataset, indices: Sequence[int]) -> list[Any]:
     """Samples of a dataset, by its `__getitems__` where it has one."""
     read_many = getattr(dataset, "__getitems__", None)
@@ -144,11 +218,11 @@ def read_samples(dataset: Dataset, indices: Sequence[int]) -> list[Any]:
 
 
 def batch_reader(dataset: Dataset) -> Callable[[Sequence[int] | Indices], Any] | None:
-    """How to read a whole batch out of arrays, where the dataset is an ArrayDataset or a Subset of one, else None.
+    """How to read a whole batch out of arrays, where these or tensors are all that is behind a dataset, else None.
 
     A class derived from them may change its samples, so it has no such way.
     """
-    if type(dataset) is ArrayDataset:
+    if isinstance(dataset, ArrayDataset) and type(dataset) in (ArrayDataset, TensorDataset):
         return dataset.batch
     if type(dataset) is Subset:
         subset, read = dataset, batch_reader(dataset.dataset)
@@ -156,12 +230,13 @@ def batch_reader(dataset: Dataset) -> Callable[[Sequence[int] | Indices], Any] |
     return None
 
 
+@spoken
 def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -> list[Subset]:
     """Divide a dataset at random into parts that share no sample: the same parts on every rank and in every run.
 
     Args:
-        lengths: Samples of each part, integers of sum len(dataset), or fractions of sum 1 (rounded by largest
-            remainder).
+        lengths: Samples of each part, integers of sum len(dataset), or fractions of sum 1: of these each part gets
+            the whole samples, and the first parts one each of those that are left.
         seed: In [0, 2**64); each gives another division.
 
     Raises:
@@ -181,7 +256,10 @@ def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -
 def _split_sizes(n: int, lengths: list[Any]) -> list[int]:
     if any(isinstance(length, (float, np.floating)) for length in lengths):
         check_shares("random_split", lengths)
-        return largest_remainder(n, lengths)
+        floors = [math.floor(n * length) for length in lengths]
+        if sum(floors) > n:
+            raise ArgumentError(f"random_split: expected fractions of sum 1, got {lengths} of sum {math.fsum(lengths)}")
+        return [floor + len(range(i, n - sum(floors), len(floors))) for i, floor in enumerate(floors)]
     sizes = [as_integer("random_split", "a length", length, 0) for length in lengths]
     if not sizes or sum(sizes) != n:
         raise ArgumentError(f"random_split: expected lengths of sum {n}, the dataset's, got {lengths}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +18,15 @@ from minigrad.arguments import as_integer, check_choice, check_shares, is_intege
 from minigrad.errors import ArgumentError
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Weights = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Shares = Sequence[float | Fraction]  # one for each rank, >= 0, of sum 1
 
 MODES = ("pad", "drop", "exact")
 WORD = 2**64  # seeds and epochs are words of Philox's key
 
 _SHUFFLE_STREAM = 0x73687566666C65  # keeps shuffles apart from weights and noise drawn with the same seed
+_CHOICE_STREAM = 0x63686F696365
+_FRACTION = 2.0**-53  # of the 53 bits that a float has
 
 
 def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
@@ -42,10 +46,52 @@ def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
     as_integer("permutation", "length", length, 0)
     as_integer("permutation", "seed", seed, 0, WORD)
     as_integer("permutation", "epoch", epoch, 0, WORD)
-    key = np.array([seed, epoch], np.uint64)
-    counter = np.array([0, 0, 0, _SHUFFLE_STREAM], np.uint64)
-    draws = np.random.Philox(counter=counter, key=key).random_raw(length)
-    return np.argsort(draws, kind="stable").astype(np.int64, copy=False)
+    return _order_of(_draws(length, seed, epoch, _SHUFFLE_STREAM))
+
+
+def permutations(length: int, count: int, seed: int, epoch: int = 0) -> Indices:
+    """The first `count` of one shuffle of `length` samples after the other, all of one epoch.
+
+    Args:
+        length: >= 1.
+        count: >= 0.
+        seed, epoch: See `permutation`, which the first one is.
+    """
+    draws = _draws(-(-count // length) * length, seed, epoch, _SHUFFLE_STREAM)
+    return np.concatenate([_order_of(part) for part in draws.reshape(-1, length)] or [draws.astype(np.int64)])[:count]
+
+
+def choices(weights: Weights, count: int, seed: int, epoch: int = 0, *, replacement: bool = True) -> Indices:
+    """Numbers in [0, len(weights)), each drawn with a probability in proportion to its weight.
+
+    Without replacement the weights of those drawn already no longer count (Efraimidis and Spirakis, "Weighted random
+    sampling with a reservoir", 2006).
+
+    Args:
+        weights: Finite and >= 0, float64; at least one, without replacement count of them, is not 0.
+        count: How many, >= 0.
+        seed, epoch: See `permutation`.
+    """
+    if not replacement:
+        uniform = ((_draws(len(weights), seed, epoch, _CHOICE_STREAM) >> np.uint64(11)) + np.uint64(1)) * _FRACTION
+        with np.errstate(divide="ignore", invalid="ignore"):  # of a weight of 0, which comes last
+            keys = -np.log(uniform) / weights
+        return _order_of(keys)[:count]
+    uniform = (_draws(count, seed, epoch, _CHOICE_STREAM) >> np.uint64(11)) * _FRACTION
+    ends = np.cumsum(weights)
+    places = np.searchsorted(ends, uniform * ends[-1], side="right")
+    drawn: Indices = np.minimum(places, np.flatnonzero(weights)[-1]).astype(np.int64, copy=False)
+    return drawn
+
+
+def _draws(count: int, seed: int, epoch: int, stream: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, 0, stream], np.uint64)
+    return np.random.Philox(counter=counter, key=key).random_raw(count)
+
+
+def _order_of(keys: np.ndarray[Any, np.dtype[Any]]) -> Indices:
+    order: Indices = np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+    return order
 
 
 def shard(length: int, rank: int, world_size: int, mode: str = "pad", shares: Shares | None = None) -> Indices:

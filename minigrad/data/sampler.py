@@ -7,17 +7,32 @@ repeat an order, and calling `set_epoch(e)` in epoch e changes nothing. `order(e
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any, Protocol
 
 import numpy as np
 
 from minigrad.arguments import as_integer, check_switch
+from minigrad.backend.device import to_host
 from minigrad.backend.random import get_rng_state, noise_generator
 from minigrad.backend.ranks import ranks_here
-from minigrad.data.order import WORD, Indices, Shares, check_sharding, longest_shard, permutation, shard
+from minigrad.data.dataset import as_indices
+from minigrad.data.order import (
+    WORD,
+    Indices,
+    Shares,
+    Weights,
+    check_sharding,
+    choices,
+    longest_shard,
+    permutation,
+    permutations,
+    shard,
+)
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.foreign import FORMS
+from minigrad.tensor import Tensor
 
 
 class Sampler(Protocol):
@@ -41,7 +56,7 @@ class EpochSampler:
         epoch: The number of the next iteration.
     """
 
-    seed: int  # only where settings() has one
+    seed: int = 0  # of use only where settings() has one
 
     def __init__(self, source: int | Sized) -> None:
         who = type(self).__name__
@@ -50,7 +65,11 @@ class EpochSampler:
 
     def order(self, epoch: int) -> Indices:
         """The indices of one epoch, in order."""
-        raise NotImplementedError
+        return self.drawn(self.seed, epoch)
+
+    def drawn(self, seed: int, epoch: int) -> Indices:
+        """The indices of one epoch that a seed gives: what `DistributedSampler` divides among ranks."""
+        raise NotImplementedError(f"{type(self).__name__} has no order")
 
     def settings(self) -> dict[str, Any]:
         """What the order depends on beside the epoch, as plain data."""
@@ -71,7 +90,7 @@ class EpochSampler:
         return iter(self.next_order().tolist())
 
     def __len__(self) -> int:
-        return self.length
+        return self.longest
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of an epoch, >= 0; those after it count on from there.
@@ -115,7 +134,7 @@ class SequentialSampler(EpochSampler):
         [0, 1, 2]
     """
 
-    def order(self, epoch: int) -> Indices:
+    def drawn(self, seed: int, epoch: int) -> Indices:
         """The same in every epoch."""
         return np.arange(self.length)
 
@@ -125,24 +144,138 @@ class RandomSampler(EpochSampler):
 
     Args:
         source: A dataset, or its length.
+        replacement: Draw each sample from all of them, instead of one shuffle after the other.
+        num_samples: Samples of an epoch, >= 1; by default as many as there are.
         seed: In [0, 2**64); the same seed and epoch give the same order. By default it is drawn, once, from the noise
             stream of the context (see `manual_seed`), which is each rank's own.
 
     Raises:
-        ArgumentError: a negative length, or a seed out of range.
+        ArgumentError: a negative length, a seed or a number out of range, or samples to draw where there are none.
     """
 
-    def __init__(self, source: int | Sized, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        source: int | Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
         super().__init__(source)
-        self.seed = draw_seed() if seed is None else as_integer("RandomSampler", "seed", seed, 0, WORD)
+        check_switch("RandomSampler", replacement=replacement)
+        self.replacement = replacement
+        self.num_samples = None if num_samples is None else as_integer("RandomSampler", "num_samples", num_samples, 1)
+        if self.num_samples and not self.length:
+            raise ArgumentError(f"RandomSampler: expected samples to draw {num_samples} of, got a dataset without any")
+        self.seed = _seed("RandomSampler", seed)
 
-    def order(self, epoch: int) -> Indices:
+    @property
+    def longest(self) -> int:
+        """The samples of an epoch."""
+        return self.length if self.num_samples is None else self.num_samples
+
+    def drawn(self, seed: int, epoch: int) -> Indices:
         """The shuffle of one epoch."""
-        return permutation(self.length, self.seed, epoch)
+        if self.num_samples is None and not self.replacement:
+            return permutation(self.length, seed, epoch)
+        if self.replacement and self.length:
+            return choices(np.ones(self.length), self.longest, seed, epoch)
+        return permutations(max(self.length, 1), self.longest, seed, epoch)
 
     def settings(self) -> dict[str, Any]:
-        """Length and seed."""
-        return {**super().settings(), "seed": self.seed}
+        """Length and seed, and the rest where it is not the default."""
+        more = {"replacement": True} if self.replacement else {}
+        count = {} if self.num_samples is None else {"num_samples": self.num_samples}
+        return {**super().settings(), "seed": self.seed, **more, **count}
+
+
+class SubsetRandomSampler(EpochSampler):
+    """Some samples, in an order that is another one in each epoch.
+
+    Args:
+        indices: Which ones, integers >= 0.
+        seed: See `RandomSampler`.
+
+    Raises:
+        DtypeError: indices that are no integers. ArgumentError: a seed out of range.
+    """
+
+    def __init__(self, indices: Sequence[int] | Indices, *, seed: int | None = None) -> None:
+        self.indices = as_indices("SubsetRandomSampler", indices)
+        super().__init__(len(self.indices))
+        self.seed = _seed("SubsetRandomSampler", seed)
+
+    def drawn(self, seed: int, epoch: int) -> Indices:
+        """The shuffle of one epoch."""
+        return self.indices[permutation(self.length, seed, epoch)]
+
+    def settings(self) -> dict[str, Any]:
+        """Length and seed, and a checksum of the indices."""
+        return {**super().settings(), "seed": self.seed, "indices": zlib.crc32(self.indices.tobytes())}
+
+
+class WeightedRandomSampler(EpochSampler):
+    """Samples drawn with probabilities in proportion to their weights, others in each epoch.
+
+    Ranks that share an epoch wrap it: `DistributedSampler(WeightedRandomSampler(...), rank=..., world_size=...)`.
+
+    Args:
+        weights: One for each sample of the dataset, finite and >= 0, not all 0.
+        num_samples: Samples of an epoch, >= 1.
+        replacement: Draw each sample from all of them; else a sample comes once at most.
+        seed: See `RandomSampler`.
+
+    Raises:
+        ArgumentError: a number, a weight or a seed out of range, or without replacement fewer weights > 0 than samples.
+
+    Example:
+        >>> list(WeightedRandomSampler([0.0, 1.0, 0.0], 4))
+        [1, 1, 1, 1]
+    """
+
+    def __init__(
+        self, weights: Any, num_samples: int, replacement: bool = True, *, seed: int | None = None
+    ) -> None:
+        who = "WeightedRandomSampler"
+        self.weights = _weights(who, weights)
+        super().__init__(len(self.weights))
+        self.num_samples = as_integer(who, "num_samples", num_samples, 1)
+        check_switch(who, replacement=replacement)
+        self.replacement = replacement
+        positive = np.count_nonzero(self.weights)
+        if not replacement and positive < num_samples:
+            raise ArgumentError(
+                f"{who}: expected at least {num_samples} weights > 0 without replacement, got {positive}"
+            )
+        self.seed = _seed(who, seed)
+
+    @property
+    def longest(self) -> int:
+        """The samples of an epoch."""
+        return self.num_samples
+
+    def drawn(self, seed: int, epoch: int) -> Indices:
+        """The draws of one epoch."""
+        return choices(self.weights, self.num_samples, seed, epoch, replacement=self.replacement)
+
+    def settings(self) -> dict[str, Any]:
+        """All arguments, with a checksum for the weights."""
+        own = {"num_samples": self.num_samples, "replacement": self.replacement, "seed": self.seed}
+        return {**super().settings(), **own, "weights": zlib.crc32(self.weights.tobytes())}
+
+
+def _weights(who: str, weights: Any) -> Weights:
+    try:
+        found = np.array(to_host(weights.data) if isinstance(weights, Tensor) else weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{who}: expected weights as numbers in a row, got {weights!r:.100}") from error
+    if found.ndim != 1 or not np.isfinite(found).all() or (found < 0).any() or not found.any():
+        raise ArgumentError(f"{who}: expected finite weights >= 0 in a row, not all 0, got {weights!r:.100}")
+    return found
+
+
+def _seed(who: str, seed: int | None) -> int:
+    return draw_seed() if seed is None else as_integer(who, "seed", seed, 0, WORD)
 
 
 class DistributedSampler(EpochSampler):
@@ -155,9 +288,10 @@ class DistributedSampler(EpochSampler):
     or to debug, must put the epoch back with `set_epoch`.
 
     Args:
-        source: A dataset, or its length.
+        source: A dataset, or its length. Or a sampler of those above: what it draws, by the seed given here, which is
+            the same on all ranks, is divided.
         rank, world_size: Which part, of how many; by default those of this context, see `distributed.init` and `run`.
-        shuffle: Another order in each epoch; else the samples' own order.
+        shuffle: Another order in each epoch; else the samples' own order. A sampler says that itself.
         seed: In [0, 2**64), the same on all ranks.
         mode: What happens when the length does not divide by world_size. "pad": up to world_size - 1 samples come
             twice, all ranks get equally many. "drop": the last few are left out, all get equally many. "exact": each
@@ -189,6 +323,10 @@ class DistributedSampler(EpochSampler):
         rank, world_size = _place(rank, world_size)
         check_sharding("DistributedSampler", rank, world_size, mode, shares)
         check_switch("DistributedSampler", shuffle=shuffle)
+        self.source = source if isinstance(source, EpochSampler) else None
+        if isinstance(source, DistributedSampler) or (self.source is not None and not shuffle):
+            got = "another one of these" if shuffle else "shuffle=False with a sampler, which says the order"
+            raise ArgumentError(f"DistributedSampler: expected a dataset or a sampler of a whole epoch, got {got}")
         self.rank, self.world_size, self.shuffle, self.mode = int(rank), int(world_size), shuffle, mode
         self.shares = None if shares is None else [float(share) for share in shares]
         self.seed = as_integer("DistributedSampler", "seed", seed, 0, WORD)
@@ -196,12 +334,15 @@ class DistributedSampler(EpochSampler):
 
     def order(self, epoch: int) -> Indices:
         """This rank's indices in one epoch."""
+        if self.source is not None:
+            return self.source.drawn(self.seed, epoch)[self._places]
         return permutation(self.length, self.seed, epoch)[self._places] if self.shuffle else self._places
 
     def settings(self) -> dict[str, Any]:
         """All arguments but the rank, so that the state of one rank serves all."""
         names = ("world_size", "shuffle", "mode", "shares", "seed")
-        return {**super().settings(), **{name: getattr(self, name) for name in names}}
+        drawn = {} if self.source is None else {"source": {**self.source.settings(), "seed": None}}  # ours counts
+        return {**super().settings(), **{name: getattr(self, name) for name in names}, **drawn}
 
     @property
     def longest(self) -> int:
@@ -291,7 +432,7 @@ def index_batches(batch_sampler: Any) -> Iterator[Sequence[int] | Indices]:
     return (order[i : i + size] for i in range(0, len(batch_sampler) * size, size))
 
 
-_OWN = (SequentialSampler, RandomSampler, DistributedSampler)
+_OWN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
 def draw_seed() -> int:

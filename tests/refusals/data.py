@@ -7,16 +7,28 @@ import numpy as np
 from minigrad.data import (
     ArrayDataset,
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     RandomSampler,
     SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
     default_collate,
     digits,
     random_split,
 )
 from minigrad.data.order import largest_remainder, permutation, shard
 from minigrad.data.sampler import EpochSampler
-from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError, StateDictError
+from minigrad.errors import (
+    ArgumentError,
+    AutogradError,
+    DeviceError,
+    DtypeError,
+    IndexRangeError,
+    ShapeError,
+    StateDictError,
+)
 from minigrad.tensor import Tensor
 from tests.refusals import each, run
 from tests.unit.data.test_loader import Numbers, never_a_batch
@@ -55,6 +67,34 @@ ROWS = [
         ([0.5, 0.6], "of sum 1, got .* of sum 1.1"),
         ([0.5, float("nan")], "finite numbers >= 0 of sum 1"),
         ([5, "a"], "a length to be an integer >= 0, got 'a'"),
+    ),
+    *each(
+        (run, DtypeError),
+        (lambda: TensorDataset(np.zeros(3)), "TensorDataset: expected tensors, got ndarray: ArrayDataset takes arrays"),
+        (lambda: SubsetRandomSampler([0.5]), "SubsetRandomSampler: expected a sequence of integers as indices"),
+    ),
+    (lambda: TensorDataset(Tensor(np.zeros(3), True)), AutogradError, "without gradient, got one: use .detach()"),
+    (lambda: TensorDataset(Tensor(np.zeros(3)))[5], IndexRangeError, "5"),
+    (lambda: ConcatDataset([[1, 2], [3]])[3], IndexRangeError, r"ConcatDataset: expected an index in \[-3, 3\), got 3"),
+    *each(
+        (run, ArgumentError),
+        (lambda: TensorDataset(), "expected at least one array, got none"),
+        (lambda: ConcatDataset([]), "ConcatDataset: expected at least one dataset, got none"),
+        (lambda: ConcatDataset([3]), "ConcatDataset: expected a dataset with __len__ and __getitem__, got 3"),
+        (lambda: ConcatDataset(3), "ConcatDataset: expected a list of datasets, got 3"),
+        (lambda: random_split([1, 2], [1, 1], generator=3), "random_split: expected no generator, got 3: write seed="),
+        (lambda: RandomSampler(2, generator=3), "RandomSampler: expected no generator, got 3: write seed="),
+        (lambda: RandomSampler(0, num_samples=2), "expected samples to draw 2 of, got a dataset without any"),
+        (lambda: RandomSampler(2, num_samples=0), "RandomSampler: expected num_samples to be an integer >= 1, got 0"),
+        (lambda: RandomSampler(2, 1), "RandomSampler: expected replacement to be True or False, got 1"),
+        (lambda: WeightedRandomSampler([0.0], 1), "finite weights >= 0 in a row, not all 0, got"),
+        (lambda: WeightedRandomSampler([1.0, -1.0], 1), "finite weights >= 0 in a row, not all 0, got"),
+        (lambda: WeightedRandomSampler([[1.0]], 1), "finite weights >= 0 in a row, not all 0, got"),
+        (lambda: WeightedRandomSampler("ab", 1), "expected weights as numbers in a row, got 'ab'"),
+        (lambda: WeightedRandomSampler([1.0], 0), "expected num_samples to be an integer >= 1, got 0"),
+        (lambda: WeightedRandomSampler([1.0, 0.0], 2, False), "at least 2 weights > 0 without replacement, got 1"),
+        (lambda: distributed(length=RandomSampler(3), shuffle=False), "got shuffle=False with a sampler, which says"),
+        (lambda: distributed(length=distributed()), "expected a dataset or a sampler of a whole epoch, got another"),
     ),
     # digits
     *each(

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from minigrad.data import ArrayDataset, RandomSampler, Subset, random_split
+from minigrad.data import ArrayDataset, ConcatDataset, DataLoader, RandomSampler, Subset, TensorDataset, random_split
 from minigrad.data.dataset import batch_reader, read_samples
 from minigrad.errors import DtypeError, IndexRangeError
 from minigrad.tensor import Tensor
@@ -138,3 +138,26 @@ def test_random_split_takes_whole_numbers():
     parts = random_split(ArrayDataset(np.arange(5)), [0, 3, 2])
     assert [len(part) for part in parts] == [0, 3, 2]
     assert sorted(i for part in parts for i in part.indices) == list(range(5))
+
+
+def test_tensors_as_a_dataset():
+    images, labels = Tensor(np.arange(12.0).reshape(4, 3)), Tensor(np.arange(4))
+    dataset = TensorDataset(images, labels)
+    image, label = dataset[-1]
+    assert isinstance(image, Tensor) and image.tolist() == [9.0, 10.0, 11.0] and label.item() == 3
+    assert dataset.tensors == (images, labels) and len(dataset) == 4
+    assert dataset[1:3][1].tolist() == dataset[[1, 2]][1].tolist() == [1, 2]
+    assert [label.item() for _, label in dataset] == [0, 1, 2, 3]
+    assert [batch[1].tolist() for batch in DataLoader(dataset, 3)] == [[0, 1, 2], [3]]
+
+
+def test_datasets_one_after_the_other():
+    dataset = ConcatDataset([[10, 11], [], Subset([20, 21, 22], [2, 0])])
+    assert [dataset[i] for i in range(4)] == [10, 11, 22, 20] == list(dataset)
+    assert dataset[-1] == 20 and dataset[np.int64(-4)] == 10 and dataset.cumulative_sizes == [2, 2, 4]
+    assert [batch.tolist() for batch in DataLoader(dataset, 3)] == [[10, 11, 22], [20]]
+
+
+@pytest.mark.parametrize("lengths, expected", [([0.8, 0.1, 0.1], [1438, 180, 179]), ([0.15, 0.85], [270, 1527])])
+def test_fractions_are_rounded_as_in_pytorch(lengths, expected):
+    assert [len(part) for part in random_split(range(1797), lengths)] == expected

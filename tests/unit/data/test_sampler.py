@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from minigrad.backend.random import manual_seed
-from minigrad.data import ArrayDataset, BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from minigrad.data import (
+    ArrayDataset,
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from minigrad.data.order import largest_remainder, permutation
 from minigrad.data.sampler import index_batches
 from minigrad.errors import StateDictError
@@ -61,6 +69,52 @@ def test_without_a_seed_the_context_decides():
 
 def test_two_samplers_without_a_seed_differ():
     assert list(RandomSampler(20)) != list(RandomSampler(20))
+
+
+# ----------------------------------------------------------------------------------------- other draws than shuffles
+
+
+def test_draws_follow_the_weights():
+    """Of 20,000 draws each of three has its part, to 4 standard deviations; a weight of 0 is never drawn."""
+    sampler = WeightedRandomSampler([1.0, 0.0, 3.0, 4.0], 20000, seed=3)
+    counts = np.bincount(list(sampler), minlength=4) / 20000
+    assert counts[1] == 0
+    assert np.abs(counts - np.array([1, 0, 3, 4]) / 8).max() < 4 * 0.5 / 20000**0.5
+    assert list(sampler) != list(sampler) and len(sampler) == 20000
+
+
+def test_draws_without_replacement_come_once_and_the_heavy_ones_first():
+    first = [WeightedRandomSampler([0.0, 1.0, 9.0], 2, False, seed=seed).order(0).tolist() for seed in range(200)]
+    assert {tuple(order) for order in first} == {(1, 2), (2, 1)}
+    assert 160 < sum(order[0] == 2 for order in first) < 196  # 180 expected
+
+
+def test_more_samples_than_there_are_is_one_shuffle_after_the_other():
+    order = RandomSampler(4, num_samples=10, seed=2).order(1).tolist()
+    assert order[:4] == permutation(4, 2, 1).tolist()
+    assert sorted(order[:4]) == sorted(order[4:8]) == [0, 1, 2, 3] and len(order) == 10
+    repeated = RandomSampler(4, replacement=True, num_samples=400, seed=2)
+    assert len(repeated) == 400 and set(repeated) == {0, 1, 2, 3}
+
+
+def test_a_subset_is_shuffled():
+    sampler = SubsetRandomSampler([5, 9, 7], seed=1)
+    assert sorted(sampler) == [5, 7, 9] and len(sampler) == 3
+
+
+@pytest.mark.parametrize("make", [lambda: WeightedRandomSampler(np.arange(9), 12), lambda: RandomSampler(6, True, 12)])
+def test_what_a_sampler_draws_is_divided_among_ranks(make):
+    """By the seed of the DistributedSampler, since that of the sampler itself is each rank's own."""
+    parts = [list(DistributedSampler(make(), rank=rank, world_size=3, seed=4)) for rank in range(3)]
+    whole = make()
+    whole.seed = 4
+    assert [index for turn in zip(*parts) for index in turn] == list(whole)
+
+
+def test_a_state_of_other_weights_is_refused():
+    state = WeightedRandomSampler([1.0, 2.0], 3, seed=0).state_dict()
+    with pytest.raises(StateDictError, match="expected a state with weights .*, got"):
+        WeightedRandomSampler([2.0, 1.0], 3, seed=0).load_state_dict(state)
 
 
 # ------------------------------------------------------------------------------------------------ ranks and modes
@@ -158,8 +212,12 @@ def test_batches_of_a_derived_sampler_are_its_own():
         lambda seed: distributed(1, seed=seed, mode="exact", shares=[0.1, 0.9]),
         lambda seed: BatchSampler(RandomSampler(20, seed=seed), 3),
         lambda seed: SequentialSampler(20),
+        lambda seed: RandomSampler(20, True, 7, seed=seed),
+        lambda seed: SubsetRandomSampler([3, 1, 19], seed=seed),
+        lambda seed: WeightedRandomSampler(np.arange(20), 9, seed=seed),
+        lambda seed: DistributedSampler(WeightedRandomSampler(np.arange(20), 9), rank=1, world_size=2, seed=seed),
     ],
-    ids=["random", "distributed", "shares", "batch", "sequential"],
+    ids=["random", "distributed", "shares", "batch", "sequential", "repeated", "subset", "weighted", "weighted ranks"],
 )
 def test_a_state_goes_through_json_and_brings_epoch_and_seed(make):
     first, second = make(1), make(2)
