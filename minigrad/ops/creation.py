@@ -258,17 +258,32 @@ def linspace(
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """This many numbers at equal distances, from start to end, both included.
+    """This many numbers at equal distances, from start to end, both included; a tensor of no axes is read as a number.
+
+    With a dtype of integers start and end lose their fractions first, and the numbers between them theirs.
 
     Raises:
-        ArgumentError: a negative number of steps, or too many.
+        ArgumentError: a negative number of steps, or too many, or a start or an end that is not finite.
     """
     steps = as_integer("linspace", "steps", steps, 0, MOST_ELEMENTS)
     start, end = _numbers("linspace", start, end)
-    return upload(np.linspace(float(start), float(end), steps), as_dtype(dtype), device, requires_grad)
+    kind = as_dtype(dtype)
+    if kind.kind not in "iu":
+        return upload(np.linspace(float(start), float(end), steps), kind, device, requires_grad)
+    start, end = int(start), int(end)
+    numbers, step = np.arange(steps), (end - start) / max(steps - 1, 1)
+    from_start = numbers < max(steps // 2, 1)  # from the nearer end, so that both are exact
+    values = np.where(from_start, start + step * numbers, end - step * (steps - 1 - numbers))
+    return upload(np.trunc(values), kind, device, requires_grad)
 
 
 def _numbers(who: str, *values: Any) -> list[Any]:
+    """Finite numbers, of which some may be tensors of no axes, as Python's.
+
+    Raises:
+        ArgumentError: something else.
+    """
+    values = tuple(value.item() if isinstance(value, Tensor) and not value.ndim else value for value in values)
     for value in values:
         if not is_number(value) or not math.isfinite(value):
             raise ArgumentError(f"{who}: expected finite numbers, got {value!r}")

@@ -132,9 +132,10 @@ def _reciprocal_backward(node: Node, grad: Array) -> None:
 
 @method
 def square(x: TensorLike) -> Tensor:
-    """x·x; integers stay integers. dx = 2·g·x."""
-    x = _number("square", x)
-    return record(x.data * x.data, _square_backward, (x,), (x,))
+    """x·x; integers stay integers, and bools become int64. dx = 2·g·x."""
+    x = as_operand("square", x)
+    data = x.data * x.data
+    return record(data.astype(np.int64) if data.dtype.kind == "b" else data, _square_backward, (x,), (x,))
 
 
 def _square_backward(node: Node, grad: Array) -> None:
@@ -245,9 +246,9 @@ def _abs_backward(node: Node, grad: Array) -> None:
 
 @method
 def sign(x: TensorLike) -> Tensor:
-    """-1, 0 or 1, in the dtype of x; 0 of NaN. Its gradient is zero."""
-    x = _number("sign", x)
-    return record(sign_array(x.data), _flat_backward, (x,))
+    """-1, 0 or 1, in the dtype of x; 0 of NaN. A bool stays what it is. Its gradient is zero."""
+    x = as_operand("sign", x)
+    return record(x.data.copy() if x.data.dtype.kind == "b" else sign_array(x.data), _flat_backward, (x,))
 
 
 @method

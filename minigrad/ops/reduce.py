@@ -120,7 +120,7 @@ def var(
     dx = g·2(x - mean)/(n - correction).
 
     Args:
-        unbiased: True for correction=1, False for 0.
+        unbiased: True for correction=1, False for 0; may stand in the place of dim, for all axes.
         correction: Degrees of freedom that the mean took, 1 by default.
 
     Raises:
@@ -151,7 +151,7 @@ def std(
     """Standard deviation over axes, the root of `var`. dx = g·(x - mean)/(std·(n - correction)), 0 where std is 0.
 
     Args:
-        unbiased: True for correction=1, False for 0.
+        unbiased: True for correction=1, False for 0; may stand in the place of dim, for all axes.
         correction: Degrees of freedom that the mean took, 1 by default.
 
     Raises:
@@ -175,7 +175,9 @@ def _std_backward(node: Node, grad: Array) -> None:
 def _var_arguments(
     who: str, x: TensorLike, dim: Dim, unbiased: bool | None, keepdim: bool, correction: float | None
 ) -> tuple[Tensor, tuple[int, ...], float]:
-    """The tensor, the axes, and the degrees of freedom, NaN where there are none."""
+    """The tensor, the axes, and the degrees of freedom, NaN where there are none. A bool for dim is unbiased."""
+    if unbiased is None and isinstance(dim, bool):
+        unbiased, dim = dim, None
     if unbiased is not None and correction is not None:
         raise ArgumentError(f"{who}: expected unbiased or correction, got both: {unbiased} and {correction}")
     if correction is None:

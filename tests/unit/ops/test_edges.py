@@ -5,6 +5,7 @@ import pytest
 
 import minigrad
 from minigrad import Tensor, ops
+from minigrad.errors import ArgumentError
 from minigrad.nn import functional as F
 
 NAN, INF = np.nan, np.inf
@@ -154,3 +155,25 @@ def test_nothing_may_be_divided_by_zero():
 def test_narrow_takes_its_start_from_an_integer_tensor():
     x = minigrad.arange(5)
     assert x.narrow(0, minigrad.tensor(2), 2).tolist() == x.narrow(0, minigrad.tensor(-3), 2).tolist() == [2, 3]
+
+
+def test_linspace_of_integers_is_exact_at_both_ends_and_reads_tensors():
+    assert minigrad.linspace(4.3, -3, 6, dtype="int64").tolist() == [4, 2, 1, 0, -1, -3]
+    assert minigrad.linspace(0, 7, 50, dtype="int64").tolist() == [n // 7 for n in range(49)] + [7]
+    assert minigrad.linspace(5.5, 1, 1, dtype="int32").tolist() == [5]
+    assert minigrad.linspace(minigrad.tensor(0.5), minigrad.tensor(2), 3).tolist() == [0.5, 1.25, 2.0]
+
+
+def test_bools_have_a_square_and_a_sign():
+    x = minigrad.tensor([True, False])
+    assert ops.square(x).dtype == np.int64 and ops.square(x).tolist() == [1, 0]
+    assert ops.sign(x).dtype == np.bool_ and ops.sign(x).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("function", [ops.std, ops.var])
+def test_a_bool_in_the_place_of_dim_says_whether_to_correct(function):
+    x = minigrad.tensor([[1.0, 2.0], [4.0, 8.0]])
+    for value in (True, False):
+        assert function(x, value).tolist() == function(x, unbiased=value).tolist()
+    with pytest.raises(ArgumentError, match="expected unbiased or correction, got both: False and 0"):
+        function(x, False, correction=0)
