@@ -18,15 +18,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minigrad.absent import absent
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError
 from minigrad.kept import gradient_changed, keep_given
 from minigrad.stamp import Stamp
 
-_recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 _under_way: ContextVar[tuple[Reached, ...]] = ContextVar("minigrad_backwards", default=())
-is_grad_enabled, backwards_under_way = _recording.get, _under_way.get  # what backwards reach, outermost first
+backwards_under_way = _under_way.get  # what backwards reach, outermost first
 
 
 class Variable:
@@ -129,29 +129,6 @@ def _freed(node: Node, grad: Array) -> None:
         f"backward: expected the graph behind a gradient of shape {grad.shape}, got one that an earlier backward() "
         "freed: call the first one with retain_graph=True, or run the forward pass again"
     )
-
-
-# ---------------------------------------------------------------------------------------------------- recording
-
-
-@contextmanager
-def no_grad() -> Iterator[None]:
-    """Record nothing inside the block (or inside the decorated function), in this context only."""
-    token = _recording.set(False)
-    try:
-        yield
-    finally:
-        _recording.reset(token)
-
-
-@contextmanager
-def enable_grad() -> Iterator[None]:
-    """Record again inside the block, also within `no_grad`."""
-    token = _recording.set(True)
-    try:
-        yield
-    finally:
-        _recording.reset(token)
 
 
 # ------------------------------------------------------------------------------------------------- accumulation
@@ -368,3 +345,8 @@ def _announce(edges: list[Edge], leaves: _Leaves, first: _First) -> None:
                 hears(leaf)
             for listener in leaf.listeners:
                 listener.leaf(leaf)
+
+
+def __getattr__(name: str) -> Any:
+    """What is not here, but in `torch.autograd`, says what to write."""
+    raise absent(__name__, name)

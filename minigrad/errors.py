@@ -3,6 +3,7 @@
 MinigradError
 ├── ArgumentError            (ValueError)    a value out of its range, an unknown name, a missing argument
 │   └── CallError            (TypeError)     a call that does not fit the signature, which is shown
+├── AbsentNameError          (AttributeError) a name of PyTorch's that is not here, or not there
 ├── ShapeError               (ValueError)    shapes that do not fit
 ├── DtypeError               (TypeError)     dtypes that do not fit, or a type that is no tensor
 ├── IndexRangeError          (IndexError)    an index or a label out of range
@@ -37,6 +38,10 @@ class ArgumentError(MinigradError, ValueError):
 
 class CallError(ArgumentError, TypeError):
     """A call does not fit the signature: an unknown keyword, or arguments too many or too few."""
+
+
+class AbsentNameError(MinigradError, AttributeError):
+    """A module or a tensor has no such name; the message says what to write where PyTorch has one."""
 
 
 class ShapeError(MinigradError, ValueError):

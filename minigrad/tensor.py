@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Edge, Node, backwards_under_way, is_grad_enabled, lend, run_backward
+from minigrad.autograd import Edge, Node, backwards_under_way, lend, run_backward
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
@@ -16,6 +16,8 @@ from minigrad.backend.memory import duplicate
 from minigrad.bound import BoundMethods
 from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.kept import check_at_rest, drop_gradient, give_gradient
+from minigrad.recording import is_grad_enabled
+from minigrad.removal import Removal
 from minigrad.stamp import check_taken, mark_rerecorded, next_number, save_watched, shared_stamp, view_memory
 
 _new = object.__new__
@@ -294,14 +296,14 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         if grad.device != self.device:
             raise DeviceError(f"{who}: expected a gradient on {self.device}, got one on {grad.device}")
 
-    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Callable[[], None]:
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Removal:
         """Call hook(self) in each backward once the gradient of this leaf is complete.
 
         Hooks are called in the order of their registration, and before a data-parallel wrapper sends the gradient:
         what they make of it is what is combined.
 
         Returns:
-            A function that removes the hook.
+            What removes the hook, by `.remove()`.
 
         Raises:
             AutogradError: not a leaf that requires grad.
@@ -315,7 +317,7 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         def remove() -> None:
             self.listeners = tuple(kept for kept in self.listeners if kept is not listener)
 
-        return remove
+        return Removal(remove)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.node is not None:

@@ -14,11 +14,12 @@ SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
 
 # A module may import from its own layer and from those above it; `errors`, `bound` and the like are files.
 LAYERS = [
-    ["errors", "arguments", "foreign"],
+    ["errors", "absent", "arguments", "foreign"],
     ["backend"],
-    ["autograd", "bound", "kept", "stamp", "tensor", "ops"],
+    ["autograd", "bound", "kept", "recording", "removal", "stamp", "tensor", "ops"],
     ["nn"],
     ["optim", "data"],
+    ["amp", "cuda", "utils"],
     ["distributed"],
     ["graph"],
     ["train"],

@@ -23,7 +23,7 @@ _MODULES: dict[type, ModuleType] = {np.ndarray: np}  # filled on the first array
 
 
 class Device:
-    """A place for arrays: `Device("cpu")`, `Device("cuda:1")`; "cuda" means "cuda:0".
+    """A place for arrays: `Device("cpu")`, `Device("cuda:1")`, `Device("cuda", 1)`; "cuda" means "cuda:0".
 
     Naming a device touches nothing; the first use does, and then says what is there.
 
@@ -41,8 +41,10 @@ class Device:
     _module: ModuleType | None
     _always: _OnCpu | None
 
-    def __new__(cls, spec: str | Device) -> Device:
+    def __new__(cls, spec: str | Device, index: int | None = None) -> Device:
         """The one object of each device: a step that asks for its device again makes none."""
+        if index is not None:
+            spec = "cpu" if (spec, index) == ("cpu", 0) else f"{spec}:{index}"
         if isinstance(spec, Device):
             return spec
         match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
@@ -139,6 +141,37 @@ def _gpu(index: int) -> Device:
 
 
 CPU = _make("cpu", 0)
+
+
+def get_default_device() -> Device:
+    """The device of new tensors where none is named: the CPU."""
+    return CPU
+
+
+def set_default_device(device: Device | str) -> None:
+    """Nothing for the CPU, which is the default; no other one can be set, since no global changes what code does.
+
+    Raises:
+        DeviceError: another device.
+    """
+    if Device(device) is not CPU:
+        raise DeviceError(
+            f"set_default_device: expected cpu, got {Device(device)}: write device= where a tensor or a layer is made, "
+            "or .to(device)"
+        )
+
+
+def as_gpu(who: str, device: int | Device | str | None) -> Device:
+    """A GPU as it is named where there is no doubt that one is meant: by a number, or not at all for the first.
+
+    Raises:
+        DeviceError: another kind of device, or a text that names none.
+    """
+    named = isinstance(device, (Device, str))
+    found = Device(device) if named else Device("cuda", 0 if device is None else device)  # type: ignore[arg-type]
+    if found.type != "cuda":
+        raise DeviceError(f"{who}: expected a GPU, got {found}: write .cpu() or .to(device)")
+    return found
 
 
 def load_cupy() -> ModuleType:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import PYTHON_NUMBERS
-from minigrad.errors import DtypeError
+from minigrad.errors import ArgumentError, DtypeError
 
 Array = Any  # an ndarray of NumPy or of CuPy, which ships no usable stubs
 DtypeLike = Any  # what numpy.dtype() takes, or "bfloat16"
@@ -22,6 +22,7 @@ _NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat
 bool_, uint8, int8, int16 = np.dtype(np.bool_), np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int16)
 int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
 float16, float32, float64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+half, double, short, long = float16, float64, int16, int64  # PyTorch's other names
 
 
 def as_dtype(dtype: DtypeLike) -> np.dtype[Any]:
@@ -51,6 +52,52 @@ def _find_dtype(dtype: DtypeLike) -> np.dtype[Any]:
     if found.name not in _NAMES:
         raise DtypeError(f"dtype: expected one of {', '.join(_NAMES)}, got {found.name}")
     return found
+
+
+def get_default_dtype() -> np.dtype[Any]:
+    """The dtype of new tensors of Python floats: float32."""
+    return float32
+
+
+def set_default_dtype(dtype: DtypeLike) -> None:
+    """Nothing for float32, which is the default; no other one can be set, since no global changes what code does.
+
+    Raises:
+        ArgumentError: another dtype.
+    """
+    if as_dtype(dtype) != float32:
+        raise ArgumentError(
+            f"set_default_dtype: expected float32, got {as_dtype(dtype).name}: write dtype= where a tensor or a layer "
+            "is made, or module.double()"
+        )
+
+
+def finfo(dtype: DtypeLike = float) -> Any:
+    """The limits of a float dtype: eps, max, min, tiny, bits.
+
+    Raises:
+        DtypeError: not a float dtype.
+    """
+    found = as_dtype(dtype)
+    if not is_float(found):
+        raise DtypeError(f"finfo: expected a float dtype, got {found.name}: write iinfo")
+    if found.name != "bfloat16":
+        return np.finfo(found)
+    import ml_dtypes
+
+    return ml_dtypes.finfo(found)  # type: ignore[no-untyped-call]
+
+
+def iinfo(dtype: DtypeLike) -> Any:
+    """The limits of an integer dtype: min, max, bits.
+
+    Raises:
+        DtypeError: not an integer dtype.
+    """
+    found = as_dtype(dtype)
+    if found.kind not in "iu":
+        raise DtypeError(f"iinfo: expected an integer dtype, got {found.name}")
+    return np.iinfo(found)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

@@ -25,6 +25,34 @@ _SEED_LIMIT = 2**64
 _FIRST_SHARD_STREAM = 2**63
 
 
+class Generator(np.random.Generator):
+    """A source of random numbers of its own, as every `rng=` takes it: `Generator().manual_seed(0)`.
+
+    NumPy's generator on Philox, begun at random; the numbers are not those that PyTorch draws.
+
+    Args:
+        device: "cpu" only: what is random is drawn on the host, the same for every device.
+
+    Raises:
+        ArgumentError: another device.
+    """
+
+    def __init__(self, device: Any = "cpu") -> None:
+        if str(device) != "cpu":
+            raise ArgumentError(f"Generator: expected device cpu, where random numbers are drawn, got {device!s:.100}")
+        super().__init__(np.random.Philox(secrets.randbits(127)))
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Begin again from a seed in [0, 2**64); returns the generator.
+
+        Raises:
+            ArgumentError: the seed is no integer in range.
+        """
+        seed = as_integer("Generator.manual_seed", "seed", seed, 0, _SEED_LIMIT)
+        self.bit_generator.state = _philox(seed, 0).bit_generator.state
+        return self
+
+
 class Streams:
     """The init and the noise stream of one context, and those of the shards that it has computed."""
 
@@ -70,6 +98,11 @@ def manual_seed(seed: int) -> None:
     seed = as_integer("manual_seed", "seed", seed, 0, _SEED_LIMIT)
     streams = _streams.get(None)
     _streams.set(Streams(seed, streams.noise_key if streams is not None else 0))
+
+
+def initial_seed() -> int:
+    """The seed of both streams of this context."""
+    return _current().seed
 
 
 def set_noise_key(noise_key: int) -> None:

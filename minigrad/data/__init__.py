@@ -1,5 +1,8 @@
 """Datasets, the order in which their samples are read, and the loader that makes batches of them."""
 
+import typing
+
+from minigrad.absent import absent as _absent
 from minigrad.data.bundled import digits
 from minigrad.data.collate import default_collate
 from minigrad.data.dataset import ArrayDataset, ConcatDataset, Dataset, Subset, TensorDataset, random_split
@@ -35,3 +38,8 @@ __all__ = [
 ]
 
 _offer_classes(globals())
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> typing.Any:
+        raise _absent(__name__, name)

@@ -2,6 +2,7 @@
 
 import typing
 
+from minigrad.absent import absent as _not_here
 from minigrad.distributed import nn as nn
 from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
@@ -144,4 +145,4 @@ if not typing.TYPE_CHECKING:
         """A function of PyTorch's that is not there: calling it says what to write."""
         if name in _INSTEAD:
             return _absent(name)
-        raise AttributeError(f"module 'minigrad.distributed' has no attribute {name!r}")
+        raise _not_here(__name__, name)

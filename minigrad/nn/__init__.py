@@ -2,6 +2,7 @@
 
 import typing
 
+from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.nn import functional as functional, init as init, utils as utils
 from minigrad.nn.activation import *
@@ -23,3 +24,6 @@ from minigrad.ops.methods import names_in as _names_in
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
     __all__ = sorted([*_names_in(globals()), "functional", "init", "utils"])
     _offer_classes(globals())
+
+    def __getattr__(name: str) -> typing.Any:
+        raise _absent(__name__, name)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from minigrad.arguments import as_integer, check_counts
-from minigrad.autograd import no_grad
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
 from minigrad.ops import families as ops
+from minigrad.recording import no_grad
 from minigrad.tensor import Tensor
 
 __all__ = ["Embedding"]

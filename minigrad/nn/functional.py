@@ -3,6 +3,7 @@
 import typing
 
 from minigrad import ops as _ops
+from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_operations as _offer_operations
 from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, sigmoid as sigmoid, tanh as tanh
 from minigrad.ops.activation import *
@@ -26,3 +27,6 @@ def embedding(input: _Tensor, weight: _Tensor, padding_idx: int | None = None) -
 if not typing.TYPE_CHECKING:
     __all__ = _names_in(globals())
     _offer_operations(globals())
+
+    def __getattr__(name: str) -> typing.Any:
+        raise _absent(__name__, name)

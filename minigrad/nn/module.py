@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from minigrad.arguments import check_switch
-from minigrad.backend.device import Device
+from minigrad.backend.device import Device, as_gpu
 from minigrad.backend.dtypes import DtypeLike, is_float
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.parameter import zero_gradients
@@ -16,14 +16,13 @@ from minigrad.nn.state import IncompatibleKeys, load_state, move_state
 from minigrad.nn.tree import ModuleTree
 from minigrad.nn.watch import current_watcher, watching_calls
 from minigrad.ops.convert import read_target
+from minigrad.removal import Removal
 from minigrad.tensor import Tensor, tensors_in
 
 __all__ = ["Module"]
 
 Self = TypeVar("Self", bound="Module")
 Hook = Callable[..., Any]
-Remove = Callable[[], None]
-
 _next_hook = itertools.count().__next__
 
 
@@ -95,19 +94,19 @@ class Module(ModuleTree["Module"]):
         """The samples of a call: the length of its first tensor that has an axis, in lists and mappings too; or 0."""
         return next((float(x.shape[0]) for x in tensors_in((*args, *kwargs.values())) if x.ndim), 0.0)
 
-    def register_forward_pre_hook(self, hook: Hook) -> Remove:
+    def register_forward_pre_hook(self, hook: Hook) -> Removal:
         """Call hook(module, args) before each forward; what it returns, if not None, replaces the arguments.
 
         Returns:
-            A function that removes the hook.
+            What removes the hook, by `.remove()`.
         """
         return _add_hook(self._forward_pre_hooks, hook)
 
-    def register_forward_hook(self, hook: Hook) -> Remove:
+    def register_forward_hook(self, hook: Hook) -> Removal:
         """Call hook(module, args, output) after each forward; what it returns, if not None, replaces the output.
 
         Returns:
-            A function that removes the hook.
+            What removes the hook, by `.remove()`.
         """
         return _add_hook(self._forward_hooks, hook)
 
@@ -188,9 +187,9 @@ class Module(ModuleTree["Module"]):
         """Move everything to the CPU."""
         return self.to(Device("cpu"))
 
-    def cuda(self: Self, index: int = 0) -> Self:
-        """Move everything to a CUDA device."""
-        return self.to(Device(f"cuda:{index}"))
+    def cuda(self: Self, device: int | Device | str | None = None) -> Self:
+        """Move everything to a GPU; the first one by default."""
+        return self.to(as_gpu(f"{self._who()}.cuda", device))
 
     def train(self: Self, mode: bool = True) -> Self:
         """Set `training`, here and below; returns the module. ArgumentError where mode is no bool."""
@@ -247,13 +246,9 @@ class Module(ModuleTree["Module"]):
         )
 
 
-def _add_hook(hooks: dict[int, Hook], hook: Hook) -> Remove:
+def _add_hook(hooks: dict[int, Hook], hook: Hook) -> Removal:
     if not callable(hook):
         raise DtypeError(f"hook: expected a function, got {type(hook).__name__}")
     key = _next_hook()
     hooks[key] = hook
-
-    def remove() -> None:
-        hooks.pop(key, None)
-
-    return remove
+    return Removal(lambda: hooks.pop(key, None))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad.arguments import check_generator, check_real, is_number
-from minigrad.autograd import Node, accumulate, is_grad_enabled
+from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
 from minigrad.backend.memory import is_read_only, is_stretched
@@ -24,6 +24,7 @@ from minigrad.ops.axes import unbroadcast
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, operands, same_device
+from minigrad.recording import is_grad_enabled
 from minigrad.stamp import check_taken, is_view, mark_changed
 from minigrad.tensor import Tensor, record, rerecord
 

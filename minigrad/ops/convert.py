@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.autograd import Node, accumulate, lend
-from minigrad.backend.device import Device, device_of, to_device
+from minigrad.backend.device import Device, as_gpu, device_of, to_device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.backend.flags import raise_found
 from minigrad.backend.memory import duplicate
@@ -130,13 +130,13 @@ def cpu(x: TensorLike) -> Tensor:
 
 
 @method
-def cuda(x: TensorLike, device: int = 0) -> Tensor:
-    """x on a GPU.
+def cuda(x: TensorLike, device: int | Device | str | None = None) -> Tensor:
+    """x on a GPU; the first one by default.
 
     Raises:
         DeviceError: it is not there; the message lists what is.
     """
-    return _moved(as_operand("cuda", x), Device(f"cuda:{device}"))
+    return _moved(as_operand("cuda", x), as_gpu("cuda", device))
 
 
 @method

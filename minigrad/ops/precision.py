@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,24 +29,33 @@ class _Mode(NamedTuple):
 
     dtype: np.dtype[Any]
     kept: dict[int, tuple[Array, int, Array]]
+    device_type: str | None = None
+
+    def holds_for(self, data: Array) -> bool:
+        """Whether it is asked for where an array lies."""
+        return self.device_type is None or (self.device_type == "cpu") == (data.__class__ is np.ndarray)
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _mode: ContextVar[_Mode | None] = ContextVar("minigrad_autocast", default=None)
 
 
-@contextmanager
-def autocast(dtype: DtypeLike = "bfloat16", enabled: bool = True) -> Iterator[None]:
+class autocast:
     """Run products in half precision inside the block (or the decorated function), in this context only.
 
     Put forward and loss into it, and call backward outside. Conversions are recorded, so a gradient comes back in the
     dtype of its parameter. A parameter is converted once a block. float16 needs `optim.GradScaler`.
 
     Args:
-        dtype: "bfloat16" or "float16".
+        target: "cuda" or "cpu" for the tensors of such devices alone, by default for those of all; a dtype,
+            "bfloat16" or "float16"; or enabled; in any order.
+        dtype: By default float16 for "cuda", as PyTorch has it, else bfloat16.
         enabled: False leaves every operation as it is, also inside another block.
+        device_type: As target has it.
+        cache_enabled: Must be True: a parameter is converted once a block.
 
     Raises:
-        ArgumentError: another dtype.
+        ArgumentError: another dtype or device, or one of them twice.
 
     Example:
         >>> from minigrad import nn, ones
@@ -58,24 +67,65 @@ def autocast(dtype: DtypeLike = "bfloat16", enabled: bool = True) -> Iterator[No
         >>> y.dtype.name, loss.dtype.name, layer.weight.grad.dtype.name
         ('bfloat16', 'float32', 'float32')
     """
-    check_switch("autocast", enabled=enabled)
-    low = as_dtype(dtype)
-    if low.name not in ("bfloat16", "float16"):
-        raise ArgumentError(f"autocast: expected dtype bfloat16 or float16, got {low.name}")
-    token = _mode.set(_Mode(low, {}) if enabled else None)
-    try:
-        with float_dtypes_mixed(enabled):
-            yield
-    finally:
-        _mode.reset(token)
+
+    def __init__(
+        self,
+        *target: Any,
+        dtype: DtypeLike = None,
+        enabled: bool = True,
+        device_type: str | None = None,
+        cache_enabled: bool | None = True,
+    ) -> None:
+        for part in target:
+            if isinstance(part, bool):
+                enabled = part
+            elif (device_type if _names_device(part) else dtype) is not None:
+                raise ArgumentError(f"autocast: expected one device and one dtype, got {part!r} as a second one")
+            elif _names_device(part):
+                device_type = str(part)
+            else:
+                dtype = part
+        check_switch("autocast", enabled=enabled)
+        if cache_enabled is False:
+            raise ArgumentError("autocast: expected cache_enabled=True, got False: a block converts a parameter once")
+        if device_type not in (None, "cpu", "cuda"):
+            raise ArgumentError(f"autocast: expected device_type cpu or cuda, got {device_type!r:.100}")
+        low = as_dtype(dtype if dtype is not None else "float16" if device_type == "cuda" else "bfloat16")
+        if low.name not in ("bfloat16", "float16"):
+            raise ArgumentError(f"autocast: expected dtype bfloat16 or float16, got {low.name}")
+        self._asked = (low, device_type, enabled)
+        self._open: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        low, device_type, enabled = self._asked
+        block = ExitStack()
+        token = _mode.set(_Mode(low, {}, device_type) if enabled else None)
+        block.callback(_mode.reset, token)
+        block.enter_context(float_dtypes_mixed(enabled))
+        self._open.append(block)
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.pop().close()
+
+    def __call__(self, function: Function) -> Function:
+        """Decorate a function: each call is in a block of its own."""
+        low, device_type, enabled = self._asked
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            with autocast(dtype=low, enabled=enabled, device_type=device_type):
+                return function(*args, **options)
+
+        return call  # type: ignore[return-value]
+
+
+def _names_device(part: Any) -> bool:
+    return isinstance(part, str) and part.split(":")[0] in ("cpu", "cuda")
 
 
 def is_autocast_enabled() -> bool:
     """Whether this context is inside an `autocast` block."""
     return _mode.get() is not None
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def autocasts(precision: str, itself: bool = False) -> Callable[[Function], Function]:
@@ -114,7 +164,10 @@ def at_precision(who: str, *values: Any) -> tuple[Any, ...]:
     if mode is None:
         return values
     convert = _lowered if PRECISION[who] == "low" else _raised
-    return tuple(convert(x, mode) if isinstance(x, Tensor) and is_float(x.data.dtype) else x for x in values)
+    return tuple(
+        convert(x, mode) if isinstance(x, Tensor) and is_float(x.data.dtype) and mode.holds_for(x.data) else x
+        for x in values
+    )
 
 
 def _raised(x: Tensor, mode: _Mode) -> Tensor:

@@ -2,6 +2,7 @@
 
 import typing
 
+from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.nn.clip import clip_grad_norm_ as clip_grad_norm_, clip_grad_value_ as clip_grad_value_
 from minigrad.ops.methods import names_in as _names_in
@@ -18,3 +19,6 @@ from minigrad.optim.sgd import *
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
     __all__ = sorted([*_names_in(globals()), "lr_scheduler"])
     _offer_classes(globals())
+
+    def __getattr__(name: str) -> typing.Any:
+        raise _absent(__name__, name)

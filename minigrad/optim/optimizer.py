@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_amount, check_switch
-from minigrad.autograd import enable_grad
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.backend.fused.optimizer import SKIP
@@ -28,6 +27,7 @@ from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
 from minigrad.optim.part import Part
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state, state_by_parameter
+from minigrad.recording import enable_grad
 from minigrad.tensor import Tensor
 
 __all__ = ["Optimizer"]

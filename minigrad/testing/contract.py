@@ -20,10 +20,10 @@ import ml_dtypes
 import numpy as np
 
 from minigrad import nn, optim
-from minigrad.autograd import no_grad
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import DDP, Communicator, ReduceOp, SoloCommunicator, collectives, run
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ShapeError
+from minigrad.recording import no_grad
 from minigrad.tensor import Tensor
 
 Body = Callable[[Communicator], None]

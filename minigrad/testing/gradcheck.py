@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_amount, as_real
-from minigrad.autograd import no_grad
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import ArgumentError
+from minigrad.recording import no_grad
 from minigrad.tensor import Tensor
 
 

@@ -12,7 +12,6 @@ from functools import cache, partial, reduce
 from itertools import islice, zip_longest
 from typing import Any
 
-from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import Device
 from minigrad.backend.flags import raise_all_found
 from minigrad.data.collate import map_tensors
@@ -22,6 +21,7 @@ from minigrad.errors import ArgumentError
 from minigrad.graph.module import GraphModule
 from minigrad.graph.wired import fields_of
 from minigrad.ops.creation import full_like
+from minigrad.recording import is_grad_enabled
 from minigrad.tensor import Tensor, tensors_in
 from minigrad.train.batches import ShardedBatch, Round, check_loss, count_samples, gather, on, scatter, sizes_of
 from minigrad.train.stopwatch import Stopwatch, boundary

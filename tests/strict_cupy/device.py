@@ -127,6 +127,9 @@ cuda = SimpleNamespace(
         driverGetVersion=lambda: 13000,
         eventQuery=streams.event_query,
         CUDARuntimeError=CUDARuntimeError,
-        getDeviceProperties=lambda device: {"uuid": bytes([device]) * 16},
+        getDeviceProperties=lambda device: {
+            **{"uuid": bytes([device]) * 16, "name": b"Stand-in", "totalGlobalMem": 2**30},
+            **{"major": 8, "minor": 6, "multiProcessorCount": 2},
+        },
     ),
 )

@@ -147,6 +147,13 @@ class MemoryPool:
         roots = (_root(found.memory) for found in gc.get_objects() if type(found) is ndarray)
         return sum({id(root): root.nbytes for root in roots}.values())
 
+    def total_bytes(self) -> int:
+        """The same: no memory is kept for later."""
+        return self.used_bytes()
+
+    def free_all_blocks(self) -> None:
+        """Nothing is kept."""
+
 
 def _root(memory: Any) -> Any:
     while isinstance(memory.base, np.ndarray):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_counts
-from minigrad.autograd import is_grad_enabled
 from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
+from minigrad.recording import is_grad_enabled
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor
 

@@ -12,7 +12,6 @@ from copy import deepcopy
 from typing import Any, Literal
 
 from minigrad.arguments import as_integer, as_real, as_samples, as_sequence, check_choice, check_switch
-from minigrad.autograd import is_grad_enabled
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.agreement import check_replicas, check_wrappable, tell_of_copy
 from minigrad.distributed.ddp.bitwise import ShardedBackward
@@ -24,6 +23,7 @@ from minigrad.distributed.ddp.stats import NonFinite, Stats
 from minigrad.distributed.ddp.upkeep import BufferPolicy, Upkeep, policy_of
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn.module import Module
+from minigrad.recording import is_grad_enabled
 from minigrad.stamp import mark_changed, next_number
 from minigrad.tensor import Tensor
 

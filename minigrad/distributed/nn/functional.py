@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_samples
-from minigrad.autograd import Node, accumulate, backwards_under_way, is_grad_enabled, leaves_of
+from minigrad.autograd import Node, accumulate, backwards_under_way, leaves_of
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.distributed.comm.checks import check_array
@@ -27,6 +27,7 @@ from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.combine import as_weight
 from minigrad.distributed.ddp.reducer import reducers_of
 from minigrad.errors import AutogradError, DtypeError, ShapeError
+from minigrad.recording import is_grad_enabled
 from minigrad.tensor import Tensor, record
 
 _WHO = "distributed.nn.all_gather"

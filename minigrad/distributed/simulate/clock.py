@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.arguments import as_amount, as_real
-from minigrad.autograd import Reached, is_grad_enabled
+from minigrad.autograd import Reached
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.trace import Recorder
+from minigrad.recording import is_grad_enabled
 from minigrad.stamp import next_number
 
 _MOST_CALLS = 65536  # remembered at once, to tell which backward is theirs

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.autograd import no_grad
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import DistributedDataParallel, run
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter
 from minigrad.ops import linear
 from minigrad.optim import SGD, GradScaler, clip_grad_norm_
+from minigrad.recording import no_grad
 from minigrad.tensor import Tensor
 from minigrad.testing.conformance.adapter import Arrays, Setup
 

@@ -7,12 +7,12 @@ from contextvars import ContextVar, copy_context
 import numpy as np
 import pytest
 
-from minigrad.autograd import is_grad_enabled, no_grad
 from minigrad.backend.device import Device
 from minigrad.backend.random import manual_seed, noise_generator, set_noise_key
 from minigrad.data import ArrayDataset, BatchSampler, DataLoader, DistributedSampler, RandomSampler, Subset
 from minigrad.data.prefetch import ahead
 from minigrad.errors import ArgumentError, StateDictError
+from minigrad.recording import is_grad_enabled, no_grad
 from minigrad.tensor import Tensor
 
 PREFETCHES = [0, 1, 2, 5]

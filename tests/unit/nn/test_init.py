@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigrad import Tensor, manual_seed
-from minigrad.autograd import no_grad
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn import Linear, Parameter, init
+from minigrad.recording import no_grad
 from minigrad.testing import assert_close
 
 DRAWS = [

@@ -1,0 +1,119 @@
+"""The names of PyTorch that are not here, and what to write instead: what a module or a tensor answers to them."""
+
+from __future__ import annotations
+
+import sys
+
+from minigrad.errors import AbsentNameError
+
+_LEAVE = "leave it out"
+_DENSE, _FIRST = "tensors are dense", "there are first derivatives only"
+_LAYOUT = "leave it out: layers lay images out on a GPU as it likes them"
+_LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
+_LEGACY |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool_"}
+_THREADS = "set OMP_NUM_THREADS before Python starts"
+_RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
+_OVER_TIME = "write a loop of nn.Linear over the steps"
+
+INSTEAD: dict[str, dict[str, str]] = {  # by module
+    "minigrad": {
+        **{f"{kind}Tensor": f"write minigrad.tensor(data, minigrad.{name})" for kind, name in _LEGACY.items()},
+        "backends": "leave it out: there is nothing to switch but minigrad.allow_tf32()",
+        "channels_last": _LAYOUT,
+        "compile": "leave it out: a module runs as it is",
+        "complex64": "no tensor is complex",
+        "complex128": "no tensor is complex",
+        "contiguous_format": _LAYOUT,
+        "fft": "write numpy.fft on x.numpy()",
+        "func": _FIRST,
+        "get_num_threads": _THREADS,
+        "jit": "leave it out: a module runs as it is",
+        "linalg": "write x.norm(), or numpy.linalg on x.numpy()",
+        "multiprocessing": _RANKS,
+        "preserve_format": _LAYOUT,
+        "range": "write arange, without the end",
+        "seed": "write manual_seed(seed)",
+        "set_anomaly_enabled": "write with minigrad.debug():",
+        "set_float32_matmul_precision": "write with minigrad.allow_tf32(): around the products",
+        "set_num_threads": _THREADS,
+        "set_printoptions": "write numpy.set_printoptions(...), which tensors are shown by",
+        "sparse_coo_tensor": _DENSE,
+        "strided": _DENSE,
+        "use_deterministic_algorithms": "leave it out: the same seed gives the same numbers",
+        "vmap": "add an axis: operations broadcast",
+    },
+    "minigrad.nn": {
+        "DataParallel": "write distributed.Ddp.wrap(models, devices)",
+        "GRU": _OVER_TIME,
+        "LSTM": _OVER_TIME,
+        "MultiheadAttention": "write nn.functional.scaled_dot_product_attention, or softmax(q @ k.mT / d**0.5, -1) @ v",
+        "RNN": _OVER_TIME,
+        "parallel": "write distributed.DistributedDataParallel(module, comm), with comm = distributed.init()",
+    },
+    "minigrad.nn.functional": {"scaled_dot_product_attention": "write softmax(q @ k.mT / d**0.5, -1) @ v"},
+    "minigrad.optim": {"lr_scheduler": "write optim.LRScheduler(optimizer, schedule), schedule of minigrad.optim"},
+    "minigrad.data": {
+        "IterableDataset": "write a Dataset with __len__ and __getitem__",
+        "get_worker_info": "there are no worker processes: DataLoader(prefetch=2) makes batches ahead in a thread",
+    },
+    "minigrad.utils": {
+        "checkpoint": "leave it out: activations are kept",
+        "tensorboard": "write to a file, or import tensorboardX",
+    },
+    "minigrad.cuda": {
+        "Event": "write time.perf_counter() around the work and cuda.synchronize()",
+        "Stream": "leave it out: a rank's collectives run on a stream of their own",
+        "max_memory_allocated": "write cuda.max_memory_reserved(), or cuda.memory_allocated() where it is largest",
+        "reset_peak_memory_stats": "write cuda.empty_cache(), and read cuda.max_memory_reserved() later",
+    },
+    "minigrad.autograd": {
+        "Function": "write a function around minigrad.tensor.record, as every operation of minigrad.ops is",
+        "functional": _FIRST,
+        "grad": "write loss.backward() and read x.grad",
+        "set_detect_anomaly": "write with minigrad.debug():",
+        "detect_anomaly": "write with minigrad.debug():",
+    },
+    "Tensor": {
+        "apply_": "write minigrad.tensor(function(x.numpy()))",
+        "map_": "write minigrad.tensor(function(x.numpy()))",
+        "resize_": "write x = x.reshape(...)",
+        "share_memory_": "ranks share gradients through a communicator: see distributed.run",
+        "storage": "write x.data, the array",
+        "to_sparse": _DENSE,
+        "untyped_storage": "write x.data, the array",
+    },
+}
+_ROOMS = ("minigrad", "minigrad.nn", "minigrad.nn.functional", "minigrad.optim", "minigrad.data", "minigrad.cuda")
+
+
+def absent(where: str, name: str) -> AbsentNameError:
+    """The error for a name that a module, or a tensor, has not: with what to write instead, where that is known."""
+    if name.startswith("__"):
+        return AbsentNameError(f"{where} has no attribute {name!r}")
+    advice = INSTEAD.get(where, {}).get(name) or _elsewhere(where, name)
+    return AbsentNameError(f"{where}: expected a name that it has, got {name!r}{': ' if advice else ''}{advice}")
+
+
+def _elsewhere(where: str, name: str) -> str:
+    """Where a name is, or one like it."""
+    if where == "Tensor":
+        own = vars(sys.modules["minigrad"])
+        if callable(own.get(name)):
+            return f"write minigrad.{name}(x)"
+        if name.endswith("_") and (callable(own.get(name[:-1])) or hasattr(own["Tensor"], name[:-1])):
+            return f"write x = x.{name[:-1]}(...)"
+        return _near(name, dir(own["Tensor"]))
+    for room in _ROOMS:
+        if room != where and room in sys.modules and not name.startswith("_") and name in vars(sys.modules[room]):
+            return f"write {room}.{name}"
+    if name.endswith("_") and "Tensor" in vars(sys.modules["minigrad"]):
+        if hasattr(vars(sys.modules["minigrad"])["Tensor"], name):
+            return f"write x.{name}(...)"
+    return _near(name, list(vars(sys.modules[where])))
+
+
+def _near(name: str, known: list[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, [other for other in known if not other.startswith("_")], 1, 0.8)
+    return f"did you mean {near[0]}?" if near else ""

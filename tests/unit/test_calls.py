@@ -1,0 +1,251 @@
+"""How a PyTorch user calls things: other spellings of keywords, names that are not here, no_grad in all its forms."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import cuda, data, nn, optim
+from minigrad.errors import AbsentNameError, ArgumentError, CallError, DeviceError, DtypeError
+from minigrad.nn import functional
+
+X = minigrad.arange(6.0).reshape(2, 3)
+GENERATOR = minigrad.Generator().manual_seed(0)
+
+SPELLINGS = {  # as PyTorch or NumPy writes it, and as our signature has it
+    "input": (lambda: minigrad.sum(input=X, axis=1, keepdims=True), lambda: X.sum(1, True)),
+    "self": (lambda: minigrad.exp(self=X), lambda: X.exp()),
+    "other": (lambda: X.mul(other=X), lambda: X * X),
+    "exponent": (lambda: minigrad.pow(X, exponent=2), lambda: X**2),
+    "dims": (lambda: minigrad.permute(input=X, dims=(1, 0)), lambda: X.T),
+    "axes": (lambda: minigrad.flip(X, axes=(0,)), lambda: X.flip(0)),
+    "shape": (lambda: X.reshape(shape=(3, 2)), lambda: X.reshape(3, 2)),
+    "size": (lambda: minigrad.zeros(size=(2, 3)), lambda: X * 0),
+    "where": (lambda: minigrad.where(X > 2, input=X, other=0.0), lambda: X * (X > 2)),
+    "generator": (lambda: minigrad.rand(2, generator=GENERATOR.manual_seed(1)),
+                  lambda: minigrad.rand(2, rng=GENERATOR.manual_seed(1))),
+    "out": (lambda: minigrad.exp(X, out=None), lambda: X.exp()),
+    "to": (lambda: X.to("cpu", non_blocking=True, copy=False), lambda: X),
+    "layout": (lambda: minigrad.zeros(2, 3, layout=None, pin_memory=False), lambda: X * 0),
+    "functional": (lambda: functional.relu(input=X - 2), lambda: (X - 2).relu()),
+    "like": (lambda: X.new_full((2,), 3), lambda: minigrad.full((2,), 3.0)),
+    "view_as": (lambda: X.view_as(other=minigrad.ones(3, 2)), lambda: X.reshape(3, 2)),
+    "type_as": (lambda: minigrad.ones(2, dtype=int).type_as(X), lambda: minigrad.ones(2)),
+    "type": (lambda: X.type(minigrad.double), lambda: X.double()),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_another_spelling_means_the_same(name):
+    theirs, ours = (call() for call in SPELLINGS[name])
+    assert theirs.dtype == ours.dtype and theirs.tolist() == ours.tolist()
+
+
+REFUSED = {
+    r"^add: expected add\(x, y.*\), got a call with missing a required argument: 'y'": lambda: minigrad.add(X),
+    r"^relu: expected relu\(x.*\), got a call with too many positional": lambda: X.relu(False, 1, 2),
+    r"^sum: .* keyword argument 'dimm': did you mean dim\?": lambda: X.sum(dimm=1),
+    r"^sum: .* got a call with two values for dim": lambda: X.sum(dim=1, axis=1),
+    r"^zeros: expected zeros\(\*size, dtype=float, .*'dtyp': did you mean dtype\?": lambda: minigrad.zeros(2, dtyp=1),
+    r"^Linear: expected Linear\(in_features, .*'dtype_': did you mean dtype\?": lambda: nn.Linear(3, 4, dtype_="x"),
+    r"^Sigmoid: expected Sigmoid\(\), got": lambda: nn.Sigmoid(rate=1),
+    r"^BatchNorm2d: expected BatchNorm2d\(num_features, ": lambda: nn.BatchNorm2d(),
+    r"^SGD: expected SGD\(params, .*'lrr': did you mean lr\?": lambda: optim.SGD([nn.Parameter(X)], lrr=1),
+    r"^DataLoader: expected DataLoader\(dataset, .*did you mean batch_size": lambda: data.DataLoader([1], batchsize=2),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_call_that_does_not_fit_shows_the_signature(message):
+    with pytest.raises(CallError, match=message) as caught:
+        REFUSED[message]()
+    assert isinstance(caught.value, (ArgumentError, TypeError))
+
+
+def test_a_keyword_that_asks_for_what_is_not_done_says_what_to_write():
+    with pytest.raises(ArgumentError, match=r"(?s)^exp: expected no out, got .*write y.copy_\(result\)"):
+        minigrad.exp(X, out=X)
+    with pytest.raises(ArgumentError, match="Conv2d: expected no padding_mode, got 'reflect': write nn.functional.pad"):
+        nn.Conv2d(1, 1, 3, padding_mode="reflect")
+    nn.Conv2d(1, 1, 3, padding_mode="zeros")
+    with pytest.raises(DtypeError, match="^exp: expected a tensor"):  # errors of the operation stay what they are
+        minigrad.exp(input="one")
+
+
+def test_signatures_stay_exact():
+    assert str(inspect.signature(minigrad.sum)).startswith("(x: 'TensorLike', dim: 'Dim' = None")
+    assert str(inspect.signature(nn.Linear)).startswith("(in_features: 'int', out_features: 'int', bias: 'bool' = True")
+    assert minigrad.sum.__name__ == "sum" and "Sum over axes" in minigrad.sum.__doc__
+
+
+ABSENT = {
+    "minigrad: .* 'FloatTensor': write minigrad.tensor": lambda: minigrad.FloatTensor,
+    "minigrad.nn: .* 'DataParallel': write distributed.Ddp.wrap": lambda: nn.DataParallel,
+    "minigrad.nn.functional: .* 'exp': write minigrad.exp": lambda: functional.exp,
+    "minigrad.optim: .* 'Linear': write minigrad.nn.Linear": lambda: optim.Linear,
+    "minigrad.data: .* 'DataLoder'": lambda: data.DataLoder,
+    "minigrad.cuda: .* 'max_memory_allocated': write cuda.max": lambda: cuda.max_memory_allocated,
+    "minigrad.utils: .* 'tensorboard'": lambda: minigrad.utils.tensorboard,
+    "minigrad.autograd: .* 'grad': write loss.backward": lambda: minigrad.autograd.grad,
+    "Tensor: .* 'to_sparse': tensors are dense": lambda: X.to_sparse(),
+    "Tensor: .* 'logsumex': did you mean logsumexp": lambda: X.logsumex,
+}
+
+
+@pytest.mark.parametrize("message", ABSENT)
+def test_a_name_that_is_not_here_says_what_to_write(message):
+    with pytest.raises(AbsentNameError, match=message):
+        ABSENT[message]()
+    assert not hasattr(X, "nonsense") and not hasattr(nn, "__wrapped__")
+
+
+def test_dtypes_have_the_names_of_pytorch():
+    assert [minigrad.float, minigrad.double, minigrad.half] == [np.float32, np.float64, np.float16]
+    assert [minigrad.int, minigrad.long, minigrad.short, minigrad.bool] == [np.int32, np.int64, np.int16, np.bool_]
+    assert minigrad.finfo(minigrad.float).max == np.finfo(np.float32).max and minigrad.finfo("bfloat16").bits == 16
+    assert minigrad.iinfo("uint8").max == 255 and minigrad.get_default_dtype() == minigrad.float32
+    minigrad.set_default_dtype(minigrad.float32)
+    minigrad.set_default_device("cpu")
+    with pytest.raises(ArgumentError, match="expected float32, got float64: write dtype="):
+        minigrad.set_default_dtype("float64")
+    with pytest.raises(DeviceError, match="expected cpu, got cuda:0: write device="):
+        minigrad.set_default_device("cuda")
+    for refused in (lambda: minigrad.finfo(int), lambda: minigrad.iinfo(float), lambda: minigrad.numel([1])):
+        with pytest.raises(DtypeError):
+            refused()
+
+
+def test_facts_about_a_tensor():
+    x = minigrad.ones(2, 3, requires_grad=True)
+    assert (x.nelement(), x.ndimension(), x.element_size(), x.itemsize, x.nbytes) == (6, 2, 4, 4, 24)
+    assert x.stride() == (3, 1) and x.T.stride(0) == 1 and x.is_contiguous() and not x.T.is_contiguous()
+    assert x.grad_fn is None and (x * 2).grad_fn is not None and not x.is_cuda and x.get_device() == -1
+    assert x.data_ptr() == x.data.ctypes.data and x.is_floating_point() and not x.is_complex() and x.type() == "float32"
+    assert minigrad.is_tensor(x) and not minigrad.is_tensor(x.data) and minigrad.numel(x) == 6
+
+
+# -------------------------------------------------------------------------------------------------------- no_grad
+
+
+def recording():
+    return minigrad.is_grad_enabled()
+
+
+def test_no_grad_decorates_functions_and_generators_with_and_without_brackets():
+    assert not minigrad.no_grad(recording)() and not minigrad.no_grad()(recording)() and recording()
+
+    @minigrad.no_grad()
+    def counted(n):
+        """Whether it records while it runs, n times."""
+        for _ in range(n):
+            yield recording()
+
+    assert [(inside, recording()) for inside in counted(2)] == [(False, True)] * 2
+    assert counted.__name__ == "counted"
+    with minigrad.no_grad():
+        assert minigrad.enable_grad(recording)() and not recording()
+    with minigrad.inference_mode():
+        assert not recording()
+    with minigrad.inference_mode(mode=False):
+        assert recording()
+
+
+def test_set_grad_enabled_is_a_call_and_a_block():
+    with minigrad.set_grad_enabled(False):
+        assert not recording()
+    assert recording() and not minigrad.set_grad_enabled(False)(recording)() and recording()
+    minigrad.set_grad_enabled(False)
+    assert not recording()
+    minigrad.set_grad_enabled(True)
+    assert recording()
+    with pytest.raises(ArgumentError, match="set_grad_enabled: expected mode"):
+        minigrad.set_grad_enabled(X)
+
+
+def test_a_hook_is_removed_by_its_handle():
+    layer, calls = nn.Linear(3, 1), []
+    handle = layer.register_forward_hook(lambda module, args, output: calls.append(1))
+    layer(X)
+    handle.remove()
+    handle.remove()
+    layer(X)
+    with layer.weight.register_post_accumulate_grad_hook(lambda weight: calls.append(2)):
+        layer(X).sum().backward()
+    layer(X).sum().backward()
+    assert calls == [1, 2]
+
+
+# ----------------------------------------------------------------------------------------- autocast, devices, files
+
+
+def dtype_inside(*target, **options):
+    with minigrad.autocast(*target, **options):
+        return (X @ X.T).dtype.name
+
+
+def test_autocast_takes_a_device_type():
+    assert dtype_inside("cpu") == dtype_inside() == dtype_inside(device_type="cpu", dtype="bfloat16") == "bfloat16"
+    assert dtype_inside("cuda") == dtype_inside("cpu", enabled=False) == dtype_inside("bfloat16", False) == "float32"
+    assert dtype_inside("cpu", minigrad.float16) == "float16"  # "cuda" is for tensors on a GPU alone
+    with cuda.amp.autocast():
+        assert (X @ X.T).dtype == minigrad.float32
+    for refused in (dict(device_type="mps"), dict(cache_enabled=False), dict(dtype="float64")):
+        with pytest.raises(ArgumentError, match="^autocast: expected"):
+            minigrad.autocast(**refused)
+    with pytest.raises(ArgumentError, match="got 'cuda' as a second one"):
+        minigrad.autocast("cpu", "cuda")
+    assert minigrad.amp.GradScaler("cuda", init_scale=2.0).get_scale() == 2.0
+
+
+def test_devices_by_type_and_index():
+    assert minigrad.device("cuda", 1) == minigrad.Device("cuda:1") and minigrad.device("cpu", index=0) == X.device
+    with pytest.raises(DeviceError, match="got 'cpu:1'"):
+        minigrad.device("cpu", 1)
+
+
+def test_facts_about_gpus(cuda, strict_cupy):
+    facts = minigrad.cuda
+    assert facts.is_available() and facts.device_count() == 2 and facts.current_device() == 1
+    assert facts.get_device_capability() == facts.get_device_properties("cuda:1")[1:3]
+    assert facts.get_device_name(0) == "Stand-in" and facts.is_bf16_supported()
+    kept = minigrad.ones(1000, device=cuda)
+    assert facts.memory_reserved(cuda) >= facts.memory_allocated() >= kept.nbytes
+    facts.empty_cache()
+    facts.set_device(1)
+    facts.synchronize()
+    with pytest.raises(DeviceError, match="expected cuda:1, which is current for this thread, got cuda:0: distributed"):
+        facts.set_device(0)
+    with pytest.raises(DeviceError, match="expected a GPU, got cpu"):
+        facts.synchronize("cpu")
+
+
+def test_without_a_gpu_the_facts_say_so():
+    if not cuda.is_available():
+        assert cuda.device_count() == cuda.memory_allocated() == 0 and not cuda.is_bf16_supported()
+        with pytest.raises(DeviceError, match="^cuda.current_device: expected a GPU, got cpu alone"):
+            cuda.current_device()
+
+
+def test_a_checkpoint_is_saved_and_loaded(tmp_path):
+    layer = nn.Linear(3, 1)
+    optimizer = optim.AdamW(layer.parameters())
+    layer(X).sum().backward()
+    optimizer.step()
+    state = {"model": layer.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "best": (0.5, None)}
+    minigrad.save(state, tmp_path / "a.pt")
+    loaded = minigrad.load(tmp_path / "a.pt", map_location="cpu", weights_only=True)
+    assert loaded["epoch"] == 3 and loaded["best"] == (0.5, None)
+    assert loaded["optimizer"]["param_groups"] == state["optimizer"]["param_groups"]
+    optimizer.load_state_dict(loaded["optimizer"])
+    assert layer.load_state_dict(loaded["model"]).missing_keys == []
+    minigrad.save(layer.state_dict(), tmp_path / "b.pt")  # of tensors alone: for any program
+    assert nn.load_file(tmp_path / "b.pt")["weight"].tolist() == layer.weight.tolist()
+    for refused, words in {
+        lambda: minigrad.save({"net": layer}, tmp_path / "c"): r"got Linear in obj\['net'\]: save its state_dict\(\)",
+        lambda: minigrad.save(1, open): "save: expected a path",
+        lambda: minigrad.load(tmp_path / "a.pt", weights_only=False): "expected weights_only=True",
+        lambda: minigrad.load(tmp_path / "a.pt", map_location=print): "expected map_location to name a device",
+    }.items():
+        with pytest.raises((ArgumentError, DtypeError), match=words):
+            refused()
