@@ -1,16 +1,19 @@
-"""Modules that hold others: Sequential, ModuleList, ModuleDict."""
+"""Modules that hold others, or parameters: Sequential, ModuleList, ModuleDict, ParameterList, ParameterDict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError
 from minigrad.nn.module import Module
+from minigrad.nn.parameter import Parameter
+from minigrad.tensor import Tensor
 
-__all__ = ["ModuleDict", "ModuleList", "Sequential"]
+__all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 
+_Item = TypeVar("_Item")
 _Held = TypeVar("_Held", bound="_ModuleSequence")
 
 
@@ -37,22 +40,15 @@ class _ModuleSequence(Module):
             for name, module in list(self._modules.items())[index]:
                 part.add_module(name if isinstance(self, Sequential) else str(len(part)), module)
             return part
-        return self._held()[self._position(index)]
+        return self._held()[_position(self, index)]
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self.add_module(list(self._modules)[self._position(index)], module)
+        self.add_module(list(self._modules)[_position(self, index)], module)
 
     def __delitem__(self, index: int | slice) -> None:
         held = self._held()
-        del held[index if isinstance(index, slice) else self._position(index)]
+        del held[index if isinstance(index, slice) else _position(self, index)]
         self._renumber(held)
-
-    def _position(self, index: int) -> int:
-        if not is_integer(index) or not -len(self) <= index < len(self):
-            raise IndexRangeError(
-                f"{self._who()}: expected an index in [{-len(self)}, {len(self)}), got {index!r}"
-            )
-        return index % len(self)
 
     def _renumber(self, held: list[Module]) -> None:
         for name in tuple(self._modules):
@@ -129,56 +125,180 @@ class ModuleList(_ModuleSequence):
         self.extend(modules)
 
 
-class ModuleDict(Module):
-    """Modules by name, in the order in which they were added; it can't be called.
+class _ByName(Module, Generic[_Item]):
+    """Parameters or modules by name, in the order in which they were added; it can't be called."""
 
-    Args:
-        modules: What it holds at first.
-    """
+    _registry: str
+    _kind: str
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        super().__init__()
-        self.update({} if modules is None else modules)
+    def _held(self) -> dict[str, _Item]:
+        return self.__dict__[self._registry]  # type: ignore[no-any-return]
 
-    def update(self, modules: Mapping[str, Module]) -> None:
-        """Add modules, or replace those of the same names."""
-        if not isinstance(modules, Mapping):
-            raise DtypeError(f"{self._who()}: expected a mapping of names to Modules, got {type(modules).__name__}")
-        for name, module in modules.items():
-            self[name] = module
+    def _checked(self, name: str, value: Any) -> _Item:
+        """What is registered for a value; DtypeError where it can't be."""
+        raise NotImplementedError
 
-    def __getitem__(self, name: str) -> Module:
-        module = self._modules.get(name)
-        if module is None:
-            raise ArgumentError(f"{self._who()}: expected one of {sorted(self._modules)}, got {name!r}")
-        return module
+    def update(self, items: Mapping[str, Any]) -> None:
+        """Add items, or replace those of the same names."""
+        if not isinstance(items, Mapping):
+            got = type(items).__name__
+            raise DtypeError(f"{self._who()}: expected a mapping of names to {self._kind}s, got {got}")
+        for name, value in items.items():
+            self[name] = value
 
-    def __setitem__(self, name: str, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise DtypeError(f"{self._who()}: expected a Module for {name!r}, got {type(module).__name__}")
-        self.add_module(name, module)
+    def __getitem__(self, name: str) -> _Item:
+        found = self._held().get(name)
+        if found is None:
+            raise ArgumentError(f"{self._who()}: expected one of {sorted(self._held())}, got {name!r}")
+        return found
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._register_new(self._registry, name, self._checked(name, value), object)
 
     def __delitem__(self, name: str) -> None:
         self[name]  # noqa: B018  says what is there
         delattr(self, name)
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._held())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+        return iter(self._held())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._modules
+        return name in self._held()
 
     def keys(self) -> Iterable[str]:
         """The names."""
-        return self._modules.keys()
+        return self._held().keys()
 
-    def values(self) -> Iterable[Module]:
-        """The modules."""
+    def values(self) -> Iterable[_Item]:
+        """What it holds."""
         return tuple(self[name] for name in self)
 
-    def items(self) -> Iterable[tuple[str, Module]]:
-        """Names and modules."""
+    def items(self) -> Iterable[tuple[str, _Item]]:
+        """Names, and what they stand for."""
         return tuple((name, self[name]) for name in self)
+
+
+class ModuleDict(_ByName[Module]):
+    """Modules by name, in the order in which they were added; it can't be called.
+
+    Args:
+        modules: What it holds at first.
+    """
+
+    _registry, _kind = "_modules", "Module"
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__()
+        self.update({} if modules is None else modules)
+
+    def _checked(self, name: str, value: Any) -> Module:
+        if not isinstance(value, Module):
+            raise DtypeError(f"{self._who()}: expected a Module for {name!r}, got {type(value).__name__}")
+        return value
+
+
+class ParameterDict(_ByName[Parameter]):
+    """Parameters by name, in the order in which they were added; it can't be called.
+
+    Args:
+        parameters: What it holds at first; a tensor becomes a parameter on its memory.
+    """
+
+    _registry, _kind = "_parameters", "Parameter"
+
+    def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.update({} if parameters is None else parameters)
+
+    def _checked(self, name: str, value: Any) -> Parameter:
+        return _as_parameter(self._who(), f" for {name!r}", value)
+
+    def extra_repr(self) -> str:
+        """What it holds."""
+        return _listed(self.items())
+
+
+class ParameterList(Module):
+    """A list of parameters, registered under "0", "1", ...; it can't be called.
+
+    Args:
+        values: What it holds at first; a tensor becomes a parameter on its memory.
+
+    Example:
+        >>> from minigrad import nn, ones
+        >>> scales = nn.ParameterList([ones(2), ones(3)])
+        >>> scales
+        ParameterList((0): float32 (2,), (1): float32 (3,))
+        >>> list(scales.state_dict())
+        ['0', '1']
+    """
+
+    def __init__(self, values: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.extend(values)
+
+    def _held(self) -> list[Any]:
+        return list(self._parameters.values())
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._held())
+
+    @overload
+    def __getitem__(self, index: int) -> Parameter: ...
+    @overload
+    def __getitem__(self, index: slice) -> ParameterList: ...
+
+    def __getitem__(self, index: int | slice) -> Parameter | ParameterList:
+        if isinstance(index, slice):
+            return type(self)(self._held()[index])
+        found: Parameter = self._held()[_position(self, index)]
+        return found
+
+    def __setitem__(self, index: int, value: Tensor) -> None:
+        name = list(self._parameters)[_position(self, index)]
+        self.register_parameter(name, _as_parameter(self._who(), "", value))
+
+    def __iadd__(self, values: Iterable[Tensor]) -> ParameterList:
+        return self.extend(values)
+
+    def append(self, value: Tensor) -> ParameterList:
+        """Add a parameter at the end; returns the list."""
+        self.register_parameter(str(len(self)), _as_parameter(self._who(), "", value))
+        return self
+
+    def extend(self, values: Iterable[Tensor]) -> ParameterList:
+        """Add parameters at the end; returns the list."""
+        if isinstance(values, Tensor) or not isinstance(values, Iterable):
+            raise DtypeError(f"{self._who()}: expected several Parameters, got {type(values).__name__}")
+        for value in values:
+            self.append(value)
+        return self
+
+    def extra_repr(self) -> str:
+        """What it holds."""
+        return _listed(self._parameters.items())
+
+
+def _as_parameter(who: str, place: str, value: Any) -> Parameter:
+    if not isinstance(value, Tensor):
+        raise DtypeError(f"{who}: expected a Parameter or a Tensor{place}, got {type(value).__name__}")
+    return value if isinstance(value, Parameter) else Parameter(value)
+
+
+def _listed(items: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"({name}): {value.dtype.name} {value.shape}" for name, value in items)
+
+
+def _position(held: Any, index: Any) -> int:
+    """An index of a list as one from its beginning; IndexRangeError where there is nothing."""
+    count = len(held)
+    if not is_integer(index) or not -count <= index < count:
+        who = type(held).__name__
+        raise IndexRangeError(f"{who}: expected an index in [{-count}, {count}), got {index!r}")
+    return int(index) % count

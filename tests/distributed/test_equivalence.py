@@ -46,11 +46,21 @@ class TwoLayers(Module):
         return self.head(self.layers(x).mean(dim=1))
 
 
-def mlp():
-    """5 -> 8 -> 8 -> 3 with tanh."""
-    sizes = [5, 8, 8, 3]
-    layers = [layer for a, b in zip(sizes, sizes[1:]) for layer in (nn.Linear(a, b, dtype="float64"), nn.Tanh())]
-    return nn.Sequential(*layers[:-1])
+class Mlp(Module):
+    """5 -> 8 -> 8 -> 3 with tanh; its weights in a list, its biases by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [5, 8, 8, 3]
+        layers = [nn.Linear(a, b, dtype="float64") for a, b in zip(sizes, sizes[1:])]
+        self.weights = nn.ParameterList(layer.weight for layer in layers)
+        self.biases = nn.ParameterDict({f"b{i}": layer.bias for i, layer in enumerate(layers)})
+
+    def forward(self, x):
+        for i, weight in enumerate(self.weights):
+            x = F.linear(x, weight, self.biases[f"b{i}"])
+            x = x if i == 2 else x.tanh()
+        return x
 
 
 def cnn():
@@ -68,7 +78,7 @@ def cnn():
     )
 
 
-MODELS = {"mlp": (mlp, (5,)), "cnn": (cnn, (1, 7, 7)), "attention": (TwoLayers, (4, 6))}
+MODELS = {"mlp": (Mlp, (5,)), "cnn": (cnn, (1, 7, 7)), "attention": (TwoLayers, (4, 6))}
 OPTIMIZERS = {  # with the tolerance: Adam divides by the root of a sum of squares, which magnifies rounding
     "sgd": (lambda params: optim.SGD(params, lr=0.05, momentum=0.9), 1e-10),
     "adam": (lambda params: optim.Adam(params, lr=0.01), 1e-8),

@@ -15,6 +15,15 @@ from tests.unit.nn.test_state import net
 ROWS = [
     # container
     (lambda: Sequential({"1": Scale()}).append(Scale()), ArgumentError, "Sequential: expected '1' to be free"),
+    *each(
+        (run, DtypeError),
+        (lambda: nn.ParameterList(Parameter(ones(1))), "ParameterList: expected several Parameters, got Parameter"),
+        (lambda: nn.ParameterList([1.0]), "ParameterList: expected a Parameter or a Tensor, got float"),
+        (lambda: nn.ParameterDict([ones(1)]), "ParameterDict: expected a mapping of names to Parameters, got list"),
+        (lambda: nn.ParameterDict({"a": None}), "ParameterDict: expected a Parameter or a Tensor for 'a', got None"),
+    ),
+    (lambda: nn.ParameterDict({"a.b": Tensor(ones(1))}), ArgumentError, "expected a name without dots, got 'a.b'"),
+    (lambda: nn.ParameterDict()["a"], ArgumentError, r"ParameterDict: expected one of \[\], got 'a'"),
     # layer
     *each(
         (run, ArgumentError),

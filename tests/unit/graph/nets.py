@@ -6,14 +6,14 @@ from minigrad import FlowBuilder, Tensor, manual_seed, nn
 
 
 class Masked(nn.Module):
-    """x times a mask, and a scale of its own."""
+    """x times a mask, and a scale of its own, in a list."""
 
     def __init__(self):
         super().__init__()
-        self.scale = nn.Parameter(np.full(1, 2.0, np.float32))
+        self.scales = nn.ParameterList([nn.Parameter(np.full(1, 2.0, np.float32))])
 
     def forward(self, x, mask):
-        return x * mask * self.scale
+        return x * mask * self.scales[0]
 
 
 class Plus(nn.Module):

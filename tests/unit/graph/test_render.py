@@ -16,7 +16,7 @@ def test_text():
         "tanh_0 Tanh() <- hidden",
         "batchnorm1d_0 BatchNorm1d(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True) <- tanh_0",
         "aux Linear(in_features=4, out_features=2, bias=True) <- encoder",
-        "masked_0 Masked() <- encoder, mask=mask",
+        "masked_0 Masked[ParameterList] <- encoder, mask=mask",
         "linear_1 Linear(in_features=4, out_features=4, bias=True) <- masked_0",
         "sum merge add <- masked_0, linear_1",
         "linear_2 Linear(in_features=4, out_features=2, bias=True) <- sum",

@@ -5,9 +5,9 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from minigrad import Tensor
+from minigrad import Tensor, ones
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError
-from minigrad.nn import Identity, Linear, ModuleDict, ModuleList, Sequential
+from minigrad.nn import Identity, Linear, ModuleDict, ModuleList, Parameter, ParameterDict, ParameterList, Sequential
 from minigrad.testing import assert_close
 from tests.unit.nn.nets import Scale
 
@@ -105,3 +105,35 @@ def test_module_dict():
         held["c"] = None
     with pytest.raises(ArgumentError, match="got 'keys', which the class defines"):
         held["keys"] = a
+
+
+def test_a_list_of_parameters():
+    first, second = Parameter(ones(2)), Parameter(ones(3), requires_grad=False)
+    held = ParameterList([first, second])
+    assert len(held) == 2 and list(held) == [first, second] and held[-1] is second
+    raw = ones(1)
+    assert held.append(raw) is held and isinstance(held[2], Parameter) and held[2].data is raw.data
+    held += [ones(2, 2)]
+    assert list(held.state_dict()) == ["0", "1", "2", "3"] and len(list(held.parameters())) == 4
+    held[0] = ones(4)
+    assert held[0].shape == (4,) and [name for name, _ in held.named_parameters()] == ["0", "1", "2", "3"]
+    part = held[1:3]
+    assert type(part) is ParameterList and part[0] is second and list(part.state_dict()) == ["0", "1"]
+    net = Sequential(Linear(1, 1))
+    net.weights = held
+    assert "weights.3" in net.state_dict()
+    assert repr(ParameterList([first, raw])) == "ParameterList((0): float32 (2,), (1): float32 (1,))"
+    with pytest.raises(IndexRangeError, match=r"ParameterList: expected an index in \[-4, 4\), got 4"):
+        held[4]
+
+
+def test_a_dict_of_parameters():
+    first = Parameter(ones(2))
+    held = ParameterDict({"a": first})
+    held["b"] = ones(3)
+    held.update({"a": ones(4), "c": ones(1)})
+    assert list(held) == ["a", "b", "c"] and len(held) == 3 and "b" in held and held["a"].shape == (4,)
+    assert list(held.state_dict()) == ["a", "b", "c"] and all(p.requires_grad for p in held.values())
+    del held["b"]
+    assert [name for name, _ in held.items()] == ["a", "c"] == list(held.keys())
+    assert repr(held) == "ParameterDict((a): float32 (4,), (c): float32 (1,))"

@@ -389,7 +389,10 @@ def test_repr(layer, text):
 
 
 # layers that do more than call an operation: tested here by themselves, and in test_container.py
-MORE = {"BatchNorm1d", "BatchNorm2d", "Dropout", "Dropout2d", "Embedding", "ModuleDict", "ModuleList", "Sequential"}
+MORE = {
+    "BatchNorm1d", "BatchNorm2d", "Dropout", "Dropout2d", "Embedding", "ModuleDict", "ModuleList", "ParameterDict",
+    "ParameterList", "Sequential",
+}
 PAIRED = {"CosineSimilarity", "PairwiseDistance"}
 BASES = {"BatchNorm", "Loss"}
 
