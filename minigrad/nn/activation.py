@@ -1,14 +1,22 @@
-"""Activation layers; none has parameters."""
+"""Activation layers; only PReLU has a parameter."""
 
 from __future__ import annotations
 
-from minigrad.arguments import as_integer, check_choice, check_real
+from minigrad.arguments import as_integer, check_choice, check_counts, check_real
+from minigrad.backend.device import Device
+from minigrad.backend.dtypes import DtypeLike
 from minigrad.errors import ArgumentError
+from minigrad.nn import init as initial
 from minigrad.nn.module import Module
+from minigrad.nn.parameter import zero_parameter
 from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
-__all__ = ["ELU", "GELU", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+__all__ = [
+    "CELU", "ELU", "GELU", "GLU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "LogSoftmax",
+    "Mish", "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Softshrink", "Softsign",
+    "Tanh", "Tanhshrink",
+]
 
 
 class ReLU(Module):
@@ -19,12 +27,63 @@ class ReLU(Module):
         return ops.relu(x)
 
 
+class ReLU6(Module):
+    """x cut to [0, 6], for each element; see `ops.relu6`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x cut to [0, 6]."""
+        return ops.relu6(x)
+
+
+class Hardtanh(Module):
+    """x cut to [min_val, max_val], for each element; see `ops.hardtanh`."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__()
+        check_real("Hardtanh", min_val=min_val, max_val=max_val)
+        if min_val >= max_val:
+            raise ArgumentError(f"Hardtanh: expected min_val below max_val, got {min_val} and {max_val}")
+        self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x cut to [min_val, max_val]."""
+        return ops.hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        """The bounds."""
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+class Hardsigmoid(Module):
+    """x/6 + 1/2 cut to [0, 1], for each element; see `ops.hardsigmoid`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x/6 + 1/2 cut to [0, 1]."""
+        return ops.hardsigmoid(x)
+
+
+class Hardswish(Module):
+    """x · hardsigmoid(x), for each element; see `ops.hardswish`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x · hardsigmoid(x)."""
+        return ops.hardswish(x)
+
+
 class SiLU(Module):
     """x · sigmoid(x), for each element; see `ops.silu`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x · sigmoid(x)."""
         return ops.silu(x)
+
+
+class Mish(Module):
+    """x · tanh(softplus(x)), for each element; see `ops.mish`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x · tanh(softplus(x))."""
+        return ops.mish(x)
 
 
 class Sigmoid(Module):
@@ -35,12 +94,53 @@ class Sigmoid(Module):
         return ops.sigmoid(x)
 
 
+class LogSigmoid(Module):
+    """log sigmoid(x), for each element; see `ops.logsigmoid`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """log sigmoid(x)."""
+        return ops.logsigmoid(x)
+
+
+class Softsign(Module):
+    """x / (1 + |x|), for each element; see `ops.softsign`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x / (1 + |x|)."""
+        return ops.softsign(x)
+
+
 class Tanh(Module):
     """tanh(x), for each element; see `ops.tanh`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """tanh(x)."""
         return ops.tanh(x)
+
+
+class Tanhshrink(Module):
+    """x - tanh(x), for each element; see `ops.tanhshrink`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x - tanh(x)."""
+        return ops.tanhshrink(x)
+
+
+class Softshrink(Module):
+    """x pulled towards 0 by lambd, for each element; see `ops.softshrink`."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        check_real("Softshrink", 0.0, lambd=lambd)
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x pulled towards 0."""
+        return ops.softshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        """lambd."""
+        return f"{self.lambd}"
 
 
 class GELU(Module):
@@ -84,6 +184,48 @@ class LeakyReLU(Module):
         return f"negative_slope={self.negative_slope}"
 
 
+class PReLU(Module):
+    """x where it is positive, weight · x elsewhere, with a learned weight; see `ops.prelu`.
+
+    Shapes:
+        x: (N, num_parameters, ...) -> the same; any with num_parameters=1
+        weight: (num_parameters,)
+
+    Args:
+        num_parameters: 1, or the number of channels for a weight of each.
+        init: The first value of the weights.
+
+    Raises:
+        ArgumentError: num_parameters below 1, or init is no number.
+    """
+
+    def __init__(
+        self,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+    ) -> None:
+        super().__init__()
+        check_counts("PReLU", num_parameters=num_parameters)
+        check_real("PReLU", init=init)
+        self.count, self.start = num_parameters, init
+        self.weight = zero_parameter((num_parameters,), device, dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The first value everywhere."""
+        initial.constant_(self.weight, self.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x or weight · x."""
+        return ops.prelu(x, self.weight)
+
+    def extra_repr(self) -> str:
+        """How many weights."""
+        return f"num_parameters={self.count}"
+
+
 class ELU(Module):
     """x where it is positive, alpha · (exp(x) - 1) elsewhere; see `ops.elu`."""
 
@@ -99,6 +241,33 @@ class ELU(Module):
     def extra_repr(self) -> str:
         """alpha."""
         return f"alpha={self.alpha}"
+
+
+class CELU(Module):
+    """x where it is positive, alpha · (exp(x / alpha) - 1) elsewhere; see `ops.celu`."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        check_real("CELU", alpha=alpha)
+        if alpha == 0:
+            raise ArgumentError("CELU: expected alpha other than 0, got 0")
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x or alpha · (exp(x / alpha) - 1)."""
+        return ops.celu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        """alpha."""
+        return f"alpha={self.alpha}"
+
+
+class SELU(Module):
+    """`ELU` with a scale and an alpha that keep mean and variance; see `ops.selu`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """1.05 · x or 1.76 · (exp(x) - 1)."""
+        return ops.selu(x)
 
 
 class Softplus(Module):
@@ -121,7 +290,7 @@ class Softplus(Module):
 
 
 class _AlongAxis(Module):
-    """What normalises along one axis."""
+    """What works along one axis."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -130,6 +299,17 @@ class _AlongAxis(Module):
     def extra_repr(self) -> str:
         """The axis."""
         return f"dim={self.dim}"
+
+
+class GLU(_AlongAxis):
+    """a · sigmoid(b), a and b the halves of x along an axis; see `ops.glu`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One half of x, gated by the other."""
+        return ops.glu(x, self.dim)
 
 
 class Softmax(_AlongAxis):

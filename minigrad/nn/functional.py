@@ -10,11 +10,13 @@ from minigrad.ops.activation import *
 from minigrad.ops.convolve import *
 from minigrad.ops.distance import *
 from minigrad.ops.entropy import *
+from minigrad.ops.gated import *
 from minigrad.ops.likelihood import *
 from minigrad.ops.losses import *
 from minigrad.ops.methods import names_in as _names_in
 from minigrad.ops.noise import *
 from minigrad.ops.norms import *
+from minigrad.ops.piecewise import *
 from minigrad.ops.pooling import *
 from minigrad.tensor import Tensor as _Tensor
 

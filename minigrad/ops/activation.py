@@ -1,27 +1,29 @@
-"""Activations: relu and its smooth kin, softmax and log_softmax. tanh and sigmoid are in elementwise.py."""
+"""Activations: relu and its smooth kin, softmax and log_softmax.
+
+tanh and sigmoid are in elementwise.py, those of straight lines in piecewise.py, x times a gate in gated.py.
+"""
 
 from __future__ import annotations
 
 import functools
-import math
 
-import numpy as np
-
-from minigrad.arguments import as_real, check_choice
+from minigrad.arguments import as_real
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
-from minigrad.backend.special import erf
 from minigrad.errors import ArgumentError
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, check_float, masked
+from minigrad.ops.operands import TensorLike, as_operand, float_operand, masked
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
-__all__ = ["elu", "gelu", "leaky_relu", "log_softmax", "relu", "silu", "softmax", "softplus"]
+__all__ = [
+    "celu", "elu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "selu", "softmax", "softplus", "softsign",
+    "tanhshrink",
+]
 
 
 @method
@@ -49,7 +51,7 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.01) -> Tensor:
         ArgumentError: negative_slope is no number.
         DtypeError: an integer tensor.
     """
-    x = _float("leaky_relu", x)
+    x = float_operand("leaky_relu", x)
     slope = as_real("leaky_relu", "negative_slope", negative_slope)
     data = in_blocks(functools.partial(_leak, slope=slope), x.data)
     return record(data, _leaky_relu_backward, (x,), (x, slope))
@@ -82,31 +84,74 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
         ArgumentError: alpha is no number.
         DtypeError: an integer tensor.
     """
-    x = _float("elu", x)
-    alpha = as_real("elu", "alpha", alpha)
-    data = in_blocks(functools.partial(_elu, alpha=alpha), x.data)
-    return record(data, _elu_backward, (x,), (x, alpha))
+    return _exponential("elu", x, as_real("elu", "alpha", alpha))
 
 
-def _elu(out: Array, x: Array, alpha: float) -> None:
+def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """x where x > 0, else alpha·(e^(x/alpha) - 1). dx = g where x > 0, else g·e^(x/alpha).
+
+    Barron, "Continuously Differentiable Exponential Linear Units", 2017.
+
+    Raises:
+        ArgumentError: alpha is 0, or no number.
+        DtypeError: an integer tensor.
+    """
+    alpha = as_real("celu", "alpha", alpha)
+    if alpha == 0:
+        raise ArgumentError("celu: expected alpha other than 0, got 0")
+    return _exponential("celu", x, alpha, rate=1 / alpha)
+
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def selu(x: TensorLike) -> Tensor:
+    """λ·x where x > 0, else λ·α·(eˣ - 1). dx = g·λ where x > 0, else g·λ·α·eˣ.
+
+    α = 1.67 and λ = 1.05 keep mean 0 and variance 1: Klambauer et al., "Self-Normalizing Neural Networks", 2017.
+
+    Raises:
+        DtypeError: an integer tensor.
+    """
+    return _exponential("selu", x, _SELU_SCALE * _SELU_ALPHA, slope=_SELU_SCALE)
+
+
+def _exponential(who: str, x: TensorLike, height: float, slope: float = 1.0, rate: float = 1.0) -> Tensor:
+    """slope·x where x > 0, else height·(e^(rate·x) - 1)."""
+    x = float_operand(who, x)
+    parameters = {"height": height, "slope": slope, "rate": rate}
+    data = in_blocks(functools.partial(_rise, **parameters), x.data)
+    return record(data, _exponential_backward, (x,), (x, parameters))
+
+
+def _rise(out: Array, x: Array, height: float, slope: float, rate: float) -> None:
     xp, zero = array_module(x), filled(0, x)
-    xp.expm1(xp.minimum(x, zero), out=out)
-    out *= alpha
-    out += xp.maximum(x, zero)
+    below, above = xp.minimum(x, zero), xp.maximum(x, zero)
+    if rate != 1:
+        below *= rate
+    if slope != 1:
+        above *= slope
+    xp.expm1(below, out=out)
+    out *= height
+    out += above
 
 
-def _elu_backward(node: Node, grad: Array) -> None:
-    x, alpha = node.saved
-    accumulate(node.inputs[0], in_blocks(functools.partial(_elu_gradient, alpha=alpha), grad, x.data))
+def _exponential_backward(node: Node, grad: Array) -> None:
+    x, parameters = node.saved
+    accumulate(node.inputs[0], in_blocks(functools.partial(_rise_gradient, **parameters), grad, x.data))
 
 
-def _elu_gradient(out: Array, grad: Array, x: Array, alpha: float) -> None:
+def _rise_gradient(out: Array, grad: Array, x: Array, height: float, slope: float, rate: float) -> None:
     xp = array_module(x)
-    xp.exp(xp.minimum(x, filled(0, x)), out=out)
-    if alpha != 1:
+    below = xp.minimum(x, filled(0, x))
+    if rate != 1:
+        below *= rate
+    xp.exp(below, out=out)
+    if height * rate != 1 or slope != 1:
         positive = x > 0
-        masked(out * alpha, ~positive, out)
-        out += positive
+        out *= height * rate
+        masked(out, ~positive, out)
+        out += positive if slope == 1 else positive * out.dtype.type(slope)
     out *= grad
 
 
@@ -122,7 +167,7 @@ def softplus(x: TensorLike, beta: float = 1.0, threshold: float = 20.0) -> Tenso
         ArgumentError: beta is 0, or an argument is no number.
         DtypeError: an integer tensor.
     """
-    x = _float("softplus", x)
+    x = float_operand("softplus", x)
     parameters = {
         "beta": as_real("softplus", "beta", beta),
         "threshold": as_real("softplus", "threshold", threshold),
@@ -157,108 +202,86 @@ def _softplus_gradient(out: Array, grad: Array, x: Array, beta: float, threshold
     out *= grad
 
 
-# ---------------------------------------------------------------------------- gated: x times a gate between 0 and 1
-
-
-@method
-def silu(x: TensorLike) -> Tensor:
-    """x·sigmoid(x). dx = g·(s + y·(1 - s)) with s = sigmoid(x).
+def logsigmoid(x: TensorLike) -> Tensor:
+    """ln sigmoid(x), without overflow. dx = g·sigmoid(-x).
 
     Raises:
         DtypeError: an integer tensor.
     """
-    x = _float("silu", x)
-    gate = in_blocks(logistic, x.data)
-    data = x.data * gate
-    return record(data, _silu_backward, (x,), (gate, data), saves_output=True)
+    x = float_operand("logsigmoid", x)
+    return record(in_blocks(_log_logistic, x.data), _logsigmoid_backward, (x,), (x,))
 
 
-def _silu_backward(node: Node, grad: Array) -> None:
-    gate, y = node.saved
-    accumulate(node.inputs[0], in_blocks(_silu_gradient, grad, gate, y))
+def _log_logistic(out: Array, x: Array) -> None:
+    xp = array_module(x)
+    xp.log1p(xp.exp(-xp.abs(x)), out=out)
+    xp.subtract(xp.minimum(x, filled(0, x)), out, out=out)
 
 
-def _silu_gradient(out: Array, grad: Array, gate: Array, y: Array) -> None:
-    xp = array_module(grad)
-    xp.subtract(1, gate, out=out)
-    out *= y
-    out += gate
+def _logsigmoid_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], in_blocks(_logsigmoid_gradient, grad, x.data))
+
+
+def _logsigmoid_gradient(out: Array, grad: Array, x: Array) -> None:
+    logistic(out, -x)
     out *= grad
 
 
-_CUBIC = 0.044715  # Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016
-_INNER = 2 * math.sqrt(2 / math.pi)
-
-
-@method
-def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
-    """x·Φ(x), Φ the distribution function of the standard normal.
-
-    dx = g·(Φ(x) + x·φ(x)), φ its density.
-
-    Args:
-        approximate: "none", or "tanh" for Φ(x) ≈ (1 + tanh u)/2 = sigmoid(2u), u = √(2/π)·(x + 0.044715·x³), which
-            needs one exponential.
+def softsign(x: TensorLike) -> Tensor:
+    """x / (1 + |x|). dx = g / (1 + |x|)².
 
     Raises:
-        ArgumentError: another word for approximate.
         DtypeError: an integer tensor.
     """
-    x = _float("gelu", x)
-    check_choice("gelu", ("none", "tanh"), approximate=approximate)
-    kernel, backward = (_normal_gate, _gelu_backward) if approximate == "none" else (_tanh_gate, _gelu_tanh_backward)
-    gate = in_blocks(kernel, x.data)
-    return record(x.data * gate, backward, (x,), (x, gate))
+    x = float_operand("softsign", x)
+    return record(in_blocks(_softsign, x.data), _softsign_backward, (x,), (x,))
 
 
-def _normal_gate(out: Array, x: Array) -> None:
-    array_module(x).add(erf(x * math.sqrt(0.5)), 1, out=out)
-    out *= 0.5
-
-
-def _gelu_backward(node: Node, grad: Array) -> None:
-    x, gate = node.saved
-    accumulate(node.inputs[0], in_blocks(_gelu_gradient, grad, x.data, gate))
-
-
-@np.errstate(over="ignore", invalid="ignore")  # of x² and of x·φ(x) far from 0
-def _gelu_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
+def _softsign(out: Array, x: Array) -> None:
     xp = array_module(x)
-    xp.multiply(x, x, out=out)
-    out *= -0.5
-    xp.exp(out, out=out)
-    out *= 1 / math.sqrt(2 * math.pi)
-    out *= x
-    out += gate
-    out *= grad
-
-
-@np.errstate(over="ignore")  # of x² far from 0
-def _tanh_gate(out: Array, x: Array) -> None:
-    array_module(x).multiply(x, x, out=out)
-    out *= _INNER * _CUBIC
-    out += _INNER
-    out *= x
-    logistic(out, out)
-
-
-def _gelu_tanh_backward(node: Node, grad: Array) -> None:
-    x, gate = node.saved
-    accumulate(node.inputs[0], in_blocks(_gelu_tanh_gradient, grad, x.data, gate))
-
-
-@np.errstate(over="ignore", invalid="ignore")  # of x² far from 0
-def _gelu_tanh_gradient(out: Array, grad: Array, x: Array, gate: Array) -> None:
-    """g·(s + s·(1 - s)·x·2u') with s the gate."""
-    xp = array_module(x)
-    slope = x * x
-    slope *= 3 * _INNER * _CUBIC
-    slope += _INNER
-    slope *= x
-    xp.subtract(1, gate, out=out)
-    out *= slope
+    xp.abs(x, out=out)
     out += 1
-    out *= gate
+    xp.divide(x, out, out=out)
+
+
+def _softsign_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], in_blocks(_softsign_gradient, grad, x.data))
+
+
+def _softsign_gradient(out: Array, grad: Array, x: Array) -> None:
+    xp = array_module(x)
+    size = xp.abs(x)
+    size += 1
+    xp.divide(grad, size, out=out)
+    out /= size
+
+
+def tanhshrink(x: TensorLike) -> Tensor:
+    """x - tanh(x). dx = g·tanh²(x).
+
+    Raises:
+        DtypeError: an integer tensor.
+    """
+    x = float_operand("tanhshrink", x)
+    return record(in_blocks(_tanhshrink, x.data), _tanhshrink_backward, (x,), (x,))
+
+
+def _tanhshrink(out: Array, x: Array) -> None:
+    xp = array_module(x)
+    xp.tanh(x, out=out)
+    xp.subtract(x, out, out=out)
+
+
+def _tanhshrink_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], in_blocks(_tanhshrink_gradient, grad, x.data))
+
+
+def _tanhshrink_gradient(out: Array, grad: Array, x: Array) -> None:
+    array_module(x).tanh(x, out=out)
+    out *= out
     out *= grad
 
 
@@ -274,7 +297,7 @@ def softmax(x: TensorLike, dim: int) -> Tensor:
         DtypeError: an integer tensor.
         ShapeError: the axis is out of range.
     """
-    x = _float("softmax", x)
+    x = float_operand("softmax", x)
     axis = normalize_axis("softmax", dim, x.data.ndim)
     y = _less_max(x.data, axis)
     array_module(y).exp(y, out=y)
@@ -300,7 +323,7 @@ def log_softmax(x: TensorLike, dim: int) -> Tensor:
         DtypeError: an integer tensor.
         ShapeError: the axis is out of range.
     """
-    x = _float("log_softmax", x)
+    x = float_operand("log_softmax", x)
     axis = normalize_axis("log_softmax", dim, x.data.ndim)
     y = _less_max(x.data, axis)
     xp = array_module(y)
@@ -327,9 +350,3 @@ def _less_max(x: Array, axis: int) -> Array:
 
 def _with_axis(x: Array) -> Array:
     return x if x.ndim else x.reshape(1)
-
-
-def _float(who: str, x: TensorLike) -> Tensor:
-    tensor = as_operand(who, x)
-    check_float(who, tensor)
-    return tensor

@@ -14,6 +14,7 @@ from minigrad.ops.distance import *
 from minigrad.ops.elementwise import *
 from minigrad.ops.entropy import *
 from minigrad.ops.extremum import *
+from minigrad.ops.gated import *
 from minigrad.ops.index import *
 from minigrad.ops.join import *
 from minigrad.ops.likelihood import *
@@ -22,6 +23,7 @@ from minigrad.ops.losses import *
 from minigrad.ops.mask import *
 from minigrad.ops.noise import *
 from minigrad.ops.norms import *
+from minigrad.ops.piecewise import *
 from minigrad.ops.pooling import *
 from minigrad.ops.reduce import *
 from minigrad.ops.scatter import *

@@ -125,6 +125,17 @@ def check_float(who: str, x: Tensor) -> None:
         raise DtypeError(f"{who}: expected a float tensor, got {x.dtype.name} {x.shape}: convert it with .float()")
 
 
+def float_operand(who: str, x: TensorLike) -> Tensor:
+    """An argument of an operation as a float tensor.
+
+    Raises:
+        DtypeError: it is of integers or bools.
+    """
+    tensor = as_operand(who, x)
+    check_float(who, tensor)
+    return tensor
+
+
 def promote_to_float(who: str, x: TensorLike) -> Tensor:
     """x as a float tensor: integers become float32, as PyTorch does in its transcendental functions."""
     x = as_operand(who, x)

@@ -13,6 +13,28 @@ _PARAMETERS = {
     "silu": [{}],
     "softplus": [{}, {"beta": 2.0, "threshold": 1.0}, {"beta": -0.5}],
 }
+_NEWER = {  # checked on fewer inputs
+    "celu": [{}, {"alpha": 0.5}, {"alpha": -2.0}],
+    "hardswish": [{}],
+    "hardtanh": [{}, {"min_val": -0.3, "max_val": 2.0}],
+    "logsigmoid": [{}],
+    "mish": [{}],
+    "relu6": [{}],
+    "selu": [{}],
+    "softshrink": [{}, {"lambd": 0.2}],
+    "softsign": [{}],
+    "tanhshrink": [{}],
+}
+_WIDE = {"scalar": normal(()), "wide": uniform(-9.0, 9.0, (2, 7)), "empty": normal((0, 3))}
+_GLU = {"last": ((3, 4), -1), "first": ((4, 3), 0), "middle": ((2, 6, 3), 1), "empty": ((3, 0), 1)}
+_PRELU = {
+    "one": ((3, 4), (1,)),
+    "channels": ((2, 3, 2), (3,)),
+    "columns": ((4, 3), (3,)),
+    "vector": ((5,), (1,)),
+    "scalars": ((), ()),
+    "empty": ((0, 3, 2), (3,)),
+}
 _SOFTMAX = {
     "scalar": (normal(()), 0),
     "vector": (normal((5,)), 0),
@@ -52,4 +74,26 @@ CASES = [
     )
     for op in ("softmax", "log_softmax")
     for label, (inputs, dim) in _SOFTMAX.items()
+] + [
+    _activation(op, label, inputs, options)
+    for op, variants in _NEWER.items()
+    for options in variants
+    for label, inputs in _WIDE.items()
+    if not options or label == "wide"
+] + [
+    Case(
+        "glu",
+        label,
+        normal(shape),
+        lambda x, dim=dim: ops.glu(x, dim),
+        lambda t, x, dim=dim: t.nn.functional.glu(x, dim),
+    )
+    for label, (shape, dim) in _GLU.items()
+] + [
+    # in float64 the gradient of PyTorch's own has a sixth in float32
+    Case("hardsigmoid", label, inputs, ops.hardsigmoid, lambda t, x: t.nn.functional.relu6(x + 3) / 6)
+    for label, inputs in _WIDE.items()
+] + [
+    Case("prelu", label, normal(shape, weight), ops.prelu, lambda t, x, weight: t.nn.functional.prelu(x, weight))
+    for label, (shape, weight) in _PRELU.items()
 ]

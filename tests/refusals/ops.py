@@ -37,6 +37,24 @@ ROWS = [
     # activation
     (lambda: ops.gelu(Tensor(np.ones(2)), approximate="erf"), ArgumentError, "gelu: expected approximate to be one"),
     (lambda: ops.softplus(Tensor(np.ones(2)), beta=0), ArgumentError, "softplus: expected beta other than 0, got 0"),
+    (lambda: ops.celu(X, alpha=0), ArgumentError, "celu: expected alpha other than 0, got 0"),
+    (lambda: ops.hardtanh(X, 2, 1), ArgumentError, "hardtanh: expected min_val <= max_val, got 2 and 1"),
+    (lambda: ops.hardtanh(X, None), ArgumentError, "hardtanh: expected min_val to be a number, got None"),
+    (lambda: ops.softshrink(X, -1), ArgumentError, "softshrink: expected lambd to be a finite number >= 0, got -1"),
+    *each(
+        (lambda x, dim: ops.glu(x, dim), ShapeError),
+        (X, -1, r"glu: expected an axis of even length, got axis -1 of \(2, 3\)"),
+        (X, 2, r"glu: expected an axis in \[-2, 2\), got 2"),
+        (minigrad.tensor(1.0), 0, r"glu: expected an axis of even length, got axis 0 of \(\)"),
+    ),
+    *each(
+        (lambda x, weight: ops.prelu(x, weight), ShapeError),
+        (X, minigrad.ones(2), r"prelu: expected weight of shape .* got \(2,\) for \(2, 3\)"),
+        (X, minigrad.ones(1, 1), r"prelu: expected weight of shape .* got \(1, 1\) for \(2, 3\)"),
+    ),
+    (lambda: ops.prelu(X, minigrad.tensor([1])), DtypeError, r"prelu: expected a float tensor, got int64 \(1,\)"),
+    (lambda: ops.prelu(X, minigrad.ones(1).double()), DtypeError, "prelu: expected operands of one float dtype"),
+    (lambda: ops.glu(minigrad.tensor([1, 2])), DtypeError, r"glu: expected a float tensor, got int64 \(2,\)"),
     *each(
         (lambda name: getattr(ops, name)(Tensor(np.ones((2, 3))), 2), ShapeError, r"%s: expected an axis in \[-2, 2\)"),
         *["softmax", "log_softmax"],

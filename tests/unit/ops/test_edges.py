@@ -13,7 +13,9 @@ BIG = {"float32": 3e38, "float64": 1e308}
 FUNCTIONS = {
     "gelu_tanh": lambda x: ops.gelu(x, approximate="tanh"),
     "clamp": lambda x: x.clamp(-1, 1),
+    "prelu": lambda x: x.prelu(minigrad.tensor(0.25, dtype=x.dtype)),
 }
+L, A = 1.0507009873554805, 1.6732632423543772  # of selu
 
 
 def edges(dtype):
@@ -35,6 +37,18 @@ def values(b):
         "abs": ([NAN, INF, INF, b, b, 0, 0], [0, 1, -1, 1, -1, 0, 0]),
         "sign": ([0, 1, -1, 1, -1, 0, 0], [0] * 7),
         "clamp": ([NAN, 1, -1, 1, -1, 0, -0.0], [0, 0, 0, 0, 0, 1, 1]),
+        "hardtanh": ([NAN, 1, -1, 1, -1, 0, -0.0], [0, 0, 0, 0, 0, 1, 1]),
+        "relu6": ([NAN, 6, 0, 6, 0, 0, 0], [0] * 7),
+        "hardsigmoid": ([NAN, 1, 0, 1, 0, 0.5, 0.5], [0, 0, 0, 0, 0, 1 / 6, 1 / 6]),
+        "hardswish": ([NAN, INF, NAN, b, -0.0, 0, -0.0], [NAN, 1, 0, 1, 0, 0.5, 0.5]),
+        "softshrink": ([NAN, INF, -INF, b, -b, 0, 0], [0, 1, 1, 1, 1, 0, 0]),
+        "prelu": ([NAN, INF, -INF, b, -b / 4, 0, 0], [0.25, 1, 0.25, 1, 0.25, 0.25, 0.25]),
+        "celu": ([NAN, INF, -1, b, -1, 0, 0], [NAN, 1, 0, 1, 0, 1, 1]),
+        "selu": ([NAN, INF, -L * A, b * L, -L * A, 0, 0], [NAN, L, 0, L, 0, L * A, L * A]),
+        "mish": ([NAN, INF, NAN, b, -0.0, 0, -0.0], [NAN, NAN, NAN, 1, 0, 0.6, 0.6]),
+        "logsigmoid": ([NAN, 0, -INF, 0, -b, -np.log(2), -np.log(2)], [NAN, 0, 1, 0, 1, 0.5, 0.5]),
+        "softsign": ([NAN, NAN, NAN, 1, -1, 0, -0.0], [NAN, 0, 0, 0, 0, 1, 1]),  # at infinity PyTorch has NaN, not 0
+        "tanhshrink": ([NAN, INF, -INF, b, -b, 0, 0], [NAN, 1, 1, 1, 1, 0, 0]),
     }
 
 
@@ -51,7 +65,9 @@ def test_functions_of_one_element(name, dtype):
     assert np.array_equal(np.signbit(y.data[-2:]), np.signbit(wanted[-2:])), "the sign of 0"
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh", "sigmoid", "elu", "softplus"])
+@pytest.mark.parametrize(
+    "name", ["silu", "gelu", "gelu_tanh", "sigmoid", "elu", "softplus", "mish", "hardswish", "logsigmoid", "softsign"]
+)
 def test_finite_numbers_give_no_warning(name):
     x = Tensor(np.array([-3e38, -1e30, -90.0, 90.0, 1e30, 3e38], np.float32), requires_grad=True)
     y = FUNCTIONS.get(name, getattr(ops, name, None))(x)
