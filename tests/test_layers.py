@@ -44,7 +44,7 @@ FLOORS = [
 FLOOR_OF = {name: depth for depth, names in enumerate(FLOORS) for name in names}
 STRANGERS = {"optim": {"data"}, "data": {"optim"}, "graph": {"optim", "data", "distributed"}}  # not below, yet unknown
 ENTRY = {"__init__", "__main__"}  # gather the public names, so they import from every layer but testing
-GATHERING = {*ENTRY, "families"}  # has the operations of every family
+GATHERING = {*ENTRY, "families", "functional"}  # have the operations of every family, or of those of networks
 CUPY_ALLOWED = ["minigrad/backend/"]
 
 # At most so many: of code, so without docstrings, comments and blank lines, where it is a class.
