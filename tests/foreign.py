@@ -54,6 +54,9 @@ class ForeignTensor:
     def __eq__(self, other):
         return ForeignTensor(self._array == getattr(other, "_array", other))
 
+    def item(self):
+        return self._array.item()
+
     def detach(self):
         return ForeignTensor(self._array, False, self.device)
 

@@ -182,13 +182,16 @@ class Optimizer:
         """Options and state as PyTorch has them: {"state": {index: {name: value}}, "param_groups": [...]}.
 
         Parameters are numbered in the order of the groups; those never updated have no entry. Arrays are tensors
-        that share memory with the optimizer; `step` is an int.
+        that share memory with the optimizer; `step` is an int. PyTorch loads it with
+        `torch.from_dlpack(value).clone()` in the place of each tensor.
         """
         self._attempts.settle(self._all_parts(), self.step_limit)
         return optimizer_state(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, here or in PyTorch; values are copied.
+        """Continue from what `state_dict` returned, here or in PyTorch, as it is; values are copied.
+
+        The optimizer has to be made with options that need the same state, such as momentum or amsgrad.
 
         Raises:
             StateDictError: keys, counts, shapes, dtypes or values that do not fit; nothing was changed then.

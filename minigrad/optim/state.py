@@ -6,11 +6,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from minigrad.arguments import as_amount, is_real
 from minigrad.backend.device import to_device
-from minigrad.backend.dtypes import Array
-from minigrad.errors import ArgumentError, StateDictError
+from minigrad.backend.dtypes import Array, is_half
+from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.nn.parameter import Parameter
+from minigrad.ops.foreign import array_of
 from minigrad.optim.part import Part
 from minigrad.tensor import Tensor
 
@@ -165,15 +168,21 @@ def _saved_options(who: str, optimizer: Kept, saved: Mapping[str, Any]) -> dict[
         raise StateDictError(
             f"{who}: expected groups with options {', '.join(known)}, got missing {missing} and unknown {unknown}"
         )
-    options = {name: tuple(saved[name]) if isinstance(saved[name], list) else saved[name] for name in known}
+    options = {name: _plain(saved[name]) for name in known}
     try:
         optimizer.check(options)
         if INITIAL_LR in saved:
-            as_amount(who, INITIAL_LR, saved[INITIAL_LR])
-            options[INITIAL_LR] = saved[INITIAL_LR]
+            options[INITIAL_LR] = as_amount(who, INITIAL_LR, _plain(saved[INITIAL_LR]))
     except ArgumentError as error:
         raise StateDictError(f"{who}: expected options in range, got others: {error}") from error
     return options
+
+
+def _plain(value: Any) -> Any:
+    """A saved option: a list is a tuple, and a tensor of no axes, as PyTorch may have it, its number."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(each) for each in value)
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def _saved_entry(who: str, optimizer: Kept, member: Member, key: Any, saved: Any) -> tuple[int, dict[str, Array]]:
@@ -189,13 +198,20 @@ def _saved_entry(who: str, optimizer: Kept, member: Member, key: Any, saved: Any
         expected.discard(MASTER)
     _check_keys(who, f"with {', '.join(sorted(expected))} as {label}", present, expected)
     step = _as_step(who, label, present.pop("step", optimizer.step_limit))
-    arrays = {name: value.data if isinstance(value, Tensor) else value for name, value in present.items()}
-    for name, array in arrays.items():
-        view = views[name]
-        if getattr(array, "shape", None) != view.shape or array.dtype != view.dtype:
-            got = f"{array.dtype.name} {array.shape}" if hasattr(array, "dtype") else type(array).__name__
-            raise StateDictError(f"{who}: expected {name} of {view.dtype.name} {view.shape} in the {label}, got {got}")
-    return step, arrays
+    return step, {name: _saved_array(who, name, label, value, views[name]) for name, value in present.items()}
+
+
+def _saved_array(who: str, name: str, label: str, value: Any, view: Array) -> Array:
+    """A saved tensor, of ours or of another library, that fits; one of 16 bits, as PyTorch has them, is widened."""
+    try:
+        array = array_of(f"{who}: {name}", value)
+    except DtypeError as error:
+        raise StateDictError(str(error)) from error
+    narrow = array is not None and is_half(array.dtype) and view.dtype == np.float32
+    if array is None or array.shape != view.shape or not (array.dtype == view.dtype or narrow):
+        got = type(value).__name__ if array is None else f"{array.dtype.name} {array.shape}"
+        raise StateDictError(f"{who}: expected {name} of {view.dtype.name} {view.shape} in the {label}, got {got}")
+    return array
 
 
 def _as_step(who: str, label: str, value: Any) -> int:

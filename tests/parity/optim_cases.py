@@ -202,6 +202,21 @@ def run(library, case, starts, gradients):
     return np.stack(rows)
 
 
+# those of which the state after HALF steps is recorded as PyTorch has it, for another optimizer to go on from
+BORDER = [
+    "SGD-groups", "Adam-groups", "Adam-lr=0.01-betas=(0.5, 0.9)-amsgrad=True-decoupled_weight_decay=False",
+    "AdamW-defaults", "RMSprop-groups", "Adagrad-decay", "Adadelta",
+]
+HALF = 10
+
+
+def steps(library, params, optimizer, gradients, first, stop):
+    """Some steps of a case; the rate that comes later is left out."""
+    for step in range(first, stop):
+        give_gradients(library, params, gradients, step)
+        optimizer.step()
+
+
 def clip(library, starts, gradients, p, limit):
     """The norm of the gradients of the first step, then those gradients clipped, in one row."""
     params = [library.parameter(start) for start in starts]

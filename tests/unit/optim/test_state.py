@@ -9,9 +9,11 @@ from safetensors.numpy import load_file, save_file
 
 from minigrad import Tensor
 from minigrad.backend.device import Device, to_device
+from minigrad.backend.dtypes import as_dtype
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn import Parameter
 from minigrad.optim import SGD, Adam, AdamW
+from tests.foreign import ForeignTensor
 from tests.unit.optim.models import OPTIMIZERS, draw_gradients, draw_parameters, same, values
 
 
@@ -121,7 +123,21 @@ def test_groups_of_pytorch_are_taken(rng):
     assert optimizer.state_dict()["state"][0]["step"] == 12
     del saved["param_groups"][0]["amsgrad"]  # as before PyTorch, or this package, had it
     optimizer.load_state_dict(saved)
+    saved["param_groups"][0].update(lr=ForeignTensor(0.25), betas=[ForeignTensor(0.5), 0.75])
+    optimizer.load_state_dict(saved)
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]) == (0.25, (0.5, 0.75))
     assert not set(only_theirs) & set(optimizer.param_groups[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_state_of_16_bits_as_pytorch_has_it_is_widened(rng, dtype):
+    params = draw_parameters(rng, as_dtype(dtype), [(3,)])
+    optimizer = SGD(params, momentum=0.9)
+    narrow = np.array([1.0, -2.0, 3.0], as_dtype(dtype))
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": {0: {"momentum_buffer": ForeignTensor(narrow)}}, "param_groups": groups})
+    buffer = optimizer.state[params[0]]["momentum_buffer"]
+    assert buffer.dtype == np.float32 and buffer.tolist() == [1.0, -2.0, 3.0]
 
 
 def test_state_lives_where_its_parameters_do(strict_cupy, rng):
