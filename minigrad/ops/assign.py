@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minigrad.arguments import check_generator, check_real, is_number
+from minigrad.arguments import as_real, check_generator, check_real, is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
@@ -24,6 +24,7 @@ from minigrad.ops.axes import unbroadcast
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, operands, same_device
+from minigrad.ops.sampling import tossed
 from minigrad.recording import is_grad_enabled
 from minigrad.stamp import check_taken, is_view, mark_changed
 from minigrad.tensor import Tensor, record, rerecord
@@ -211,6 +212,23 @@ def uniform_(x: Same, low: float = 0.0, high: float = 1.0, *, rng: np.random.Gen
     if low > high:
         raise ArgumentError(f"uniform_: expected low <= high, got low={low} and high={high}")
     return _drawn("uniform_", x, "uniform", low, high, rng)
+
+
+@method
+def bernoulli_(x: Same, p: TensorLike = 0.5, *, rng: np.random.Generator | None = None) -> Same:
+    """Overwrite x with 1 with a probability, else 0, drawn on the host; returns x.
+
+    Args:
+        p: A number, or a tensor of probabilities that broadcasts to x.
+        rng: Where they come from; this context's noise stream by default.
+
+    Raises:
+        ArgumentError: p or, on a CPU, an element of it outside [0, 1], or rng is no generator.
+        IndexRangeError: an element of it outside [0, 1] on a GPU, when the host next reads from it.
+    """
+    _check_target("bernoulli_", x)  # before anything is drawn
+    chances = p if isinstance(p, Tensor) else Tensor(np.asarray(as_real("bernoulli_", "p", p, 0.0, 1.0)))
+    return _assign("bernoulli_", x, (...,), Tensor(tossed("bernoulli_", x, chances, rng)))
 
 
 def _drawn(who: str, x: Same, method: str, first: float, second: float, rng: np.random.Generator | None) -> Same:

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad.arguments import is_number
+import numpy as np
+
+from minigrad.arguments import as_real, check_switch, is_number
 from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import is_float, widened
 from minigrad.errors import DtypeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.methods import method, method_as
@@ -15,8 +18,8 @@ from minigrad.ops.operands import TensorLike, as_operand, operands
 from minigrad.tensor import Tensor
 
 __all__ = [
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "isfinite", "isinf", "isnan", "le",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
+    "allclose", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "equal", "ge", "gt", "isclose",
+    "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
 ]
 
 
@@ -196,3 +199,61 @@ def isfinite(x: TensorLike) -> Tensor:
 def _is(who: str, x: TensorLike) -> Tensor:
     x = as_operand(who, x)
     return Tensor(getattr(array_module(x.data), who)(x.data))
+
+
+# ------------------------------------------------------------------------------------------------ nearly, and wholly
+
+
+@method
+def isclose(
+    x: TensorLike, other: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Whether |x - other| <= atol + rtol·|other|, or both are equal, broadcasting.
+
+    Args:
+        rtol, atol: >= 0.
+        equal_nan: NaN is close to NaN.
+
+    Raises:
+        ArgumentError: rtol or atol is negative or no number, or equal_nan is no bool.
+        ShapeError: the shapes do not broadcast.
+    """
+    rtol, atol = as_real("isclose", "rtol", rtol, 0.0), as_real("isclose", "atol", atol, 0.0)
+    check_switch("isclose", equal_nan=equal_nan)
+    x, other = operands("isclose", x, other)
+    xp = array_module(x.data)
+    try:
+        np.broadcast_shapes(x.data.shape, other.data.shape)
+    except ValueError as error:
+        raise broadcast_error("isclose", x, other) from error
+    a, b = (widened(t.data) if is_float(t.data.dtype) else t.data.astype(np.float64) for t in (x, other))
+    found = a == b
+    if equal_nan:
+        found |= xp.isnan(a) & xp.isnan(b)
+    both = xp.isfinite(a) & xp.isfinite(b)
+    zero = xp.zeros((), a.dtype)
+    a, b = xp.where(both, a, zero), xp.where(both, b, zero)  # infinity minus infinity would warn
+    return Tensor(found | both & (abs(a - b) <= atol + rtol * abs(b)))
+
+
+@method
+def allclose(
+    x: TensorLike, other: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether `isclose` holds for all elements, as a Python bool, for which a GPU is waited for.
+
+    Raises:
+        ArgumentError, ShapeError: as `isclose`.
+    """
+    return bool(isclose(x, other, rtol, atol, equal_nan).data.all())
+
+
+@method
+def equal(x: TensorLike, other: TensorLike) -> bool:
+    """Whether both have one shape and equal elements, as a Python bool, for which a GPU is waited for. NaN is unequal.
+
+    Raises:
+        DeviceError: tensors on different devices. DtypeError: two different float dtypes.
+    """
+    x, other = operands("equal", x, other)
+    return x.data.shape == other.data.shape and bool((x.data == other.data).all())

@@ -7,13 +7,18 @@ is a call longer.
 from minigrad.ops import facts as _facts, inplace as _inplace, likeness as _likeness  # have methods, not operations
 from minigrad.ops.activation import *
 from minigrad.ops.arithmetic import *
+from minigrad.ops.arrange import *
 from minigrad.ops.compare import *
 from minigrad.ops.convert import *
 from minigrad.ops.convolve import *
+from minigrad.ops.counting import *
+from minigrad.ops.diagonal import *
 from minigrad.ops.distance import *
+from minigrad.ops.einsum import *
 from minigrad.ops.elementwise import *
 from minigrad.ops.entropy import *
 from minigrad.ops.extremum import *
+from minigrad.ops.functions import *
 from minigrad.ops.gated import *
 from minigrad.ops.index import *
 from minigrad.ops.join import *
@@ -25,7 +30,9 @@ from minigrad.ops.noise import *
 from minigrad.ops.norms import *
 from minigrad.ops.piecewise import *
 from minigrad.ops.pooling import *
+from minigrad.ops.products import *
 from minigrad.ops.reduce import *
+from minigrad.ops.running import *
 from minigrad.ops.scatter import *
 from minigrad.ops.shape import *
 from minigrad.ops.sorting import *

@@ -108,12 +108,26 @@ def masked_fill_(x: Same, mask: TensorLike, value: TensorLike) -> Same:
 
 
 @method
-def scatter_(x: Same, dim: int, index: Tensor, src: TensorLike) -> Same:
-    """Write src to where index says along dim; returns x. See `scatter`."""
-    return update("scatter_", x, scatter.scatter, dim, index, src)
+def scatter_(
+    x: Same, dim: int, index: Tensor, src: TensorLike | None = None, *, value: float | None = None
+) -> Same:
+    """Write src, or a number, to where index says along dim; returns x. See `scatter`."""
+    return update("scatter_", x, scatter.scatter, dim, index, src, value=value)
+
+
+@method
+def scatter_add_(x: Same, dim: int, index: Tensor, src: Tensor) -> Same:
+    """Add src to where index says along dim; returns x. See `scatter_add`."""
+    return update("scatter_add_", x, scatter.scatter_add, dim, index, src)
 
 
 @method
 def index_add_(x: Same, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1.0) -> Same:
     """Add alpha times the slices of source to where index says along dim; returns x. See `index_add`."""
     return update("index_add_", x, scatter.index_add, dim, index, source, alpha=alpha)
+
+
+@method
+def index_fill_(x: Same, dim: int, index: Tensor, value: TensorLike) -> Same:
+    """Overwrite the slices that index names along dim with one value; returns x. See `index_fill`."""
+    return update("index_fill_", x, scatter.index_fill, dim, index, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -10,9 +10,10 @@ from minigrad.arguments import is_integer, is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array
-from minigrad.errors import DtypeError, ShapeError
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.axes import unbroadcast
+from minigrad.ops.counting import nonzero
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, masked, operands, same_device
 from minigrad.ops.shape import MOST_ELEMENTS
@@ -33,14 +34,29 @@ def _check_mask(who: str, mask: TensorLike) -> Tensor:
     return found
 
 
-def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
+@overload
+def where(condition: TensorLike) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor: ...
+
+
+def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None) -> Tensor | tuple[Tensor, ...]:
     """x where condition holds, else y, all three broadcasting. dx = g·condition, dy = g·(not condition).
 
+    With the condition alone, which may then be of numbers too, `nonzero(condition, as_tuple=True)`.
+
     Raises:
+        ArgumentError: one of x and y alone.
         DtypeError: a condition that is not bool, or two different float dtypes.
         ShapeError: the shapes do not broadcast.
         DeviceError: tensors on different devices.
     """
+    if (x is None) != (y is None):
+        raise ArgumentError(f"where: expected x and y, or neither, got {'y' if x is None else 'x'} alone")
+    if x is None:
+        return nonzero(condition, as_tuple=True)
     condition = _check_mask("where", condition)
     if is_number(x) and is_number(y):
         x = Tensor(to_device(as_operand("where", x).data, condition.device))

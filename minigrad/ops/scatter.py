@@ -1,13 +1,17 @@
-"""Writing to positions in a copy: scatter, index_add. In place: `scatter_`, `index_add_`, x[index] = value."""
+"""Writing to positions in a copy: scatter, scatter_add, index_add, index_fill.
+
+In place: `scatter_` and its kin, x[index] = value.
+"""
 
 from __future__ import annotations
+
 
 from minigrad.arguments import as_real, is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.backend.flags import check_range
-from minigrad.errors import DtypeError, ShapeError
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arithmetic import mul, pass_on
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.index import check_fits, check_index, places_along
@@ -16,11 +20,13 @@ from minigrad.ops.operands import TensorLike, as_operand, operands, same_device
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
 
-__all__ = ["index_add", "scatter"]
+__all__ = ["index_add", "index_fill", "scatter", "scatter_add"]
 
 
 @method
-def scatter(x: Tensor, dim: int, index: Tensor, src: TensorLike) -> Tensor:
+def scatter(
+    x: Tensor, dim: int, index: Tensor, src: TensorLike | None = None, *, value: float | None = None
+) -> Tensor:
     """x with z[i, index[i, j, ...], ...] = src[i, j, ...] for dim = 1, and alike for others: the reverse of `gather`.
 
     dx is g, but 0 where something was written; dsrc is g where it went. Which of several values for one place stays
@@ -28,6 +34,48 @@ def scatter(x: Tensor, dim: int, index: Tensor, src: TensorLike) -> Tensor:
 
     Args:
         src: A tensor, or one number for all places.
+        value: That number, by another name.
+
+    Shapes:
+        index: as many axes as x, none longer than in x but for dim, and none longer than in src
+
+    Raises:
+        ShapeError: as said above.
+        ArgumentError: both src and value, or neither.
+        DtypeError: src is of another dtype than x, or value is no number.
+        IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
+    """
+    if (src is None) == (value is None):
+        raise ArgumentError(f"scatter: expected src or value, got {'neither' if src is None else 'both'}")
+    if src is None and not is_number(value):
+        raise DtypeError(f"scatter: expected a number as value, got {type(value).__name__}: write src for a tensor")
+    src = value if src is None else src
+    x, dim, index = _positions("scatter", x, dim, index)
+    source = operands("scatter", x, src)[1] if is_number(src) else as_operand("scatter", src)
+    _check_source("scatter", x, source)
+    used = () if is_number(src) else _used("scatter", source, index)
+    parts = places_along("scatter", x, dim, index, index.data.shape)
+    data = x.data.copy()
+    data[parts] = source.data[used]
+    return record(data, _scatter_backward, (x, source, index), (parts, used, source.data.shape, index))
+
+
+def _scatter_backward(node: Node, grad: Array) -> None:
+    parts, used, shape, _ = node.saved
+    dx, dsrc = node.inputs[:2]
+    if dsrc is not None:
+        accumulate(dsrc, _given_back(grad, parts, used, shape))
+    if dx is not None:
+        kept = grad.copy()
+        kept[parts] = 0
+        accumulate(dx, kept)
+
+
+@method
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """x with src[i, j, ...] added to z[i, index[i, j, ...], ...] for dim = 1, and alike for others. dx = g.
+
+    dsrc is g where it went. Half floats are summed in float32.
 
     Shapes:
         index: as many axes as x, none longer than in x but for dim, and none longer than in src
@@ -37,33 +85,48 @@ def scatter(x: Tensor, dim: int, index: Tensor, src: TensorLike) -> Tensor:
         DtypeError: src is of another dtype than x.
         IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
     """
-    x = as_operand("scatter", x)
-    index = check_index("scatter", index, x)
-    dim = normalize_axis("scatter", dim, x.ndim)
-    check_fits("scatter", x, dim, index)
-    value = operands("scatter", x, src)[1] if is_number(src) else as_operand("scatter", src)
-    _check_source("scatter", x, value)
-    wanted = index.data.shape
-    if value is src and (value.ndim != len(wanted) or any(n < m for n, m in zip(value.data.shape, wanted))):
-        raise ShapeError(f"scatter: expected src at least as long as index {wanted}, got {value.shape}")
-    parts = places_along("scatter", x, dim, index, wanted)
-    used = tuple(slice(n) for n in wanted) if value is src else ()
-    data = x.data.copy()
-    data[parts] = value.data[used]
-    return record(data, _scatter_backward, (x, value, index), (parts, used, value.data.shape, index))
+    x, dim, index = _positions("scatter_add", x, dim, index)
+    source = as_operand("scatter_add", src)
+    _check_source("scatter_add", x, source)
+    used = _used("scatter_add", source, index)
+    parts = places_along("scatter_add", x, dim, index, index.data.shape)
+    saved = (parts, used, source.data.shape, index)
+    return record(_added(x.data, parts, source.data[used]), _scatter_add_backward, (x, source, index), saved)
 
 
-def _scatter_backward(node: Node, grad: Array) -> None:
+def _scatter_add_backward(node: Node, grad: Array) -> None:
     parts, used, shape, _ = node.saved
     dx, dsrc = node.inputs[:2]
-    if dsrc is not None:
-        whole = array_module(grad).zeros(shape, grad.dtype)
-        whole[used] = grad[parts]
-        accumulate(dsrc, whole)
     if dx is not None:
-        kept = grad.copy()
-        kept[parts] = 0
-        accumulate(dx, kept)
+        pass_on(dx, grad, grad.shape)
+    if dsrc is not None:
+        accumulate(dsrc, _given_back(grad, parts, used, shape))
+
+
+def _positions(who: str, x: TensorLike, dim: int, index: TensorLike) -> tuple[Tensor, int, Tensor]:
+    x = as_operand(who, x)
+    index = check_index(who, index, x)
+    dim = normalize_axis(who, dim, x.ndim)
+    check_fits(who, x, dim, index)
+    return x, dim, index
+
+
+def _used(who: str, source: Tensor, index: Tensor) -> tuple[slice, ...]:
+    """The part of a source that an index reaches."""
+    wanted = index.data.shape
+    if source.ndim != len(wanted) or any(n < m for n, m in zip(source.data.shape, wanted)):
+        raise ShapeError(f"{who}: expected src at least as long as index {wanted}, got {source.shape}")
+    return tuple(slice(n) for n in wanted)
+
+
+def _given_back(grad: Array, parts: tuple[Array, ...], used: tuple[slice, ...], shape: tuple[int, ...]) -> Array:
+    """The gradient of a source of this shape, of which a part was used."""
+    whole = array_module(grad).zeros(shape, grad.dtype)
+    whole[used] = grad[parts]
+    return whole
+
+
+# ------------------------------------------------------------------------------------------- slices along an axis
 
 
 @method
@@ -111,6 +174,48 @@ def _index_add_backward(node: Node, grad: Array) -> None:
         pass_on(dx, grad, grad.shape)
     if dsource is not None:
         accumulate(dsource, grad.take(picked, dim))
+
+
+@method
+def index_fill(x: Tensor, dim: int, index: Tensor, value: TensorLike) -> Tensor:
+    """x with one value in the slices along dim that an integer vector names. dx is g, but 0 there.
+
+    Args:
+        value: A number, or a tensor of no axes, to which the sum of g there flows back.
+
+    Shapes:
+        x: (A, N, B), index: (K,) -> (A, N, B) for dim = 1
+
+    Raises:
+        ShapeError: an index with more than one axis, or a value with axes.
+        DtypeError: value does not fit into x's dtype.
+        IndexRangeError: an index outside [-x.shape[dim], x.shape[dim]); on a GPU when the host next reads from it.
+    """
+    x = as_operand("index_fill", x)
+    index = check_index("index_fill", index, x)
+    dim = normalize_axis("index_fill", dim, x.ndim)
+    given = operands("index_fill", x, value)[1] if is_number(value) else as_operand("index_fill", value)
+    _check_source("index_fill", x, given)
+    if index.ndim > 1 or not x.ndim or given.ndim:
+        shapes = f"{x.shape}, {index.shape} and {given.shape}"
+        raise ShapeError(f"index_fill: expected x (..., N, ...), index (K,) and a value of no axes, got {shapes}")
+    picked, length = index.data.reshape(-1), x.data.shape[dim]
+    check_range("index_fill", "indexes", picked, -length, length)
+    places = (slice(None),) * dim + (picked,)
+    data = x.data.copy()
+    data[places] = given.data
+    return record(data, _index_fill_backward, (x, given, index), (places, index))
+
+
+def _index_fill_backward(node: Node, grad: Array) -> None:
+    places, _ = node.saved
+    dx, dvalue = node.inputs[:2]
+    kept = grad.copy()
+    kept[places] = 0
+    if dvalue is not None:
+        accumulate(dvalue, (grad - kept).sum(dtype=grad.dtype))
+    if dx is not None:
+        accumulate(dx, kept)
 
 
 def _check_source(who: str, x: Tensor, source: Tensor) -> None:

@@ -41,7 +41,7 @@ def sort(x: TensorLike, dim: int = -1, descending: bool = False, stable: bool = 
     x = as_operand("sort", x)
     check_switch("sort", descending=descending, stable=stable)
     axis = normalize_axis("sort", dim, x.data.ndim)
-    return _taken(x, axis, _order(x.data, axis, descending))
+    return _taken(x, axis, order_along(x.data, axis, descending))
 
 
 @method
@@ -54,7 +54,7 @@ def argsort(x: TensorLike, dim: int = -1, descending: bool = False, stable: bool
     """
     x = as_operand("argsort", x)
     check_switch("argsort", descending=descending, stable=stable)
-    return Tensor(_order(x.data, normalize_axis("argsort", dim, x.data.ndim), descending))
+    return Tensor(order_along(x.data, normalize_axis("argsort", dim, x.data.ndim), descending))
 
 
 @method
@@ -87,10 +87,10 @@ def topk(x: TensorLike, k: int, dim: int = -1, largest: bool = True, sorted: boo
     k = as_integer("topk", "k", k, 0, length + 1)
     if not x.data.ndim:
         return sort(x if k else x.reshape(1)[:0])
-    return _taken(x, axis, _order(x.data, axis, largest)[(slice(None),) * axis + (slice(k),)])
+    return _taken(x, axis, order_along(x.data, axis, largest)[(slice(None),) * axis + (slice(k),)])
 
 
-def _order(x: Array, axis: int, descending: bool) -> Array:
+def order_along(x: Array, axis: int, descending: bool) -> Array:
     """The indices that sort along an axis. Descending is ascending from behind, so that equal ones keep their order."""
     xp = array_module(x)
     if not x.ndim:
@@ -147,7 +147,7 @@ def _middle(x: Tensor, data: Array, axis: int) -> Array:
     if not length:
         raise ShapeError(f"median: expected at least one element to choose from, got shape {x.shape}")
     xp = array_module(data)
-    order = _order(data, axis, descending=False)
+    order = order_along(data, axis, descending=False)
     middle = xp.full((), (length - 1) // 2)
     if is_float(data.dtype):
         nans = xp.isnan(data).sum(axis=axis, keepdims=True)
