@@ -1,4 +1,4 @@
-"""Micro-batches are accumulated apart from .grad; with the last one, flat buckets of gradients go to the other ranks."""
+"""Micro-batches are accumulated apart from .grad; with the last one, flat buckets go to the other ranks."""
 
 import minigrad as torch
 import minigrad.distributed as dist

@@ -39,9 +39,9 @@ class SimpleDDP(nn.Module):
         self.handles.clear()
 
 
-def train(model, batches, loss_fn=F.cross_entropy, lr=0.1):
+def train(model, batches, loss_fn=F.cross_entropy, optimizer_class=optim.Adam, lr=0.1):
     ddp = SimpleDDP(model)
-    optimizer = optim.Adam(ddp.parameters(), lr=lr) if loss_fn is F.cross_entropy else optim.SGD(ddp.parameters(), lr=lr)
+    optimizer = optimizer_class(ddp.parameters(), lr=lr)
     for x, y in batches:
         optimizer.zero_grad()
         loss_fn(ddp(x), y).backward()

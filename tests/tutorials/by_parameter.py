@@ -25,8 +25,9 @@ def average_gradients(model):
         param.grad.data /= size
 
 
-def train(model, batches, loss_fn=F.nll_loss, lr=0.1):
-    optimizer = optim.SGD(model.parameters(), lr=lr, momentum=0.5)
+def train(model, batches, loss_fn=F.nll_loss, optimizer_class=optim.SGD, lr=0.1):
+    optimizer = optimizer_class(model.parameters(), lr=lr)
+    total = torch.zeros(1)
     for data, target in batches:
         optimizer.zero_grad()
         output = model(data)
@@ -34,5 +35,6 @@ def train(model, batches, loss_fn=F.nll_loss, lr=0.1):
         loss.backward()
         average_gradients(model)
         optimizer.step()
-    dist.barrier()
-    return loss.item()
+        total += loss.detach()
+    dist.all_reduce(total)
+    return total.item() / len(batches) / dist.get_world_size()

@@ -10,6 +10,7 @@ import minigrad as torch  # noqa: E402
 import minigrad.distributed as dist  # noqa: E402
 import minigrad.nn as nn  # noqa: E402
 import minigrad.nn.functional as F  # noqa: E402
+import minigrad.optim as optim  # noqa: E402
 from tests.tutorials import by_bucket, by_hook, by_parameter  # noqa: E402
 
 TUTORIALS = {"by_parameter": by_parameter, "by_hook": by_hook, "by_bucket": by_bucket}
@@ -63,7 +64,8 @@ def everything():
     if size == 2:
         for name in ("by_parameter", "by_hook"):
             model = line()
-            TUTORIALS[name].train(model, points(3.0) if rank == 0 else points(0.0, 0.0, 1.0), F.mse_loss, lr=0.5)
+            batch = points(3.0) if rank == 0 else points(0.0, 0.0, 1.0)
+            TUTORIALS[name].train(model, batch, F.mse_loss, optim.SGD, lr=0.5)
             found[f"{name}, uneven"] = slope(model)
         for what in ("accumulated", "last"):
             model = line()
