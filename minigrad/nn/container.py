@@ -236,9 +236,9 @@ class ParameterList(Module):
         ['0', '1']
     """
 
-    def __init__(self, values: Iterable[Tensor] = ()) -> None:
+    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
         super().__init__()
-        self.extend(values)
+        self.extend(() if values is None else values)
 
     def _held(self) -> list[Any]:
         return list(self._parameters.values())

@@ -33,10 +33,12 @@ class BatchNorm(Module):
         track_running_stats: bool = True,
         device: Device | str | None = None,
         dtype: DtypeLike | None = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         check_counts(self._who(), num_features=num_features)
-        check_switch(self._who(), affine=affine, track_running_stats=track_running_stats)
+        check_switch(self._who(), affine=affine, track_running_stats=track_running_stats, bias=bias)
         check_real(self._who(), 0.0, eps=eps)
         if momentum is not None:
             check_real(self._who(), 0.0, 1.0, momentum=momentum)
@@ -44,7 +46,7 @@ class BatchNorm(Module):
         self.affine, self.track_running_stats = affine, track_running_stats
         shape = (num_features,)
         self.weight = zero_parameter(shape, device, dtype) if affine else None
-        self.bias = zero_parameter(shape, device, dtype) if affine else None
+        self.bias = zero_parameter(shape, device, dtype) if affine and bias else None
         tracked = track_running_stats
         self.running_mean = zero_buffer(shape, device, dtype) if tracked else None
         self.running_var = zero_buffer(shape, device, dtype) if tracked else None
@@ -61,9 +63,7 @@ class BatchNorm(Module):
     def reset_parameters(self) -> None:
         """Weight 1, bias 0, and no batch seen."""
         self.reset_running_stats()
-        if self.weight is not None and self.bias is not None:
-            init.ones_(self.weight)
-            init.zeros_(self.bias)
+        _reset_affine(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised batch; in training the running statistics move towards the batch's."""
@@ -113,7 +113,7 @@ class BatchNorm1d(BatchNorm):
         eps: Added to the variance.
         momentum: How much of the running statistics a batch replaces, in [0, 1]; None averages all batches equally,
             which waits for the device in every batch.
-        affine: Have weight and bias.
+        affine: Have weight, and bias unless bias is False.
         track_running_stats: Have running statistics; without them the batch's are used in evaluation too.
 
     Raises:
@@ -194,7 +194,7 @@ class GroupNorm(Module):
     Args:
         num_groups: A divisor of num_channels.
         eps: Added to the variance.
-        affine: Have weight and bias.
+        affine: Have weight, and bias unless bias is False.
 
     Raises:
         ArgumentError: num_groups does not divide num_channels, a number below 1, eps below 0.
@@ -208,18 +208,20 @@ class GroupNorm(Module):
         affine: bool = True,
         device: Device | str | None = None,
         dtype: DtypeLike | None = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         check_counts("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         check_real("GroupNorm", 0.0, eps=eps)
-        check_switch("GroupNorm", affine=affine)
+        check_switch("GroupNorm", affine=affine, bias=bias)
         if num_channels % num_groups:
             raise ArgumentError(
                 f"GroupNorm: expected num_groups to divide num_channels, got {num_groups} and {num_channels}"
             )
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.weight = zero_parameter((num_channels,), device, dtype) if affine else None
-        self.bias = zero_parameter((num_channels,), device, dtype) if affine else None
+        self.bias = zero_parameter((num_channels,), device, dtype) if affine and bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -240,7 +242,7 @@ def _as_shape(normalized_shape: int | tuple[int, ...] | list[int]) -> tuple[int,
     return tuple(int(length) for length in lengths)
 
 
-def _reset_affine(layer: LayerNorm | GroupNorm) -> None:
+def _reset_affine(layer: BatchNorm | LayerNorm | GroupNorm) -> None:
     if layer.weight is not None:
         init.ones_(layer.weight)
     if layer.bias is not None:

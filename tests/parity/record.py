@@ -7,9 +7,12 @@ import sys
 
 import numpy as np
 
-from tests.cases import FAMILIES
+from tests.cases import FAMILIES as OPERATIONS
+from tests.cases.layers import LAYERS
 from tests.parity import store
 from tests.parity.theirs import run_theirs
+
+FAMILIES = {**OPERATIONS, "layers": LAYERS}
 
 
 def main(families):

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 
 from minigrad import Tensor, nn
-from minigrad.errors import ArgumentError, DtypeError
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn import Buffer, Module, Parameter, Sequential
 from tests.refusals import each, run
 from tests.unit.nn.nets import Scale
@@ -74,6 +74,14 @@ ROWS = [
         (lambda: nn.MSELoss(reduction="avg"), "MSELoss: expected reduction to be one of 'mean', 'sum', 'none'"),
         (lambda: nn.CrossEntropyLoss(label_smoothing=2), r"CrossEntropyLoss: expected label_smoothing .* \[0, 1\]"),
     ),
+    *each(
+        (lambda name: getattr(nn, name)()([1.0]), DtypeError, "expected a tensor, an array or a number, got list"),
+        *["ReLU", "SiLU", "Sigmoid", "Tanh"],
+    ),
+    (lambda: nn.LogSoftmax("1"), ArgumentError, "LogSoftmax: expected dim to be an integer, got '1'"),
+    (lambda: nn.Flatten(3)(Tensor(np.ones((2, 3)))), ShapeError, r"flatten: expected an axis in \[-2, 2\), got 3"),
+    (lambda: nn.ModuleList([nn.ReLU]), DtypeError, "ModuleList: expected a Module, got type"),
+    (lambda: nn.ModuleDict({"a": 1}), DtypeError, "ModuleDict: expected a Module for 'a', got int"),
     (lambda: nn.CrossEntropyLoss(np.ones(3)), DtypeError, "CrossEntropyLoss: expected weight to be"),
     # module
     *each(
