@@ -117,7 +117,7 @@ def selu(x: TensorLike) -> Tensor:
 
 
 def _exponential(who: str, x: TensorLike, height: float, slope: float = 1.0, rate: float = 1.0) -> Tensor:
-    """slope·x where x > 0, else height·(e^(rate·x) - 1)."""
+    """slope·x where x > 0, else height·(e^(rate·x) - 1); NaN of NaN, and so is its gradient."""
     x = float_operand(who, x)
     parameters = {"height": height, "slope": slope, "rate": rate}
     data = in_blocks(functools.partial(_rise, **parameters), x.data)

@@ -132,7 +132,7 @@ _INNER = 2 * math.sqrt(2 / math.pi)
 
 @method
 def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
-    """x·Φ(x), Φ the distribution function of the standard normal.
+    """x·Φ(x), Φ the distribution function of the standard normal; inf of inf.
 
     dx = g·(Φ(x) + x·φ(x)), φ its density.
 

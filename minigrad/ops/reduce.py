@@ -271,7 +271,9 @@ def _norm_backward(node: Node, grad: Array) -> None:
 @method
 @autocasts("high")
 def logsumexp(x: TensorLike, dim: Dim, keepdim: bool = False) -> Tensor:
-    """ln Σ eˣ over axes, without overflow; -inf where all x are -inf, or none. dx = g·e^(x - logsumexp).
+    """ln Σ eˣ over axes, without overflow; -inf where all x are -inf, or none.
+
+    dx = g·e^(x - logsumexp), 0 where x is -inf.
 
     Raises:
         ShapeError: an axis out of range, or named twice.

@@ -3,6 +3,7 @@
 A sample that does not agree must be covered by one of them.
 """
 
+import math
 import re
 from typing import NamedTuple
 
@@ -14,17 +15,168 @@ class Choice(NamedTuple):
     file: str
     written: str
     outcome: str  # "refused" or "differs"
-    pattern: str  # of the reason, from its beginning
-    ops: str = ""  # of the name of the operation, module or optimizer; any
-    notes: str = ""  # of the note of a sample, as "with nan"; any
+    reason: str  # a pattern, from the beginning of the reason
+    ops: str = ".*"  # a pattern of the whole name of the operation, module or optimizer
+    notes: str = ""  # a pattern somewhere in the note of the sample, as "with nan"
+    near: float = math.inf  # how far the two numbers of the reason are from each other at most, relative to the second
 
 
 CHOICES = {
-    "two float dtypes": Choice(
-        "two float dtypes in one operation are an error that names both; PyTorch promotes",
-        "README.md", "dtype", "refused", r"DtypeError: \w+: expected operands of one float dtype",
+    "float dtypes": Choice(
+        "Two float dtypes in one operation are an error that names both, also where one is a tensor of no axes; "
+        "PyTorch promotes.",
+        "minigrad/ops/operands.py",
+        "two different float dtypes",
+        "refused",
+        r"DtypeError: \w+: expected (operands of one float dtype|a source of float\d+)",
     ),
-}  # fmt: skip
+    "what fits": Choice(
+        "What is written into a tensor must be of a dtype that fits into its own; PyTorch casts in silence.",
+        "minigrad/ops/mask.py",
+        "a value whose dtype does not fit into x's",
+        "refused",
+        r"DtypeError: \w+: expected a (value that fits into|source of) (bool|int\d+)",
+    ),
+    "order of equals": Choice(
+        "Sorting is always stable; PyTorch's, without stable=True, leaves equal elements in any order.",
+        "minigrad/ops/sorting.py",
+        "Equal elements keep their order",
+        "differs",
+        r"output(\[1\])?: \d+ for \d+",
+        "argsort|sort|topk",
+    ),
+    "float images": Choice(
+        "Convolution and pooling take floats; PyTorch's take integers too on a CPU.",
+        "minigrad/ops/pooling.py",
+        "DtypeError: no float tensor.",
+        "refused",
+        r"DtypeError: (avg_pool2d|conv2d|max_pool2d): expected a float tensor, got int64",
+    ),
+    "no indices": Choice(
+        "Pooling does not give the indexes of the maxima.",
+        "minigrad/foreign.py",
+        "indices are not given",
+        "refused",
+        r"ArgumentError: \w+: expected no return_indices, got True",
+    ),
+    "no divisor": Choice(
+        "avg_pool2d divides by what its window holds; another divisor is a factor on the result.",
+        "minigrad/foreign.py",
+        "scale the result",
+        "refused",
+        r"ArgumentError: \w+: expected no divisor_override, got -?\d+",
+    ),
+    "options in range": Choice(
+        "A momentum outside [0, 1] and an eps below 0 are refused.",
+        "minigrad/ops/norms.py",
+        "momentum or eps out of range",
+        "refused",
+        r"ArgumentError: (batch|group|layer)_norm: expected (eps|momentum) to be a number (>= 0|in \[0, 1\]), got -",
+    ),
+    "channels": Choice(
+        "batch_norm takes at least two axes, of which the second is of channels.",
+        "minigrad/ops/norms.py",
+        "ShapeError: the shapes do not fit as above",
+        "refused",
+        r"ShapeError: batch_norm: expected x with at least 2 axes, got \(0,\)",
+    ),
+    "images": Choice(
+        "dropout2d takes batches of images, of four axes; PyTorch is to change what it does with three.",
+        "minigrad/ops/noise.py",
+        "ShapeError: not a batch of images.",
+        "refused",
+        r"ShapeError: dropout2d: expected x of shape \(N, C, H, W\), got \(5, 5, 5\)",
+    ),
+    "no singular values": Choice(
+        "The nuclear norm, which needs singular values, is not here.",
+        "minigrad/ops/reduce.py",
+        "norm",
+        "refused",
+        r"ArgumentError: norm: expected p other than 'fro' to be a number, got 'nuc'",
+    ),
+    "integer powers": Choice(
+        "An integer to a negative power is an error; PyTorch gives 0 for a tensor of exponents.",
+        "minigrad/ops/arithmetic.py",
+        "an integer tensor to a negative integer power",
+        "refused",
+        r"DtypeError: pow: expected a float base for a negative power, got integers",
+    ),
+    "finite ends": Choice(
+        "linspace takes finite numbers; PyTorch gives NaN between others.",
+        "minigrad/ops/creation.py",
+        "a start or an end that is not finite",
+        "refused",
+        r"ArgumentError: linspace: expected finite numbers",
+    ),
+    "first derivatives": Choice(
+        "There are no gradients of gradients.",
+        "minigrad/tensor.py",
+        "only first derivatives are supported",
+        "refused",
+        r"ArgumentError: \w+: expected no differentiable, got True",
+    ),
+    "rates are numbers": Choice(
+        "A learning rate is a number; a tensor is read by .item().",
+        "minigrad/arguments.py",
+        "write .item(), which reads its number",
+        "refused",
+        r"ArgumentError: \w+: expected lr to be a finite number >= 0, got tensor",
+    ),
+    "no number": Choice(
+        "A bool is no number, as a factor neither.",
+        "minigrad/arguments.py",
+        "a bool is no number",
+        "refused",
+        r"ArgumentError: \w+: expected alpha to be a number, got (True|False)",
+    ),
+    "infinite factors": Choice(
+        "The gradient of a product is the product of the other elements, which is a number where an element is "
+        "infinite or NaN; PyTorch divides the product by the element, and gets NaN.",
+        "minigrad/ops/reduce.py",
+        "dx = g times the product of the other elements",
+        "differs",
+        r"gradient 0: \S+ for nan",
+        "prod",
+        "with",
+    ),
+    "minus infinity": Choice(
+        "The gradient of logsumexp at -inf is 0, also where all elements are; PyTorch's is NaN there.",
+        "minigrad/ops/reduce.py",
+        "dx = g·e^(x - logsumexp), 0 where x is -inf.",
+        "differs",
+        r"gradient 0: 0.0 for nan",
+        "logsumexp",
+        "with -inf",
+    ),
+    "NaN below 0": Choice(
+        "The gradient of elu, celu and selu at NaN is NaN, as in PyTorch's vector code; its scalar code gives that of "
+        "above 0.",
+        "minigrad/ops/activation.py",
+        "NaN of NaN, and so is its gradient",
+        "differs",
+        r"gradient 0: nan for",
+        r"nn\.functional\.(celu|elu|selu)",
+    ),
+    "a rounded slope": Choice(
+        "celu's gradient in float64 is exact; PyTorch's has the rounding of a float32.",
+        "minigrad/ops/activation.py",
+        "else g·e^(x/alpha)",
+        "differs",
+        r"gradient 0: \S+ for \S+ at",
+        r"nn\.functional\.celu",
+        "float64",
+        near=2e-7,
+    ),
+    "gelu of infinity": Choice(
+        "gelu(inf) is inf; PyTorch's vector code gives NaN, its scalar code inf.",
+        "minigrad/ops/gated.py",
+        "inf of inf",
+        "differs",
+        r"output: inf for nan",
+        r"nn\.functional\.gelu",
+        "with inf",
+    ),
+}
 
 
 def choice_of(name, note, outcome):
@@ -32,9 +184,16 @@ def choice_of(name, note, outcome):
     for key, choice in CHOICES.items():
         if (
             outcome.word == choice.outcome
-            and re.match(choice.pattern, outcome.reason, re.DOTALL)
-            and re.fullmatch(choice.ops or ".*", name)
+            and re.match(choice.reason, outcome.reason, re.DOTALL)
+            and re.fullmatch(choice.ops, name)
             and re.search(choice.notes, note)
+            and (choice.near == math.inf or _distance(outcome.reason) <= choice.near)
         ):
             return key
     return None
+
+
+def _distance(reason):
+    """How far the numbers of "... A for B ..." are from each other, relative to B."""
+    ours, theirs = (float(number) for number in re.search(r"(\S+) for (\S+)", reason).groups())
+    return abs(ours - theirs) / abs(theirs)
