@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import minigrad
+from minigrad import ops
+from minigrad.ops import creation, sampling
+from tests.refusals.operands import SAYS
+
 ROOMS = sorted(path.stem for path in (Path(__file__).parent / "refusals").glob("[a-z]*.py"))
 ROWS = [(room, *row) for room in ROOMS for row in import_module(f"tests.refusals.{room}").ROWS]
 
@@ -24,6 +29,24 @@ def source(call):
 def test_is_refused(call, error, words):
     with pytest.raises(error, match=words or None):
         call()
+
+
+def test_every_operation_has_a_row():
+    """By who it says that it is from: an operation, or another name of the same one."""
+    told = {sayer(call) for room, call, *_ in ROWS if room not in OF_OTHERS}
+    names = {name: getattr(minigrad, name) for name in (*ops.__all__, *creation.__all__, *sampling.__all__)}
+    known = {function for name, function in names.items() if SAYS.get(name, name) in told}
+    assert sorted(name for name, function in names.items() if function not in known) == []
+
+
+OF_OTHERS = ("balance", "data", "distributed", "optim", "train")  # rooms without an operation
+
+
+def sayer(call):
+    """Who refuses."""
+    with pytest.raises(Exception) as caught:
+        call()
+    return str(caught.value).partition(":")[0]
 
 
 def test_no_row_twice():

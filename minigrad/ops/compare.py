@@ -10,7 +10,7 @@ import numpy as np
 
 from minigrad.arguments import as_real, check_switch, is_number
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import is_float, widened
+from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.errors import DtypeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.methods import method, method_as
@@ -218,14 +218,18 @@ def isclose(
         ArgumentError: rtol or atol is negative or no number, or equal_nan is no bool.
         ShapeError: the shapes do not broadcast.
     """
-    rtol, atol = as_real("isclose", "rtol", rtol, 0.0), as_real("isclose", "atol", atol, 0.0)
-    check_switch("isclose", equal_nan=equal_nan)
-    x, other = operands("isclose", x, other)
+    return Tensor(_close("isclose", x, other, rtol, atol, equal_nan))
+
+
+def _close(who: str, x: TensorLike, other: TensorLike, rtol: float, atol: float, equal_nan: bool) -> Array:
+    rtol, atol = as_real(who, "rtol", rtol, 0.0), as_real(who, "atol", atol, 0.0)
+    check_switch(who, equal_nan=equal_nan)
+    x, other = operands(who, x, other)
     xp = array_module(x.data)
     try:
         np.broadcast_shapes(x.data.shape, other.data.shape)
     except ValueError as error:
-        raise broadcast_error("isclose", x, other) from error
+        raise broadcast_error(who, x, other) from error
     a, b = (widened(t.data) if is_float(t.data.dtype) else t.data.astype(np.float64) for t in (x, other))
     found = a == b
     if equal_nan:
@@ -233,7 +237,7 @@ def isclose(
     both = xp.isfinite(a) & xp.isfinite(b)
     zero = xp.zeros((), a.dtype)
     a, b = xp.where(both, a, zero), xp.where(both, b, zero)  # infinity minus infinity would warn
-    return Tensor(found | both & (abs(a - b) <= atol + rtol * abs(b)))
+    return found | both & (abs(a - b) <= atol + rtol * abs(b))
 
 
 @method
@@ -245,7 +249,7 @@ def allclose(
     Raises:
         ArgumentError, ShapeError: as `isclose`.
     """
-    return bool(isclose(x, other, rtol, atol, equal_nan).data.all())
+    return bool(_close("allclose", x, other, rtol, atol, equal_nan).all())
 
 
 @method

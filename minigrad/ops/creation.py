@@ -300,12 +300,14 @@ def upload(values: Array, dtype: np.dtype[Any], device: DeviceLike, requires_gra
 
 def zeros_like(x: Tensor, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Zeros of x's shape, dtype and device, unless others are given."""
-    return full_like(x, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    options = like_options("zeros_like", x, dtype, device)
+    return full(x.shape, 0, requires_grad=requires_grad, **options)
 
 
 def ones_like(x: Tensor, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Ones of x's shape, dtype and device, unless others are given."""
-    return full_like(x, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    options = like_options("ones_like", x, dtype, device)
+    return full(x.shape, 1, requires_grad=requires_grad, **options)
 
 
 def full_like(

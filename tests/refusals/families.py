@@ -38,7 +38,7 @@ ROWS = [
     *each((lambda name: named(name)([X, E]), ShapeError, r"cat: expected shapes that differ only along axis"),
           *["vstack", "dstack"]),
     # compare
-    *each((lambda name: named(name)(X, X, rtol=-1), ArgumentError, "isclose: expected rtol to be a number >= 0"),
+    *each((lambda name: named(name)(X, X, rtol=-1), ArgumentError, "%s: expected rtol to be a number >= 0"),
           *["isclose", "allclose"]),
     (lambda: ops.isclose(X, ROW), ShapeError, r"isclose: expected shapes that broadcast, got \(2, 3\) and \(2,\)"),
     (lambda: ops.isclose(X, X, equal_nan=1), ArgumentError, "isclose: expected equal_nan to be True"),

@@ -32,7 +32,7 @@ ROWS = [
     (lambda: minigrad.zeros(2, dtype="int7"), DtypeError, "dtype: expected one of bool, .*got 'int7'"),
     (lambda: minigrad.zeros(2, dtype=[1]), DtypeError, r"dtype: expected one of bool, .*got \[1\]"),
     (lambda: minigrad.zeros(2, dtype=int, requires_grad=True), DtypeError, "expected a float dtype, got int64"),
-    (lambda: minigrad.zeros_like([1]), DtypeError, "full_like: expected a Tensor, got list"),
+    (lambda: minigrad.zeros_like([1]), DtypeError, "zeros_like: expected a Tensor, got list"),
     (lambda: minigrad.arange(0, 5, 0), ArgumentError, "arange: expected a step that leads from 0 to 5, got 0"),
     (lambda: minigrad.arange(0, 5, -1), ArgumentError, "arange: expected a step that leads from 0 to 5, got -1"),
     (lambda: minigrad.arange(0, 5, 0.5, dtype="int32"), ArgumentError, "a step without fraction for int32, got 0.5"),
