@@ -5,7 +5,20 @@ A group is a file; `python -m tests.parity.idioms` prints how many of each agree
 
 from typing import NamedTuple
 
-from tests.parity.idioms import ranks, tensors
+from tests.parity.idioms import (
+    algebra,
+    autograd,
+    feeding,
+    indexing,
+    layers,
+    maths,
+    modules,
+    networks,
+    ranks,
+    shapes,
+    tensors,
+    training,
+)
 
 
 class Group(NamedTuple):
@@ -18,5 +31,15 @@ class Group(NamedTuple):
 
 GROUPS = [
     Group("tensors", tensors.IDIOMS),
+    Group("indexing", indexing.IDIOMS),
+    Group("shapes", shapes.IDIOMS),
+    Group("maths", maths.IDIOMS),
+    Group("algebra", algebra.IDIOMS),
+    Group("autograd", autograd.IDIOMS),
+    Group("layers", layers.IDIOMS),
+    Group("modules", modules.IDIOMS),
+    Group("training", training.IDIOMS),
+    Group("feeding", feeding.IDIOMS),
+    Group("networks", networks.IDIOMS),
     Group("ranks", ranks.IDIOMS, ranks=2),
 ]

@@ -21,10 +21,12 @@ def play_theirs(group):
     context = mp.get_context("spawn")
     answers = context.Queue()
     ports = _free_ports(len(group.idioms))
-    ranks = [context.Process(target=_rank, args=(rank, group, ports, answers)) for rank in range(group.ranks)]
+    ranks = [
+        context.Process(target=_rank, args=(rank, group, ports, answers), daemon=True) for rank in range(group.ranks)
+    ]
     for process in ranks:
         process.start()
-    by_rank = dict(answers.get(timeout=300) for _ in ranks)
+    by_rank = dict(answers.get(timeout=120) for _ in ranks)
     for process in ranks:
         process.join()
     return {idiom.name: together([by_rank[r][idiom.name] for r in sorted(by_rank)]) for idiom in group.idioms}

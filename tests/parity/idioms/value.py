@@ -20,6 +20,8 @@ def written(value):
         return {"dict": [[str(key), written(item)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
         return [written(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, (bool, int, str)) or value is None:
         return value
     return _rounded(value) if isinstance(value, float) else str(value).removeprefix("torch.")
