@@ -13,6 +13,7 @@ _LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16
 _LEGACY |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool_"}
 _THREADS = "set OMP_NUM_THREADS before Python starts"
 _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
+_REPARAMETER = "write a Module that computes its weight in forward"
 _OVER_TIME = "write a loop of nn.Linear over the steps"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -51,7 +52,21 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "parallel": "write distributed.DistributedDataParallel(module, comm), with comm = distributed.init()",
     },
     "minigrad.nn.functional": {"scaled_dot_product_attention": "write softmax(q @ k.mT / d**0.5, -1) @ v"},
-    "minigrad.optim": {"lr_scheduler": "write optim.LRScheduler(optimizer, schedule), schedule of minigrad.optim"},
+    "minigrad.nn.utils": {
+        "parametrizations": _REPARAMETER,
+        "parametrize": _REPARAMETER,
+        "prune": "multiply the weight by a mask in forward",
+        "rnn": "there are no recurrent layers, so no packed sequences: pad with nn.functional.pad, then stack",
+        "spectral_norm": _REPARAMETER,
+        "stateless": "write load_state_dict, which takes other values",
+        "weight_norm": _REPARAMETER,
+    },
+    "minigrad.optim": {
+        **{name: "write Adam or AdamW" for name in ("Adafactor", "Adamax", "NAdam", "RAdam", "SparseAdam")},
+        **{name: "write SGD or RMSprop" for name in ("ASGD", "Rprop")},
+        "LBFGS": "write Adam, or scipy.optimize.minimize on nn.utils.parameters_to_vector",
+        "Muon": "write a subclass of optim.Optimizer",
+    },
     "minigrad.data": {
         "IterableDataset": "write a Dataset with __len__ and __getitem__",
         "get_worker_info": "there are no worker processes: DataLoader(prefetch=2) makes batches ahead in a thread",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from minigrad.absent import absent
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.nn.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from minigrad.nn.parameter import Parameter, at_least_one
@@ -15,17 +16,6 @@ __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm", "parameters_to_vector",
     "vector_to_parameters",
 ]
-
-_INSTEAD = {  # what PyTorch has here and we do not
-    "rnn": "there are no recurrent layers, so no packed sequences: pad with nn.functional.pad, and stack",
-    "weight_norm": "write a Module that computes its weight from a direction and a length",
-    "spectral_norm": "write a Module that divides its weight by its largest singular value",
-    "parametrize": "write a Module that computes its weight in forward",
-    "parametrizations": "write a Module that computes its weight in forward",
-    "prune": "multiply the weight by a mask in forward",
-    "stateless": "load_state_dict takes other values",
-    "skip_init": "initial values are cheap beside a step",
-}
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
@@ -76,6 +66,4 @@ def _tensors(who: str, parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def __getattr__(name: str) -> Any:
-    """What is not here: what to do instead."""
-    hint = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise AttributeError(f"minigrad.nn.utils: expected one of {', '.join(__all__)}, got {name}{hint}")
+    raise absent(__name__, name)

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minigrad.absent import absent
 from minigrad.arguments import as_amount, as_integer, as_list, as_real, check_choice, check_switch
 from minigrad.errors import ArgumentError
 from minigrad.optim.optimizer import Optimizer
@@ -166,7 +167,7 @@ class CosineAnnealingLR(_Between):
     """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
-        self.low = _rates("CosineAnnealingLR", "eta_min", optimizer, eta_min)
+        self.low = rates_of_groups("CosineAnnealingLR", "eta_min", optimizer, eta_min)
         super().__init__(optimizer, CosineAnnealing(as_integer("CosineAnnealingLR", "T_max", T_max, 1)), last_epoch)
 
 
@@ -183,7 +184,7 @@ class CosineAnnealingWarmRestarts(_Between):
         self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
         who = "CosineAnnealingWarmRestarts"
-        self.low = _rates(who, "eta_min", optimizer, eta_min)
+        self.low = rates_of_groups(who, "eta_min", optimizer, eta_min)
         self.restarts = CosineRestarts(as_integer(who, "T_0", T_0, 1), as_integer(who, "T_mult", T_mult, 1))
         super().__init__(optimizer, self.restarts, last_epoch)
 
@@ -233,8 +234,8 @@ class CyclicLR(_Between):
         max_momentum: Rates = 0.9,
         last_epoch: int = -1,
     ) -> None:
-        self.low = _rates("CyclicLR", "base_lr", optimizer, base_lr)
-        self.high = _rates("CyclicLR", "max_lr", optimizer, max_lr)
+        self.low = rates_of_groups("CyclicLR", "base_lr", optimizer, base_lr)
+        self.high = rates_of_groups("CyclicLR", "max_lr", optimizer, max_lr)
         check_choice("CyclicLR", ("triangular", "triangular2", "exp_range"), mode=mode)
         check_choice("CyclicLR", ("cycle", "iterations"), scale_mode=scale_mode)
         up = as_integer("CyclicLR", "step_size_up", step_size_up, 1)
@@ -309,7 +310,7 @@ class OneCycleLR(LRScheduler):
         start = 1 / as_real("OneCycleLR", "div_factor", div_factor, above=0.0, finite=True)
         end = start / as_real("OneCycleLR", "final_div_factor", final_div_factor, above=0.0, finite=True)
         rise = as_real("OneCycleLR", "pct_start", pct_start, 0.0, 1.0)
-        self.max_lrs = _rates("OneCycleLR", "max_lr", optimizer, max_lr)
+        self.max_lrs = rates_of_groups("OneCycleLR", "max_lr", optimizer, max_lr)
         self.momenta = _Momentum(optimizer, cycle_momentum, [base_momentum, max_momentum], "OneCycleLR")
         self.cycle = OneCycle(self.total_steps, rise, start, end, anneal_strategy == "linear", three_phase)
         self.schedule: ScheduleLike = self.cycle
@@ -397,7 +398,7 @@ class _Momentum:
         if not moves:
             return
         names = ("base_momentum", "max_momentum")
-        self.bounds = list(zip(*(_rates(who, n, optimizer, r, below=1.0) for n, r in zip(names, bounds))))
+        self.bounds = list(zip(*(rates_of_groups(who, n, optimizer, r, below=1.0) for n, r in zip(names, bounds))))
         for group in optimizer.param_groups:
             if not (group["momentum"] if "momentum" in group else "betas" in group):
                 raise ArgumentError(
@@ -428,7 +429,7 @@ def _for_each_group(who: str, name: str, optimizer: Any, values: Any, check: Cal
     return [check(who, value) for value in values]
 
 
-def _rates(who: str, name: str, optimizer: Any, values: Any, below: float | None = None) -> list[float]:
+def rates_of_groups(who: str, name: str, optimizer: Any, values: Any, below: float | None = None) -> list[float]:
     """A number >= 0 for each group."""
     check = lambda who, value: as_real(who, name, value, 0.0, below=below, finite=True)  # noqa: E731
     return _for_each_group(who, name, optimizer, values, check)
@@ -445,3 +446,7 @@ def _same_optimizer(who: str, optimizer: Any, schedulers: Any) -> list[LRSchedul
         if scheduler.optimizer is not optimizer:
             raise ArgumentError(f"{who}: expected schedulers of one optimizer, got a {scheduler.who} of another one")
     return found
+
+
+def __getattr__(name: str) -> Any:
+    raise absent(__name__, name)

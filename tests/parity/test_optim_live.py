@@ -16,11 +16,13 @@ from tests.parity.optim_cases import (
     STEPS,
     clip,
     draw,
+    follow,
     give_gradients,
     make,
     moved,
     plateau,
     run,
+    two_groups,
 )
 
 pytestmark = pytest.mark.torch
@@ -63,6 +65,47 @@ def test_schedule(theirs, name):
 @pytest.mark.parametrize("name", MADE_BY_NAME)
 def test_scheduler(theirs, name):
     assert_close(moved(optim_ours, name, LONG), moved(theirs, name, LONG), tolerance=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("strategy", ["cos", "linear"])
+def test_the_schedule_of_swa(theirs, strategy):
+    tables = []
+    for library in (optim_ours, theirs):
+        optimizer = two_groups(library)
+        cosine = library.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
+        swa = library.optim.swa_utils.SWALR(optimizer, [0.05, 0.3], 7, strategy)
+        tables.append(np.concatenate([follow(cosine, optimizer, 12), follow(swa, optimizer, 15)[1:]]))
+    assert_close(*tables, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+@pytest.mark.parametrize("options", [{}, {"multi_avg_fn": 0.9}, {"avg_fn": 0.99}], ids=str)
+def test_averaged_models(theirs, options, use_buffers):
+    """Five updates from the same values; and the state of each goes into the other."""
+    import torch
+
+    import minigrad
+
+    kinds = ((minigrad, optim_ours.optim.swa_utils), (torch, theirs.optim.swa_utils))
+    found = []
+    for library, utils in kinds:
+        rng = np.random.default_rng(4)
+        make = {"multi_avg_fn": utils.get_ema_multi_avg_fn, "avg_fn": utils.get_ema_avg_fn}
+        model = library.nn.Sequential(library.nn.Linear(2, 3), library.nn.BatchNorm1d(3)).double()
+        functions = {name: make[name](decay) for name, decay in options.items()}
+        averaged = utils.AveragedModel(model, use_buffers=use_buffers, **functions)
+        for _ in range(5):
+            for x in [*model.parameters(), *(b for b in model.buffers() if b.ndim)]:
+                x.detach().copy_(library.tensor(rng.standard_normal(tuple(x.shape))))
+            averaged.update_parameters(model)
+        found.append(averaged)
+    ours, other = found
+    for (name, x), (their_name, y) in zip(sorted(ours.state_dict().items()), sorted(other.state_dict().items())):
+        assert name == their_name
+        assert_close(x.numpy(), y.numpy(), tolerance=1e-14)
+    ours.load_state_dict(other.state_dict())
+    other.load_state_dict({name: torch.from_dlpack(x) for name, x in ours.state_dict().items()})
 
 
 @pytest.mark.parametrize("name", PLATEAUS)

@@ -59,8 +59,8 @@ REFUSED = [
     (lambda params: utils.get_total_norm([Tensor(np.array(np.nan))], 2.0, True), NonFiniteError, "finite norm .* nan"),
     (lambda params: utils.clip_grads_with_norm_(params, 1.0, 2.0), DtypeError, "expected float tensors, got float"),
     (lambda params: utils.clip_grads_with_norm_(params, 1.0, params[0]), ArgumentError, "total_norm of one element"),
-    (lambda params: nn.utils.weight_norm, AttributeError, "got weight_norm: write a Module that computes its weight"),
-    (lambda params: nn.utils.rnn, AttributeError, "got rnn: there are no recurrent layers"),
+    (lambda params: nn.utils.weight_norm, AttributeError, "got 'weight_norm': write a Module that computes its weight"),
+    (lambda params: nn.utils.rnn, AttributeError, "got 'rnn': there are no recurrent layers"),
 ]
 
 
