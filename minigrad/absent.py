@@ -14,6 +14,9 @@ _LEGACY |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "
 _THREADS = "set OMP_NUM_THREADS before Python starts"
 _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
 _REPARAMETER = "write a Module that computes its weight in forward"
+_TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
+_PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
+_DDP = "write distributed.DistributedDataParallel(module), or import it from minigrad.distributed"
 _OVER_TIME = "write a loop of nn.Linear over the steps"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -49,7 +52,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "LSTM": _OVER_TIME,
         "MultiheadAttention": "write nn.functional.scaled_dot_product_attention, or softmax(q @ k.mT / d**0.5, -1) @ v",
         "RNN": _OVER_TIME,
-        "parallel": "write distributed.DistributedDataParallel(module, comm), with comm = distributed.init()",
+        "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
+        "parallel": _DDP,
     },
     "minigrad.nn.functional": {"scaled_dot_product_attention": "write softmax(q @ k.mT / d**0.5, -1) @ v"},
     "minigrad.nn.utils": {
@@ -70,6 +74,18 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad.data": {
         "IterableDataset": "write a Dataset with __len__ and __getitem__",
         "get_worker_info": "there are no worker processes: DataLoader(prefetch=2) makes batches ahead in a thread",
+    },
+    "minigrad.distributed": {
+        **dict.fromkeys(["send", "recv", "isend", "irecv", "batch_isend_irecv", "P2POp"], _TO_ALL),
+        "all_to_all": _PARTS,
+        "all_to_all_single": _PARTS,
+        "gather": "write all_gather(tensors, tensor), and use them on dst alone",
+        "gather_object": "write all_gather_object(objects, object), and use them on dst alone",
+        "monitored_barrier": "write barrier(), which names the ranks that do not come",
+        "new_group": "leave it out for all ranks; else start as many as the group has, and write group=communicator",
+        "reduce": "write all_reduce(tensor), and use it on dst alone",
+        "scatter": "write broadcast(whole, src), and take whole[get_rank()]",
+        "scatter_object_list": "write broadcast_object_list(objects, src), and take objects[get_rank()]",
     },
     "minigrad.utils": {
         "checkpoint": "leave it out: activations are kept",

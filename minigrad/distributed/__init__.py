@@ -2,7 +2,7 @@
 
 import typing
 
-from minigrad.absent import absent as _not_here
+from minigrad.absent import absent as _absent
 from minigrad.distributed import nn as nn
 from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
@@ -37,8 +37,6 @@ from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.stats import NonFinite
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
 from minigrad.distributed.process_group import (
-    INSTEAD as _INSTEAD,
-    absent as _absent,
     all_gather,
     all_gather_into_tensor,
     all_gather_object,
@@ -142,7 +140,4 @@ _offer_classes(globals())
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> typing.Any:
-        """A function of PyTorch's that is not there: calling it says what to write."""
-        if name in _INSTEAD:
-            return _absent(name)
-        raise _not_here(__name__, name)
+        raise _absent(__name__, name)

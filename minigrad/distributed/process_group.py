@@ -35,32 +35,6 @@ _KINDS = {
     "MpiCommunicator": "mpi",
     "NcclCommunicator": "nccl",
 }
-_TOGETHER = "all ranks make each collective together"
-INSTEAD = {  # what of PyTorch's is not there, and what to write
-    **dict.fromkeys(
-        ["send", "recv", "isend", "irecv", "batch_isend_irecv"],
-        f"{_TOGETHER}: write broadcast(tensor, src), which gives it to all",
-    ),
-    "reduce": "write all_reduce(tensor), and use it on dst alone",
-    "gather": "write all_gather(tensors, tensor), and use them on dst alone",
-    "gather_object": "write all_gather_object(objects, object), and use them on dst alone",
-    "scatter": "write broadcast(whole, src), and take whole[get_rank()]",
-    "scatter_object_list": "write broadcast_object_list(objects, src), and take objects[get_rank()]",
-    "all_to_all": "write all_gather_into_tensor(everything, tensor), and take this rank's parts",
-    "all_to_all_single": "write all_gather_into_tensor(everything, tensor), and take this rank's parts",
-    "new_group": f"{_TOGETHER}: start as many ranks as a group has, or give a communicator of yours as group=",
-    "monitored_barrier": "write barrier(), which names the ranks that do not come",
-}
-
-
-def absent(name: str) -> Callable[..., Any]:
-    """A function of PyTorch's in whose place something else is written."""
-
-    def refuse(*args: Any, **options: Any) -> None:
-        raise ArgumentError(f"distributed.{name}: expected a function that is there, got {name}: {INSTEAD[name]}")
-
-    refuse.__name__ = name
-    return refuse
 
 
 class PendingWork(WorkAround):

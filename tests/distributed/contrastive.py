@@ -32,7 +32,7 @@ def views(count, seed=0):
 
 def info_nce(query, keys, first):
     """Row i of the queries is to find key first + i among all keys: the mean over the queries."""
-    labels = minigrad.Tensor(np.arange(first, first + len(query)))
+    labels = minigrad.Tensor(np.arange(first, first + len(query))).to(query.device)
     return nn.functional.cross_entropy(query @ keys.T / TEMPERATURE, labels)
 
 
@@ -41,8 +41,8 @@ def nt_xent(z, everything, first):
     rows, total = 2 * len(z), 2 * len(everything)
     own = 2 * first + np.arange(rows)
     logits = z.reshape(rows, 3) @ everything.reshape(total, 3).T / TEMPERATURE
-    logits = logits.masked_fill(minigrad.Tensor(own[:, None] == np.arange(total)), -1e30)
-    return nn.functional.cross_entropy(logits, minigrad.Tensor(own ^ 1))
+    logits = logits.masked_fill(minigrad.Tensor(own[:, None] == np.arange(total)).to(z.device), -1e30)
+    return nn.functional.cross_entropy(logits, minigrad.Tensor(own ^ 1).to(z.device))
 
 
 def own_rows(z, parts, rank):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, autograd, nn, optim
+from minigrad import Device, autograd, distributed, nn, optim
 from minigrad.autograd import run_backward
 from minigrad.backend import device
 from minigrad.backend import thread as threads_module
@@ -31,6 +31,7 @@ from minigrad.distributed.comm.rendezvous import free_port
 from minigrad.errors import DeviceError, DistributedError
 from tests.cases import CASES
 from tests.cases.evaluate import evaluate
+from tests.distributed import contrastive
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 from tests.examples.test_readme import ROOT
@@ -100,6 +101,28 @@ def test_a_collective_takes_a_tensor_of_its_device_alone(strict_cupy):
         with pytest.raises(DeviceError, match=f"all_reduce: expected a tensor on cuda:1, got one on {place}"):
             comm.all_reduce(other)
     comm.all_reduce(x.to(SECOND)).wait()
+
+
+def test_collectives_by_name_and_gradients_of_gathered_rows(ranks):
+    """Of uneven parts, on the ranks' own devices."""
+    counts = contrastive.UNEVEN[2]
+    expected = contrastive.on_one_device(contrastive.views(sum(counts)))
+
+    def body(comm):
+        x = minigrad.full((2,), comm.rank, dtype="float32", device=comm.device)
+        parts, whole = [minigrad.zeros_like(x) for _ in range(2)], minigrad.cat([x, x])
+        distributed.all_gather(parts, x)
+        distributed.reduce_scatter_tensor(x, whole)
+        distributed.barrier(device_ids=[comm.rank])
+        batch = contrastive.views(sum(counts))[slice(*((0, 3), (3, None))[comm.rank])]
+        model = contrastive.Encoder().to(comm.device)
+        ddp = DDP(model, device_ids=[comm.rank], bucket_cap_bytes=64)
+        z = ddp(minigrad.Tensor(batch).to(comm.device))
+        contrastive.own_rows(z, distributed.nn.all_gather(z), comm.rank).backward()
+        contrastive.assert_same({n: p.grad.cpu().numpy() for n, p in model.named_parameters()}, expected)
+        return distributed.get_backend(), [part.tolist() for part in parts], x.tolist(), str(parts[0].device)
+
+    assert ranks(body) == [("nccl", [[0.0] * 2, [1.0] * 2], [1.0] * 2, f"cuda:{rank}") for rank in range(2)]
 
 
 def test_a_net_catches_a_thread_on_another_gpu(strict_cupy):

@@ -15,6 +15,7 @@ import numpy as np
 from minigrad.arguments import check_choice
 from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, DtypeLike
+from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
@@ -151,12 +152,15 @@ def leave_sync_batch_norms(module: Module, comm: Communicator) -> None:
 
 
 def convert_sync_batchnorm(
-    module: Module, comm: Communicator, reduce: Literal["mean", "sum"] = "mean"
+    module: Module, comm: Communicator | None = None, reduce: Literal["mean", "sum"] = "mean"
 ) -> Module:
     """Replace every batch norm of a module by a SyncBatchNorm, in place.
 
     The new layers hold the very parameters, buffers and hooks of the old ones, so optimizers and flat layouts stay
     valid.
+
+    Args:
+        comm: The ranks; by default those of this context.
 
     Returns:
         The module; a new one where it is a batch norm itself.
@@ -169,6 +173,7 @@ def convert_sync_batchnorm(
     """
     if not isinstance(module, Module):
         raise ArgumentError(f"convert_sync_batchnorm: expected a Module, got {type(module).__name__}")
+    comm = communicator_for("convert_sync_batchnorm", comm)
     made: dict[int, SyncBatchNorm] = {}
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, BatchNorm) and not isinstance(layer, SyncBatchNorm):
