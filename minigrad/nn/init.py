@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_real, check_choice, check_generator, check_real
+from minigrad.arguments import as_integer, as_real, check_choice, check_generator, check_real
 from minigrad.backend.dtypes import is_float
 from minigrad.backend.random import init_generator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
@@ -26,6 +26,9 @@ _GAINS = {
     "conv1d": 1.0,
     "conv2d": 1.0,
     "conv3d": 1.0,
+    "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0,
+    "conv_transpose3d": 1.0,
     "sigmoid": 1.0,
     "tanh": 5.0 / 3.0,
     "relu": math.sqrt(2.0),
@@ -108,6 +111,63 @@ def zeros_(tensor: Tensor) -> Tensor:
 def ones_(tensor: Tensor) -> Tensor:
     """Every value is 1."""
     return constant_(tensor, 1.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """1 on the main diagonal of a matrix, 0 elsewhere: a linear layer of it changes nothing.
+
+    Raises:
+        ShapeError: not two axes.
+    """
+    rows, columns = _matrix("eye_", tensor)
+    return _fill(tensor, np.eye(rows, columns))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """1 in the middle of the window from each channel to itself, 0 elsewhere: a convolution of it changes nothing.
+
+    Shapes:
+        tensor: (out, in, *kernel)
+
+    Args:
+        groups: A divisor of out; each group of outputs starts again at the first input.
+
+    Raises:
+        ShapeError: not three to five axes.
+        ArgumentError: groups does not divide out.
+    """
+    shape = _shape("dirac_", tensor)
+    if not 3 <= len(shape) <= 5:
+        raise ShapeError(f"dirac_: expected a tensor with three to five axes, got shape {shape}")
+    if shape[0] % as_integer("dirac_", "groups", groups, 1):
+        raise ArgumentError(f"dirac_: expected groups to divide the {shape[0]} outputs, got {groups}")
+    values, outputs = np.zeros(shape), shape[0] // groups
+    middle: Any = (..., *[length // 2 for length in shape[2:]])
+    for channel in range(min(outputs, shape[1])):
+        values[middle][channel::outputs, channel] = 1.0
+    return _fill(tensor, values)
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, rng: Generator | None = None) -> Tensor:
+    """Normal with this standard deviation, but for a fraction of each column, rounded up, which is 0.
+
+    Martens, "Deep learning via Hessian-free optimization", 2010.
+
+    Args:
+        sparsity: The fraction of zeros in each column, in [0, 1].
+
+    Raises:
+        ShapeError: not two axes.
+        ArgumentError: sparsity or std out of range.
+    """
+    rows, columns = _matrix("sparse_", tensor)
+    check_real("sparse_", 0.0, 1.0, sparsity=sparsity)
+    _check_normal("sparse_", 0.0, std)
+    source = _source("sparse_", rng)
+    values = source.normal(0.0, std, (rows, columns))
+    for column in range(columns):
+        values[source.permutation(rows)[: math.ceil(sparsity * rows)], column] = 0.0
+    return _fill(tensor, values)
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None) -> Tensor:
@@ -241,6 +301,13 @@ def _shape(who: str, tensor: Any) -> tuple[int, ...]:
         got = tensor.dtype.name if isinstance(tensor, Tensor) else type(tensor).__name__
         raise DtypeError(f"{who}: expected a float tensor, got {got}")
     return tensor.shape
+
+
+def _matrix(who: str, tensor: Any) -> tuple[int, ...]:
+    shape = _shape(who, tensor)
+    if len(shape) != 2:
+        raise ShapeError(f"{who}: expected a tensor with two axes, got shape {shape}")
+    return shape
 
 
 def _fill(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:

@@ -45,7 +45,7 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
         >>> with TemporaryDirectory() as folder:
         ...     nn.save_file(net.state_dict(), f"{folder}/net.safetensors")
         ...     net.load_state_dict(nn.load_file(f"{folder}/net.safetensors"))
-        IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+        <All keys matched successfully>
     """
     from safetensors.numpy import save_file as write
 

@@ -23,6 +23,11 @@ class IncompatibleKeys(NamedTuple):
     missing_keys: list[str]
     unexpected_keys: list[str]
 
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
 
 def load_state(who: str, module: Any, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
     """Copy the values of a state_dict into the parameters and buffers of a module, in place.

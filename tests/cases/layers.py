@@ -96,6 +96,15 @@ def _maker(name, options):
     return lambda nn: getattr(nn, name)(**options)
 
 
+def _hard_sigmoid(nn):
+    """PyTorch's takes a sixth in float32, also of float64."""
+    if nn is ours_nn:
+        return nn.Hardsigmoid()
+    layer = nn.ReLU6()
+    layer.forward = lambda x: nn.functional.relu6(x + 3) / 6
+    return layer
+
+
 LAYERS = [
     layer_case("Linear", "bias", lambda nn: nn.Linear(4, 3), ROWS),
     layer_case("Linear", "none", lambda nn: nn.Linear(5, 2, bias=False), SERIES),
@@ -121,7 +130,15 @@ LAYERS = [
     layer_case("Dropout2d", "evaluated", lambda nn: nn.Dropout2d(), IMAGES, training=False),
     layer_case("Embedding", "default", lambda nn: nn.Embedding(5, 3), _indices(5, 2, 3)),
     layer_case("Embedding", "padded", lambda nn: nn.Embedding(5, 3, padding_idx=-1), _indices(4, 4)),
-    *_each(["ReLU", "SiLU", "Sigmoid", "Tanh", "GELU", "LeakyReLU", "ELU", "Softplus", "Identity"], ROWS),
+    *_each(["ReLU", "ReLU6", "Hardtanh", "Hardswish", "SiLU", "Mish", "Sigmoid", "LogSigmoid"], ROWS),
+    *_each(["Softsign", "Tanh", "Tanhshrink", "Softshrink", "GELU", "LeakyReLU", "PReLU", "ELU", "CELU"], ROWS),
+    *_each(["SELU", "Softplus", "GLU", "Identity"], ROWS),
+    layer_case("Hardsigmoid", "default", _hard_sigmoid, ROWS),
+    layer_case("Hardtanh", "all", lambda nn: nn.Hardtanh(-0.5, 0.7), ROWS),
+    layer_case("Softshrink", "all", lambda nn: nn.Softshrink(0.3), ROWS),
+    layer_case("PReLU", "channels", lambda nn: nn.PReLU(4, 0.1), SERIES),
+    layer_case("CELU", "alpha", lambda nn: nn.CELU(0.5), ROWS),
+    layer_case("GLU", "middle", lambda nn: nn.GLU(1), SERIES),
     layer_case("GELU", "tanh", lambda nn: nn.GELU("tanh"), ROWS),
     layer_case("LeakyReLU", "slope", lambda nn: nn.LeakyReLU(0.2), ROWS),
     layer_case("ELU", "alpha", lambda nn: nn.ELU(0.5), ROWS),

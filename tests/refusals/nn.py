@@ -76,13 +76,17 @@ ROWS = [
     ),
     *each(
         (lambda name: getattr(nn, name)()([1.0]), DtypeError, "expected a tensor, an array or a number, got list"),
-        *["ReLU", "SiLU", "Sigmoid", "Tanh"],
+        *["ReLU", "ReLU6", "Hardsigmoid", "Hardswish", "SiLU", "Mish", "Sigmoid", "LogSigmoid", "Softsign", "Tanh"],
+        *["Tanhshrink", "SELU"],
     ),
     (lambda: nn.LogSoftmax("1"), ArgumentError, "LogSoftmax: expected dim to be an integer, got '1'"),
     (lambda: nn.Flatten(3)(Tensor(np.ones((2, 3)))), ShapeError, r"flatten: expected an axis in \[-2, 2\), got 3"),
     (lambda: nn.ModuleList([nn.ReLU]), DtypeError, "ModuleList: expected a Module, got type"),
     (lambda: nn.ModuleDict({"a": 1}), DtypeError, "ModuleDict: expected a Module for 'a', got int"),
     (lambda: nn.CrossEntropyLoss(np.ones(3)), DtypeError, "CrossEntropyLoss: expected weight to be"),
+    (lambda: nn.Embedding.from_pretrained(Tensor(ones(3))), ShapeError, r"\(rows, columns\), got \(3,\)"),
+    (lambda: nn.Embedding.from_pretrained([[1.0]]), DtypeError, "from_pretrained: expected a float tensor, got list"),
+    (lambda: nn.Embedding.from_pretrained(Tensor(np.ones((2, 2))), 1), ArgumentError, "expected freeze to be True"),
     # module
     *each(
         (lambda method, target: getattr(Mixed(), method)(target), ArgumentError, r"Mixed: expected one of .*\[.*\]"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minigrad import Tensor, manual_seed
+from minigrad import Tensor, manual_seed, ops
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn import Linear, Parameter, init
 from minigrad.recording import no_grad
@@ -89,6 +89,9 @@ def test_kaiming(mode, a, nonlinearity, fan, gain):
 
 
 def test_trunc_normal():
+    assert_close(drawn(init.trunc_normal_, std=0.02), drawn(init.normal_, std=0.02), tolerance=0)  # nothing is cut
+    off = drawn(init.trunc_normal_, 1.0, 2.0, 0.0, 2.0)
+    assert 0.0 <= off.min() < 0.01 and 2.0 >= off.max() > 1.99 and abs(off.mean() - 1.0) < 0.01
     values = drawn(init.trunc_normal_)
     assert -2.0 <= values.min() < -1.9 and 2.0 >= values.max() > 1.9
     assert abs(values.std() - 0.8796) < 0.01, "the standard deviation of a normal cut at two of it"
@@ -107,6 +110,31 @@ def test_orthogonal_favours_no_direction():
     rng = np.random.default_rng(0)
     first = np.array([init.orthogonal_(zeros(2, 2), rng=rng).data[0, 0] for _ in range(500)])
     assert abs(first.mean()) < 0.1
+
+
+def test_eye_and_dirac():
+    assert init.eye_(zeros(2, 3)).tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 4, 5, 5)))
+    for groups in (1, 2):
+        weight = init.dirac_(zeros(4, 4 // groups, 3, 3, dtype=np.float64), groups)
+        assert_close(ops.conv2d(x, weight, padding=1, groups=groups), x.data, tolerance=0)
+    assert init.dirac_(zeros(4, 3, 2), 2).data.sum() == 4.0
+
+
+def test_sparse():
+    values = drawn(init.sparse_, 0.25, 0.5, shape=(402, 100))
+    assert ((values == 0).sum(axis=0) == 101).all() and (values[0] == 0).any() and (values[0] != 0).any()
+    assert_normal(values[values != 0], 0.0, 0.5)
+    assert not drawn(init.sparse_, 1.0).any() and drawn(init.sparse_, 0.0).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gpu_gets_the_same_numbers(strict_cupy, cuda, dtype):
+    for function in [*DRAWS, lambda x, rng=None: init.sparse_(x, 0.5, rng=rng), lambda x, rng=None: init.eye_(x)]:
+        host, device = zeros(5, 4).to(dtype), zeros(5, 4).to(dtype).to("cuda:1")
+        for x in (host, device):
+            function(x, rng=np.random.default_rng(3))
+        assert_close(device.cpu(), host.data, tolerance=0)
 
 
 def test_gains():
@@ -177,6 +205,9 @@ def test_wrong_arguments():
         (lambda: init.kaiming_uniform_(x, mode="fan"), "to be one of 'fan_in', 'fan_out', got 'fan'"),
         (lambda: init.kaiming_normal_(x, nonlinearity="swish"), "nonlinearity to be one of 'linear'.*got 'swish'"),
         (lambda: init.xavier_normal_(x, gain=nan), "xavier_normal_: expected gain to be a finite number >= 0, got nan"),
+        (lambda: init.sparse_(x, 1.5), r"sparse_: expected sparsity to be .* \[0, 1\], got 1.5"),
+        (lambda: init.sparse_(x, 0.5, -1.0), "sparse_: expected std to be a finite number >= 0, got -1.0"),
+        (lambda: init.dirac_(zeros(4, 2, 3), 3), "dirac_: expected groups to divide the 4 outputs, got 3"),
         (lambda: init.uniform_(x, rng=3), "uniform_: expected rng to be a numpy.random.Generator, got int"),
     ]:
         with pytest.raises(ArgumentError, match=message):
@@ -194,4 +225,10 @@ def test_only_float_tensors(function):
 @pytest.mark.parametrize("function", DRAWS[3:])
 def test_a_fan_needs_two_axes(function):
     with pytest.raises(ShapeError, match=rf"{function.__name__}: expected .* two axes, got shape \(3,\)"):
+        function(zeros(3))
+
+
+@pytest.mark.parametrize("function, wanted", [(init.eye_, "two"), (init.dirac_, "three to five")])
+def test_axes_of_those_that_are_not_drawn(function, wanted):
+    with pytest.raises(ShapeError, match=rf"{function.__name__}: expected .* {wanted} axes, got shape \(3,\)"):
         function(zeros(3))

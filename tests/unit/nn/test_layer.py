@@ -252,6 +252,15 @@ def test_embedding():
     assert_close(table.weight.grad, np.repeat(counts[:, None], 3, 1).astype(np.float32))
 
 
+def test_embedding_of_given_rows():
+    rows = normal(5, 3)
+    frozen, trained = nn.Embedding.from_pretrained(rows), nn.Embedding.from_pretrained(rows, False, padding_idx=-2)
+    assert frozen.weight.data is rows.data and (frozen.num_embeddings, frozen.embedding_dim) == (5, 3)
+    assert not frozen.weight.requires_grad and trained.weight.requires_grad and trained.padding_idx == 3
+    assert_close(frozen(integers(5, 4)), rows.data[integers(5, 4).data], tolerance=0)
+    assert list(trained.state_dict()) == ["weight"] and repr(frozen) == "Embedding(5, 3)"
+
+
 # --------------------------------------------------------------------------------------------------------- losses
 
 PAIR = lambda: (normal(5, 4), normal(5, 4, seed=1))  # noqa: E731
