@@ -54,7 +54,8 @@ _MEANT = {  # of one operation or class, before those
     ("RandomSampler", "data_source"): ("source",),
     ("SequentialSampler", "data_source"): ("source",),
     ("DistributedSampler", "num_replicas"): ("world_size",),
-    ("add_", "other"): ("value",),
+    ("max", "other"): ("dim",),
+    ("min", "other"): ("dim",),
 }
 
 # -------------------------------------------------------------------------------- keywords that we do not have

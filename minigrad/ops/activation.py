@@ -11,12 +11,12 @@ from minigrad.arguments import as_real
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, widened
+from minigrad.backend.dtypes import Array, DtypeLike, widened
 from minigrad.errors import ArgumentError
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, float_operand, masked
+from minigrad.ops.operands import TensorLike, as_operand, float_operand, in_dtype, masked
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -290,14 +290,17 @@ def _tanhshrink_gradient(out: Array, grad: Array, x: Array) -> None:
 
 @method
 @autocasts("high")
-def softmax(x: TensorLike, dim: int) -> Tensor:
+def softmax(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     """e^x / Σ e^x along an axis, without overflow. dx = y·(g - Σ g·y).
+
+    Args:
+        dtype: Convert x to it first.
 
     Raises:
         DtypeError: an integer tensor.
         ShapeError: the axis is out of range.
     """
-    x = float_operand("softmax", x)
+    x = float_operand("softmax", in_dtype("softmax", x, dtype))
     axis = normalize_axis("softmax", dim, x.data.ndim)
     y = _less_max(x.data, axis)
     array_module(y).exp(y, out=y)
@@ -316,14 +319,17 @@ def _softmax_backward(node: Node, grad: Array) -> None:
 
 @method
 @autocasts("high")
-def log_softmax(x: TensorLike, dim: int) -> Tensor:
+def log_softmax(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     """x - ln Σ e^x along an axis, without overflow. dx = g - e^y·Σ g.
+
+    Args:
+        dtype: Convert x to it first.
 
     Raises:
         DtypeError: an integer tensor.
         ShapeError: the axis is out of range.
     """
-    x = float_operand("log_softmax", x)
+    x = float_operand("log_softmax", in_dtype("log_softmax", x, dtype))
     axis = normalize_axis("log_softmax", dim, x.data.ndim)
     y = _less_max(x.data, axis)
     xp = array_module(y)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import is_number
+from minigrad.arguments import as_real, check_choice, is_number
 from minigrad.autograd import Edge, Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
@@ -36,13 +36,18 @@ def pass_on(edge: Edge, grad: Array, shape: tuple[int, ...]) -> None:
 
 @method
 @method_as("__add__")
-def add(x: TensorLike, y: TensorLike) -> Tensor:
-    """x + y, broadcasting. dx = g, dy = g."""
-    x, y = operands("add", x, y)
+def add(x: TensorLike, y: TensorLike, *, alpha: float = 1) -> Tensor:
+    """x + alpha·y, broadcasting. dx = g, dy = alpha·g."""
+    x, y = operands("add", x, y if alpha.__class__ is int and alpha == 1 else _times("add", y, alpha))
     try:
         return record(x.data + y.data, _add_backward, (x, y), (x.data.shape, y.data.shape))
     except ValueError as error:
         raise broadcast_error("add", x, y) from error
+
+
+def _times(who: str, y: TensorLike, alpha: float) -> TensorLike:
+    """What is added, alpha times."""
+    return y if as_real(who, "alpha", alpha) == 1 else mul(as_operand(who, y), alpha)
 
 
 def _add_backward(node: Node, grad: Array) -> None:
@@ -56,13 +61,13 @@ def _add_backward(node: Node, grad: Array) -> None:
 
 @method
 @method_as("__sub__")
-def sub(x: TensorLike, y: TensorLike) -> Tensor:
-    """x - y, broadcasting. dx = g, dy = -g.
+def sub(x: TensorLike, y: TensorLike, *, alpha: float = 1) -> Tensor:
+    """x - alpha·y, broadcasting. dx = g, dy = -alpha·g.
 
     Raises:
         DtypeError: bool operands: use ^.
     """
-    x, y = operands("sub", x, y)
+    x, y = operands("sub", x, y if alpha.__class__ is int and alpha == 1 else _times("sub", y, alpha))
     if x.data.dtype.kind == "b":
         raise DtypeError(f"sub: expected numbers, got bool {x.shape} and bool {y.shape}: use ^ or ~")
     try:
@@ -104,8 +109,18 @@ def _mul_backward(node: Node, grad: Array) -> None:
 
 @method
 @method_as("__truediv__")
-def div(x: TensorLike, y: TensorLike) -> Tensor:
-    """x / y, broadcasting; integers divide as float32. dx = g/y, dy = -g·x/y²."""
+def div(x: TensorLike, y: TensorLike, *, rounding_mode: str | None = None) -> Tensor:
+    """x / y, broadcasting; integers divide as float32. dx = g/y, dy = -g·x/y², or 0 where it is rounded.
+
+    Args:
+        rounding_mode: None, "floor" or "trunc", which rounds towards 0; rounded, integers stay integers.
+
+    Raises:
+        ArgumentError: another rounding_mode.
+        DivisionByZeroError: an integer divided by 0 and rounded.
+    """
+    if rounding_mode is not None:
+        return _rounded_quotient(x, y, rounding_mode)
     x, y = operands("div", x, y)
     if not is_float(x.data.dtype):
         x, y = promote_to_float("div", x), promote_to_float("div", y)
@@ -123,6 +138,26 @@ def _div_backward(node: Node, grad: Array) -> None:
         pass_on(dx, grad / y.data, x_shape)
     if dy is not None:
         accumulate(dy, unbroadcast(-(grad * (x.data / y.data / y.data)), y.data.shape))
+
+
+def _rounded_quotient(x: TensorLike, y: TensorLike, rounding_mode: str) -> Tensor:
+    check_choice("div", ("floor", "trunc"), rounding_mode=rounding_mode)
+    a, b = _divisible("div", x, y)
+    xp = array_module(a.data)
+    try:
+        data = xp.floor_divide(a.data, b.data)
+        if rounding_mode == "trunc" and is_float(data.dtype):
+            data = xp.trunc(a.data / b.data)
+        elif rounding_mode == "trunc":
+            data = data + ((data * b.data != a.data) & ((a.data < 0) != (b.data < 0)))
+    except ValueError as error:
+        raise broadcast_error("div", a, b) from error
+    return record(data, _rounded_quotient_backward, (a, b), (a.data.shape, b.data.shape))
+
+
+def _rounded_quotient_backward(node: Node, grad: Array) -> None:
+    for edge, shape in zip(node.inputs, node.saved):
+        accumulate(edge, array_module(grad).zeros(shape, grad.dtype))
 
 
 @method

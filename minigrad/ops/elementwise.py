@@ -17,14 +17,16 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, python_scalar
 from minigrad.backend.special import erf as erf_array, sign as sign_array
 from minigrad.errors import ArgumentError, DtypeError
+from minigrad.ops.arithmetic import broadcast_error
+from minigrad.ops.axes import unbroadcast
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand, masked, operands, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 __all__ = [
-    "abs", "ceil", "clamp", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "reciprocal", "round", "rsqrt",
-    "sigmoid", "sign", "sin", "sqrt", "square", "tanh",
+    "abs", "ceil", "clamp", "clip", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "reciprocal", "round",
+    "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh",
 ]
 
 
@@ -294,27 +296,31 @@ def _number(who: str, x: TensorLike) -> Tensor:
 
 
 @method
-def clamp(x: TensorLike, min: float | None = None, max: float | None = None) -> Tensor:
+@method_as("clip")
+def clamp(x: TensorLike, min: TensorLike = None, max: TensorLike = None) -> Tensor:
     """x cut to [min, max]; max wins where min is larger. dx = g where min <= x <= max, else 0.
+
+    A bound that is a tensor, broadcasting, gets g where it is the result and x is beyond it.
 
     Raises:
         ArgumentError: neither bound was given.
-        DtypeError: a bound that is no number.
+        DtypeError: a bound that is neither a number nor a tensor.
+        ShapeError: the shapes do not broadcast.
     """
     if min is None and max is None:
         raise ArgumentError("clamp: expected min or max, got neither")
     x = as_operand("clamp", x)
+    if not all(bound is None or is_number(bound) for bound in (min, max)):
+        return _clamp_between(x, min, max)
     for bound in (min, max):
-        if bound is not None and not is_number(bound):
-            raise DtypeError(
-                f"clamp: expected numbers as bounds, got {type(bound).__name__}: "
-                "for tensors use minimum(maximum(x, min), max)"
-            )
         if bound is not None:
             x, _ = operands("clamp", x, bound)  # an integer tensor with a fractional bound becomes float32
     low, high = (None if bound is None else python_scalar(bound) for bound in (min, max))
     data = in_blocks(functools.partial(_clamp, low=low, high=high), x.data)
     return record(data, _clamp_backward, (x,), (x, low, high))
+
+
+clip = clamp
 
 
 def _clamp(out: Array, x: Array, low: float | None, high: float | None) -> None:
@@ -330,3 +336,34 @@ def _clamp_backward(node: Node, grad: Array) -> None:
     inside = True if low is None else x.data >= low
     inside = inside if high is None else inside & (x.data <= high)
     accumulate(node.inputs[0], masked(grad, inside))
+
+
+def _clamp_between(x: Tensor, min: TensorLike, max: TensorLike) -> Tensor:
+    """x between bounds one of which is a tensor."""
+    bounds = [bound for bound in (min, max) if bound is not None]
+    for bound in bounds:
+        x, _ = operands("clamp", x, bound)
+    low, high = (None if bound is None else operands("clamp", x, bound)[1] for bound in (min, max))
+    xp, given = array_module(x.data), [x, *(bound for bound in (low, high) if bound is not None)]
+    try:
+        data = x.data if low is None else xp.maximum(x.data, low.data)
+        data = data if high is None else xp.minimum(data, high.data)
+    except ValueError as error:
+        raise broadcast_error("clamp", *given) from error
+    return record(data, _clamp_between_backward, tuple(given), (x, low, high))
+
+
+def _clamp_between_backward(node: Node, grad: Array) -> None:
+    x, low, high = node.saved
+    below = False if low is None else x.data < low.data
+    above = False if high is None else x.data > high.data
+    if low is not None and high is not None:
+        crossed = high.data < low.data
+        below, above = below & (low.data < high.data), above | crossed
+        inside = (x.data >= low.data) & (x.data <= high.data)
+    else:
+        inside = x.data >= low.data if high is None else x.data <= high.data
+    chosen = [inside, *(part for part, bound in ((below, low), (above, high)) if bound is not None)]
+    for edge, mask, operand in zip(node.inputs, chosen, (x, *(bound for bound in (low, high) if bound is not None))):
+        if edge is not None:
+            accumulate(edge, unbroadcast(masked(grad, mask), operand.data.shape))

@@ -13,6 +13,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.bound import Dim
 from minigrad.errors import ShapeError
+from minigrad.ops.arithmetic import maximum, minimum
 from minigrad.ops.axes import axis_argument, count_of, kept_shape, max_axes, normalize_axis, reduced_axes
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, masked
@@ -29,16 +30,24 @@ def max(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
 def max(x: TensorLike, dim: int, keepdim: bool = False) -> Selection: ...
 
 
+@overload
+def max(x: TensorLike, dim: Tensor, keepdim: bool = False) -> Tensor: ...
+
+
 @method
-def max(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Selection:
+def max(x: TensorLike, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Selection:
     """The largest element, as a tensor; along one axis the largest elements and their indices.
+
+    In the place of dim it takes a second tensor, for the larger of each pair: see `maximum`.
 
     Without dim the gradient is split evenly between equal elements, NaN with NaN; with dim the first gets it all.
 
     Raises:
         ShapeError: the axis is out of range, or nothing to choose from.
     """
-    return extreme("max", "max", x, None, keepdim) if dim is None else _select("max", x, dim, keepdim)
+    if dim is None:
+        return extreme("max", "max", x, None, keepdim)
+    return maximum(x, dim) if isinstance(dim, Tensor) else _select("max", x, dim, keepdim)
 
 
 @overload
@@ -49,16 +58,24 @@ def min(x: TensorLike, dim: None = None, keepdim: bool = False) -> Tensor: ...
 def min(x: TensorLike, dim: int, keepdim: bool = False) -> Selection: ...
 
 
+@overload
+def min(x: TensorLike, dim: Tensor, keepdim: bool = False) -> Tensor: ...
+
+
 @method
-def min(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor | Selection:
+def min(x: TensorLike, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Selection:
     """The smallest element, as a tensor; along one axis the smallest elements and their indices.
+
+    In the place of dim it takes a second tensor, for the smaller of each pair: see `minimum`.
 
     Without dim the gradient is split evenly between equal elements, NaN with NaN; with dim the first gets it all.
 
     Raises:
         ShapeError: the axis is out of range, or nothing to choose from.
     """
-    return extreme("min", "min", x, None, keepdim) if dim is None else _select("min", x, dim, keepdim)
+    if dim is None:
+        return extreme("min", "min", x, None, keepdim)
+    return minimum(x, dim) if isinstance(dim, Tensor) else _select("min", x, dim, keepdim)
 
 
 @method

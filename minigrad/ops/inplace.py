@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from minigrad.arguments import as_real
 from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.assign import Same, update
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_operand
+from minigrad.ops.operands import TensorLike
 from minigrad.tensor import Tensor
 
 
@@ -15,18 +14,14 @@ from minigrad.tensor import Tensor
 @method_as("__iadd__")
 def add_(x: Same, value: TensorLike, alpha: float = 1.0) -> Same:
     """x += alpha * value; returns x."""
-    return update("add_", x, arithmetic.add, _times("add_", value, alpha))
+    return update("add_", x, arithmetic.add, value, alpha=alpha)
 
 
 @method
 @method_as("__isub__")
 def sub_(x: Same, value: TensorLike, alpha: float = 1.0) -> Same:
     """x -= alpha * value; returns x."""
-    return update("sub_", x, arithmetic.sub, _times("sub_", value, alpha))
-
-
-def _times(who: str, value: TensorLike, alpha: float) -> TensorLike:
-    return value if as_real(who, "alpha", alpha) == 1.0 else as_operand(who, value) * alpha
+    return update("sub_", x, arithmetic.sub, value, alpha=alpha)
 
 
 @method
@@ -38,13 +33,13 @@ def mul_(x: Same, value: TensorLike) -> Same:
 
 @method
 @method_as("__itruediv__")
-def div_(x: Same, value: TensorLike) -> Same:
-    """x /= value; returns x.
+def div_(x: Same, value: TensorLike, *, rounding_mode: str | None = None) -> Same:
+    """x /= value; returns x. See `div`.
 
     Raises:
-        DtypeError: x is of integers, which the quotient does not fit into.
+        DtypeError: x is of integers, which a quotient that is not rounded does not fit into.
     """
-    return update("div_", x, arithmetic.div, value)
+    return update("div_", x, arithmetic.div, value, rounding_mode=rounding_mode)
 
 
 @method_as("__ifloordiv__")
@@ -90,7 +85,7 @@ def bitwise_xor_(x: Same, value: TensorLike) -> Same:
 
 
 @method
-def clamp_(x: Same, min: float | None = None, max: float | None = None) -> Same:
+def clamp_(x: Same, min: TensorLike = None, max: TensorLike = None) -> Same:
     """Cut x to [min, max]; returns x. See `clamp`."""
     return update("clamp_", x, elementwise.clamp, min, max)
 

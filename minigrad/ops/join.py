@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_sequence, check_choice, is_number
-from minigrad.autograd import Node, accumulate_at, lend
+from minigrad.autograd import Node, accumulate, accumulate_at, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, common_dtype, is_float, python_scalar
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.axes import normalize_axis
+from minigrad.ops.border import BORDERS, bordered
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, cast, same_device
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
 
-__all__ = ["cat", "chunk", "narrow", "pad", "split", "stack", "unbind"]
+__all__ = ["cat", "chunk", "concat", "concatenate", "narrow", "pad", "split", "stack", "unbind"]
 
 
 def _alike(who: str, tensors: Sequence[TensorLike]) -> tuple[Tensor, ...]:
@@ -39,18 +40,25 @@ def cat(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
     Shapes:
         (A, N, B), (A, M, B), ... -> (A, N + M + ..., B) for dim = 1
 
+    A tensor of shape (0,) is left out among those of other shapes, as one that a loop begins with.
+
     Raises:
         ShapeError: shapes that differ elsewhere than along dim, or tensors of no axes.
         ArgumentError: no tensors.
     """
-    parts = _alike("cat", tensors)
+    given = _alike("cat", tensors)
+    parts = tuple(x for x in given if x.data.shape != (0,)) or given
     axis = normalize_axis("cat", dim, parts[0].ndim)
     try:
         data = array_module(parts[0].data).concatenate([x.data for x in parts], axis)
     except ValueError as error:
         listed = ", ".join(str(x.shape) for x in parts)
         raise ShapeError(f"cat: expected shapes that differ only along axis {dim}, got {listed}") from error
-    return record(data, _cat_backward, parts, (axis, [x.data.shape[axis] for x in parts]))
+    left_out = tuple(x for x in given if all(x is not part for part in parts))
+    return record(data, _cat_backward, (*parts, *left_out), (axis, [x.data.shape[axis] for x in parts]))
+
+
+concat = concatenate = cat
 
 
 def _cat_backward(node: Node, grad: Array) -> None:
@@ -60,6 +68,8 @@ def _cat_backward(node: Node, grad: Array) -> None:
     for edge, length in zip(node.inputs, lengths):
         lend(edge, grad[before + (slice(start, start + length),)])
         start += length
+    for edge in node.inputs[len(lengths) :]:
+        accumulate(edge, array_module(grad).zeros(0, grad.dtype))
 
 
 def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
@@ -173,21 +183,27 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """x with a border of a constant; a negative width cuts off.
+    """x with a border; a negative width cuts off. Each element gets g, and the g of its copies in the border.
 
     Args:
         pad: (before, after) of the last axis, then of the one before it, and so on; other axes stay.
-        mode: "constant" only.
-        value: That constant; None is 0, or False.
+        mode: What the border holds: "constant"; "reflect", x mirrored in its first and last element, which are not
+            repeated; "replicate", these elements; "circular", x again, as if its ends met.
+        value: The constant; None is 0, or False.
 
     Raises:
-        ShapeError: an odd number of widths, more than two for each axis, or a cut of more than there is.
-        ArgumentError: another mode.
+        ShapeError: an odd number of widths, more than two for each axis, a cut of more than there is, or a border that
+            is wider than what it is a copy of.
+        ArgumentError: another mode, or a value where the border is no constant.
         DtypeError: a value that is no number, or does not fit into an integer x.
     """
     x = as_operand("pad", x)
-    check_choice("pad", ("constant",), mode=mode)
+    check_choice("pad", ("constant", *BORDERS), mode=mode)
     pairs = _pad_widths(x, pad)
+    if mode != "constant":
+        if value:
+            raise ArgumentError(f"pad: expected no value with mode {mode!r}, got {value!r}")
+        return bordered("pad", x, pairs, mode)
     shape = tuple(n + before + after for n, (before, after) in zip(x.data.shape, pairs))
     source = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.data.shape, pairs))
     target = tuple(slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(shape, pairs))

@@ -11,7 +11,16 @@ import numpy as np
 from minigrad.arguments import is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Place, array_module, device_of, place_of, to_place
-from minigrad.backend.dtypes import Array, common_dtype, converted, is_float, python_scalar, scalar_dtype
+from minigrad.backend.dtypes import (
+    Array,
+    DtypeLike,
+    as_dtype,
+    common_dtype,
+    converted,
+    is_float,
+    python_scalar,
+    scalar_dtype,
+)
 from minigrad.errors import DeviceError, DtypeError
 from minigrad.tensor import Tensor, record
 
@@ -140,6 +149,12 @@ def promote_to_float(who: str, x: TensorLike) -> Tensor:
     """x as a float tensor: integers become float32, as PyTorch does in its transcendental functions."""
     x = as_operand(who, x)
     return x if is_float(x.data.dtype) else cast(x, np.dtype(np.float32))
+
+
+def in_dtype(who: str, x: TensorLike, dtype: DtypeLike) -> Tensor:
+    """An argument of an operation in the dtype that the operation was asked for; as it is where that is None."""
+    x = as_operand(who, x)
+    return x if dtype is None else cast(x, as_dtype(dtype))
 
 
 def same_device(who: str, *tensors: Tensor) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from minigrad.arguments import as_real, check_switch
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, as_dtype, is_float, widened
+from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, is_float, widened
 from minigrad.backend.special import sign
 from minigrad.bound import Dim
 from minigrad.errors import ArgumentError
@@ -33,7 +33,7 @@ from minigrad.ops.axes import (
 from minigrad.ops.elementwise import abs
 from minigrad.ops.extremum import extreme
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, promote_to_float
+from minigrad.ops.operands import TensorLike, as_operand, check_float, in_dtype, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -51,7 +51,7 @@ def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike 
     Raises:
         ShapeError: an axis out of range, or named twice.
     """
-    x = _in_dtype("sum", x, dtype)
+    x = in_dtype("sum", x, dtype)
     axes = reduced_axes("sum", dim, x.data.ndim, keepdim)
     data = sum_axes(x.data, axes, keepdim)
     return record(_narrowed(data, x, dtype), _sum_backward, (x,), _shapes(x, axes))
@@ -74,7 +74,7 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
         DtypeError: an integer tensor.
         ShapeError: an axis out of range, or named twice.
     """
-    x = _in_dtype("mean", x, dtype)
+    x = in_dtype("mean", x, dtype)
     check_float("mean", x)
     axes = reduced_axes("mean", dim, x.data.ndim, keepdim)
     n = count_of(x.data.shape, axes)
@@ -85,11 +85,6 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
 def _mean_backward(node: Node, grad: Array) -> None:
     shape, kept, n = node.saved
     spread(node.inputs[0], grad / (n or 1), shape, kept)
-
-
-def _in_dtype(who: str, x: TensorLike, dtype: DtypeLike) -> Tensor:
-    x = as_operand(who, x)
-    return x if dtype is None else cast(x, as_dtype(dtype))
 
 
 def _narrowed(data: Array, x: Tensor, asked: DtypeLike = None) -> Array:
@@ -315,7 +310,7 @@ def prod(x: TensorLike, dim: int | None = None, keepdim: bool = False, dtype: Dt
     Raises:
         ShapeError: the axis is out of range.
     """
-    x = _in_dtype("prod", x, dtype)
+    x = in_dtype("prod", x, dtype)
     axes = reduced_axes("prod", None if dim is None else normalize_axis("prod", dim, x.data.ndim), x.data.ndim, keepdim)
     data = x.data.prod(axis=axis_argument(axes, x.data.ndim), dtype=accumulator_dtype(x.data.dtype), keepdims=True)
     data = _narrowed(data, x, dtype)
@@ -353,7 +348,7 @@ def cumsum(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     Raises:
         ShapeError: the axis is out of range.
     """
-    x = _in_dtype("cumsum", x, dtype)
+    x = in_dtype("cumsum", x, dtype)
     axis = normalize_axis("cumsum", dim, x.data.ndim)
     return record(_narrowed(_prefix_sums(x.data, axis), x, dtype), _cumsum_backward, (x,), (axis,))
 

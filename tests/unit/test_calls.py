@@ -32,6 +32,9 @@ SPELLINGS = {  # as PyTorch or NumPy writes it, and as our signature has it
     "like": (lambda: X.new_full((2,), 3), lambda: minigrad.full((2,), 3.0)),
     "view_as": (lambda: X.view_as(other=minigrad.ones(3, 2)), lambda: X.reshape(3, 2)),
     "type_as": (lambda: minigrad.ones(2, dtype=int).type_as(X), lambda: minigrad.ones(2)),
+    "dtype": (lambda: X.int().softmax(1, dtype=float), lambda: X.softmax(1)),
+    "log_softmax": (lambda: functional.log_softmax(X, -1, dtype="float64"), lambda: X.double().log_softmax(-1)),
+    "pair": (lambda: minigrad.max(input=X, other=X * 2), lambda: X * 2),
     "type": (lambda: X.type(minigrad.double), lambda: X.double()),
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, ops
-from minigrad.errors import ArgumentError, DtypeError
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.testing import assert_close
 
 TRANSCENDENTAL = ["cos", "erf", "exp", "expm1", "log", "log1p", "reciprocal", "rsqrt", "sigmoid", "sin", "sqrt", "tanh"]
@@ -123,6 +123,8 @@ def test_clamp_needs_a_bound():
         ops.clamp(tensor([1.0]))
 
 
-def test_clamp_refuses_tensors_as_bounds():
-    with pytest.raises(DtypeError, match="clamp: expected numbers as bounds, got Tensor: for tensors use minimum"):
-        tensor([1.0]).clamp(tensor([0.0]))
+def test_clamp_refuses_what_is_no_bound():
+    with pytest.raises(DtypeError, match="clamp: expected a tensor, an array or a number, got str"):
+        tensor([1.0]).clamp("low")
+    with pytest.raises(ShapeError, match="clamp: expected shapes that broadcast"):
+        tensor([1.0, 2.0]).clamp(tensor([0.0, 0.0, 0.0]))

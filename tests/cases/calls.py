@@ -1,0 +1,50 @@
+"""Cases for the arguments that operations have for the sake of PyTorch's callers, whatever their family."""
+
+from minigrad import ops
+from tests.cases.case import Case, normal, uniform
+
+
+def _integers(*shapes):
+    """Integers from -9 to 9, the last ones without 0."""
+    return lambda rng: [rng.integers(-9, 10, s) if s != shapes[-1] else rng.integers(1, 4, s) * 2 - 5 for s in shapes]
+
+
+def _bounds(rng):
+    """x, and bounds of which some are crossed; none ties."""
+    return [rng.standard_normal((3, 4)), rng.standard_normal((3, 1)) - 0.5, rng.standard_normal(4) + 0.5]
+
+
+def _pad(label, pad, mode, *shape):
+    return Case(
+        "pad",
+        label,
+        normal(shape),
+        lambda x: ops.pad(x, pad, mode) * 2,
+        lambda t, x: t.nn.functional.pad(x, pad, mode) * 2,
+    )
+
+
+CASES = [
+    Case("add", "alpha", normal((3, 4), (4,)), lambda x, y: ops.add(x, y, alpha=-0.5),
+         lambda t, x, y: t.add(x, y, alpha=-0.5)),
+    Case("sub", "alpha", normal((3, 4), (4,)), lambda x, y: x.sub(y, alpha=2), lambda t, x, y: x.sub(y, alpha=2)),
+    Case("div", "floor", uniform(-9.0, 9.0, (3, 4), (4,)), lambda x, y: ops.div(x, y, rounding_mode="floor"),
+         lambda t, x, y: t.div(x, y, rounding_mode="floor")),
+    Case("div", "trunc", uniform(-9.0, 9.0, (3, 4), (4,)), lambda x, y: ops.div(x, y, rounding_mode="trunc"),
+         lambda t, x, y: t.div(x, y, rounding_mode="trunc")),
+    *(Case("div", f"integers_{mode}", _integers((3, 4), (4,)), lambda x, y, m=mode: ops.div(x, y, rounding_mode=m),
+           lambda t, x, y, m=mode: t.div(x, y, rounding_mode=m), differentiable=False) for mode in ("floor", "trunc")),
+    Case("max", "pair", normal((3, 4), (4,)), lambda x, y: ops.max(x, y), lambda t, x, y: t.max(x, y)),
+    Case("min", "pair", normal((3, 4), (3, 1)), lambda x, y: x.min(y), lambda t, x, y: t.min(x, y)),
+    Case("clamp", "tensors", _bounds, lambda x, a, b: ops.clamp(x, a, b),
+         lambda t, x, a, b: t.clamp(x, a, b)),
+    Case("clamp", "tensor", normal((3, 4), (3, 4)), lambda x, a: x.clamp(min=a), lambda t, x, a: x.clamp(min=a)),
+    Case("clip", "high", normal((3, 4), ()), lambda x, b: ops.clip(x, max=b), lambda t, x, b: t.clip(x, max=b)),
+    Case("concat", "begun", normal((0,), (2, 3), (1, 3)), lambda *x: ops.concat(x), lambda t, *x: t.concat(x)),
+    Case("concatenate", "nothing", normal((0,), (0,)), lambda *x: ops.concatenate(x), lambda t, *x: t.concatenate(x)),
+    _pad("reflect", (2, 1), "reflect", 2, 3),
+    _pad("reflect_images", (1, 1, 2, 0), "reflect", 2, 3, 4),
+    _pad("replicate", (2, 3, 0, 1), "replicate", 2, 3, 2),
+    _pad("circular", (2, 3), "circular", 2, 3),
+    _pad("circular_images", (1, 1, 2, 2), "circular", 1, 2, 2, 3),
+]
