@@ -22,19 +22,22 @@ __all__ = ["dstack", "hstack", "meshgrid", "movedim", "repeat_interleave", "tens
 
 
 @method
-def repeat_interleave(x: TensorLike, repeats: Any, dim: int | None = None) -> Tensor:
+def repeat_interleave(
+    x: TensorLike, repeats: Any, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
     """Each element, or each slice along an axis, so many times in a row; dx adds up g over them.
 
     Args:
         repeats: A number for all, or a vector of integers with one for each, for which a GPU is waited for.
         dim: None repeats the elements of the flattened tensor.
+        output_size: How many there will be, to be checked.
 
     Shapes:
         (A, N, B) -> (A, N·repeats, B) for dim = 1
 
     Raises:
         ShapeError: the axis is out of range, or another number of repeats than slices.
-        ArgumentError: a negative number. DtypeError: repeats that are no integers.
+        ArgumentError: a negative number, or another output_size. DtypeError: repeats that are no integers.
         DeviceError: repeats on another device than x.
 
     Example:
@@ -46,23 +49,30 @@ def repeat_interleave(x: TensorLike, repeats: Any, dim: int | None = None) -> Te
     x, axis = (reshape(x, -1), 0) if dim is None else (x, normalize_axis("repeat_interleave", dim, x.ndim))
     x = x if x.ndim else reshape(x, 1)
     length = x.shape[axis]
-    if not isinstance(repeats, Tensor):
+    counts = None if not isinstance(repeats, Tensor) else _counts(x, repeats, length)
+    if counts is not None:
+        places = np.repeat(np.arange(length), counts)
+        out = index_select(x, axis, Tensor(to_device(places, x.device)))
+    else:
         times = as_integer("repeat_interleave", "repeats other than a tensor", repeats, 0)
-        lengths = [*x.shape[: axis + 1], times, *x.shape[axis + 1 :]]
-        return reshape(
-            expand(unsqueeze(x, axis + 1), lengths), [*x.shape[:axis], length * times, *x.shape[axis + 1 :]]
-        )
+        stretched = expand(unsqueeze(x, axis + 1), [*x.shape[: axis + 1], times, *x.shape[axis + 1 :]])
+        out = reshape(stretched, [*x.shape[:axis], length * times, *x.shape[axis + 1 :]])
+    if output_size is not None and output_size != out.shape[axis]:
+        raise ArgumentError(f"repeat_interleave: expected output_size {out.shape[axis]}, got {output_size!r}")
+    return out
+
+
+def _counts(x: Tensor, repeats: Tensor, length: int) -> np.ndarray[Any, Any]:
+    """How often each of so many slices is repeated."""
     same_device("repeat_interleave", x, repeats)
     if repeats.data.dtype.kind not in "iu":
         raise DtypeError(f"repeat_interleave: expected integers as repeats, got {repeats.dtype.name} {repeats.shape}")
     if repeats.ndim > 1 or repeats.numel() not in (1, length):
-        got = f"{repeats.shape} for axis {axis} of {x.shape}"
-        raise ShapeError(f"repeat_interleave: expected one number or {length}, got {got}")
+        raise ShapeError(f"repeat_interleave: expected one number or {length}, got {repeats.shape} for {x.shape}")
     counts = to_host(repeats.data).reshape(-1)
     if counts.min(initial=0) < 0:
         raise ArgumentError(f"repeat_interleave: expected repeats >= 0, got some as low as {counts.min()}")
-    places = np.repeat(np.arange(length), counts)
-    return index_select(x, axis, Tensor(to_device(places, x.device)))
+    return counts
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
@@ -121,7 +131,8 @@ def tensor_split(x: TensorLike, indices_or_sections: Any, dim: int = 0) -> tuple
     """x in so many parts along an axis, as views, the first ones longer by 1 where they can't be equal.
 
     Args:
-        indices_or_sections: How many parts, or where each but the first begins, as in slices.
+        indices_or_sections: How many parts, or where each but the first begins, as in slices; also as a tensor, for
+            which a GPU is waited for.
 
     Raises:
         ShapeError: the axis is out of range, or a tensor of no axes.
@@ -132,6 +143,7 @@ def tensor_split(x: TensorLike, indices_or_sections: Any, dim: int = 0) -> tuple
     if not x.ndim:
         raise ShapeError("tensor_split: expected a tensor with at least one axis, got shape ()")
     length, wanted = x.shape[axis], indices_or_sections
+    wanted = wanted.tolist() if isinstance(wanted, Tensor) else wanted
     if isinstance(wanted, (list, tuple)) and all(is_integer(start) for start in wanted):
         starts = [slice(start, None).indices(length)[0] for start in wanted]
     else:

@@ -182,6 +182,9 @@ def tensordot(x: TensorLike, other: TensorLike, dims: Any = 2) -> Tensor:
     else:
         shapes = f"{x.shape} and {other.shape}"
         raise ArgumentError(f"tensordot: expected dims that {shapes} have, or two lists of axes, got {dims!r}")
+    for i, j in zip(ours, theirs):  # a length of 1 broadcasts
+        if x.shape[i] != other.shape[j] and 1 in (x.shape[i], other.shape[j]):
+            x, other = (sum(x, i, True), other) if other.shape[j] == 1 else (x, sum(other, j, True))
     lengths = [x.shape[i] for i in ours], [other.shape[i] for i in theirs]
     if lengths[0] != lengths[1] or len({*ours}) < len(ours) or len({*theirs}) < len(theirs):
         raise ShapeError(f"tensordot: expected axes {dims} of equal lengths, got shapes {x.shape} and {other.shape}")

@@ -12,11 +12,12 @@ import numpy as np
 
 from minigrad.arguments import as_real
 from minigrad.autograd import Node, accumulate
+from minigrad.backend.blocks import in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, converted, is_float, is_half, widened
 from minigrad.ops.arithmetic import broadcast_error, sub
 from minigrad.ops.axes import unbroadcast
-from minigrad.ops.elementwise import clamp
+from minigrad.ops.elementwise import clamp, logistic
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, operands, promote_to_float
 from minigrad.ops.precision import autocasts
@@ -87,15 +88,15 @@ def logaddexp(x: TensorLike, other: TensorLike) -> Tensor:
     except ValueError as error:
         raise broadcast_error("logaddexp", x, other) from error
     data = converted(data, x.data.dtype) if is_half(x.data.dtype) else data
-    return record(data, _logaddexp_backward, (x, other), (x, other, data), saves_output=True)
+    return record(data, _logaddexp_backward, (x, other), (x, other))
 
 
 def _logaddexp_backward(node: Node, grad: Array) -> None:
-    x, other, total = node.saved
-    exp = array_module(grad).exp
-    for edge, part in zip(node.inputs, (x, other)):
+    x, other = node.saved
+    for edge, part, rest in zip(node.inputs, (x, other), (other, x)):
         if edge is not None:
-            accumulate(edge, unbroadcast(grad * exp(part.data - total), part.data.shape))
+            share = in_blocks(logistic, part.data - rest.data)
+            accumulate(edge, unbroadcast(grad * share, part.data.shape))
 
 
 @method
@@ -117,7 +118,8 @@ def logit(x: TensorLike, eps: float | None = None) -> Tensor:
 
 def _logit_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
-    accumulate(node.inputs[0], grad / (x.data * (1 - x.data)))
+    slope = x.data * (1 - x.data)
+    accumulate(node.inputs[0], grad / array_module(grad).where(slope < 0, grad.dtype.type(math.nan), slope))
 
 
 # ----------------------------------------------------------------------------------------------------- trigonometry
@@ -179,7 +181,7 @@ def _atan_backward(node: Node, grad: Array) -> None:
 def atan2(x: TensorLike, other: TensorLike) -> Tensor:
     """The angle in [-π, π] of the point (other, x) from the first axis, broadcasting.
 
-    dx = g·other/(x² + other²), dother = -g·x/(x² + other²).
+    dx = g·other/(x² + other²), dother = -g·x/(x² + other²), both 0 where both are.
 
     Raises:
         DtypeError: two different float dtypes.
@@ -197,7 +199,8 @@ def atan2(x: TensorLike, other: TensorLike) -> Tensor:
 def _atan2_backward(node: Node, grad: Array) -> None:
     x, other = node.saved
     dx, dother = node.inputs
-    scaled = grad / (x.data * x.data + other.data * other.data)
+    square = x.data * x.data + other.data * other.data
+    scaled = grad / (square + (square == 0))
     if dx is not None:
         accumulate(dx, unbroadcast(scaled * other.data, x.data.shape))
     if dother is not None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_real, is_number
+from minigrad.arguments import as_real, check_choice, is_number
+from minigrad.backend.dtypes import is_float
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import add, div, mul, sub
 from minigrad.ops.linalg import matmul
@@ -20,6 +21,7 @@ from minigrad.ops.reduce import norm
 from minigrad.ops.shape import unsqueeze
 from minigrad.tensor import Tensor
 
+_MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 __all__ = ["addcdiv", "addcmul", "addmm", "baddbmm", "bmm", "cdist", "dot", "mm", "mv", "outer"]
 
 
@@ -152,7 +154,9 @@ def _added(who: str, x: TensorLike, product: Tensor, beta: float, alpha: float) 
 
 
 def _times(who: str, name: str, x: Tensor, factor: float) -> Tensor:
-    return x if as_real(who, name, factor) == 1 else mul(x, factor)
+    if not is_float(x.data.dtype) and not as_real(who, name, factor).is_integer():
+        raise DtypeError(f"{who}: expected {name} that fits into {x.dtype.name}, got {factor!r}")
+    return x if as_real(who, name, factor) == 1 else mul(x, factor if is_float(x.data.dtype) else int(factor))
 
 
 @method
@@ -187,8 +191,11 @@ def _check_tensors(who: str, *tensors: Any) -> None:
 
 
 @autocasts("high")
-def cdist(x1: TensorLike, x2: TensorLike, p: float = 2.0) -> Tensor:
+def cdist(x1: TensorLike, x2: TensorLike, p: float = 2.0, compute_mode: str = _MODES[0]) -> Tensor:
     """The distance of each vector of x1 from each of x2, by the p-norm. Nothing flows back where it is 0.
+
+    Args:
+        compute_mode: One of PyTorch's. Whether a product may take the place of differences, which here none does.
 
     Shapes:
         x1: (..., N, D), x2: (..., M, D) -> (..., N, M); batch axes broadcast
@@ -196,8 +203,9 @@ def cdist(x1: TensorLike, x2: TensorLike, p: float = 2.0) -> Tensor:
     Raises:
         ShapeError: other shapes.
         DtypeError: integer tensors.
-        ArgumentError: p is no number >= 0.
+        ArgumentError: p is no number >= 0, or another compute_mode.
     """
+    check_choice("cdist", _MODES, compute_mode=compute_mode)
     x1, x2 = operands("cdist", x1, x2)
     if min(x1.ndim, x2.ndim) < 2 or x1.shape[-1] != x2.shape[-1]:
         raise ShapeError(f"cdist: expected shapes (..., N, D) and (..., M, D), got {x1.shape} and {x2.shape}")

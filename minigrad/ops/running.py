@@ -12,6 +12,7 @@ from minigrad.errors import ShapeError
 from minigrad.ops.arithmetic import sub
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.compare import ne
+from minigrad.ops.convert import clone
 from minigrad.ops.join import cat, narrow
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, cast
@@ -52,14 +53,18 @@ def _products(x: Array, axis: int) -> Array:
 
 def _cumprod_backward(node: Node, grad: Array) -> None:
     x, axis = node.saved
-    xp, factors = array_module(grad), widened(x.data)
+    if not x.data.ndim or x.data.shape[axis] == 1:
+        accumulate(node.inputs[0], grad.copy())
+        return
+    xp, factors, wide = array_module(grad), widened(x.data), widened(grad)
     zeros = factors == 0
-    first = zeros & (_sums(zeros.astype(np.int64), axis) == 1)
-    ones = xp.ones_like(factors)
-    wide = widened(grad)
-    before = _sums_from_behind(wide * _products(factors, axis), axis) / xp.where(zeros, ones, factors)
-    there = _sums_from_behind(wide * _products(xp.where(first, ones, factors), axis), axis)
-    accumulate(node.inputs[0], xp.where(first, there, before).astype(grad.dtype, copy=False))
+    seen = _sums(zeros.astype(np.int64), axis)  # zeros up to here
+    nothing, one = xp.zeros((), wide.dtype), xp.ones((), wide.dtype)
+    before = xp.where(seen == 0, wide * _products(factors, axis), nothing)
+    there = xp.where(seen == 1, wide * _products(xp.where(zeros & (seen == 1), one, factors), axis), nothing)
+    dx = _sums_from_behind(before, axis) / xp.where(zeros, one, factors)
+    dx = xp.where(seen == 0, dx, xp.where(zeros & (seen == 1), _sums_from_behind(there, axis), nothing))
+    accumulate(node.inputs[0], dx.astype(grad.dtype, copy=False))
 
 
 def _sums(x: Array, axis: int) -> Array:
@@ -81,6 +86,8 @@ def diff(
 ) -> Tensor:
     """The difference of each element and the one before it along an axis, n times; of bools whether they differ.
 
+    For n = 0 a copy of x, whatever is to be put before or after it.
+
     Args:
         prepend, append: Tensors that are put before and after x first.
 
@@ -95,6 +102,8 @@ def diff(
     n, axis = as_integer("diff", "n", n, 0), normalize_axis("diff", dim, x.ndim)
     if not x.ndim:
         raise ShapeError("diff: expected a tensor with at least one axis, got shape ()")
+    if n == 0:
+        return clone(x)
     parts = [part for part in (prepend, x, append) if part is not None]
     out = cat(parts, axis) if len(parts) > 1 else x
     for _ in range(min(n, out.shape[axis])):

@@ -196,7 +196,9 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: TensorLike) -> Tensor:
     dim = normalize_axis("index_fill", dim, x.ndim)
     given = operands("index_fill", x, value)[1] if is_number(value) else as_operand("index_fill", value)
     _check_source("index_fill", x, given)
-    if index.ndim > 1 or not x.ndim or given.ndim:
+    if not x.ndim:
+        return reshape(index_fill(reshape(x, 1), 0, index, value), ())
+    if index.ndim > 1 or given.ndim:
         shapes = f"{x.shape}, {index.shape} and {given.shape}"
         raise ShapeError(f"index_fill: expected x (..., N, ...), index (K,) and a value of no axes, got {shapes}")
     picked, length = index.data.reshape(-1), x.data.shape[dim]
