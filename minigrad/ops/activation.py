@@ -16,7 +16,7 @@ from minigrad.errors import ArgumentError
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, float_operand, in_dtype, masked
+from minigrad.ops.operands import TensorLike, as_operand, float_operand, in_dtype, masked, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -78,7 +78,7 @@ def _leak_gradient(out: Array, grad: Array, x: Array, slope: float) -> None:
 
 @method
 def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """x where x > 0, else alpha·(eˣ - 1). dx = g where x > 0, else g·alpha·eˣ.
+    """x where x > 0, else alpha·(eˣ - 1). dx = g where x > 0 or is NaN, else g·alpha·eˣ.
 
     Raises:
         ArgumentError: alpha is no number.
@@ -88,7 +88,7 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
 
 
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """x where x > 0, else alpha·(e^(x/alpha) - 1). dx = g where x > 0, else g·e^(x/alpha).
+    """x where x > 0, else alpha·(e^(x/alpha) - 1). dx = g where x > 0 or is NaN, else g·e^(x/alpha).
 
     Barron, "Continuously Differentiable Exponential Linear Units", 2017.
 
@@ -106,7 +106,7 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 def selu(x: TensorLike) -> Tensor:
-    """λ·x where x > 0, else λ·α·(eˣ - 1). dx = g·λ where x > 0, else g·λ·α·eˣ.
+    """λ·x where x > 0, else λ·α·(eˣ - 1). dx = g·λ where x > 0 or is NaN, else g·λ·α·eˣ.
 
     α = 1.67 and λ = 1.05 keep mean 0 and variance 1: Klambauer et al., "Self-Normalizing Neural Networks", 2017.
 
@@ -143,15 +143,15 @@ def _exponential_backward(node: Node, grad: Array) -> None:
 
 def _rise_gradient(out: Array, grad: Array, x: Array, height: float, slope: float, rate: float) -> None:
     xp = array_module(x)
-    below = xp.minimum(x, filled(0, x))
+    below = xp.fmin(x, filled(0, x))  # 0 for NaN
     if rate != 1:
         below *= rate
     xp.exp(below, out=out)
     if height * rate != 1 or slope != 1:
-        positive = x > 0
+        falls = x <= 0
         out *= height * rate
-        masked(out, ~positive, out)
-        out += positive if slope == 1 else positive * out.dtype.type(slope)
+        masked(out, falls, out)
+        out += ~falls if slope == 1 else ~falls * out.dtype.type(slope)
     out *= grad
 
 
@@ -229,12 +229,8 @@ def _logsigmoid_gradient(out: Array, grad: Array, x: Array) -> None:
 
 
 def softsign(x: TensorLike) -> Tensor:
-    """x / (1 + |x|). dx = g / (1 + |x|)².
-
-    Raises:
-        DtypeError: an integer tensor.
-    """
-    x = float_operand("softsign", x)
+    """x / (1 + |x|). dx = g / (1 + |x|)², also at infinity, where PyTorch's is NaN."""
+    x = promote_to_float("softsign", x)
     return record(in_blocks(_softsign, x.data), _softsign_backward, (x,), (x,))
 
 
@@ -259,12 +255,8 @@ def _softsign_gradient(out: Array, grad: Array, x: Array) -> None:
 
 
 def tanhshrink(x: TensorLike) -> Tensor:
-    """x - tanh(x). dx = g·tanh²(x).
-
-    Raises:
-        DtypeError: an integer tensor.
-    """
-    x = float_operand("tanhshrink", x)
+    """x - tanh(x). dx = g·tanh²(x)."""
+    x = promote_to_float("tanhshrink", x)
     return record(in_blocks(_tanhshrink, x.data), _tanhshrink_backward, (x,), (x,))
 
 

@@ -5,22 +5,23 @@ The transcendental ones take integers as float32.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 
 import numpy as np
 
-from minigrad.arguments import is_number
+from minigrad.arguments import as_integer, is_number
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float, python_scalar
+from minigrad.backend.dtypes import Array, is_float, python_scalar, widened
 from minigrad.backend.special import erf as erf_array, sign as sign_array
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.axes import unbroadcast
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_operand, masked, operands, promote_to_float
+from minigrad.ops.operands import TensorLike, as_operand, float_operand, masked, operands, promote_to_float
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -266,9 +267,25 @@ def ceil(x: TensorLike) -> Tensor:
 
 
 @method
-def round(x: TensorLike) -> Tensor:
-    """The nearest integer, halves to the even one, in the dtype of x. Its gradient is zero."""
-    return _rounded("round", "rint", x)
+def round(x: TensorLike, *, decimals: int = 0) -> Tensor:
+    """The nearest number with so many decimals, halves to the even one, in the dtype of x. Its gradient is zero.
+
+    Args:
+        decimals: Below 0 it rounds to tens, hundreds, ...
+
+    Raises:
+        ArgumentError: decimals is no integer.
+        DtypeError: decimals other than 0 for an integer tensor.
+    """
+    digits = as_integer("round", "decimals", decimals)
+    if digits == 0:
+        return _rounded("round", "rint", x)
+    x = float_operand("round", x)
+    scale = 10.0 ** builtins.abs(digits)
+    wide = widened(x.data)
+    data = array_module(wide).rint(wide * scale if digits > 0 else wide / scale)
+    data = data / scale if digits > 0 else data * scale
+    return record(data.astype(x.data.dtype, copy=False), _flat_backward, (x,))
 
 
 def _rounded(who: str, function: str, x: TensorLike) -> Tensor:

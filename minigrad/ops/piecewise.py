@@ -8,10 +8,11 @@ from minigrad.arguments import as_real
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, widened
+from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.errors import ArgumentError, ShapeError
+from minigrad.ops.elementwise import clamp
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, float_operand, masked, operands
+from minigrad.ops.operands import TensorLike, as_operand, float_operand, masked, operands
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -19,11 +20,10 @@ __all__ = ["hardsigmoid", "hardswish", "hardtanh", "prelu", "relu6", "softshrink
 
 
 def hardtanh(x: TensorLike, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """x cut to [min_val, max_val]. dx = g between them, 0 at and beyond them.
+    """x cut to [min_val, max_val], which lose their fractions for integers. dx = g between them and at NaN, else 0.
 
     Raises:
         ArgumentError: min_val above max_val, or one that is no number.
-        DtypeError: an integer tensor.
     """
     low, high = as_real("hardtanh", "min_val", min_val), as_real("hardtanh", "max_val", max_val)
     if low > high:
@@ -32,16 +32,14 @@ def hardtanh(x: TensorLike, min_val: float = -1.0, max_val: float = 1.0) -> Tens
 
 
 def relu6(x: TensorLike) -> Tensor:
-    """x cut to [0, 6]. dx = g between them, 0 at and beyond them.
-
-    Raises:
-        DtypeError: an integer tensor.
-    """
+    """x cut to [0, 6]; integers stay integers. dx = g between 0 and 6 and at NaN, else 0."""
     return _bounded("relu6", x, 0.0, 6.0)
 
 
 def _bounded(who: str, x: TensorLike, low: float, high: float) -> Tensor:
-    x = float_operand(who, x)
+    x = as_operand(who, x)
+    if not is_float(x.data.dtype):
+        return clamp(x, int(low), int(high))
     data = in_blocks(functools.partial(_cut, low=low, high=high), x.data)
     return record(data, _bounded_backward, (x,), (x, low, high))
 
@@ -54,7 +52,7 @@ def _cut(out: Array, x: Array, low: float, high: float) -> None:
 
 def _bounded_backward(node: Node, grad: Array) -> None:
     x, low, high = node.saved
-    accumulate(node.inputs[0], masked(grad, (x.data > low) & (x.data < high)))
+    accumulate(node.inputs[0], masked(grad, ~((x.data <= low) | (x.data >= high))))
 
 
 def hardsigmoid(x: TensorLike) -> Tensor:
@@ -104,13 +102,13 @@ def _hardswish_gradient(out: Array, grad: Array, x: Array) -> None:
     xp = array_module(x)
     slope = x / 3
     slope += 0.5
-    masked(slope, ~(xp.abs(x) >= 3), out)
+    masked(slope, ~(xp.abs(x) >= 3), out)  # NaN stays
     out += x >= 3
     out *= grad
 
 
 def softshrink(x: TensorLike, lambd: float = 0.5) -> Tensor:
-    """x pulled towards 0 by lambd, 0 where |x| <= lambd. dx = g where |x| > lambd, else 0.
+    """x pulled towards 0 by lambd, 0 where |x| <= lambd. dx = g where |x| > lambd or NaN, else 0.
 
     Raises:
         ArgumentError: lambd below 0.
@@ -129,7 +127,7 @@ def _shrink(out: Array, x: Array, width: float) -> None:
 
 def _softshrink_backward(node: Node, grad: Array) -> None:
     x, width = node.saved
-    accumulate(node.inputs[0], masked(grad, array_module(grad).abs(x.data) > width))
+    accumulate(node.inputs[0], masked(grad, ~(array_module(grad).abs(x.data) <= width)))
 
 
 # ---------------------------------------------------------------------------------------------- with a learned slope

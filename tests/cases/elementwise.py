@@ -23,6 +23,10 @@ CASES = (
         _case("expm1", "near_zero", uniform(-1e-9, 1e-9, (4,))),
         _case("log1p", "near_zero", uniform(-1e-9, 1e-9, (4,))),
         _case("reciprocal", "negative", uniform(-3.0, -0.5, (3, 4))),
+        Case("round", "decimals", uniform(-99.0, 99.0, (3, 4)), lambda x: ops.round(x, decimals=2),
+             lambda t, x: t.round(x, decimals=2), differentiable=False),
+        Case("round", "tens", uniform(-999.0, 999.0, (3, 4)), lambda x: ops.round(x, decimals=-1),
+             lambda t, x: t.round(x, decimals=-1), differentiable=False),
         Case("round", "halves", lambda rng: [rng.integers(-9, 9, 12) / 2], ops.round, lambda t, x: t.round(x),
              differentiable=False),
     ]

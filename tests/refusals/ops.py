@@ -178,6 +178,8 @@ ROWS = [
     ),
     (lambda: ops.pad(minigrad.tensor([1]), (1, 1), value=float("nan")), DtypeError, "that fits into int64, got nan"),
     # elementwise
+    (lambda: ops.round(X, decimals=0.5), ArgumentError, "round: expected decimals to be an integer, got 0.5"),
+    (lambda: minigrad.tensor([1]).round(decimals=1), DtypeError, "round: expected a float tensor, got int64"),
     *each(
         (lambda name: getattr(ops, name)(Tensor(np.array([True, False]))), DtypeError, "%s: expected numbers"),
         *["abs", "ceil", "floor", "round"],

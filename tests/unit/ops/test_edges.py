@@ -27,7 +27,7 @@ def values(b):
     return {
         "relu": ([NAN, INF, 0, b, 0, 0, 0], [1, 1, 0, 1, 0, 0, 0]),
         "leaky_relu": ([NAN, INF, -INF, b, -b / 100, 0, -0.0], [0.01, 1, 0.01, 1, 0.01, 0.01, 0.01]),
-        "elu": ([NAN, INF, -1, b, -1, 0, 0], [NAN, 1, 0, 1, 0, 1, 1]),
+        "elu": ([NAN, INF, -1, b, -1, 0, 0], [1, 1, 0, 1, 0, 1, 1]),
         "gelu": ([NAN, INF, NAN, b, -0.0, 0, -0.0], [NAN, NAN, NAN, 1, 0, 0.5, 0.5]),
         "gelu_tanh": ([NAN, INF, NAN, b, -0.0, 0, -0.0], [NAN, NAN, NAN, NAN, NAN, 0.5, 0.5]),
         "silu": ([NAN, INF, NAN, b, -0.0, 0, -0.0], [NAN, NAN, NAN, 1, 0, 0.5, 0.5]),
@@ -37,14 +37,14 @@ def values(b):
         "abs": ([NAN, INF, INF, b, b, 0, 0], [0, 1, -1, 1, -1, 0, 0]),
         "sign": ([0, 1, -1, 1, -1, 0, 0], [0] * 7),
         "clamp": ([NAN, 1, -1, 1, -1, 0, -0.0], [0, 0, 0, 0, 0, 1, 1]),
-        "hardtanh": ([NAN, 1, -1, 1, -1, 0, -0.0], [0, 0, 0, 0, 0, 1, 1]),
-        "relu6": ([NAN, 6, 0, 6, 0, 0, 0], [0] * 7),
+        "hardtanh": ([NAN, 1, -1, 1, -1, 0, -0.0], [1, 0, 0, 0, 0, 1, 1]),
+        "relu6": ([NAN, 6, 0, 6, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0]),
         "hardsigmoid": ([NAN, 1, 0, 1, 0, 0.5, 0.5], [0, 0, 0, 0, 0, 1 / 6, 1 / 6]),
         "hardswish": ([NAN, INF, NAN, b, -0.0, 0, -0.0], [NAN, 1, 0, 1, 0, 0.5, 0.5]),
-        "softshrink": ([NAN, INF, -INF, b, -b, 0, 0], [0, 1, 1, 1, 1, 0, 0]),
+        "softshrink": ([NAN, INF, -INF, b, -b, 0, 0], [1, 1, 1, 1, 1, 0, 0]),
         "prelu": ([NAN, INF, -INF, b, -b / 4, 0, 0], [0.25, 1, 0.25, 1, 0.25, 0.25, 0.25]),
-        "celu": ([NAN, INF, -1, b, -1, 0, 0], [NAN, 1, 0, 1, 0, 1, 1]),
-        "selu": ([NAN, INF, -L * A, b * L, -L * A, 0, 0], [NAN, L, 0, L, 0, L * A, L * A]),
+        "celu": ([NAN, INF, -1, b, -1, 0, 0], [1, 1, 0, 1, 0, 1, 1]),
+        "selu": ([NAN, INF, -L * A, b * L, -L * A, 0, 0], [L, L, 0, L, 0, L * A, L * A]),
         "mish": ([NAN, INF, NAN, b, -0.0, 0, -0.0], [NAN, NAN, NAN, 1, 0, 0.6, 0.6]),
         "logsigmoid": ([NAN, 0, -INF, 0, -b, -np.log(2), -np.log(2)], [NAN, 0, 1, 0, 1, 0.5, 0.5]),
         "softsign": ([NAN, NAN, NAN, 1, -1, 0, -0.0], [NAN, 0, 0, 0, 0, 1, 1]),  # at infinity PyTorch has NaN, not 0
@@ -161,6 +161,12 @@ def test_bytes_are_a_mask_and_a_list_of_lists_is_a_tuple():
     x[[[0, 1], [1, 0]]] = -1
     x[minigrad.tensor([0, 0, 1], dtype="uint8")] = 0
     assert x.tolist() == [[0, -1, 2, 3], [-1, 5, 6, 7], [0, 0, 0, 0]]
+
+
+def test_activations_that_take_integers():
+    x = minigrad.tensor([-3, 0, 9])
+    assert F.relu6(x).tolist() == [0, 0, 6] and F.relu6(x).dtype == F.hardtanh(x).dtype == np.int64
+    assert F.hardtanh(x, -2, 2.0).tolist() == [-2, 0, 2] and F.softsign(x).tolist() == [-0.75, 0.0, np.float32(0.9)]
 
 
 def test_nothing_may_be_divided_by_zero():
