@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import kind_of
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DeviceError, DtypeError
 
@@ -247,7 +248,7 @@ def _find_module(array: Array) -> ModuleType:
         return module
     if isinstance(array, (np.ndarray, np.generic)):
         return np
-    raise DtypeError(f"array_module: expected an array of NumPy or CuPy, got {kind.__name__}")
+    raise DtypeError(f"array_module: expected an array of NumPy or CuPy, got {kind_of(array)}")
 
 
 def device_of(array: Array) -> Device:

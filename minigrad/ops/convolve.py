@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.arguments import Pair, as_integer, as_pair
+from minigrad.arguments import Pair, as_integer, as_pair, kind_of
 from minigrad.autograd import Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
@@ -122,7 +122,7 @@ def _conv2d_backward(node: Node, grad: Array) -> None:
 def _check_tensors(inputs: tuple[Any, ...]) -> None:
     for tensor in inputs:
         if not isinstance(tensor, Tensor):
-            raise DtypeError(f"conv2d: expected tensors, got {type(tensor).__name__}")
+            raise DtypeError(f"conv2d: expected tensors, got {kind_of(tensor)}")
     x, weight = inputs[:2]
     check_float("conv2d", x)
     if x.ndim not in (3, 4) or weight.ndim != 4:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_amount, as_real, check_choice, check_switch
+from minigrad.arguments import as_amount, as_real, check_choice, check_switch, kind_of
 from minigrad.bound import Dim
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error, minimum
@@ -236,7 +236,7 @@ def _check(who: str, reduction: str = "mean", **tensors: Any) -> None:
     check_choice(who, REDUCTIONS, reduction=reduction)
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
-            raise DtypeError(f"{who}: expected {name} to be a tensor, got {type(x).__name__}")
+            raise DtypeError(f"{who}: expected {name} to be a tensor, got {kind_of(x)}")
         check_float(who, x)
     dtypes = list(dict.fromkeys(x.dtype.name for x in tensors.values()))
     if len(dtypes) > 1:
@@ -254,7 +254,7 @@ def _common(who: str, **tensors: Any) -> tuple[Tensor, ...]:
 
 def _check_target(who: str, target: Any, x: Tensor) -> None:
     if not isinstance(target, Tensor):
-        raise DtypeError(f"{who}: expected target to be a tensor of 1 and -1, got {type(target).__name__}")
+        raise DtypeError(f"{who}: expected target to be a tensor of 1 and -1, got {kind_of(target)}")
     same_device(who, x, target)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_real, check_choice
+from minigrad.arguments import as_integer, as_real, check_choice, kind_of
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
@@ -320,7 +320,7 @@ def _row_scale(grad: Array, labels: _Labels, reduction: str) -> Array:
 
 def _check_classes(who: str, input: Tensor, weight: Tensor | None, reduction: str) -> None:
     if not isinstance(input, Tensor):
-        raise DtypeError(f"{who}: expected a tensor, got {type(input).__name__}")
+        raise DtypeError(f"{who}: expected a tensor, got {kind_of(input)}")
     check_float(who, input)
     check_choice(who, REDUCTIONS, reduction=reduction)
     if not input.ndim or not input.data.shape[min(1, input.ndim - 1)]:
@@ -334,7 +334,7 @@ def _check_classes(who: str, input: Tensor, weight: Tensor | None, reduction: st
 
 def _check_labels(who: str, input: Tensor, target: Tensor) -> None:
     if not isinstance(target, Tensor) or target.data.dtype.kind not in "iu":
-        got = target.dtype.name if isinstance(target, Tensor) else type(target).__name__
+        got = target.dtype.name if isinstance(target, Tensor) else kind_of(target)
         raise DtypeError(f"{who}: expected labels to be a tensor of integers, got {got}")
     expected = _rows_shape(input.data.shape)
     if target.data.shape != expected:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_amount, as_real, check_switch, is_real
+from minigrad.arguments import as_amount, as_real, check_switch, is_real, kind_of
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
@@ -278,7 +278,7 @@ def _variance(who: str, input: Tensor, var: Any) -> Tensor:
         value = as_amount(who, "var", var)
         found = Tensor(array_module(input.data).full((1,) * input.ndim, value, input.dtype))
     elif not isinstance(var, Tensor):
-        raise DtypeError(f"{who}: expected var to be a tensor or a number, got {type(var).__name__}")
+        raise DtypeError(f"{who}: expected var to be a tensor or a number, got {kind_of(var)}")
     else:
         check_float(who, var)
         same_device(who, input, var)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import kind_of
 from minigrad.autograd import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, is_half
@@ -124,7 +125,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _check_linear(inputs: tuple[Any, ...]) -> None:
     for tensor in inputs:
         if not isinstance(tensor, Tensor):
-            raise DtypeError(f"linear: expected tensors, got {type(tensor).__name__}")
+            raise DtypeError(f"linear: expected tensors, got {kind_of(tensor)}")
     x, weight = inputs[:2]
     if weight.data.ndim != 2 or not x.data.ndim or x.data.shape[-1] != weight.data.shape[1]:
         raise ShapeError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_real, check_choice
+from minigrad.arguments import as_real, check_choice, kind_of
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
@@ -32,7 +32,7 @@ def check_pair(
     """
     for tensor in (x, target):
         if not isinstance(tensor, Tensor):
-            raise DtypeError(f"{who}: expected tensors, got {type(tensor).__name__}")
+            raise DtypeError(f"{who}: expected tensors, got {kind_of(tensor)}")
     check_choice(who, reductions, reduction=reduction)
     check_float(who, x)
     if x.data.shape != target.data.shape:

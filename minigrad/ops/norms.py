@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_real, check_switch
+from minigrad.arguments import as_integer, as_real, check_switch, kind_of
 from minigrad.autograd import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
@@ -387,7 +387,7 @@ def _check_input(
 ) -> None:
     for tensor in (x, weight, bias):
         if (tensor is not None or x is None) and not isinstance(tensor, Tensor):
-            raise DtypeError(f"{who}: expected tensors, got {type(tensor).__name__}")
+            raise DtypeError(f"{who}: expected tensors, got {kind_of(tensor)}")
     check_float(who, x)
     if x.ndim < least_ndim:
         raise ShapeError(f"{who}: expected x with at least {least_ndim} axes, got {x.shape}")

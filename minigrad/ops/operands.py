@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import is_number
+from minigrad.arguments import is_number, kind_of
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import Place, array_module, device_of, place_of, to_place
 from minigrad.backend.dtypes import (
@@ -57,7 +57,7 @@ def as_operand(who: str, x: TensorLike) -> Tensor:
     try:
         return Tensor(x)
     except DtypeError as error:
-        raise DtypeError(f"{who}: expected a tensor, an array or a number, got {type(x).__name__}") from error
+        raise DtypeError(f"{who}: expected a tensor, an array or a number, got {kind_of(x)}") from error
 
 
 def cast(x: Tensor, dtype: np.dtype[Any], data: Array | None = None) -> Tensor:

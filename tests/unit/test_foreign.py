@@ -87,6 +87,24 @@ def test_to_other_libraries():
         np.from_dlpack(x.to("bfloat16"))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: minigrad.ones(2) + x,
+        lambda x: x @ minigrad.ones(2),
+        lambda x: nn.Linear(2, 1)(x),
+        lambda x: nn.MSELoss()(minigrad.ones(2), x),
+        lambda x: nn.CrossEntropyLoss()(minigrad.ones(1, 2), x),
+        lambda x: nn.CosineSimilarity()(minigrad.ones(2), x),
+        minigrad.Tensor,
+        nn.Parameter,
+    ],
+)
+def test_elsewhere_the_library_is_named_and_what_to_write(call):
+    with pytest.raises(DtypeError, match="got tests.ForeignTensor: take it in by minigrad.as_tensor"):
+        call(ForeignTensor(np.ones(2, np.float32)))
+
+
 # ----------------------------------------------------------------------------------------------------- state_dict
 
 
