@@ -1,6 +1,7 @@
 """Activations: relu and its smooth kin, softmax and log_softmax.
 
-tanh and sigmoid are in elementwise.py, those of straight lines in piecewise.py, x times a gate in gated.py.
+tanh and sigmoid are in elementwise.py, those of straight lines in piecewise.py, x times a gate in gated.py. In all of
+them NaN has the gradient that PyTorch's vector code gives it; its scalar code gives another here and there.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def selu(x: TensorLike) -> Tensor:
 
 
 def _exponential(who: str, x: TensorLike, height: float, slope: float = 1.0, rate: float = 1.0) -> Tensor:
-    """slope·x where x > 0, else height·(e^(rate·x) - 1); NaN of NaN, and so is its gradient."""
+    """slope·x where x > 0, else height·(e^(rate·x) - 1)."""
     x = float_operand(who, x)
     parameters = {"height": height, "slope": slope, "rate": rate}
     data = in_blocks(functools.partial(_rise, **parameters), x.data)

@@ -65,11 +65,10 @@ def forms(op):
     found = []
     last = op.name.split(".")[-1]
     special = op.name.startswith("__") or not hasattr(torch, op.name.split(".")[0])
-    function = resolve(op.name, minigrad) if not special else getattr(Tensor, last, None)
+    bare = special or (is_wrapper(op.op) and "torch" not in op.op.__code__.co_names)  # written as x.name()
+    function = getattr(Tensor, last, None) if bare else resolve(op.name, minigrad)
     if function is not None:
         found.append(Form(op.name, rebound(op.op) if is_wrapper(op.op) else function, op.op))
-    elif is_wrapper(op.op) and op.method_variant and hasattr(Tensor, last):
-        found.append(Form(op.name, rebound(op.op), op.op))
     if op.method_variant and hasattr(Tensor, last) and not special:
         wrapped = is_wrapper(op.method_variant)
         ours = rebound(op.method_variant) if wrapped else getattr(Tensor, last)
