@@ -149,7 +149,8 @@ CHOICES = {
         "with -?inf",
     ),
     "scalar code": Choice(
-        "At NaN some gradients of PyTorch's are others in its scalar code than in its vector code; ours are the latter.",
+        "At NaN some gradients of PyTorch's are others in its scalar code than in its vector code; ours are those of "
+        "the vector code.",
         "minigrad/ops/activation.py",
         "NaN has the gradient that PyTorch's vector code gives it",
         "differs",
