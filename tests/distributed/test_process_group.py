@@ -10,8 +10,8 @@ import minigrad as torch
 import minigrad.distributed as dist
 from minigrad import nn
 from minigrad.absent import INSTEAD
-from minigrad.data import DistributedSampler
 from minigrad.errors import AbsentNameError, ArgumentError, AutogradError, DtypeError, RankFailedError, ShapeError
+from minigrad.utils.data.distributed import DistributedSampler
 from tests.distributed.worlds import run_nccl, run_ranks
 
 
@@ -211,6 +211,8 @@ def test_gloo_is_what_moves_bytes_of_the_host(monkeypatch):
 
 
 def test_wrapper_sampler_and_batch_norm_take_the_ranks_of_the_context():
+    assert torch.utils.data.distributed.DistributedSampler is DistributedSampler is torch.data.DistributedSampler
+
     def body(comm):
         sampler = DistributedSampler(range(4), shuffle=False)
         model = dist.DDP(nn.Linear(2, 1), device_ids=None)
