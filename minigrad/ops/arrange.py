@@ -1,24 +1,30 @@
-"""Tensors laid out beside each other, and their elements repeated one by one: meshgrid to repeat_interleave."""
+"""Tensors laid out beside each other, their elements repeated, their windows: meshgrid to repeat_interleave, unfold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from minigrad.arguments import as_integer, check_choice, is_integer
-from minigrad.backend.device import to_device, to_host
+from minigrad.autograd import Node, own_gradient
+from minigrad.backend.device import array_module, to_device, to_host
+from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.index import index_select
 from minigrad.ops.join import cat, narrow
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, same_device
 from minigrad.ops.shape import expand, permute, reshape, sizes_of, unsqueeze
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, record
 
-__all__ = ["dstack", "hstack", "meshgrid", "movedim", "repeat_interleave", "tensor_split", "vstack"]
+__all__ = [
+    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "dstack", "hstack", "meshgrid", "movedim",
+    "repeat_interleave", "tensor_split", "vstack",
+]
 
 
 @method
@@ -127,6 +133,37 @@ def movedim(x: TensorLike, source: Any, destination: Any) -> Tensor:
 
 
 @method
+def unfold(x: TensorLike, dimension: int, size: int, step: int) -> Tensor:
+    """The windows of a size along an axis, each so many steps after the one before it, as a view.
+
+    dx adds up g over the windows that an element is in.
+
+    Shapes:
+        (A, N, B) -> (A, (N - size) // step + 1, B, size) for dimension = 1
+
+    Raises:
+        ShapeError: the axis is out of range, or shorter than a window.
+        ArgumentError: size is negative, or step below 1.
+    """
+    x = as_operand("unfold", x)
+    axis = normalize_axis("unfold", dimension, x.ndim)
+    size, step = as_integer("unfold", "size", size, 0), as_integer("unfold", "step", step, 1)
+    if not x.ndim or size > x.shape[axis]:
+        raise ShapeError(f"unfold: expected an axis of at least {size}, got {dimension} of {x.shape}")
+    windows = array_module(x.data).lib.stride_tricks.sliding_window_view(x.data, size, axis)
+    data = windows[(slice(None),) * axis + (slice(None, None, step),)]
+    return record(data, _unfold_backward, (x,), (x.data.shape, axis, step), view_of=x)
+
+
+def _unfold_backward(node: Node, grad: Array) -> None:
+    (shape, axis, step), (edge,) = node.saved, node.inputs
+    if edge is not None:
+        total, count = own_gradient(edge, shape, grad), grad.shape[axis]
+        for i in range(grad.shape[-1]):
+            total[(slice(None),) * axis + (slice(i, i + (count - 1) * step + 1, step),)] += grad[..., i]
+
+
+@method
 def tensor_split(x: TensorLike, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """x in so many parts along an axis, as views, the first ones longer by 1 where they can't be equal.
 
@@ -151,6 +188,42 @@ def tensor_split(x: TensorLike, indices_or_sections: Any, dim: int = 0) -> tuple
         starts = [i * (length // parts) + min(i, length % parts) for i in range(1, parts)]
     ends = zip([0, *starts], [*starts, length])
     return tuple(narrow(x, axis, start, max(end - start, 0)) for start, end in ends)
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    """The tensors broadcast to one shape, as views.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+    """
+    given = [as_operand("broadcast_tensors", x) for x in tensors]
+    try:
+        shape = np.broadcast_shapes(*(x.shape for x in given))
+    except ValueError as error:
+        raise broadcast_error("broadcast_tensors", *given) from error
+    return tuple(expand(x, shape) for x in given)
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """x as it is, but one element as a vector; several tensors, or a list of them, give a tuple."""
+    return _at_least("atleast_1d", tensors, lambda x: x if x.ndim else reshape(x, 1))
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """x as it is, but a vector as one row; several tensors, or a list of them, give a tuple."""
+    return _at_least("atleast_2d", tensors, _as_rows)
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """x as it is, but a matrix (N, M) as (N, M, 1), a vector as (1, N, 1); several tensors, or a list, give a tuple."""
+    return _at_least("atleast_3d", tensors, _as_slices)
+
+
+def _at_least(who: str, tensors: tuple[Any, ...], change: Callable[[Tensor], Tensor]) -> Any:
+    if len(tensors) == 1 and not isinstance(tensors[0], (list, tuple)):
+        return change(as_operand(who, tensors[0]))
+    listed = tensors[0] if len(tensors) == 1 else tensors
+    return tuple(change(as_operand(who, x)) for x in listed)
 
 
 # ------------------------------------------------------------------------------------------- stacks of several axes
@@ -181,8 +254,7 @@ def dstack(tensors: Sequence[TensorLike]) -> Tensor:
     Raises:
         ShapeError: shapes that differ along another axis. ArgumentError: no tensors.
     """
-    parts = [_as_rows(x) for x in _listed("dstack", tensors)]
-    return cat([x if x.ndim > 2 else unsqueeze(x, 2) for x in parts], 2)
+    return cat([_as_slices(x) for x in _listed("dstack", tensors)], 2)
 
 
 def _listed(who: str, tensors: Any) -> list[Tensor]:
@@ -193,3 +265,7 @@ def _listed(who: str, tensors: Any) -> list[Tensor]:
 
 def _as_rows(x: Tensor) -> Tensor:
     return x if x.ndim > 1 else reshape(x, 1, -1)
+
+
+def _as_slices(x: Tensor) -> Tensor:
+    return x if x.ndim > 2 else unsqueeze(_as_rows(x), 2)

@@ -21,7 +21,7 @@ from minigrad.tensor import Tensor
 
 __all__ = [
     "arange", "as_tensor", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
-    "ones", "ones_like", "tensor", "zeros", "zeros_like",
+    "logspace", "ones", "ones_like", "tensor", "zeros", "zeros_like",
 ]
 
 DeviceLike = Device | str | None
@@ -275,6 +275,26 @@ def linspace(
     from_start = numbers < max(steps // 2, 1)  # from the nearer end, so that both are exact
     values = np.where(from_start, start + step * numbers, end - step * (steps - 1 - numbers))
     return upload(np.trunc(values), kind, device, requires_grad)
+
+
+def logspace(
+    start: float,
+    end: float,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: DtypeLike = float,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """base to the powers of `linspace(start, end, steps)`.
+
+    Raises:
+        ArgumentError: a negative number of steps, or too many, or arguments that are no finite numbers.
+    """
+    steps = as_integer("logspace", "steps", steps, 0, MOST_ELEMENTS)
+    start, end, base = _numbers("logspace", start, end, base)
+    return upload(np.logspace(float(start), float(end), steps, base=base), as_dtype(dtype), device, requires_grad)
 
 
 def _numbers(who: str, *values: Any) -> list[Any]:

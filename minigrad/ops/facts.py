@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from minigrad.absent import absent
 from minigrad.arguments import is_integer
 from minigrad.autograd import Node
@@ -11,9 +13,25 @@ from minigrad.backend.dtypes import is_float
 from minigrad.backend.memory import address_of
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.methods import method, method_as
+from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor
 
-__all__ = ["is_complex", "is_floating_point", "is_tensor", "numel"]
+__all__ = ["broadcast_shapes", "is_complex", "is_floating_point", "is_tensor", "numel"]
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape to which these broadcast; a length alone is a shape of one axis.
+
+    Raises:
+        ShapeError: they do not.
+        DtypeError: they are no integers, or tuples of them.
+    """
+    given = [sizes_of("broadcast_shapes", (shape,)) for shape in shapes]
+    try:
+        return np.broadcast_shapes(*given)
+    except ValueError as error:
+        listed = " and ".join(map(str, given))
+        raise ShapeError(f"broadcast_shapes: expected shapes that broadcast, got {listed}") from error
 
 
 def is_tensor(x: object) -> bool:

@@ -28,6 +28,7 @@ from minigrad.ops.losses import *
 from minigrad.ops.mask import *
 from minigrad.ops.noise import *
 from minigrad.ops.norms import *
+from minigrad.ops.pairs import *
 from minigrad.ops.piecewise import *
 from minigrad.ops.pooling import *
 from minigrad.ops.products import *

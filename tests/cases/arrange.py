@@ -11,6 +11,8 @@ _MESHES = {"one": ((3,),), "two": ((3,), (2,)), "three": ((3,), (2,), (4,)), "sc
 _STACKS = {"scalars": ((), ()), "vectors": ((3,), (3,)), "matrices": ((2, 3), (2, 3)), "images": ((2, 3, 4), (2, 3, 4))}
 _SPLITS = {"even": ((6, 2), 3, 0), "uneven": ((2, 7), 3, 1), "many": ((2,), 4, 0), "at": ((7, 2), (1, 5), 0),
            "beyond": ((2, 4), [-1, 9, 2], -1)}
+_WINDOWS = {"apart": ((6, 2), (0, 2, 2)), "over": ((2, 7), (1, 3, 2)), "dense": ((5,), (-1, 3, 1)),
+            "whole": ((3,), (0, 3, 5)), "middle": ((2, 5, 3), (1, 2, 1))}
 _MOVES = {"one": (0, 2), "back": (-1, 0), "two": ((0, 1), (-1, 0)), "none": ((), ())}
 
 
@@ -35,6 +37,21 @@ def _parts(x, sections, dim):
 
 
 CASES = [
+    *(
+        _both("unfold", label, normal(shape), lambda x, a=arguments: x.unfold(*a) * 2)
+        for label, (shape, arguments) in _WINDOWS.items()
+    ),
+    _both("unfold", "patches", normal((1, 2, 4, 4)), lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).sum((-1, -2))),
+    *(
+        Case(op, label, normal(shape), lambda x, op=op: getattr(ops, op)(x) * 2,
+             lambda t, x, op=op: getattr(t, op)(x) * 2)
+        for op in ("atleast_1d", "atleast_2d", "atleast_3d")
+        for label, shape in {"scalar": (), "vector": (3,), "matrix": (2, 3), "images": (2, 3, 4)}.items()
+    ),
+    Case("atleast_2d", "several", normal((3,), (2, 3)), lambda *x: ops.cat(ops.atleast_2d(*x)),
+         lambda t, *x: t.cat(t.atleast_2d(*x))),
+    Case("broadcast_tensors", "two", normal((3, 1), (4,)), lambda *x: ops.stack(ops.broadcast_tensors(*x)),
+         lambda t, *x: t.stack(t.broadcast_tensors(*x))),
     *(
         Case("meshgrid", f"{label}-{indexing}", normal(*shapes),
              lambda *x, i=indexing: _meshed(minigrad, i, *x), lambda t, *x, i=indexing: _meshed(t, i, *x))

@@ -1,10 +1,11 @@
-"""Cases for minigrad/ops/running.py."""
+"""Cases for minigrad/ops/running.py and pairs.py."""
 
 import numpy as np
 
 from minigrad import ops
 from tests.cases.case import Case, normal
 
+_PAIRS = {"all": {}, "axis": {"dim": 1}, "kept": {"dim": 0, "keepdim": True}}
 _AXES = {"last": ((3, 4), -1), "first": ((3, 4), 0), "middle": ((2, 3, 4), 1), "scalar": ((), 0), "empty": ((0, 3), 0)}
 
 
@@ -28,6 +29,15 @@ CASES = [
     Case("cumprod", "zeros_down", _zeros, lambda x: ops.cumprod(x, 0), lambda t, x: t.cumprod(x, 0)),
     Case("cumprod", "int", lambda rng: [rng.integers(-3, 4, (3, 4))], lambda x: x.cumprod(1),
          lambda t, x: x.cumprod(1), differentiable=False),
+    *(
+        Case(op, f"{label}-{i}", normal((3, 4)), lambda x, op=op, a=arguments, i=i: getattr(ops, op)(x, **a)[i],
+             lambda t, x, op=op, a=arguments, i=i: getattr(t, op)(x, **a)[i])
+        for op in ("var_mean", "std_mean", "aminmax")
+        for label, arguments in _PAIRS.items()
+        for i in (0, 1)
+    ),
+    Case("var_mean", "biased", normal((3, 4)), lambda x: ops.var_mean(x, 1, False)[0],
+         lambda t, x: t.var_mean(x, 1, False)[0]),
     _diff("last", normal((3, 4)), lambda space, x: space.diff(x)),
     _diff("twice", normal((5, 2)), lambda space, x: space.diff(x, 2, 0)),
     _diff("all", normal((3, 2)), lambda space, x: space.diff(x, n=4, dim=0)),
