@@ -186,11 +186,11 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         does, the tensor, its views and `detach()` keep their numbers, whatever the next backward brings.
 
         Raises:
-            AutogradError: the tensor is the output of a recorded operation, which keeps no gradient; or a wrapper
-                sends the gradient to other ranks just now.
+            AutogradError: the tensor is the output of a recorded operation, which keeps no gradient unless
+                `retain_grad()` said so; or a wrapper sends the gradient to other ranks just now.
         """
-        if self.node is not None:
-            raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
+        if self.node is not None and getattr(self, "grad_array", None) is None:
+            raise _no_leaf("grad", self, ": call retain_grad() on it before backward()")
         if backwards_under_way():
             check_at_rest(self)
         return None if self.grad_array is None else give_gradient(self, Tensor)
@@ -204,7 +204,7 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
             return
         self._check_like("grad", value)
         if self.node is not None:
-            raise AutogradError(f"grad: expected a leaf, got the output of an operation, of shape {self.shape}")
+            raise _no_leaf("grad", self)
         if value.data is self.grad_array:
             return  # changed in place, as by x.grad *= 2: all that is known of it holds
         self.requires_grad_()
@@ -310,8 +310,8 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         """
         if self.node is not None or not self.requires_grad:
             raise AutogradError("hook: expected a leaf that requires grad, got another tensor")
-        listener = _LeafHook(hook)
-        hooks = tuple(heard for heard in self.listeners if isinstance(heard, _LeafHook))
+        listener = LeafHook(hook)
+        hooks = tuple(heard for heard in self.listeners if isinstance(heard, LeafHook))
         self.listeners = (*hooks, listener, *(heard for heard in self.listeners if heard not in hooks))
 
         def remove() -> None:
@@ -335,7 +335,7 @@ class Selection(NamedTuple):
     indices: Tensor
 
 
-class _LeafHook:
+class LeafHook:
     """A function as a listener to one leaf."""
 
     def __init__(self, hook: Callable[[Tensor], None]) -> None:
@@ -346,6 +346,10 @@ class _LeafHook:
 
     def end(self, error: BaseException | None) -> None:
         """Nothing to finish."""
+
+
+def _no_leaf(who: str, x: Tensor, what_to_do: str = "") -> AutogradError:
+    return AutogradError(f"{who}: expected a leaf, got the output of an operation, of shape {x.shape}{what_to_do}")
 
 
 def _exported(array: Array, options: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@
 is a call longer.
 """
 
-from minigrad.ops import facts as _facts, inplace as _inplace, likeness as _likeness  # have methods, not operations
+from minigrad.ops import facts as _facts, hooks as _hooks, inplace as _inplace, likeness as _likeness  # have methods
 from minigrad.ops.activation import *
 from minigrad.ops.arithmetic import *
 from minigrad.ops.arrange import *
