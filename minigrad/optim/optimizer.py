@@ -22,10 +22,10 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.kept import check_finished
 from minigrad.nn.companions import attach, number_of, unshared_number
-from minigrad.nn.flat import FlatBuffer, flatten
+from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls
-from minigrad.optim.part import Part
+from minigrad.optim.part import AnyBuffer, Part, buffer_of
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state, state_by_parameter
 from minigrad.recording import enable_grad
 from minigrad.tensor import Tensor
@@ -41,7 +41,8 @@ class Optimizer:
     """Base class: a subclass says which options and state it has, and how to update a flat array.
 
     Args:
-        params: Parameters, or groups: dicts with "params" and the options in which a group differs.
+        params: Parameters, or groups: dicts with "params" and the options in which a group differs. A tensor that is
+            no Parameter is taken too, and trained in its own memory.
         defaults: Every option with its value for groups that do not name it.
         master_weights: Keep float32 copies of parameters of 16 bits, and update these: steps that are too small for
             the parameter's dtype then add up. A parameter that is changed from outside is copied again.
@@ -232,16 +233,19 @@ class Optimizer:
         """Check all groups, then give their parameters one layout, then make their state."""
         seen = {id(param) for param in self.params()}
         complete = [_complete(self, group, seen) for group in groups]
-        flatten(param for group in complete for param in group["params"])
+        given = [param for group in complete for param in group["params"]]
+        if any(isinstance(param, Parameter) for param in given):
+            flatten(param for param in given if isinstance(param, Parameter))
         for group in complete:
             self.param_groups.append(group)
             self.parts.append(self._make_parts(group))
-        attach(self, {id(part.buffer): part.buffer for part in self._all_parts()}.values())
+        attach(self, buffers_of(self))
 
     def _make_parts(self, group: dict[str, Any]) -> list[Part]:
-        members: dict[int, tuple[FlatBuffer, list[Parameter]]] = {}
+        members: dict[int, tuple[AnyBuffer, list[Parameter]]] = {}
         for param in group["params"]:
-            members.setdefault(id(param.flat), (param.flat, []))[1].append(param)
+            buffer = buffer_of(param)
+            members.setdefault(id(buffer), (buffer, []))[1].append(param)
         found = []
         for buffer, params in members.values():
             has_masters = self.master_weights and buffer.dtype.itemsize < 4
@@ -279,6 +283,11 @@ class Optimizer:
         param[...] = wide
         if master is not None:
             master[...] = wide
+
+
+def buffers_of(optimizer: Optimizer) -> list[AnyBuffer]:
+    """Where the parameters of an optimizer lie, each place once."""
+    return list({id(part.buffer): part.buffer for parts in optimizer.parts for part in parts}.values())
 
 
 def numbers_like(like: Array, *values: float) -> list[Any]:
@@ -338,11 +347,9 @@ def _as_list(who: str, params: Any) -> list[Any]:
 
 
 def _check_parameter(who: str, param: Any) -> None:
-    if not isinstance(param, Parameter):
-        raise DtypeError(
-            f"{who}: expected Parameters, got {_describe(param)}: make it a Parameter, "
-            "or use the values of named_parameters()"
-        )
+    if not isinstance(param, Tensor) or not param.is_leaf:
+        hint = "train what it was made of" if isinstance(param, Tensor) else "use the values of named_parameters()"
+        raise DtypeError(f"{who}: expected Parameters or leaf tensors, got {_describe(param)}: {hint}")
     if not is_float(param.dtype):
         raise DtypeError(f"{who}: expected Parameters of a float dtype, got {_describe(param)}")
 

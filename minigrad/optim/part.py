@@ -9,8 +9,19 @@ import numpy as np
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros
 from minigrad.nn.flat import FlatBuffer
+from minigrad.optim.loose import Loose
 from minigrad.nn.parameter import Parameter
 from minigrad.stamp import mark_changed
+from minigrad.tensor import Tensor
+
+
+AnyBuffer = FlatBuffer | Loose
+
+
+def buffer_of(param: Tensor) -> AnyBuffer:
+    """Where a parameter lies: its flat buffer, which it has already, or one of its own for a bare tensor."""
+    found: AnyBuffer = param.flat if isinstance(param, Parameter) else Loose(param)
+    return found
 
 
 class Part:
@@ -25,7 +36,9 @@ class Part:
             yet are made; narrow floats get float32 state.
     """
 
-    def __init__(self, buffer: FlatBuffer, params: list[Parameter], slots: tuple[str, ...], state: dict[str, Array]):
+    def __init__(
+        self, buffer: AnyBuffer, params: list[Parameter], slots: tuple[str, ...], state: dict[str, Array]
+    ):
         self.buffer, self.slots, self.state = buffer, slots, state
         self.params = sorted(params, key=lambda param: buffer.position[id(param)])
         self.steps = [0] * len(params)

@@ -9,8 +9,7 @@ from typing import Any
 from minigrad.arguments import as_integer, as_list, as_real, check_choice, is_number
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.companions import attach
-from minigrad.nn.flat import flatten
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.optimizer import Optimizer, buffers_of
 from minigrad.optim.scheduler import check_optimizer
 
 __all__ = ["ReduceLROnPlateau"]
@@ -80,7 +79,7 @@ class ReduceLROnPlateau:
         self.min_lrs = [as_real(who, "min_lr", rate, 0.0, finite=True) for rate in lowest]
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
-        attach(self, flatten(optimizer.params()))
+        attach(self, buffers_of(optimizer))
 
     def step(self, metrics: Any) -> None:
         """Take what was measured in an epoch; to be called after it.

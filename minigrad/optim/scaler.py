@@ -23,7 +23,7 @@ from minigrad.kept import check_finished, gradient_changed
 from minigrad.ops.arithmetic import mul
 from minigrad.ops.operands import cast
 from minigrad.nn.companions import Holder, attach, holder_near, is_attached, number_of, unshared_number
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.optimizer import Optimizer, buffers_of
 from minigrad.tensor import Tensor
 
 __all__ = ["GradScaler"]
@@ -269,8 +269,8 @@ class GradScaler:
         if not isinstance(optimizer, Optimizer):
             raise DtypeError(f"GradScaler.{method}: expected an Optimizer, got {type(optimizer).__name__}")
         progress = self._progress.setdefault(optimizer, _Progress())
-        for param in optimizer.params()[:1]:
-            self._attach(param.flat)
+        for buffer in buffers_of(optimizer)[:1]:
+            self._attach(buffer)
         if progress.stepped:
             raise AutogradError(f"GradScaler.{method}: expected update() after step(), got another {method}() before")
         return progress

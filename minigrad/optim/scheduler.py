@@ -10,8 +10,7 @@ from typing import Any
 from minigrad.arguments import as_amount, as_integer
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.nn.companions import attach
-from minigrad.nn.flat import flatten
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.optimizer import Optimizer, buffers_of
 from minigrad.optim.schedule import ScheduleLike, check_schedule
 from minigrad.optim.state import INITIAL_LR
 
@@ -59,7 +58,7 @@ class LRScheduler:
         self.base_lrs: list[float] = base_lrs or [group.get(INITIAL_LR, group["lr"]) for group in groups]
         self.last_step: float = last_epoch + 1
         self._apply(self.last_step, self.base_lrs)
-        attach(self, flatten(optimizer.params()))
+        attach(self, buffers_of(optimizer))
 
     def options_at(self, step: Any, base_lrs: Sequence[float]) -> list[dict[str, Any]]:
         """What each group gets at a step: its "lr", and what else the schedule moves. For subclasses to override."""

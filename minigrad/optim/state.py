@@ -188,7 +188,7 @@ def _plain(value: Any) -> Any:
 def _saved_entry(who: str, optimizer: Kept, member: Member, key: Any, saved: Any) -> tuple[int, dict[str, Array]]:
     """Step and arrays of one parameter, checked; step 0 and no arrays where there is no state."""
     views = _state_views(member)
-    label = f"state of parameter {member[0].name or key} of shape {member[0].shape}"
+    label = f"state of parameter {getattr(member[0], 'name', None) or key} of shape {member[0].shape}"
     entry = _check_mapping(who, f"as {label}", saved)
     present = {name: value for name, value in entry.items() if value is not None}
     if not present:

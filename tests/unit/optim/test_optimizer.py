@@ -11,7 +11,20 @@ from minigrad.backend.dtypes import as_dtype
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, LayoutError
 from minigrad.nn import Parameter
 from minigrad.nn.flat import flatten
-from minigrad.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer, RMSprop, adam_update, sgd_update
+from minigrad.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    GradScaler,
+    LRScheduler,
+    Optimizer,
+    RMSprop,
+    StepDecay,
+    adam_update,
+    sgd_update,
+)
 from minigrad.testing import assert_close
 from tests.strict_cupy import no_sync
 from tests.unit.optim.models import OPTIMIZERS, draw_gradients, draw_parameters, same, values
@@ -217,6 +230,65 @@ def test_zero_grad_forgets_or_fills_with_zeros(rng):
     assert all(param.grad is None for param in params)
 
 
+# ------------------------------------------------------------------------------------------------- bare tensors
+
+
+@every_optimizer
+def test_bare_tensors_are_trained_in_their_own_memory(rng, make, options):
+    """With the bits of Parameters, also where gradients come and go, and their states are each other's."""
+    params = draw_parameters(rng)
+    tensors = [Tensor(param.data.copy(), requires_grad=True) for param in params]
+    memory = [x.data for x in tensors]
+    first, second = make(params, **options), make([{"params": tensors[:2]}, {"params": tensors[2:]}], **options)
+    for step in range(4):
+        draw_gradients(rng, params)
+        for param, x in zip(params, tensors):
+            x.grad = param.grad
+        if step == 2:
+            params[1].grad = tensors[1].grad = None
+        first.step()
+        second.step()
+        assert same(values(params), values(tensors))
+    assert all(x.data is array for x, array in zip(tensors, memory))
+    saved = second.state_dict()
+    make(tensors, **options).load_state_dict(first.state_dict())
+    assert first.state_dict()["state"].keys() == saved["state"].keys()
+
+
+def test_a_bare_tensor_is_trained_by_backward_with_closure_schedule_and_scaler():
+    """The gradient of a sum is a view of one number, which nobody may write to."""
+    x = Tensor(np.arange(3.0), requires_grad=True)
+    optimizer = SGD([x], lr=0.5)
+    schedule, scaler = LRScheduler(optimizer, StepDecay(1, 0.5)), GradScaler(init_scale=8.0)
+    scaler.scale(x.sum()).backward()
+    scaler.unscale_(optimizer)
+    assert x.grad.tolist() == [1.0, 1.0, 1.0]
+    scaler.step(optimizer)
+    scaler.update()
+    schedule.step()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = x.sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 1.5
+    assert x.tolist() == [-0.75, 0.25, 1.25]
+
+
+def test_a_bare_tensor_that_can_not_be_changed_in_place_is_refused(rng):
+    turned = Tensor(rng.standard_normal((3, 4)).T, requires_grad=True)
+    with pytest.raises(LayoutError, match=r"in a row, got float64 \(4, 3\) on cpu: write .contiguous\(\)"):
+        SGD([turned])
+    x = Tensor(np.ones(3), requires_grad=True)
+    optimizer = SGD([x])
+    x.data = np.ones(4)
+    x.grad = Tensor(np.ones(4))
+    with pytest.raises(LayoutError, match="expected a tensor of 3 float64 on cpu in a row, got float64"):
+        optimizer.step()
+
+
 # ------------------------------------------------------------------------------------------------------ groups
 
 
@@ -317,10 +389,9 @@ def wrong_parameters(rng):
         "unknown option": ([{"params": [weight], "rate": 1.0}], ArgumentError, "expected options lr, .*, got rate"),
         "no params": ([{"lr": 1.0}], ArgumentError, 'expected a group to be a dict with "params"'),
         "mixed": ([{"params": [weight]}, weight], ArgumentError, 'expected a group to be a dict with "params"'),
-        "array": ([np.ones(3)], DtypeError, "expected Parameters, got a ndarray"),
-        "named": ([("weight", weight)], DtypeError, "expected Parameters, got a tuple"),
-        "tensor": ([Tensor(np.ones(3), True)], DtypeError, r"expected Parameters, got Tensor of float64 \(3,\)"),
-        "output": ([weight * 2.0], DtypeError, r"got the output of an operation of float64 \(2, 3\)"),
+        "array": ([np.ones(3)], DtypeError, "expected Parameters or leaf tensors, got a ndarray"),
+        "named": ([("weight", weight)], DtypeError, "expected Parameters or leaf tensors, got a tuple"),
+        "output": ([weight * 2.0], DtypeError, r"got the output of an operation of float64 \(2, 3\): train what"),
         "integer": ([integer], DtypeError, r"expected Parameters of a float dtype, got Parameter of int64 \(3,\)"),
     }
 
