@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
+
 from minigrad.arguments import as_real
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
@@ -179,16 +181,18 @@ def softplus(x: TensorLike, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return record(data, _softplus_backward, (x,), (x, parameters))
 
 
+@np.errstate(over="ignore")  # of beta·x, beyond the threshold
 def _softplus(out: Array, x: Array, beta: float, threshold: float) -> None:
     xp, zero = array_module(x), filled(0, x)
+    above, below = (xp.maximum, xp.minimum) if beta > 0 else (xp.minimum, xp.maximum)  # where beta·x is, of 0
     scaled = x * beta
     curved = ~(scaled > threshold)
     xp.log1p(xp.exp(-xp.abs(scaled)), out=out)
     out *= curved
-    out += xp.maximum(scaled, zero)
-    if threshold < 0:
-        out += masked(xp.minimum(scaled, zero), ~curved)
     out /= beta
+    out += above(x, zero)
+    if threshold < 0:
+        out += masked(below(x, zero), ~curved)
 
 
 def _softplus_backward(node: Node, grad: Array) -> None:
@@ -196,6 +200,7 @@ def _softplus_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], in_blocks(functools.partial(_softplus_gradient, **parameters), grad, x.data))
 
 
+@np.errstate(over="ignore")  # of beta·x
 def _softplus_gradient(out: Array, grad: Array, x: Array, beta: float, threshold: float) -> None:
     scaled = x * beta
     logistic(out, scaled)

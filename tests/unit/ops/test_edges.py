@@ -95,6 +95,12 @@ def test_softplus_is_straight_from_a_negative_threshold_on():
     np.testing.assert_allclose(x.grad.data, [1 / (1 + np.exp(2)), 1, 1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("beta", [2.0, -2.0])
+def test_softplus_of_the_largest_numbers(beta):
+    x = Tensor(np.array([3e38, -3e38], np.float32))
+    assert ops.softplus(x, beta).tolist() == ([x[0].item(), 0.0] if beta > 0 else [0.0, x[1].item()])
+
+
 def test_nan_takes_all_of_both_gradients():
     for pick in (ops.maximum, ops.minimum):
         x, y = (Tensor(np.array(part), requires_grad=True) for part in ([NAN, NAN, 1.0], [1.0, NAN, 1.0]))
