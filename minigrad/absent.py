@@ -50,12 +50,11 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "DataParallel": "write distributed.Ddp.wrap(models, devices)",
         "GRU": _OVER_TIME,
         "LSTM": _OVER_TIME,
-        "MultiheadAttention": "write nn.functional.scaled_dot_product_attention, or softmax(q @ k.mT / d**0.5, -1) @ v",
+        "MultiheadAttention": "write nn.functional.scaled_dot_product_attention",
         "RNN": _OVER_TIME,
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
         "parallel": _DDP,
     },
-    "minigrad.nn.functional": {"scaled_dot_product_attention": "write softmax(q @ k.mT / d**0.5, -1) @ v"},
     "minigrad.nn.utils": {
         "parametrizations": _REPARAMETER,
         "parametrize": _REPARAMETER,

@@ -7,6 +7,7 @@ from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_operations as _offer_operations
 from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, sigmoid as sigmoid, tanh as tanh
 from minigrad.ops.activation import *
+from minigrad.ops.attention import *
 from minigrad.ops.convolve import *
 from minigrad.ops.distance import *
 from minigrad.ops.entropy import *

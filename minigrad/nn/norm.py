@@ -22,7 +22,7 @@ class BatchNorm(Module):
     """What all batch norms share; a subclass says how many axes its input may have."""
 
     axes: tuple[int, ...]
-    since = {"num_batches_tracked": 2}  # what of its state came with which version of PyTorch's layer
+    _state_since = {"num_batches_tracked": 2}  # what of its state came with which version of PyTorch's layer
 
     def __init__(
         self,

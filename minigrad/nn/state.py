@@ -65,7 +65,7 @@ def _newer_names(module: Any, state: Any) -> set[str]:
     return {
         f"{path}.{name}" if path else name
         for path, layer in module.named_modules(remove_duplicate=False)
-        for name, version in getattr(layer, "since", {}).items()
+        for name, version in getattr(layer, "_state_since", {}).items()
         if (versions.get(path, {}).get("version") or 1) < version
     }
 

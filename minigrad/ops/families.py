@@ -8,6 +8,7 @@ from minigrad.ops import facts as _facts, hooks as _hooks, inplace as _inplace, 
 from minigrad.ops.activation import *
 from minigrad.ops.arithmetic import *
 from minigrad.ops.arrange import *
+from minigrad.ops.attention import *
 from minigrad.ops.compare import *
 from minigrad.ops.convert import *
 from minigrad.ops.convolve import *

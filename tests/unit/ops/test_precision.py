@@ -69,6 +69,7 @@ CALLS = {
     "l1_loss": lambda: ops.l1_loss(low(X), target=X),
     "smooth_l1_loss": lambda: ops.smooth_l1_loss(low(X), X),
     "huber_loss": lambda: ops.huber_loss(low(X), X),
+    "scaled_dot_product_attention": lambda: ops.scaled_dot_product_attention(X, X, X, is_causal=True),
     "kl_div": lambda: ops.kl_div(low(X), ops.softmax(X, 1)),
     "binary_cross_entropy": lambda: ops.binary_cross_entropy(low(X).sigmoid(), X.sigmoid().detach()),
     "sigmoid_focal_loss": lambda: ops.sigmoid_focal_loss(low(X), X.sigmoid()),
