@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minigrad.arguments import as_integer, check_choice, check_counts, check_real
+from minigrad.arguments import as_integer, check_choice, check_counts, check_real, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.errors import ArgumentError
@@ -19,27 +19,54 @@ __all__ = [
 ]
 
 
-class ReLU(Module):
+class Overwriting(Module):
+    """What can write its output into the memory of its input, with `inplace=True`.
+
+    The values and gradients are the same. An input that an operation before has saved, a leaf that requires grad and
+    a view can't be changed so: an error says it.
+
+    Args:
+        inplace: Whether it does.
+
+    Raises:
+        ArgumentError: inplace is no bool.
+    """
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        check_switch(self._who(), inplace=inplace)
+        self.inplace = inplace
+
+    def options(self) -> str:
+        """What `repr` shows before inplace; for subclasses to define."""
+        return ""
+
+    def extra_repr(self) -> str:
+        """The options, and inplace where it is so."""
+        return ", ".join(filter(None, [self.options(), "inplace=True" if self.inplace else ""]))
+
+
+class ReLU(Overwriting):
     """max(x, 0), for each element; see `ops.relu`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """max(x, 0)."""
-        return ops.relu(x)
+        return ops.relu(x, self.inplace)
 
 
-class ReLU6(Module):
+class ReLU6(Overwriting):
     """x cut to [0, 6], for each element; see `ops.relu6`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x cut to [0, 6]."""
-        return ops.relu6(x)
+        return ops.relu6(x, self.inplace)
 
 
-class Hardtanh(Module):
+class Hardtanh(Overwriting):
     """x cut to [min_val, max_val], for each element; see `ops.hardtanh`."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         check_real("Hardtanh", min_val=min_val, max_val=max_val)
         if min_val >= max_val:
             raise ArgumentError(f"Hardtanh: expected min_val below max_val, got {min_val} and {max_val}")
@@ -47,43 +74,43 @@ class Hardtanh(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x cut to [min_val, max_val]."""
-        return ops.hardtanh(x, self.min_val, self.max_val)
+        return ops.hardtanh(x, self.min_val, self.max_val, self.inplace)
 
-    def extra_repr(self) -> str:
+    def options(self) -> str:
         """The bounds."""
         return f"min_val={self.min_val}, max_val={self.max_val}"
 
 
-class Hardsigmoid(Module):
+class Hardsigmoid(Overwriting):
     """x/6 + 1/2 cut to [0, 1], for each element; see `ops.hardsigmoid`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x/6 + 1/2 cut to [0, 1]."""
-        return ops.hardsigmoid(x)
+        return ops.hardsigmoid(x, self.inplace)
 
 
-class Hardswish(Module):
+class Hardswish(Overwriting):
     """x · hardsigmoid(x), for each element; see `ops.hardswish`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x · hardsigmoid(x)."""
-        return ops.hardswish(x)
+        return ops.hardswish(x, self.inplace)
 
 
-class SiLU(Module):
+class SiLU(Overwriting):
     """x · sigmoid(x), for each element; see `ops.silu`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x · sigmoid(x)."""
-        return ops.silu(x)
+        return ops.silu(x, self.inplace)
 
 
-class Mish(Module):
+class Mish(Overwriting):
     """x · tanh(softplus(x)), for each element; see `ops.mish`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x · tanh(softplus(x))."""
-        return ops.mish(x)
+        return ops.mish(x, self.inplace)
 
 
 class Sigmoid(Module):
@@ -167,19 +194,19 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class LeakyReLU(Module):
+class LeakyReLU(Overwriting):
     """x where it is positive, negative_slope · x elsewhere; see `ops.leaky_relu`."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        super().__init__()
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__(inplace)
         check_real("LeakyReLU", negative_slope=negative_slope)
         self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor:
         """x or negative_slope · x."""
-        return ops.leaky_relu(x, self.negative_slope)
+        return ops.leaky_relu(x, self.negative_slope, self.inplace)
 
-    def extra_repr(self) -> str:
+    def options(self) -> str:
         """The slope."""
         return f"negative_slope={self.negative_slope}"
 
@@ -226,28 +253,28 @@ class PReLU(Module):
         return f"num_parameters={self.count}"
 
 
-class ELU(Module):
+class ELU(Overwriting):
     """x where it is positive, alpha · (exp(x) - 1) elsewhere; see `ops.elu`."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         check_real("ELU", alpha=alpha)
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """x or alpha · (exp(x) - 1)."""
-        return ops.elu(x, self.alpha)
+        return ops.elu(x, self.alpha, self.inplace)
 
-    def extra_repr(self) -> str:
+    def options(self) -> str:
         """alpha."""
         return f"alpha={self.alpha}"
 
 
-class CELU(Module):
+class CELU(Overwriting):
     """x where it is positive, alpha · (exp(x / alpha) - 1) elsewhere; see `ops.celu`."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         check_real("CELU", alpha=alpha)
         if alpha == 0:
             raise ArgumentError("CELU: expected alpha other than 0, got 0")
@@ -255,19 +282,19 @@ class CELU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x or alpha · (exp(x / alpha) - 1)."""
-        return ops.celu(x, self.alpha)
+        return ops.celu(x, self.alpha, self.inplace)
 
-    def extra_repr(self) -> str:
+    def options(self) -> str:
         """alpha."""
         return f"alpha={self.alpha}"
 
 
-class SELU(Module):
+class SELU(Overwriting):
     """`ELU` with a scale and an alpha that keep mean and variance; see `ops.selu`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """1.05 · x or 1.76 · (exp(x) - 1)."""
-        return ops.selu(x)
+        return ops.selu(x, self.inplace)
 
 
 class Softplus(Module):

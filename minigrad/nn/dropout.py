@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from minigrad.arguments import check_real
-from minigrad.nn.module import Module
+from minigrad.nn.activation import Overwriting
 from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = ["Dropout", "Dropout2d"]
 
 
-class _Dropout(Module):
+class _Dropout(Overwriting):
     """What all dropouts share: the probability."""
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        super().__init__(inplace)
         check_real(self._who(), 0.0, 1.0, p=p)
         self.p = p
 
-    def extra_repr(self) -> str:
+    def options(self) -> str:
         """The probability."""
         return f"p={self.p}"
 
@@ -30,6 +30,7 @@ class Dropout(_Dropout):
 
     Args:
         p: In [0, 1].
+        inplace: Whether it writes its output into the memory of its input.
 
     Raises:
         ArgumentError: p out of range.
@@ -37,7 +38,7 @@ class Dropout(_Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """The input with some elements dropped."""
-        return ops.dropout(x, self.p, self.training)
+        return ops.dropout(x, self.p, self.training, self.inplace)
 
 
 class Dropout2d(_Dropout):
@@ -48,6 +49,7 @@ class Dropout2d(_Dropout):
 
     Args:
         p: In [0, 1].
+        inplace: Whether it writes its output into the memory of its input.
 
     Raises:
         ArgumentError: p out of range.
@@ -55,4 +57,4 @@ class Dropout2d(_Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """The input with some channels dropped."""
-        return ops.dropout2d(x, self.p, self.training)
+        return ops.dropout2d(x, self.p, self.training, self.inplace)

@@ -16,6 +16,7 @@ from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, widened
 from minigrad.errors import ArgumentError
+from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.methods import method
@@ -30,8 +31,14 @@ __all__ = [
 
 
 @method
-def relu(x: TensorLike) -> Tensor:
-    """max(x, 0). dx = g where x > 0 or is NaN, else 0."""
+def relu(x: TensorLike, inplace: bool = False) -> Tensor:
+    """max(x, 0). dx = g where x > 0 or is NaN, else 0.
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
+    """
+    if inplace:
+        return overwrite("relu", relu, x)
     x = as_operand("relu", x)
     data = in_blocks(_rectify, x.data)
     return record(data, _relu_backward, (x,), (data,), saves_output=True)
@@ -47,13 +54,18 @@ def _relu_backward(node: Node, grad: Array) -> None:
 
 
 @method
-def leaky_relu(x: TensorLike, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(x: TensorLike, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, else negative_slope·x. dx = g where x > 0, else negative_slope·g.
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
 
     Raises:
         ArgumentError: negative_slope is no number.
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("leaky_relu", leaky_relu, x, negative_slope)
     x = float_operand("leaky_relu", x)
     slope = as_real("leaky_relu", "negative_slope", negative_slope)
     data = in_blocks(functools.partial(_leak, slope=slope), x.data)
@@ -80,25 +92,35 @@ def _leak_gradient(out: Array, grad: Array, x: Array, slope: float) -> None:
 
 
 @method
-def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+def elu(x: TensorLike, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, else alpha·(eˣ - 1). dx = g where x > 0 or is NaN, else g·alpha·eˣ.
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
 
     Raises:
         ArgumentError: alpha is no number.
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("elu", elu, x, alpha)
     return _exponential("elu", x, as_real("elu", "alpha", alpha))
 
 
-def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+def celu(x: TensorLike, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, else alpha·(e^(x/alpha) - 1). dx = g where x > 0 or is NaN, else g·e^(x/alpha).
 
     Barron, "Continuously Differentiable Exponential Linear Units", 2017.
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
 
     Raises:
         ArgumentError: alpha is 0, or no number.
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("celu", celu, x, alpha)
     alpha = as_real("celu", "alpha", alpha)
     if alpha == 0:
         raise ArgumentError("celu: expected alpha other than 0, got 0")
@@ -108,14 +130,19 @@ def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-def selu(x: TensorLike) -> Tensor:
+def selu(x: TensorLike, inplace: bool = False) -> Tensor:
     """λ·x where x > 0, else λ·α·(eˣ - 1). dx = g·λ where x > 0 or is NaN, else g·λ·α·eˣ.
 
     α = 1.67 and λ = 1.05 keep mean 0 and variance 1: Klambauer et al., "Self-Normalizing Neural Networks", 2017.
 
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
+
     Raises:
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("selu", selu, x)
     return _exponential("selu", x, _SELU_SCALE * _SELU_ALPHA, slope=_SELU_SCALE)
 
 

@@ -87,6 +87,18 @@ def update(who: str, x: Same, function: Callable[..., Tensor], *args: Any, **opt
     return x
 
 
+def overwrite(who: str, function: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
+    """function(x, ...) in the memory of x, as `inplace=True` asks for it; returns x.
+
+    Raises:
+        DtypeError: x is no tensor.
+        AutogradError: x can't be changed, or not while recording: see `update`.
+    """
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"{who}: expected a Tensor with inplace=True, got {type(x).__name__}")
+    return update(who, x, function, *args)
+
+
 def _assign(who: str, x: Same, index: tuple[Any, ...], value: Tensor, watched: tuple[Tensor, ...] = ()) -> Same:
     """x[index] = value, for an index without tensors; returns x."""
     _check_target(who, x, value)

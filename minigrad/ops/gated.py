@@ -13,6 +13,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.special import erf
 from minigrad.errors import ShapeError
+from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.elementwise import logistic
 from minigrad.ops.methods import method
@@ -23,12 +24,17 @@ __all__ = ["gelu", "glu", "mish", "silu"]
 
 
 @method
-def silu(x: TensorLike) -> Tensor:
+def silu(x: TensorLike, inplace: bool = False) -> Tensor:
     """x·sigmoid(x). dx = g·(s + y·(1 - s)) with s = sigmoid(x).
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
 
     Raises:
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("silu", silu, x)
     x = float_operand("silu", x)
     gate = in_blocks(logistic, x.data)
     data = x.data * gate
@@ -48,14 +54,19 @@ def _silu_gradient(out: Array, grad: Array, gate: Array, y: Array) -> None:
     out *= grad
 
 
-def mish(x: TensorLike) -> Tensor:
+def mish(x: TensorLike, inplace: bool = False) -> Tensor:
     """x·tanh(softplus(x)) (Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019).
 
     dx = g·(t + x·s·(1 - t²)) with t = tanh(softplus(x)) and s = sigmoid(x).
 
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
+
     Raises:
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("mish", mish, x)
     x = float_operand("mish", x)
     return record(x.data * in_blocks(_mish_gate, x.data), _mish_backward, (x,), (x,))
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from minigrad.errors import AutogradError
+from minigrad.ops import activation, arithmetic, compare, elementwise, linalg, reduce, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.assign import Same, update
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike
-from minigrad.tensor import Tensor
+from minigrad.stamp import is_view
+from minigrad.tensor import Tensor, rerecord
 
 
 @method
@@ -42,18 +48,21 @@ def div_(x: Same, value: TensorLike, *, rounding_mode: str | None = None) -> Sam
     return update("div_", x, arithmetic.div, value, rounding_mode=rounding_mode)
 
 
+@method
 @method_as("__ifloordiv__")
 def floor_divide_(x: Same, value: TensorLike) -> Same:
     """x //= value; returns x, through which nothing flows back."""
     return update("floor_divide_", x, arithmetic.floor_divide, value)
 
 
+@method
 @method_as("__imod__")
 def remainder_(x: Same, value: TensorLike) -> Same:
     """x %= value; returns x."""
     return update("remainder_", x, arithmetic.remainder, value)
 
 
+@method
 @method_as("__ipow__")
 def pow_(x: Same, value: TensorLike) -> Same:
     """x **= value; returns x."""
@@ -66,18 +75,21 @@ def matmul_(x: Same, value: TensorLike) -> Same:
     return update("matmul_", x, linalg.matmul, value)
 
 
+@method
 @method_as("__iand__")
 def bitwise_and_(x: Same, value: TensorLike) -> Same:
     """x &= value, of bools or integers; returns x."""
     return update("bitwise_and_", x, compare.bitwise_and, value)
 
 
+@method
 @method_as("__ior__")
 def bitwise_or_(x: Same, value: TensorLike) -> Same:
     """x |= value, of bools or integers; returns x."""
     return update("bitwise_or_", x, compare.bitwise_or, value)
 
 
+@method
 @method_as("__ixor__")
 def bitwise_xor_(x: Same, value: TensorLike) -> Same:
     """x ^= value, of bools or integers; returns x."""
@@ -85,6 +97,7 @@ def bitwise_xor_(x: Same, value: TensorLike) -> Same:
 
 
 @method
+@method_as("clip_")
 def clamp_(x: Same, min: TensorLike = None, max: TensorLike = None) -> Same:
     """Cut x to [min, max]; returns x. See `clamp`."""
     return update("clamp_", x, elementwise.clamp, min, max)
@@ -126,3 +139,39 @@ def index_add_(x: Same, dim: int, index: Tensor, source: Tensor, *, alpha: float
 def index_fill_(x: Same, dim: int, index: Tensor, value: TensorLike) -> Same:
     """Overwrite the slices that index names along dim with one value; returns x. See `index_fill`."""
     return update("index_fill_", x, scatter.index_fill, dim, index, value)
+
+
+@method
+def detach_(x: Same) -> Same:
+    """Forget how x was computed: it becomes a leaf that requires no grad; returns x.
+
+    Raises:
+        AutogradError: a view, whose base would go on as it was: use `.detach()`.
+    """
+    if is_view(x):
+        raise AutogradError(f"detach_: expected no view, got one of shape {x.shape}: use .detach()")
+    rerecord(x, None)
+    return x
+
+
+def _bind(function: Callable[..., Tensor]) -> None:
+    """Make the form of an operation that writes into its tensor a method."""
+    name = f"{function.__name__}_"
+
+    @functools.wraps(function)
+    def change(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        return update(name, x, function, *args, **options)
+
+    change.__name__ = change.__qualname__ = name
+    change.__doc__ = f"`{function.__name__}`, written into x; returns x."
+    method(change)
+
+
+for _function in (
+    *(elementwise.abs, elementwise.ceil, elementwise.cos, elementwise.erf, elementwise.exp, elementwise.expm1),
+    *(elementwise.floor, elementwise.log, elementwise.log1p, arithmetic.neg, elementwise.reciprocal, activation.relu),
+    *(elementwise.round, elementwise.rsqrt, elementwise.sigmoid, elementwise.sign, elementwise.sin, elementwise.sqrt),
+    *(elementwise.square, elementwise.tanh, compare.logical_and, compare.logical_not, compare.logical_or),
+    *(compare.logical_xor, compare.bitwise_not, choice.tril, choice.triu, reduce.cumsum),
+):
+    _bind(_function)

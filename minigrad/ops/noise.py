@@ -7,6 +7,7 @@ are drawn on the host, or by a kernel that draws the same, so a seed drops the s
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.backend.random import noise_generator
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.assign import overwrite
 from minigrad.ops.operands import check_float
 from minigrad.tensor import Tensor, record
 
@@ -28,7 +30,14 @@ __all__ = ["dropout", "dropout2d"]
 _WORDS = 2**16
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.Generator | None = None) -> Tensor:
+def dropout(
+    x: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Tensor:
     """Each element becomes 0 with probability p, and x / (1 - p) otherwise; x itself outside training.
 
     Shapes:
@@ -36,16 +45,26 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.Gen
 
     Args:
         p: In [0, 1].
+        inplace: Write the result into x, as the methods with an underscore do.
         rng: Source of the noise; the noise stream of this context by default.
 
     Raises:
         ArgumentError: p out of range, training is no bool, or rng is no generator.
         DtypeError: no float tensor.
     """
+    if inplace and training:
+        return overwrite("dropout", functools.partial(_drop, "dropout"), x, p, training, rng)
     return _drop("dropout", x, p, training, rng)
 
 
-def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.Generator | None = None) -> Tensor:
+def dropout2d(
+    x: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Tensor:
     """Like `dropout`, for whole channels: each is dropped with probability p.
 
     Shapes:
@@ -58,6 +77,8 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, rng: np.random.G
     """
     if isinstance(x, Tensor) and x.ndim != 4:
         raise ShapeError(f"dropout2d: expected x of shape (N, C, H, W), got {x.shape}")
+    if inplace and training:
+        return overwrite("dropout2d", functools.partial(_drop, "dropout2d"), x, p, training, rng)
     return _drop("dropout2d", x, p, training, rng)
 
 

@@ -10,6 +10,7 @@ from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.errors import ArgumentError, ShapeError
+from minigrad.ops.assign import overwrite
 from minigrad.ops.elementwise import clamp
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, float_operand, masked, operands
@@ -19,20 +20,31 @@ from minigrad.tensor import Tensor, record
 __all__ = ["hardsigmoid", "hardswish", "hardtanh", "prelu", "relu6", "softshrink"]
 
 
-def hardtanh(x: TensorLike, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+def hardtanh(x: TensorLike, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x cut to [min_val, max_val], which lose their fractions for integers. dx = g between them and at NaN, else 0.
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
 
     Raises:
         ArgumentError: min_val above max_val, or one that is no number.
     """
+    if inplace:
+        return overwrite("hardtanh", hardtanh, x, min_val, max_val)
     low, high = as_real("hardtanh", "min_val", min_val), as_real("hardtanh", "max_val", max_val)
     if low > high:
         raise ArgumentError(f"hardtanh: expected min_val <= max_val, got {min_val} and {max_val}")
     return _bounded("hardtanh", x, low, high)
 
 
-def relu6(x: TensorLike) -> Tensor:
-    """x cut to [0, 6]; integers stay integers. dx = g between 0 and 6 and at NaN, else 0."""
+def relu6(x: TensorLike, inplace: bool = False) -> Tensor:
+    """x cut to [0, 6]; integers stay integers. dx = g between 0 and 6 and at NaN, else 0.
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
+    """
+    if inplace:
+        return overwrite("relu6", relu6, x)
     return _bounded("relu6", x, 0.0, 6.0)
 
 
@@ -55,12 +67,17 @@ def _bounded_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], masked(grad, ~((x.data <= low) | (x.data >= high))))
 
 
-def hardsigmoid(x: TensorLike) -> Tensor:
+def hardsigmoid(x: TensorLike, inplace: bool = False) -> Tensor:
     """x/6 + 1/2 cut to [0, 1]. dx = g/6 where |x| < 3, else 0.
+
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
 
     Raises:
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("hardsigmoid", hardsigmoid, x)
     x = float_operand("hardsigmoid", x)
     return record(in_blocks(_ramp, x.data), _hardsigmoid_backward, (x,), (x,))
 
@@ -76,14 +93,19 @@ def _hardsigmoid_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], masked(grad / 6, array_module(grad).abs(x.data) < 3))
 
 
-def hardswish(x: TensorLike) -> Tensor:
+def hardswish(x: TensorLike, inplace: bool = False) -> Tensor:
     """x·hardsigmoid(x) (Howard et al., "Searching for MobileNetV3", 2019).
 
     dx = g·(x/3 + 1/2) where |x| < 3, g from 3 on, 0 up to -3.
 
+    Args:
+        inplace: Write the result into x, as the methods with an underscore do.
+
     Raises:
         DtypeError: an integer tensor.
     """
+    if inplace:
+        return overwrite("hardswish", hardswish, x)
     x = float_operand("hardswish", x)
     return record(in_blocks(_hardswish, x.data), _hardswish_backward, (x,), (x,))
 

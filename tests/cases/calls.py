@@ -24,6 +24,36 @@ def _pad(label, pad, mode, *shape):
     )
 
 
+def _changed(op, *args):
+    """A method that writes into its tensor, which is the output of an operation."""
+
+    def change(x):
+        x = x * 1
+        getattr(x, op)(*args)
+        return x * 2
+
+    return Case(op, "plain", uniform(0.2, 0.9, (2, 3)), change, lambda t, x: change(x))
+
+
+def _inplace(op, *args):
+    """An activation with inplace=True, of which the result is left aside."""
+
+    def change(functional, x):
+        x = x * 1
+        getattr(functional, op)(x, *args, inplace=True)
+        return x * x
+
+    return Case(
+        op,
+        "inplace",
+        normal((2, 3)),
+        lambda x: change(ops, x),
+        lambda t, x: change(t.nn.functional, x),
+    )
+
+
+_ELEMENTWISE = "abs_ erf_ exp_ expm1_ log_ log1p_ neg_ reciprocal_ relu_ rsqrt_ sigmoid_ sin_ cos_ sqrt_ square_ tanh_"
+
 CASES = [
     Case("add", "alpha", normal((3, 4), (4,)), lambda x, y: ops.add(x, y, alpha=-0.5),
          lambda t, x, y: t.add(x, y, alpha=-0.5)),
@@ -47,4 +77,11 @@ CASES = [
     _pad("replicate", (2, 3, 0, 1), "replicate", 2, 3, 2),
     _pad("circular", (2, 3), "circular", 2, 3),
     _pad("circular_images", (1, 1, 2, 2), "circular", 1, 2, 2, 3),
+    *(_changed(op) for op in _ELEMENTWISE.split()),
+    *(_changed(op) for op in ("ceil_", "floor_", "round_", "sign_", "tril_", "triu_")),
+    _changed("clip_", 0.3, 0.8),
+    _changed("cumsum_", 1),
+    _changed("pow_", 1.5),
+    *(_inplace(op) for op in ("relu", "elu", "leaky_relu", "selu", "celu", "hardtanh", "relu6")),
+    *(_inplace(op) for op in ("hardswish", "silu", "mish")),
 ]

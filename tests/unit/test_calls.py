@@ -7,7 +7,7 @@ import pytest
 
 import minigrad
 from minigrad import cuda, data, nn, optim
-from minigrad.errors import AbsentNameError, ArgumentError, CallError, DeviceError, DtypeError
+from minigrad.errors import AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError
 from minigrad.nn import functional
 
 X = minigrad.arange(6.0).reshape(2, 3)
@@ -252,3 +252,47 @@ def test_a_checkpoint_is_saved_and_loaded(tmp_path):
     }.items():
         with pytest.raises((ArgumentError, DtypeError), match=words):
             refused()
+
+
+# ---------------------------------------------------------------------------------------------------------- inplace
+
+
+def net(inplace):
+    minigrad.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(inplace), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(12, 6), nn.LeakyReLU(0.1, inplace), nn.Dropout(0.3, inplace), nn.Linear(6, 6), nn.ELU(1, inplace)),
+        *(nn.Linear(6, 6), nn.SiLU(inplace=inplace), nn.Linear(6, 2), nn.Hardtanh(inplace=inplace)),
+    )
+
+
+def test_a_network_trains_the_same_with_layers_that_overwrite():
+    x = minigrad.randn(4, 1, 4, 4)
+    results = []
+    for inplace in (False, True):
+        model = net(inplace)
+        loss = functional.mse_loss(model(x), minigrad.ones(4, 2))
+        loss.backward()
+        results.append([loss.item(), *(p.grad.tolist() for p in model.parameters())])
+    assert results[0] == results[1]
+    assert repr(nn.ReLU(True)) == "ReLU(inplace=True)" and repr(nn.ReLU()) == "ReLU()"
+    assert repr(nn.LeakyReLU(0.1, True)) == "LeakyReLU(negative_slope=0.1, inplace=True)"
+
+
+def test_inplace_overwrites_or_is_refused():
+    x = minigrad.tensor([-1.0, 2.0])
+    assert functional.relu(x, inplace=True) is x and x.tolist() == [0.0, 2.0]
+    assert functional.dropout(x, 1.0, True, True) is x and x.tolist() == [0.0, 0.0]
+    leaf = minigrad.ones(2, requires_grad=True)
+    with pytest.raises(AutogradError, match="^relu: expected recording to be off, got a leaf"):
+        functional.relu(leaf, inplace=True)
+    with pytest.raises(AutogradError, match="^silu: expected recording to be off, got a view"):
+        functional.silu((leaf * 1).reshape(1, 2), inplace=True)
+    with pytest.raises(DtypeError, match="^elu: expected a Tensor with inplace=True, got ndarray"):
+        functional.elu(np.ones(2, np.float32), inplace=True)
+    with pytest.raises(ArgumentError, match="^ReLU: expected inplace to be True or False"):
+        nn.ReLU(inplace=x)
+    y = leaf * 2
+    assert y.detach_() is y and y.is_leaf and not y.requires_grad
+    with pytest.raises(AutogradError, match="^detach_: expected no view"):
+        (leaf * 2)[0].detach_()

@@ -423,7 +423,7 @@ MORE = {
     "ParameterList", "Sequential",
 }
 PAIRED = {"CosineSimilarity", "PairwiseDistance"}
-BASES = {"BatchNorm", "Loss"}
+BASES = {"BatchNorm", "Loss", "Overwriting"}
 
 
 def test_every_layer_is_public_and_compared_with_its_operation():
