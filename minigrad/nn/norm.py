@@ -103,7 +103,7 @@ class BatchNorm1d(BatchNorm):
     """Each feature normalised over the batch, scaled by weight and moved by bias; see `ops.batch_norm`.
 
     In evaluation the running mean and variance take the place of the batch's. The running variance is the unbiased
-    one. Ioffe and Szegedy, "Batch normalization", 2015.
+    one. An empty batch changes nothing, and is not counted. Ioffe and Szegedy, "Batch normalization", 2015.
 
     Shapes:
         x: (N, num_features) or (N, num_features, L) -> the same

@@ -25,7 +25,8 @@ def bordered(who: str, x: Tensor, pairs: Sequence[tuple[int, int]], mode: str) -
     for axis, (before, after) in enumerate(pairs):
         if (before, after) != (0, 0):
             length = x.data.shape[axis]
-            most = {"reflect": length - 1, "replicate": 2**62 * length, "circular": length}[mode]
+            kept = length + min(before, 0) + min(after, 0)
+            most = {"reflect": length - 1, "replicate": 2**62 * length, "circular": kept}[mode]
             if max(before, after) > most:
                 raise ShapeError(
                     f"{who}: expected a {mode} border of at most {max(most, 0)} along axis {axis} of {x.shape}, "
@@ -41,8 +42,9 @@ def bordered(who: str, x: Tensor, pairs: Sequence[tuple[int, int]], mode: str) -
 def _source(length: int, before: int, after: int, mode: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The position in x of each element along an axis of the result."""
     places = np.arange(-before, length + after)
-    if mode == "circular":
-        return places % max(length, 1)
+    if mode == "circular":  # what is cut off is not met again
+        first, kept = max(-before, 0), length + min(before, 0) + min(after, 0)
+        return first + (places - first) % max(kept, 1)
     if mode == "reflect":
         places = length - 1 - abs(length - 1 - abs(places))
     return places.clip(0, max(length - 1, 0))

@@ -188,7 +188,7 @@ def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float 
     Args:
         pad: (before, after) of the last axis, then of the one before it, and so on; other axes stay.
         mode: What the border holds: "constant"; "reflect", x mirrored in its first and last element, which are not
-            repeated; "replicate", these elements; "circular", x again, as if its ends met.
+            repeated; "replicate", these elements; "circular", what is left of x again, as if its ends met.
         value: The constant; None is 0, or False.
 
     Raises:

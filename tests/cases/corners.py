@@ -32,5 +32,12 @@ CASES = [
         lambda rng: [np.asarray(rng.standard_normal()), np.array([0]), np.asarray(rng.standard_normal())],
         lambda x, i, s: x.index_add(0, i, s, alpha=3),
     ),
+    Case(
+        "pad",
+        "circular_after_a_cut",
+        normal((2, 4, 5)),
+        lambda x: ops.pad(x, (-1, 2, 2, -1), "circular"),
+        lambda t, x: t.nn.functional.pad(x, (-1, 2, 2, -1), "circular"),
+    ),
     _both("narrow", "from_the_end", normal((2, 5)), lambda x: x.narrow(1, -3, 2)),
 ]

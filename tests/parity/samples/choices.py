@@ -80,6 +80,14 @@ CHOICES = {
         "refused",
         r"ShapeError: batch_norm: expected x with at least 2 axes, got \(0,\)",
     ),
+    "empty batches": Choice(
+        "A batch norm does not count an empty batch, from which it learns nothing.",
+        "minigrad/nn/norm.py",
+        "An empty batch changes nothing, and is not counted",
+        "differs",
+        r"buffer num_batches_tracked: 0 for 1",
+        r"BatchNorm\dd",
+    ),
     "images": Choice(
         "dropout2d takes batches of images, of four axes; PyTorch is to change what it does with three.",
         "minigrad/ops/noise.py",
