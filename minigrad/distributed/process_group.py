@@ -274,16 +274,23 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Communicator | No
     object_list[:] = comm.all_gather_object(obj)
 
 
-def broadcast_object_list(object_list: list[Any], src: int = 0, group: Communicator | None = None) -> None:
+def broadcast_object_list(
+    object_list: list[Any], src: int = 0, group: Communicator | None = None, device: Device | str | None = None
+) -> None:
     """Overwrite object_list by that of rank src: JSON data, for small things; blocks.
 
+    Args:
+        device: None, or that of this rank: such data travels between the hosts.
+
     Raises:
-        ArgumentError: lists of different lengths; on each rank whose list has another length than that of src.
+        ArgumentError: another device; or a list of another length than that of src, on that rank.
         DtypeError: the list of src holds no JSON data.
     """
     comm = communicator_for("broadcast_object_list", group)
     who = f"rank {comm.rank}: broadcast_object_list"
     as_integer(who, "src", src, 0, comm.world_size)
+    if device is not None and Device(device) != comm.device:
+        raise ArgumentError(f"{who}: expected no device but {comm.device}, got {device!r}: leave it out")
     as_sequence(who, "object_list", object_list)
     objects = comm.all_gather_object(object_list if comm.rank == src else None)[src]
     if len(objects) != len(object_list):

@@ -38,7 +38,7 @@ def everything(comm, group=None):
     assert source.tolist() == list(range(2 * size)) and share.tolist() == same.tolist()
     objects, named = [None] * size, [rank, {"of": rank}]
     dist.all_gather_object(objects, {"rank": rank}, group=group)
-    dist.broadcast_object_list(named, src=size - 1, group=group)
+    dist.broadcast_object_list(named, src=size - 1, group=group, device="cpu")
     dist.barrier(group)
     tensors = [total, most, average, product, sent, *parts, whole, share]
     return [tensor.tolist() for tensor in tensors], objects, named
@@ -144,6 +144,10 @@ REFUSED = {
     "all_gather_object: expected object_list of 1": (ArgumentError, lambda w: dist.all_gather_object([], 1)),
     "all_gather_object: expected data that JSON keeps": (DtypeError, lambda w: dist.all_gather_object([0], (1, 2))),
     "broadcast_object_list: expected src to be": (ArgumentError, lambda w: dist.broadcast_object_list([0], 1)),
+    "broadcast_object_list: expected no device but cpu, got 'cuda:0'": (
+        ArgumentError,
+        lambda w: dist.broadcast_object_list([0], 0, device="cuda:0"),
+    ),
     "broadcast: expected root to be": (ArgumentError, lambda w: dist.broadcast(torch.ones(1), src=1)),
     "barrier: expected no device_ids but that of cpu": (ArgumentError, lambda w: dist.barrier(device_ids=[0])),
     "get_rank: expected a communicator, got int": (ArgumentError, lambda w: dist.get_rank(3)),
