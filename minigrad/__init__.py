@@ -68,7 +68,7 @@ from minigrad.tensor import Tensor as Tensor
 
 if typing.TYPE_CHECKING:
     from minigrad import amp as amp, cuda as cuda, distributed as distributed, graph as graph, optim as optim
-    from minigrad import train as train, utils as utils
+    from minigrad import linalg as linalg, train as train, utils as utils
     from minigrad.train import FlowBuilder as FlowBuilder, Graph as Graph, Trainer as Trainer
 
     bfloat16: typing.Any
@@ -85,6 +85,7 @@ _LATER = {  # where what is loaded at its first use is: a name in a room, or a r
     "cuda": "minigrad.cuda",
     "distributed": "minigrad.distributed",
     "graph": "minigrad.graph",
+    "linalg": "minigrad.linalg",
     "optim": "minigrad.optim",
     "train": "minigrad.train",
     "utils": "minigrad.utils",

@@ -32,7 +32,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "func": _FIRST,
         "get_num_threads": _THREADS,
         "jit": "leave it out: a module runs as it is",
-        "linalg": "write x.norm(), or numpy.linalg on x.numpy()",
         "multiprocessing": _RANKS,
         "preserve_format": _LAYOUT,
         "range": "write arange, without the end",

@@ -3,7 +3,7 @@
 import numpy as np
 
 import minigrad
-from minigrad import Tensor, ops
+from minigrad import Tensor, linalg, ops
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from tests.refusals import each
 
@@ -108,6 +108,16 @@ ROWS = [
     (lambda: ops.addcmul(X, X, X, value=None), ArgumentError, "addcmul: expected value to be a number, got None"),
     (lambda: ops.cdist(V, X), ShapeError, r"cdist: expected shapes \(..., N, D\) and \(..., M, D\), got \(3,\)"),
     (lambda: ops.cdist(X, X, -1), ArgumentError, "cdist: expected p to be a number >= 0, got -1"),
+    # inverse
+    *each((lambda name: named(name)(X), ShapeError, r"%s: expected square matrices \(..., N, N\), got \(2, 3\)"),
+          *["det", "inverse"]),
+    *each((lambda name: named(name)(N[:, :2]), DtypeError, r"%s: expected a float tensor, got int64 \(2, 2\)"),
+          *["det", "inverse"]),
+    (lambda: ops.inverse(X[:, :2] * 0), ArgumentError, r"inverse: expected matrices that are not singular, got one of"),
+    (lambda: linalg.solve(X[:, :2] * 0, X), ArgumentError, "solve: expected matrices that are not singular"),
+    (lambda: linalg.solve(X[:, :2], V), ShapeError, r"solve: expected shapes .*, got \(2, 2\) and \(3,\)"),
+    (lambda: linalg.norm(X, 2), ArgumentError, r"norm: expected ord None or 'fro' for matrices, got 2 .*vector_norm"),
+    (lambda: linalg.vector_norm(X, "fro"), ArgumentError, "vector_norm: expected ord to be a number, got 'fro'"),
     # pairs
     (lambda: ops.aminmax(X, dim=2), ShapeError, r"amin: expected an axis in \[-2, 2\), got 2"),
     *each((lambda name: named(name)(X, 2), ShapeError, r"(var|std): expected an axis in \[-2, 2\), got 2"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Tensor, nn, ops, optim
+from minigrad import Tensor, linalg, nn, ops, optim
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.precision import PRECISION, autocast
 from minigrad.testing import assert_close
@@ -20,6 +20,7 @@ def vector(*shape):
     return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32), requires_grad=True)
 
 
+EYE = Tensor(3 * np.eye(4, dtype=np.float32))
 X, W, B = vector(4, 6), vector(6, 6), vector(6)
 LABELS = Tensor(np.arange(4))
 IMAGES = vector(2, 3, 5, 5)
@@ -50,6 +51,9 @@ CALLS = {
     "prod": lambda: low(X).prod(),
     "cumsum": lambda: low(X).cumsum(0),
     "cumprod": lambda: low(X).cumprod(0),
+    "det": lambda: (low(X[:, :4]) + EYE).det(),
+    "inverse": lambda: (low(X[:, :4]) + EYE).inverse(),
+    "solve": lambda: linalg.solve(low(X[:, :4]) + EYE, X),
     "log2": lambda: low(X).abs().log2(),
     "log10": lambda: low(X).abs().log10(),
     **{name: lambda name=name: getattr(ops, name)(low(X).tanh()) for name in ("asin", "acos", "tan", "sinh", "cosh")},
@@ -92,7 +96,7 @@ def low(x):
 
 def test_the_table_is_of_operations_and_each_is_tried():
     assert PRECISION.keys() == CALLS.keys()
-    assert [name for name in PRECISION if not hasattr(ops, name)] == []
+    assert [name for name in PRECISION if not hasattr(ops, name) and not hasattr(linalg, name)] == []
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
