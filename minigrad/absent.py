@@ -14,6 +14,7 @@ _LEGACY |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "
 _THREADS = "set OMP_NUM_THREADS before Python starts"
 _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
 _REPARAMETER = "write a Module that computes its weight in forward"
+_NEAREST = "write x.repeat_interleave(n, 2).repeat_interleave(n, 3) for nearest neighbours"
 _TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
 _PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
 _DDP = "write distributed.DistributedDataParallel(module), or import it from minigrad.distributed"
@@ -31,6 +32,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "fft": "write numpy.fft on x.numpy()",
         "func": _FIRST,
         "get_num_threads": _THREADS,
+        "inverse": "write minigrad.tensor(numpy.linalg.inv(x.numpy()))",
         "jit": "leave it out: a module runs as it is",
         "multiprocessing": _RANKS,
         "preserve_format": _LAYOUT,
@@ -46,6 +48,11 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "vmap": "add an axis: operations broadcast",
     },
     "minigrad.nn": {
+        **{f"{kind}1d": f"write {kind}2d of (k, 1) on x.unsqueeze(-1)" for kind in ("Conv", "AvgPool", "MaxPool")},
+        **{f"{kind}3d": "an image has two axes beside its channels" for kind in ("Conv", "AvgPool", "MaxPool")},
+        "ConvTranspose2d": f"{_NEAREST}, and Conv2d",
+        "Upsample": _NEAREST,
+        "UpsamplingNearest2d": _NEAREST,
         "DataParallel": "write distributed.Ddp.wrap(models, devices)",
         "GRU": _OVER_TIME,
         "LSTM": _OVER_TIME,
@@ -54,6 +61,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
         "parallel": _DDP,
     },
+    "minigrad.nn.functional": {"interpolate": _NEAREST},
     "minigrad.nn.utils": {
         "parametrizations": _REPARAMETER,
         "parametrize": _REPARAMETER,

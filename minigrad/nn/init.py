@@ -299,7 +299,8 @@ def _source(who: str, rng: Any) -> Generator:
 def _shape(who: str, tensor: Any) -> tuple[int, ...]:
     if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
         got = tensor.dtype.name if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise DtypeError(f"{who}: expected a float tensor, got {got}")
+        instead = ": give the tensor itself, not its .data" if got == "ndarray" else ""
+        raise DtypeError(f"{who}: expected a float tensor, got {got}{instead}")
     return tensor.shape
 
 

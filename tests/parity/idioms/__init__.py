@@ -9,6 +9,7 @@ from tests.parity.idioms import (
     algebra,
     autograd,
     feeding,
+    held_out,
     indexing,
     layers,
     maths,
@@ -41,5 +42,6 @@ GROUPS = [
     Group("training", training.IDIOMS),
     Group("feeding", feeding.IDIOMS),
     Group("networks", networks.IDIOMS),
+    Group("held out", held_out.IDIOMS),
     Group("ranks", ranks.IDIOMS, ranks=2),
 ]
