@@ -101,6 +101,13 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "scatter": "write broadcast(whole, src), and take whole[get_rank()]",
         "scatter_object_list": "write broadcast_object_list(objects, src), and take objects[get_rank()]",
     },
+    "minigrad.distributed.nn": {
+        **dict.fromkeys(["all_reduce", "reduce"], "write sum(all_gather(x))"),
+        "all_to_all": "write all_gather(x), and take this rank's parts",
+        "broadcast": "write all_gather(x)[src]",
+        "gather": "write all_gather(x)",
+        "reduce_scatter": "write sum(all_gather(x)), and take this rank's part",
+    },
     "minigrad.utils": {
         "checkpoint": "leave it out: activations are kept",
         "tensorboard": "write to a file, or import tensorboardX",

@@ -9,7 +9,7 @@ from minigrad.distributed import DDP, Wrapper, average_gradients, run
 from minigrad.distributed import nn as gathering
 from minigrad.distributed.comm.work import WorkAround
 from minigrad.distributed.nn import all_gather
-from minigrad.errors import ArgumentError, AutogradError, DistributedError, DtypeError, ShapeError
+from minigrad.errors import AbsentNameError, ArgumentError, AutogradError, DistributedError, DtypeError, ShapeError
 from tests.distributed.contrastive import (
     UNEVEN,
     Encoder,
@@ -50,6 +50,25 @@ def test_what_comes_of_a_row_is_weighted_by_what_the_losses_weigh():
     by_rows, by_samples = 1 * 1 + 2 * 2, 5 * 1 + 2.5 * 2
     assert first == [[[by_rows / 1] * 2], [[by_samples / 5] * 2]]
     assert second == [[[by_rows / 2] * 2] * 2, [[by_samples / 2.5] * 2] * 2]
+
+
+def test_what_is_made_of_the_parts_of_all_ranks():
+    """In place of the other collectives of PyTorch that gradients flow through."""
+
+    def body(comm):
+        x, rank = leaf(comm, rows=2), comm.rank
+        parts = all_gather(x)
+        (sum(parts) * (rank + 1)).sum().backward(retain_graph=True)  # an all-reduce
+        total = x.grad.tolist()
+        x.grad = None
+        (parts[1] * (rank + 1)).sum().backward()  # a broadcast
+        return sum(parts).tolist(), total, x.grad.tolist()
+
+    whole = [[3.0, 3.0]] * 2
+    assert run(body, 2) == [([[2.0] * 2] * 2, whole, [[0.0] * 2] * 2), ([[2.0] * 2] * 2, whole, whole)]
+    for place in (gathering, gathering.functional):
+        with pytest.raises(AbsentNameError, match=r"distributed.nn: .* got 'all_reduce': write sum\(all_gather\(x\)\)"):
+            place.all_reduce
 
 
 def weighted(comm, weights, combine):

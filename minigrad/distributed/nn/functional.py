@@ -13,10 +13,11 @@ which for equal n is the plain sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minigrad.absent import absent
 from minigrad.arguments import as_samples
 from minigrad.autograd import Node, accumulate, backwards_under_way, leaves_of
 from minigrad.backend.device import array_module, to_host
@@ -172,3 +173,9 @@ def _loss_weight(comm: Communicator, rows: float, samples: float | None) -> floa
     for reducer in reducers:
         reducer.settle()
     return known.pop() if known else rows if samples is None else samples
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise absent("minigrad.distributed.nn", name)
