@@ -12,6 +12,7 @@ from minigrad.autograd import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.elementwise import clamp, exp, log, sigmoid, square
 from minigrad.ops.losses import (
     REDUCTIONS,
@@ -251,8 +252,8 @@ def gaussian_nll_loss(
     var is that of v, also where var is below eps.
 
     Shapes:
-        input, target: (...) of one shape -> (), or as they are with reduction="none"
-        var: as they are, with a length 1 for axes that share one, or without the last axis
+        input, target: (...) that broadcast -> (), or their common shape with reduction="none"
+        var: as input, with a length 1 for axes that share one, or without the last axis
 
     Args:
         full: Add the constant ln(2π)/2.
@@ -263,13 +264,25 @@ def gaussian_nll_loss(
         ArgumentError: an unknown reduction, full is no bool, eps out of range; a negative var (on a GPU, of a number).
     """
     who = "gaussian_nll_loss"
-    check_pair(who, input, target, reduction)
+    wide, target = _in_common_shape(who, input, target)
+    check_pair(who, wide, target, reduction)
     check_switch(who, full=full)
     eps = as_real(who, "eps", eps, above=0.0, finite=True)
     spread = _variance(who, input, var)
     spread = spread + clamp(eps - spread.detach(), min=0.0)
-    losses = 0.5 * (log(spread) + square(input - target) / spread)
+    losses = 0.5 * (log(spread) + square(wide - target) / spread)
     return reduced(losses + 0.5 * math.log(2.0 * math.pi) if full else losses, reduction)
+
+
+def _in_common_shape(who: str, input: Any, target: Any) -> tuple[Any, Any]:
+    """Both in the shape that they broadcast to; what are no tensors as it is."""
+    if not isinstance(input, Tensor) or not isinstance(target, Tensor) or input.shape == target.shape:
+        return input, target
+    try:
+        shape = np.broadcast_shapes(input.shape, target.shape)
+    except ValueError as error:
+        raise broadcast_error(who, input, target) from error
+    return input.expand(*shape), target.expand(*shape)
 
 
 def _variance(who: str, input: Tensor, var: Any) -> Tensor:

@@ -96,6 +96,7 @@ CASES = (
         _case("poisson_nll_loss", "of_means", _counts, log_input=False, eps=1e-3, reduction="sum"),
         _case("gaussian_nll_loss", "mean", _variances(3, 4)),
         _case("gaussian_nll_loss", "one_for_each_row", _variances(3), full=True, reduction="none"),
+        _case("gaussian_nll_loss", "broadcast", lambda rng: [*normal((3, 4), ())(rng), rng.uniform(0.5, 2.0, 3)]),
         _case("gaussian_nll_loss", "one_for_each_column", _variances(3, 1), reduction="sum"),
     ]
 )

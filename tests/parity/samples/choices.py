@@ -175,6 +175,17 @@ CHOICES = {
         "float64",
         near=2e-7,
     ),
+    "weights of one key": Choice(
+        "The gradient of attention is that of its softmax, of whose terms little is left where one key has nearly all "
+        "the weight: to float32's rounding of the largest.",
+        "minigrad/ops/attention.py",
+        "Made of `matmul` and `softmax`, whose gradients it has.",
+        "differs",
+        r"gradient 0: \S+ for \S+",
+        r"nn\.functional\.scaled_dot_product_attention",
+        "float32",
+        near=2e-2,
+    ),
     "gelu of infinity": Choice(
         "gelu(inf) is inf; PyTorch's vector code gives NaN, its scalar code inf.",
         "minigrad/ops/gated.py",

@@ -19,7 +19,7 @@ SPOILT = 8  # samples of a dtype in which an element becomes NaN or infinite
 EXTREMES = (math.nan, math.inf, -math.inf)
 RANDOM = {
     "bernoulli", "multinomial", "nn.functional.dropout", "nn.functional.dropout2d", "normal", "rand_like", "randint",
-    "randint_like", "randn", "randn_like", "randperm", "uniform",
+    "nn.functional.scaled_dot_product_attention", "randint_like", "randn", "randn_like", "randperm", "uniform",
 }  # fmt: skip
 EMPTY = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
