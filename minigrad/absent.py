@@ -66,10 +66,13 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "parametrizations": _REPARAMETER,
         "parametrize": _REPARAMETER,
         "prune": "multiply the weight by a mask in forward",
-        "rnn": "there are no recurrent layers, so no packed sequences: pad with nn.functional.pad, then stack",
         "spectral_norm": _REPARAMETER,
         "stateless": "write load_state_dict, which takes other values",
         "weight_norm": _REPARAMETER,
+    },
+    "minigrad.nn.utils.rnn": {
+        name: "there are no recurrent layers, so no packed sequences: write pad_sequence, and a mask"
+        for name in ("PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence")
     },
     "minigrad.optim": {
         **{name: "write Adam or AdamW" for name in ("Adafactor", "Adamax", "NAdam", "RAdam", "SparseAdam")},

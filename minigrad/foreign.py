@@ -49,8 +49,10 @@ _SYNONYMS = {  # the names of ours that may be meant, of all operations
     "a_max": ("max",),
     "generator": ("rng",),
 }
+_DRAWING = ("DataLoader", "random_split", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
 _MEANT = {  # of one operation or class, before those
     ("DistributedSampler", "dataset"): ("source",),
+    **{(name, "generator"): ("seed",) for name in _DRAWING},
     ("RandomSampler", "data_source"): ("source",),
     ("SequentialSampler", "data_source"): ("source",),
     ("DistributedSampler", "num_replicas"): ("world_size",),
@@ -102,7 +104,6 @@ _IMPLEMENTATIONS: dict[str, tuple[str, _Fits]] = {  # of a step, among which PyT
     "capturable": ("a step is not captured: leave it out", _one_of(False)),
     "differentiable": ("there are no gradients of gradients: leave it out", _one_of(False)),
 }
-_DRAWING = ("random_split", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
 _WORKERS = "write prefetch=2, which makes batches ahead in a thread"
 _REDUCTION = "write reduction="
 KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to do here, and what is taken
@@ -155,7 +156,6 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     (_LOADER, "timeout"): ("a dataset that raises ends the iteration", _one_of(0)),
     (_LOADER, "worker_init_fn"): ("there are no worker processes, and each batch has its seed", _one_of(None)),
     (_LOADER, "multiprocessing_context"): ("there are no worker processes", _one_of(None)),
-    **{(name, "generator"): ("write seed=", _one_of(None)) for name in (_LOADER, *_DRAWING)},
     (_LOADER, "in_order"): ("batches come in order", _one_of(True)),
     (_SAMPLER, "drop_last"): ('write mode="drop" for True, mode="pad" for False', _same_end),
     **{(name, "foreach"): ("all gradients are taken as few arrays", _one_of(None, True, False)) for name in _CLIPPING},

@@ -6,14 +6,14 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from minigrad.arguments import as_integer, as_sequence, check_shares, is_integer
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.data.order import WORD, Indices, permutation
+from minigrad.data.order import WORD, Indices, Seed, as_seed, permutation
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
 from minigrad.foreign import spoken
 from minigrad.tensor import Tensor
@@ -32,6 +32,11 @@ class Dataset(Protocol):
 
     def __getitem__(self, index: int) -> Any: ...
 
+    if not TYPE_CHECKING:  # what classes derived from this one get, and other datasets need not have
+
+        def __add__(self, other: Dataset) -> ConcatDataset:
+            return ConcatDataset([self, other])
+
 
 def check_dataset(who: str, dataset: Any) -> Any:
     """A dataset as it is.
@@ -44,7 +49,7 @@ def check_dataset(who: str, dataset: Any) -> Any:
     return dataset
 
 
-class ArrayDataset:
+class ArrayDataset(Dataset):
     """Samples that lie in arrays: sample i is the tuple of row i of each.
 
     Args:
@@ -142,7 +147,7 @@ def _rows(array: Array, places: Indices) -> Array:
         raise
 
 
-class Subset:
+class Subset(Dataset):
     """Some samples of a dataset, in a given order.
 
     Args:
@@ -173,7 +178,7 @@ class Subset:
         return read_samples(self.dataset, self.indices[places].tolist())
 
 
-class ConcatDataset:
+class ConcatDataset(Dataset):
     """The samples of several datasets, one dataset after the other.
 
     Args:
@@ -231,13 +236,13 @@ def batch_reader(dataset: Dataset) -> Callable[[Sequence[int] | Indices], Any] |
 
 
 @spoken
-def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -> list[Subset]:
+def random_split(dataset: Dataset, lengths: Sequence[float], seed: Seed | None = None) -> list[Subset]:
     """Divide a dataset at random into parts that share no sample: the same parts on every rank and in every run.
 
     Args:
         lengths: Samples of each part, integers of sum len(dataset), or fractions of sum 1: of these each part gets
             the whole samples, and the first parts one each of those that are left.
-        seed: In [0, 2**64); each gives another division.
+        seed: In [0, 2**64), 0 by default; each gives another division. Or a generator to draw one from.
 
     Raises:
         ArgumentError: no dataset, lengths of another sum, negative ones, or a seed out of range.
@@ -248,7 +253,7 @@ def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -
     """
     n = len(check_dataset("random_split", dataset))
     sizes = _split_sizes(n, list(as_sequence("random_split", "lengths", lengths)))
-    order = permutation(n, as_integer("random_split", "seed", seed, 0, WORD), _SPLIT_EPOCH)
+    order = permutation(n, as_seed("random_split", 0 if seed is None else seed), _SPLIT_EPOCH)
     ends = np.cumsum(sizes)
     return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
 

@@ -13,7 +13,7 @@ from minigrad.backend.device import Device, to_device
 from minigrad.backend.random import manual_seed, set_noise_key
 from minigrad.data.collate import default_collate, map_tensors
 from minigrad.data.dataset import Dataset, batch_reader, check_dataset, read_samples
-from minigrad.data.order import WORD
+from minigrad.data.order import WORD, Seed
 from minigrad.data.prefetch import ahead, in_own_context
 from minigrad.data.sampler import (
     BatchSampler,
@@ -53,7 +53,8 @@ class DataLoader:
             (ArrayDataset, or a Subset of one) and reading them is cheaper than a thread.
         device: Where the tensors of a batch go. The copy is made by the consumer's thread, on its stream; by default
             they stay where the dataset made them.
-        seed: Of the shuffle, in [0, 2**64); by default drawn from the context's noise stream (see `manual_seed`).
+        seed: Of the shuffle, in [0, 2**64), or a generator to draw one from; by default it is drawn from the context's
+            noise stream (see `manual_seed`).
 
     Raises:
         ArgumentError: an argument out of its range, two that exclude each other, or drop_last where no rank has as
@@ -78,7 +79,7 @@ class DataLoader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         prefetch: int | None = None,
         device: Device | str | None = None,
-        seed: int | None = None,
+        seed: Seed | None = None,
     ) -> None:
         _check_kinds(dataset, batch_sampler, collate_fn)
         check_switch("DataLoader", shuffle=shuffle, drop_last=drop_last)
@@ -97,6 +98,16 @@ class DataLoader:
         self.device = None if device is None else Device(device)
         self._progress: _Progress | None = None
         self._loaded: _Progress | None = None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch; None where batch_sampler does not say."""
+        return getattr(self.batch_sampler, "batch_size", None)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is smaller is left out."""
+        return bool(getattr(self.batch_sampler, "drop_last", False))
 
     @property
     def sampler(self) -> Any:
@@ -241,7 +252,7 @@ def _length(sampler: Any) -> int:
 
 
 def _check_exclusive(
-    batch_size: int, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool, seed: int | None
+    batch_size: int, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool, seed: Seed | None
 ) -> None:
     if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
         raise ArgumentError(

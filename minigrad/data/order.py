@@ -18,6 +18,7 @@ from minigrad.arguments import as_integer, check_choice, check_shares, is_intege
 from minigrad.errors import ArgumentError
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Seed = int | np.random.Generator
 Weights = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Shares = Sequence[float | Fraction]  # one for each rank, >= 0, of sum 1
 
@@ -92,6 +93,17 @@ def _draws(count: int, seed: int, epoch: int, stream: int) -> np.ndarray[Any, np
 def _order_of(keys: np.ndarray[Any, np.dtype[Any]]) -> Indices:
     order: Indices = np.argsort(keys, kind="stable").astype(np.int64, copy=False)
     return order
+
+
+def as_seed(who: str, seed: Any) -> int:
+    """A seed in [0, 2**64); one is drawn from a generator.
+
+    Raises:
+        ArgumentError: neither an integer in range nor a numpy.random.Generator, as `minigrad.Generator` is.
+    """
+    if isinstance(seed, np.random.Generator):
+        return int(seed.integers(WORD, dtype=np.uint64))
+    return as_integer(who, "seed", seed, 0, WORD)
 
 
 def shard(length: int, rank: int, world_size: int, mode: str = "pad", shares: Shares | None = None) -> Indices:

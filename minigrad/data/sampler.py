@@ -21,8 +21,10 @@ from minigrad.data.dataset import as_indices
 from minigrad.data.order import (
     WORD,
     Indices,
+    Seed,
     Shares,
     Weights,
+    as_seed,
     check_sharding,
     choices,
     longest_shard,
@@ -146,8 +148,8 @@ class RandomSampler(EpochSampler):
         source: A dataset, or its length.
         replacement: Draw each sample from all of them, instead of one shuffle after the other.
         num_samples: Samples of an epoch, >= 1; by default as many as there are.
-        seed: In [0, 2**64); the same seed and epoch give the same order. By default it is drawn, once, from the noise
-            stream of the context (see `manual_seed`), which is each rank's own.
+        seed: In [0, 2**64), or a generator to draw one from; the same seed and epoch give the same order. By default
+            it is drawn, once, from the noise stream of the context (see `manual_seed`), which is each rank's own.
 
     Raises:
         ArgumentError: a negative length, a seed or a number out of range, or samples to draw where there are none.
@@ -159,7 +161,7 @@ class RandomSampler(EpochSampler):
         replacement: bool = False,
         num_samples: int | None = None,
         *,
-        seed: int | None = None,
+        seed: Seed | None = None,
     ) -> None:
         super().__init__(source)
         check_switch("RandomSampler", replacement=replacement)
@@ -200,7 +202,7 @@ class SubsetRandomSampler(EpochSampler):
         DtypeError: indices that are no integers. ArgumentError: a seed out of range.
     """
 
-    def __init__(self, indices: Sequence[int] | Indices, *, seed: int | None = None) -> None:
+    def __init__(self, indices: Sequence[int] | Indices, *, seed: Seed | None = None) -> None:
         self.indices = as_indices("SubsetRandomSampler", indices)
         super().__init__(len(self.indices))
         self.seed = _seed("SubsetRandomSampler", seed)
@@ -234,7 +236,7 @@ class WeightedRandomSampler(EpochSampler):
     """
 
     def __init__(
-        self, weights: Any, num_samples: int, replacement: bool = True, *, seed: int | None = None
+        self, weights: Any, num_samples: int, replacement: bool = True, *, seed: Seed | None = None
     ) -> None:
         who = "WeightedRandomSampler"
         self.weights = _weights(who, weights)
@@ -274,8 +276,8 @@ def _weights(who: str, weights: Any) -> Weights:
     return found
 
 
-def _seed(who: str, seed: int | None) -> int:
-    return draw_seed() if seed is None else as_integer(who, "seed", seed, 0, WORD)
+def _seed(who: str, seed: Any) -> int:
+    return draw_seed() if seed is None else as_seed(who, seed)
 
 
 class DistributedSampler(EpochSampler):

@@ -1,7 +1,18 @@
 import numpy as np
 import pytest
 
-from minigrad.data import ArrayDataset, ConcatDataset, DataLoader, RandomSampler, Subset, TensorDataset, random_split
+from minigrad import Generator
+from minigrad.data import (
+    ArrayDataset,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
 from minigrad.data.dataset import batch_reader, read_samples
 from minigrad.errors import DtypeError, IndexRangeError
 from minigrad.tensor import Tensor
@@ -161,3 +172,32 @@ def test_datasets_one_after_the_other():
 @pytest.mark.parametrize("lengths, expected", [([0.8, 0.1, 0.1], [1438, 180, 179]), ([0.15, 0.85], [270, 1527])])
 def test_fractions_are_rounded_as_in_pytorch(lengths, expected):
     assert [len(part) for part in random_split(range(1797), lengths)] == expected
+
+
+@pytest.mark.parametrize("write", ["generator", "seed"])
+def test_a_generator_gives_the_seed(write):
+    def orders(number):
+        given = {write: Generator().manual_seed(number)}
+        (order,) = DataLoader(TensorDataset(Tensor(np.arange(20))), 20, shuffle=True, **given)
+        parts = random_split(range(20), [0.5, 0.5], **given)
+        return [order[0].tolist(), parts[0].indices.tolist(), list(WeightedRandomSampler([1, 2], 20, **given))]
+
+    assert orders(3) == orders(3)
+    assert all(one != other for one, other in zip(orders(3), orders(4)))
+    first, second = (random_split(range(20), [10, 10], *none) for none in ([], [None]))
+    assert first[0].indices.tolist() == second[0].indices.tolist()
+
+
+def test_datasets_are_added_and_a_loader_says_what_it_was_made_with():
+    class Squares(Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return index**2
+
+    both = Squares() + [10, 11]
+    assert [both[i] for i in range(len(both))] == [0, 1, 4, 10, 11] and len(both + Subset([1, 2], [0])) == 6
+    loader = DataLoader(both, batch_size=2, drop_last=True)
+    assert (loader.batch_size, loader.drop_last, len(loader.dataset)) == (2, True, 5)
+    assert DataLoader(both, batch_sampler=[[0]]).batch_size is None

@@ -6,6 +6,7 @@ import pytest
 from minigrad import Tensor, nn, ones, optim
 from minigrad.errors import ArgumentError, DtypeError, NonFiniteError, ShapeError
 from minigrad.nn import utils
+from minigrad.nn.utils.rnn import pad_sequence
 from tests.unit.optim.models import draw_gradients, draw_parameters, same, values
 
 
@@ -48,6 +49,17 @@ def test_parameters_go_to_a_vector_and_back(rng):
     optimizer.step()
 
 
+def test_sequences_are_filled_up():
+    short, long = Tensor(np.array([[1.0, 2.0]], np.float32), requires_grad=True), ones(3, 2)
+    batch = pad_sequence([short, long], batch_first=True, padding_value=7.0)
+    assert batch.shape == (2, 3, 2) and batch[0].tolist() == [[1, 2], [7, 7], [7, 7]]
+    batch.sum().backward()
+    assert short.grad.tolist() == [[1.0, 1.0]]
+    turned = pad_sequence([short, long], padding_side="left")
+    assert turned.shape == (3, 2, 2) and turned[:, 0].tolist() == [[0, 0], [0, 0], [1, 2]]
+    assert pad_sequence([Tensor(np.arange(2)), Tensor(np.arange(1))], True).tolist() == [[0, 1], [0, 0]]
+
+
 REFUSED = [
     (lambda params: utils.parameters_to_vector([]), ArgumentError, "expected at least one parameter, got none"),
     (lambda params: utils.parameters_to_vector([1]), DtypeError, "parameters_to_vector: expected tensors, got int"),
@@ -60,7 +72,13 @@ REFUSED = [
     (lambda params: utils.clip_grads_with_norm_(params, 1.0, 2.0), DtypeError, "expected float tensors, got float"),
     (lambda params: utils.clip_grads_with_norm_(params, 1.0, params[0]), ArgumentError, "total_norm of one element"),
     (lambda params: nn.utils.weight_norm, AttributeError, "got 'weight_norm': write a Module that computes its weight"),
-    (lambda params: nn.utils.rnn, AttributeError, "got 'rnn': there are no recurrent layers"),
+    (lambda params: nn.utils.rnn.pack_sequence, AttributeError, "got 'pack_sequence': there are no recurrent layers"),
+    (lambda params: pad_sequence([]), ArgumentError, "pad_sequence: expected at least one sequence, got none"),
+    (lambda params: pad_sequence(ones(2)), ArgumentError, "expected sequences to be a list or a tuple"),
+    (lambda params: pad_sequence([1]), DtypeError, "pad_sequence: expected tensors, got int"),
+    (lambda params: pad_sequence([ones(2, 1), ones(3)]), ShapeError, r"first axis alone, got \(2, 1\) and \(3,\)"),
+    (lambda params: pad_sequence([ones(())]), ShapeError, r"got \(\) and \(\)"),
+    (lambda params: pad_sequence([ones(2)], padding_side="top"), ArgumentError, "one of 'right', 'left', got 'top'"),
 ]
 
 

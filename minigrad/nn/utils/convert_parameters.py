@@ -1,21 +1,15 @@
-"""What `torch.nn.utils` has: clipping of gradients, and parameters as one vector."""
+"""Parameters as one vector, and a vector as parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from minigrad.absent import absent
 from minigrad.errors import DtypeError, ShapeError
-from minigrad.nn.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from minigrad.nn.parameter import Parameter, at_least_one
 from minigrad.ops.join import cat
 from minigrad.tensor import Tensor
 
-__all__ = [
-    "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm", "parameters_to_vector",
-    "vector_to_parameters",
-]
+__all__ = ["parameters_to_vector", "vector_to_parameters"]
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
@@ -63,7 +57,3 @@ def _tensors(who: str, parameters: Iterable[Tensor]) -> list[Tensor]:
         if not isinstance(param, Tensor):
             raise DtypeError(f"{who}: expected tensors, got {type(param).__name__}")
     return found
-
-
-def __getattr__(name: str) -> Any:
-    raise absent(__name__, name)
