@@ -2,6 +2,8 @@
 
 In all of them dim is None (all axes), an axis or a tuple of axes, and keepdim keeps the reduced axes with length 1.
 Half precision is accumulated in float32 and returned in the dtype of the input, or in the one that was asked for.
+Squares are taken in the dtype that is accumulated: in float32 those of numbers beyond 1e19 are infinite, and those of
+numbers below 1e-19 lose their digits, as in PyTorch on a GPU (on a CPU it takes them in float64).
 """
 
 from __future__ import annotations
