@@ -1,7 +1,8 @@
 """Activations: relu and its smooth kin, softmax and log_softmax.
 
-tanh and sigmoid are in elementwise.py, those of straight lines in piecewise.py, x times a gate in gated.py. In all of
-them NaN has the gradient that PyTorch's vector code gives it; its scalar code gives another here and there.
+tanh and sigmoid are in elementwise.py, those of straight lines in piecewise.py, x times a gate in gated.py. At NaN
+the gradient of a part with a slope of its own is that slope, as in PyTorch's scalar code, but not in all of its vector
+code.
 """
 
 from __future__ import annotations

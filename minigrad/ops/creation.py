@@ -289,12 +289,15 @@ def logspace(
 ) -> Tensor:
     """base to the powers of `linspace(start, end, steps)`.
 
+    With a dtype of integers start and end lose their fractions first.
+
     Raises:
         ArgumentError: a negative number of steps, or too many, or arguments that are no finite numbers.
     """
-    steps = as_integer("logspace", "steps", steps, 0, MOST_ELEMENTS)
+    steps, kind = as_integer("logspace", "steps", steps, 0, MOST_ELEMENTS), as_dtype(dtype)
     start, end, base = _numbers("logspace", start, end, base)
-    return upload(np.logspace(float(start), float(end), steps, base=base), as_dtype(dtype), device, requires_grad)
+    start, end = (int(n) if kind.kind in "iu" else float(n) for n in (start, end))
+    return upload(np.logspace(start, end, steps, base=base), kind, device, requires_grad)
 
 
 def _numbers(who: str, *values: Any) -> list[Any]:

@@ -194,6 +194,8 @@ def _check_tensors(who: str, *tensors: Any) -> None:
 def cdist(x1: TensorLike, x2: TensorLike, p: float = 2.0, compute_mode: str = _MODES[0]) -> Tensor:
     """The distance of each vector of x1 from each of x2, by the p-norm. Nothing flows back where it is 0.
 
+    p=0 counts the differences, NaN as one.
+
     Args:
         compute_mode: One of PyTorch's. Whether a product may take the place of differences, which here none does.
 

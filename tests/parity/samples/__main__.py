@@ -1,4 +1,9 @@
-"""Write the committed table of PyTorch's samples again, or show what single ones give."""
+"""Write the committed table of PyTorch's samples again, or show what single ones give.
+
+    python -m tests.parity.samples            # all: minutes
+    python -m tests.parity.samples new        # what the table does not have yet, into the table
+    python -m tests.parity.samples relu cat   # show these, and write nothing
+"""
 
 import datetime
 import sys
@@ -8,24 +13,37 @@ import torch
 from tests.parity.samples import measure, table
 
 
-def main(names):
-    """Run the samples of all, or of these."""
-    found = {"torch": torch.__version__.split("+")[0], "date": f"{datetime.date.today()}"}
+def measured(part, name, make):
+    """A row, after what of it is not explained was printed."""
+    row = make()
+    for words in row.remarks():
+        print(f"{name} | {words}")
+    return row.as_json()
+
+
+def show(names):
+    """Print the rows of these names."""
     for part in table.PARTS:
-        found[part] = {}
         for name, make in measure.rows(part).items():
             own = name.split(" ")[0]
-            if names and not {name, own, own.split(".")[-1]} & set(names):
-                continue
-            row = make()
-            found[part][name] = row.as_json()
-            print(*(f"{name} | {words}" for words in row.remarks()), sep="\n", end="\n" if row.examples else "")
-            if names:
-                print(name, row.as_json())
-    if not names:
-        table.save(found | measure.absent())
-        unexplained = sum(sum(table.totals(found[part], "unexplained").values()) for part in table.PARTS)
-        print(f"{unexplained} samples neither agree nor are explained by a choice")
+            if {name, own, own.split(".")[-1]} & set(names):
+                print(name, measured(part, name, make))
 
 
-main(sys.argv[1:])
+def write(known):
+    """Measure what the known rows do not hold, and write the table."""
+    found = {"torch": torch.__version__.split("+")[0], "date": f"{datetime.date.today()}"}
+    for part in table.PARTS:
+        old = known.get(part, {})
+        found[part] = {
+            name: old[name] if name in old else measured(part, name, make) for name, make in measure.rows(part).items()
+        }
+    table.save(found | measure.absent())
+    unexplained = sum(sum(table.totals(found[part], "unexplained").values()) for part in table.PARTS)
+    print(f"{unexplained} samples neither agree nor are explained by a choice")
+
+
+if sys.argv[1:] in ([], ["new"]):
+    write(table.load() if sys.argv[1:] else {})
+else:
+    show(sys.argv[1:])

@@ -31,11 +31,12 @@ CHOICES = {
         r"DtypeError: \w+: expected (operands of one float dtype|a source of float\d+)",
     ),
     "what fits": Choice(
-        "What is written into a tensor must be of a dtype that fits into its own; PyTorch casts in silence.",
+        "What is written into a tensor must be of a dtype that fits into its own, and truth into bools; PyTorch casts "
+        "in silence.",
         "minigrad/ops/mask.py",
         "a value whose dtype does not fit into x's",
         "refused",
-        r"DtypeError: \w+: expected a (value that fits into|source of) (bool|int\d+)",
+        r"DtypeError: \w+: expected (a source of|(a value|alpha|beta) that fits into) (bool|int\d+|float\d+)",
     ),
     "order of equals": Choice(
         "Sorting is always stable; PyTorch's, without stable=True, leaves equal elements in any order.",
@@ -64,7 +65,7 @@ CHOICES = {
         "minigrad/foreign.py",
         "scale the result",
         "refused",
-        r"ArgumentError: \w+: expected no divisor_override, got -?\d+",
+        r"ArgumentError: \w+: expected no divisor_override, got -?\d+|CallError: avg_pool2d: .* too many positional",
     ),
     "options in range": Choice(
         "A momentum outside [0, 1] and an eps below 0 are refused.",
@@ -87,6 +88,13 @@ CHOICES = {
         "differs",
         r"buffer num_batches_tracked: 0 for 1",
         r"BatchNorm\dd",
+    ),
+    "one shape": Choice(
+        "gaussian_nll_loss takes input and target of one shape, of which PyTorch's broadcasts one to the other.",
+        "minigrad/ops/likelihood.py",
+        "input, target: (...) of one shape",
+        "refused",
+        r"ShapeError: gaussian_nll_loss: expected input and target of one shape",
     ),
     "images": Choice(
         "dropout2d takes batches of images, of four axes; PyTorch is to change what it does with three.",
@@ -148,22 +156,39 @@ CHOICES = {
         "with",
     ),
     "infinities": Choice(
-        "The gradient at an infinity is what it tends to; PyTorch's is NaN there.",
+        "The gradient at an infinity is what it tends to, and that of what is cut off is 0; PyTorch's is NaN there.",
         "minigrad/ops/reduce.py",
         "dx = g·e^(x - logsumexp), 0 where x is -inf.",
         "differs",
         r"gradient 0: -?0.0 for nan",
         r"logsumexp|logit|nn\.functional\.softsign",
+    ),
+    "after an infinity": Choice(
+        "Behind an infinity the gradient of cumprod is a sum of infinities, NaN where their signs differ.",
+        "minigrad/ops/running.py",
+        "dx_i = (Σ_{j >= i} g_j·y_j) / x_i",
+        "differs",
+        r"gradient 0: nan for -?inf",
+        "cumprod",
         "with -?inf",
     ),
-    "scalar code": Choice(
-        "At NaN some gradients of PyTorch's are others in its scalar code than in its vector code; ours are those of "
-        "the vector code.",
-        "minigrad/ops/activation.py",
-        "NaN has the gradient that PyTorch's vector code gives it",
+    "counted differences": Choice(
+        "The distance that counts differences, p=0, counts NaN as one, as the norm does; PyTorch's is NaN.",
+        "minigrad/ops/products.py",
+        "p=0 counts the differences, NaN as one",
         "differs",
-        r"gradient 0: (nan for|0.0 for)",
-        r"nn\.functional\.(celu|elu|hardtanh|relu6|selu|softshrink)",
+        r"output: \S+ for nan",
+        "cdist",
+        "with nan",
+    ),
+    "vector code": Choice(
+        "At NaN some gradients of PyTorch's are others in its vector code than in its scalar code; ours are those of "
+        "the scalar code.",
+        "minigrad/ops/activation.py",
+        "as in PyTorch's scalar code, but not in all of its vector code",
+        "differs",
+        r"gradient 0: \S+ for (nan|0.0) at",
+        r"nn\.functional\.(celu|elu|hardswish|hardtanh|relu6|selu|softshrink)",
     ),
     "a rounded slope": Choice(
         "The slopes of celu and hardsigmoid are exact in float64; PyTorch's have the rounding of a float32.",

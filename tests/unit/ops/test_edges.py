@@ -190,6 +190,7 @@ def test_linspace_of_integers_is_exact_at_both_ends_and_reads_tensors():
     assert minigrad.linspace(0, 7, 50, dtype="int64").tolist() == [n // 7 for n in range(49)] + [7]
     assert minigrad.linspace(5.5, 1, 1, dtype="int32").tolist() == [5]
     assert minigrad.linspace(minigrad.tensor(0.5), minigrad.tensor(2), 3).tolist() == [0.5, 1.25, 2.0]
+    assert minigrad.logspace(0, 1.2, 2, 5.0, dtype="int64").tolist() == [1, 5]
 
 
 def test_bools_have_a_square_and_a_sign():
