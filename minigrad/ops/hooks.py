@@ -97,7 +97,8 @@ def register_hook(x: Tensor, hook: Hook) -> Removal:
         DtypeError, ShapeError, DeviceError: in backward, of a gradient that the hook returned and that does not fit.
 
     Example:
-        >>> w = tensor([1.0, 2.0], requires_grad=True)
+        >>> import minigrad
+        >>> w = minigrad.tensor([1.0, 2.0], requires_grad=True)
         >>> handle = w.register_hook(lambda grad: grad * 2)
         >>> (w * 3).sum().backward()
         >>> w.grad.tolist()
