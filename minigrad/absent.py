@@ -47,6 +47,10 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "use_deterministic_algorithms": "leave it out: the same seed gives the same numbers",
         "vmap": "add an axis: operations broadcast",
     },
+    "minigrad.linalg": {
+        **{name: "write numpy.linalg on x.numpy()" for name in "cholesky eig eigh lstsq pinv qr svd svdvals".split()},
+        "matrix_norm": "write norm",
+    },
     "minigrad.nn": {
         **{f"{kind}1d": f"write {kind}2d of (k, 1) on x.unsqueeze(-1)" for kind in ("Conv", "AvgPool", "MaxPool")},
         **{f"{kind}3d": "an image has two axes beside its channels" for kind in ("Conv", "AvgPool", "MaxPool")},

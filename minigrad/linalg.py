@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 
 from minigrad import ops as _ops
+from minigrad.absent import absent as _absent
 from minigrad.arguments import as_real as _as_real
 from minigrad.backend.dtypes import DtypeLike
 from minigrad.bound import Dim
@@ -63,3 +64,6 @@ __all__ = ["det", "inv", "matmul", "norm", "solve", "vector_norm"]
 
 if not typing.TYPE_CHECKING:
     _offer_operations(globals())
+
+    def __getattr__(name: str) -> typing.Any:
+        raise _absent(__name__, name)

@@ -148,6 +148,8 @@ def unfold(x: TensorLike, dimension: int, size: int, step: int) -> Tensor:
     x = as_operand("unfold", x)
     axis = normalize_axis("unfold", dimension, x.ndim)
     size, step = as_integer("unfold", "size", size, 0), as_integer("unfold", "step", step, 1)
+    if not x.ndim and size <= 1:
+        return narrow(reshape(x, 1), 0, 0, size)
     if not x.ndim or size > x.shape[axis]:
         raise ShapeError(f"unfold: expected an axis of at least {size}, got {dimension} of {x.shape}")
     windows = array_module(x.data).lib.stride_tricks.sliding_window_view(x.data, size, axis)

@@ -46,7 +46,7 @@ def var_mean(
         ArgumentError, DtypeError, ShapeError: as `var`.
     """
     x = as_operand("var_mean", x)
-    return var(x, dim, unbiased, keepdim, correction=correction), mean(x, dim, keepdim)
+    return var(x, dim, unbiased, keepdim, correction=correction), mean(x, _axes(dim), keepdim)
 
 
 def std_mean(
@@ -63,4 +63,9 @@ def std_mean(
         ArgumentError, DtypeError, ShapeError: as `std`.
     """
     x = as_operand("std_mean", x)
-    return std(x, dim, unbiased, keepdim, correction=correction), mean(x, dim, keepdim)
+    return std(x, dim, unbiased, keepdim, correction=correction), mean(x, _axes(dim), keepdim)
+
+
+def _axes(dim: Dim) -> Dim:
+    """dim, in the place of which `unbiased` may stand."""
+    return None if isinstance(dim, bool) else dim
