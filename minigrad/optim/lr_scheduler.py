@@ -36,6 +36,7 @@ __all__ = [
     "ReduceLROnPlateau", "SequentialLR", "StepLR",
 ]
 
+_LRScheduler = LRScheduler  # its name in older programs
 Rates = float | Sequence[float]  # one for all groups, or one for each
 
 

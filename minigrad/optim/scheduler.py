@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer
+from minigrad.arguments import as_amount, as_integer, as_list
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.nn.companions import attach
 from minigrad.optim.optimizer import Optimizer, buffers_of
@@ -26,6 +26,8 @@ class LRScheduler:
     PyTorch's schedules multiply the present rate instead, so that two of them may be stepped on one optimizer; here
     each says the whole rate, and stepping a second one is refused: `optim.lr_scheduler` joins them.
 
+    A subclass gives `options_at`, or PyTorch's `get_lr`: then it is made as there, by `(optimizer, last_epoch)`.
+
     Args:
         optimizer: The optimizer; its rates are set at once, for step 0.
         schedule: A function from the step to a factor.
@@ -40,8 +42,13 @@ class LRScheduler:
             a group has no initial_lr.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: ScheduleLike, last_epoch: int = -1) -> None:
-        self.schedule = check_schedule(type(self).__name__, schedule)
+    def __init__(
+        self, optimizer: Optimizer, schedule: ScheduleLike | int | None = None, last_epoch: int = -1
+    ) -> None:
+        if not self._has_own_get_lr():
+            self.schedule = check_schedule(type(self).__name__, schedule)
+        elif schedule is not None:
+            last_epoch = schedule  # type: ignore[assignment]  # checked where it is used
         self._start(optimizer, last_epoch)
 
     def _start(self, optimizer: Optimizer, last_epoch: int = -1, base_lrs: list[float] | None = None) -> None:
@@ -62,9 +69,16 @@ class LRScheduler:
 
     def options_at(self, step: Any, base_lrs: Sequence[float]) -> list[dict[str, Any]]:
         """What each group gets at a step: its "lr", and what else the schedule moves. For subclasses to override."""
+        if self._has_own_get_lr():
+            self.last_step, self.base_lrs = step, list(base_lrs)  # what get_lr goes by
+            return [{"lr": rate} for rate in as_list(self.who, "the rates of get_lr", self.get_lr())]
         factor = self.schedule(step)
         as_amount(self.who, f"the schedule's factor at step {step}", factor)
         return [{"lr": base * factor} for base in base_lrs]
+
+    def get_lr(self) -> list[float]:
+        """The rates of step `last_epoch`; for subclasses in PyTorch's form, from `base_lrs` or the present ones."""
+        return [each["lr"] for each in self.options_at(self.last_step, self.base_lrs)]
 
     @property
     def last_epoch(self) -> int:
@@ -93,7 +107,7 @@ class LRScheduler:
         return {"last_step": self.last_step, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, and set the rates.
+        """Continue from what `state_dict` returned, and set the rates, unless a `get_lr` made them: then they stay.
 
         Raises:
             StateDictError: other keys, another number of groups, or values out of range; nothing was changed then.
@@ -105,7 +119,7 @@ class LRScheduler:
                 hint = ': for that of PyTorch write {"last_step": s["last_epoch"], "base_lrs": s["base_lrs"]}'
             raise StateDictError(f"{who}: expected a dict with last_step and base_lrs, got {state_dict!r}{hint}")
         try:
-            self._apply(state_dict["last_step"], list(state_dict["base_lrs"]))
+            self._apply(state_dict["last_step"], list(state_dict["base_lrs"]), moves=not self._has_own_get_lr())
         except (ArgumentError, TypeError) as error:
             raise StateDictError(f"{who}: expected values that fit the optimizer, got others: {error}") from error
 
@@ -116,10 +130,13 @@ class LRScheduler:
     def settle(self, number: int) -> None:
         """See `nn.companions.Companion`: the mark is the state itself."""
 
+    def _has_own_get_lr(self) -> bool:
+        return type(self).get_lr is not LRScheduler.get_lr
+
     def _check_step(self, step: Any) -> None:
         as_integer(self.who, "last_step", step, 0)
 
-    def _apply(self, step: Any, base_lrs: list[float]) -> None:
+    def _apply(self, step: Any, base_lrs: list[float], moves: bool = True) -> None:
         self._check_step(step)
         groups = self.optimizer.param_groups
         if len(groups) != len(base_lrs):
@@ -127,8 +144,10 @@ class LRScheduler:
                 f"{self.who}: expected an optimizer of {len(base_lrs)} groups, got one of {len(groups)}: "
                 "add groups before the scheduler is made"
             )
-        options = self.options_at(step, base_lrs)
+        options = self.options_at(step, base_lrs) if moves else [{"lr": group["lr"]} for group in groups]
         rates = [as_amount(self.who, f"the learning rate at step {step}", each["lr"]) for each in options]
+        if len(rates) != len(groups):
+            raise ArgumentError(f"{self.who}: expected a rate for each of {len(groups)} groups, got {len(rates)}")
         for group, each, base in zip(groups, options, base_lrs):
             group.update({INITIAL_LR: base, **each})
         self.last_step, self.base_lrs, self._last_lrs = step, base_lrs, rates

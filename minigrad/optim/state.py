@@ -73,10 +73,20 @@ class StateView(dict[str, Tensor]):
         )
 
 
-def state_by_parameter(optimizer: Kept) -> dict[Parameter, StateView]:
+class StateViews(dict[Parameter, StateView]):
+    """The state of each parameter that was updated."""
+
+    def __missing__(self, param: Any) -> StateView:
+        raise ArgumentError(
+            "Optimizer.state: expected a parameter that was updated, got another one: an optimizer of your own names "
+            "its state in slots() and gets it in update(), see Optimizer"
+        )
+
+
+def state_by_parameter(optimizer: Kept) -> StateViews:
     """State of each parameter that was updated; tensors share memory with the optimizer."""
     state, params = optimizer_state(optimizer)["state"], optimizer.params()
-    return {params[index]: StateView(entry) for index, entry in state.items()}
+    return StateViews({params[index]: StateView(entry) for index, entry in state.items()})
 
 
 def load_optimizer_state(optimizer: Kept, state_dict: Mapping[str, Any]) -> None:

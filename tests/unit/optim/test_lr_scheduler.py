@@ -54,6 +54,43 @@ def test_last_epoch_needs_the_first_rates():
         lr_scheduler.StepLR(two_groups(optim_ours), 2, last_epoch=3)
 
 
+class Noam(lr_scheduler._LRScheduler):
+    """A schedule of one's own as one writes it with PyTorch: from the base rates."""
+
+    def __init__(self, optimizer, warmup, last_epoch=-1):
+        self.warmup = warmup
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self):
+        step = max(1, self.last_epoch)
+        return [base * min(step**-0.5, step * self.warmup**-1.5) for base in self.base_lrs]
+
+
+class Shrinking(LRScheduler):
+    """The same from the present rates."""
+
+    def get_lr(self):
+        if self.last_epoch == 0:
+            return [group["lr"] for group in self.optimizer.param_groups]
+        return [group["lr"] * 0.5 for group in self.optimizer.param_groups]
+
+
+def test_a_schedule_of_ones_own_in_the_form_of_pytorch():
+    optimizer = two_groups(optim_ours)
+    table = follow(Noam(optimizer, 4), optimizer, 8)
+    factors = [min(max(1, step) ** -0.5, max(1, step) / 8) for step in range(8)]
+    assert np.allclose(table[:, 1], factors, rtol=1e-15) and np.allclose(table[:, 0], table[:, 1] / 2, rtol=1e-15)
+    saved, other = optimizer.state_dict(), two_groups(optim_ours)
+    other.load_state_dict(saved)
+    assert Noam(other, 4, last_epoch=7).get_last_lr() == [group["lr"] for group in optimizer.param_groups]
+    optimizer = two_groups(optim_ours)
+    shrinking = Shrinking(optimizer)
+    assert follow(shrinking, optimizer, 4)[:, 1].tolist() == [1.0, 0.5, 0.25, 0.125]
+    shrinking.load_state_dict(shrinking.state_dict())
+    assert shrinking.get_last_lr() == [0.03125, 0.0625] == [group["lr"] for group in optimizer.param_groups]
+    assert lr_scheduler.StepLR(two_groups(optim_ours), 2).get_lr() == [0.5, 1.0]
+
+
 def test_any_step_can_be_gone_to():
     optimizer, scheduler = made("StepLR")
     scheduler.step(14)
@@ -141,7 +178,16 @@ def test_the_state_of_pytorch_is_told_how_to_be_read():
     assert scheduler.get_last_lr() == pytest.approx(state["_last_lr"])
 
 
+class Short(LRScheduler):
+    """One rate for two groups."""
+
+    def get_lr(self):
+        return [0.1]
+
+
 REFUSED = [
+    (lambda s, o: Short(o), "Short: expected a rate for each of 2 groups, got 1"),
+    (lambda s, o: s.LRScheduler(o), "LRScheduler: expected a function from a step to a factor, got None"),
     (lambda s, o: s.StepLR(o, 0), "StepDecay: expected step_size to be an integer >= 1, got 0"),
     (lambda s, o: s.ConstantLR(o, 1.5), r"ConstantLR: expected factor to be a number in \[0, 1\], got 1.5"),
     (lambda s, o: s.LinearLR(o, 0.0), r"LinearLR: expected start_factor to be a number in \(0, 1\], got 0.0"),

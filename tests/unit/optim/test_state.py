@@ -90,6 +90,8 @@ def test_state_can_be_read_by_parameter_and_changed_in_place(rng):
     assert not optimizer.state_dict()["state"][0]["exp_avg"].numpy().any()
     with pytest.raises(ArgumentError, match=r"got another exp_avg: write state\[param\]\['exp_avg'\].copy_"):
         optimizer.state[params[0]]["exp_avg"] = average
+    with pytest.raises(ArgumentError, match=r"Optimizer.state: expected a parameter that was updated, .* slots\(\)"):
+        Adam(draw_parameters(rng)).state[params[0]]
 
 
 def test_sgd_without_momentum_has_no_state(rng):
