@@ -147,7 +147,7 @@ OPTIONS = {
     ),
     "all": (lambda **o: X.all(**{"dim": 1, **o}), {"dim": 1, "keepdim": True}),
     "argmax": (lambda **o: X.argmax(**{"dim": 1, **o}), {"dim": 1, "keepdim": True}),
-    "var": (lambda **o: X.var(**{"dim": 1, **o}), {"dim": 1, "keepdim": True, "correction": 0.5}),
+    "var": (lambda **o: X.var(**{"dim": 1, **o}), {"keepdim": True, "correction": 0.5}),  # dim=True is unbiased=True
     "chunk": (lambda **o: X.chunk(**{"chunks": 2, **o}), {"chunks": 2, "dim": 1}),
     "narrow": (lambda **o: X.narrow(**{"dim": 1, "start": 0, "length": 2, **o}), {"dim": 1, "start": 1, "length": 2}),
     "roll": (lambda **o: X.roll(**{"shifts": 1, "dims": 0, **o}), {"shifts": 1, "dims": 1}),
