@@ -240,7 +240,7 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
 
     def backward(
         self,
-        grad: Tensor | None = None,
+        gradient: Tensor | None = None,
         *,
         retain_graph: bool = False,
         create_graph: bool = False,
@@ -249,15 +249,15 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         """Add the gradient of this tensor to the `.grad` of every leaf that it depends on.
 
         Args:
-            grad: Gradient of this tensor, of its shape and dtype; may be left out for a scalar.
+            gradient: Of this tensor, of its shape and dtype; may be left out for a scalar.
             retain_graph: Keep the graph, for another backward through it.
             create_graph: Must be False: only first derivatives are supported.
             on_leaf: Called with each leaf once its gradient is complete, the last layers first.
 
         Raises:
             AutogradError: nothing to differentiate, a freed graph, data changed since it was saved, or create_graph.
-            ShapeError: not a scalar and no grad, or a grad of another shape.
-            DtypeError: a grad of another dtype.
+            ShapeError: not a scalar and no gradient, or one of another shape.
+            DtypeError: a gradient of another dtype.
         """
         check_switch("backward", retain_graph=retain_graph, create_graph=create_graph)
         if create_graph:
@@ -268,16 +268,16 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
                 "was it computed under no_grad(), or from data alone?"
             )
         if self.data.__class__ is np.ndarray:
-            run_backward(self.node or self, self._seed(grad), retain_graph, on_leaf)
+            run_backward(self.node or self, self._seed(gradient), retain_graph, on_leaf)
         else:
             with self.device.current():  # a net, for a thread that is on another one
-                run_backward(self.node or self, self._seed(grad), retain_graph, on_leaf)
+                run_backward(self.node or self, self._seed(gradient), retain_graph, on_leaf)
 
     def _seed(self, grad: Tensor | None) -> Array:
         if grad is None:
             if self.data.size != 1:
                 raise ShapeError(
-                    f"backward: expected a scalar, got shape {self.shape}: reduce it with .sum(), or pass grad="
+                    f"backward: expected a scalar, got shape {self.shape}: reduce it with .sum(), or pass gradient="
                 )
             return array_module(self.data).ones(self.shape, self.dtype)
         self._check_like("backward", grad)

@@ -92,7 +92,9 @@ def test_what_users_call_is_what_the_family_has_and_a_call_longer():
 
 
 def test_a_method_does_what_the_operation_of_its_name_does():
-    assert [name for name in ops.__all__ if bound().get(name, getattr(ops, name)) is not getattr(ops, name)] == []
+    own_order = {"where"}  # of which the condition comes second as a method
+    names = set(ops.__all__) - own_order
+    assert [name for name in names if bound().get(name, getattr(ops, name)) is not getattr(ops, name)] == []
 
 
 FAMILIES = {path: f"minigrad.ops.{path.stem}" for path in (ROOT / "minigrad" / "ops").glob("[a-z]*.py")}

@@ -32,4 +32,6 @@ if not typing.TYPE_CHECKING:
     _offer_operations(globals())
 
     def __getattr__(name: str) -> typing.Any:
+        if name == "relu_":
+            return _Tensor.relu_
         raise _absent(__name__, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -59,7 +60,9 @@ class Module(ModuleTree["Module"]):
     # --------------------------------------------------------------------------------------------------- running
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run `forward` with the hooks around it."""
+        """Run `forward` with the hooks around it; `input=` means our first argument, x."""
+        if kwargs and "input" in kwargs:
+            kwargs = _with_our_name(self.forward, kwargs)
         if current_watcher() is not None:
             return self._call_watched(args, kwargs)
         if self._forward_hooks or self._forward_pre_hooks:
@@ -252,3 +255,10 @@ def _add_hook(hooks: dict[int, Hook], hook: Hook) -> Removal:
     key = _next_hook()
     hooks[key] = hook
     return Removal(lambda: hooks.pop(key, None))
+
+
+def _with_our_name(forward: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = inspect.signature(forward).parameters
+    if "input" in names or "x" not in names:
+        return kwargs
+    return {"x" if name == "input" else name: value for name, value in kwargs.items()}

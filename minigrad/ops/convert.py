@@ -117,6 +117,24 @@ def to_long(x: TensorLike) -> Tensor:
     return cast(as_operand("long", x), np.dtype(np.int64))
 
 
+@method_as("short")
+def to_short(x: TensorLike) -> Tensor:
+    """x as int16, rounded towards zero; no gradient flows back."""
+    return cast(as_operand("short", x), np.dtype(np.int16))
+
+
+@method_as("char")
+def to_char(x: TensorLike) -> Tensor:
+    """x as int8, rounded towards zero; no gradient flows back."""
+    return cast(as_operand("char", x), np.dtype(np.int8))
+
+
+@method_as("byte")
+def to_byte(x: TensorLike) -> Tensor:
+    """x as uint8, rounded towards zero; no gradient flows back."""
+    return cast(as_operand("byte", x), np.dtype(np.uint8))
+
+
 @method_as("bool")
 def to_bool(x: TensorLike) -> Tensor:
     """Where x is not zero."""

@@ -4,8 +4,10 @@
 is a call longer.
 """
 
-from minigrad.ops import facts as _facts, hooks as _hooks, inplace as _inplace, likeness as _likeness  # have methods
+from minigrad.ops import facts as _facts, hooks as _hooks, inplace as _inplace  # these have methods, not operations
+from minigrad.ops import likeness as _likeness, underscore as _underscore
 from minigrad.ops.activation import *
+from minigrad.ops.aliases import *
 from minigrad.ops.arithmetic import *
 from minigrad.ops.arrange import *
 from minigrad.ops.attention import *

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 from minigrad.errors import AutogradError
-from minigrad.ops import activation, arithmetic, compare, elementwise, linalg, reduce, scatter
+from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.assign import Same, update
 from minigrad.ops.methods import method, method_as
@@ -152,26 +148,3 @@ def detach_(x: Same) -> Same:
         raise AutogradError(f"detach_: expected no view, got one of shape {x.shape}: use .detach()")
     rerecord(x, None)
     return x
-
-
-def _bind(function: Callable[..., Tensor]) -> None:
-    """Make the form of an operation that writes into its tensor a method."""
-    name = f"{function.__name__}_"
-
-    @functools.wraps(function)
-    def change(x: Tensor, *args: Any, **options: Any) -> Tensor:
-        return update(name, x, function, *args, **options)
-
-    change.__name__ = change.__qualname__ = name
-    change.__doc__ = f"`{function.__name__}`, written into x; returns x."
-    method(change)
-
-
-for _function in (
-    *(elementwise.abs, elementwise.ceil, elementwise.cos, elementwise.erf, elementwise.exp, elementwise.expm1),
-    *(elementwise.floor, elementwise.log, elementwise.log1p, arithmetic.neg, elementwise.reciprocal, activation.relu),
-    *(elementwise.round, elementwise.rsqrt, elementwise.sigmoid, elementwise.sign, elementwise.sin, elementwise.sqrt),
-    *(elementwise.square, elementwise.tanh, compare.logical_and, compare.logical_not, compare.logical_or),
-    *(compare.logical_xor, compare.bitwise_not, choice.tril, choice.triu, reduce.cumsum),
-):
-    _bind(_function)

@@ -26,7 +26,8 @@ from minigrad.ops.sorting import order_along
 from minigrad.tensor import Tensor, record
 
 __all__ = [
-    "bernoulli", "multinomial", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
+    "randperm",
 ]
 
 
@@ -70,6 +71,40 @@ def rand(
     """
     draw = _source("rand", rng).random
     return _drawn("rand", draw, size, as_dtype(dtype), device, requires_grad)
+
+
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    rng: np.random.Generator | None = None,
+    dtype: DtypeLike = float,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Normal numbers of a mean and a standard deviation: numbers with a size, or tensors, one number for each element.
+
+    Args:
+        size: A shape; with a tensor it is left out.
+        rng: Where they come from; this context's noise stream by default.
+
+    Raises:
+        ArgumentError: numbers without a size, a size with a tensor, or a negative std.
+        DtypeError: not a float dtype.
+    """
+    tensors = [x for x in (mean, std) if isinstance(x, Tensor)]
+    if bool(tensors) == (size is not None):
+        raise ArgumentError(f"normal: expected a size, or a tensor for mean or std, got size {size!r:.100}")
+    if not isinstance(std, Tensor):
+        as_real("normal", "std", std, 0.0, finite=True)
+    if not tensors:
+        draw = _source("normal", rng).standard_normal
+        out = _drawn("normal", draw, (size,), as_dtype(dtype), device, False)
+        return Tensor((out * std + mean).data, requires_grad)
+    shape = np.broadcast_shapes(*(x.data.shape for x in tensors))
+    out = randn(shape, rng=rng, dtype=tensors[0].dtype, device=tensors[0].device)
+    return Tensor((out * std + mean).data, requires_grad)
 
 
 def _source(who: str, rng: np.random.Generator | None) -> np.random.Generator:

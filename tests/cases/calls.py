@@ -54,7 +54,31 @@ def _inplace(op, *args):
 
 _ELEMENTWISE = "abs_ erf_ exp_ expm1_ log_ log1p_ neg_ reciprocal_ relu_ rsqrt_ sigmoid_ sin_ cos_ sqrt_ square_ tanh_"
 
+
+def _named(op, draw, *args, differentiable=True):
+    """An operation under another name, alike in both libraries."""
+    return Case(
+        op,
+        "name",
+        draw,
+        lambda *x: getattr(ops, op)(*x, *args),
+        lambda t, *x: getattr(t, op)(*x, *args),
+        differentiable,
+    )
+
+
+_PAIR = normal((2, 3), (3,))
+
 CASES = [
+    *(_named(op, _PAIR) for op in ("divide", "multiply", "subtract", "true_divide")),
+    *(_named(op, normal((2, 3))) for op in ("absolute", "fix", "negative", "ravel")),
+    *(_named(op, _PAIR, differentiable=False) for op in ("greater", "greater_equal", "less", "less_equal")),
+    _named("not_equal", _PAIR, differentiable=False),
+    _named("clamp_max", normal((2, 3)), 0.3),
+    _named("clamp_min", _PAIR),
+    _named("moveaxis", normal((2, 3, 2)), 0, 2),
+    _named("select", normal((2, 3, 2)), 1, -1),
+    _named("swapdims", normal((2, 3, 2)), 0, 2),
     Case("add", "alpha", normal((3, 4), (4,)), lambda x, y: ops.add(x, y, alpha=-0.5),
          lambda t, x, y: t.add(x, y, alpha=-0.5)),
     Case("sub", "alpha", normal((3, 4), (4,)), lambda x, y: x.sub(y, alpha=2), lambda t, x, y: x.sub(y, alpha=2)),

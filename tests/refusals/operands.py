@@ -18,7 +18,8 @@ _OF_TWO = """
     add div eq floor_divide ge gt le logical_and logical_or logical_xor lt maximum minimum mul ne pow remainder sub
     """.split()
 _OF_BITS = ["bitwise_and", "bitwise_or", "bitwise_xor"]
-SAYS = {"matrix_transpose": "mT"}  # who an error says that it is from
+# who an error says that it is from
+SAYS = {"matrix_transpose": "mT", "clamp_max": "clamp", "clamp_min": "clamp", "ravel": "reshape"}
 
 
 def called(name, *operands):

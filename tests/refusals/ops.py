@@ -94,6 +94,7 @@ ROWS = [
     (lambda: ops.group_norm(IMAGES, 2.0), ArgumentError, "group_norm: expected num_groups to be an integer >= 1"),
     (lambda: ops.getitem("abc", 0), DtypeError, "getitem: expected a tensor, an array or a number, got str"),
     (lambda: ops.dropout(X, rng=7), ArgumentError, "dropout: expected rng to be a numpy.random.Generator, got int"),
+    (lambda: minigrad.normal(0.0), ArgumentError, "normal: expected a size, or a tensor for mean or std"),
     (lambda: minigrad.randn(2, rng=0), ArgumentError, "randn: expected rng to be a numpy.random.Generator, got int"),
     (lambda: minigrad.rand(2, rng="a"), ArgumentError, "rand: expected rng"),
     (lambda: minigrad.randint(2, size=2, rng=1), ArgumentError, "randint: expected rng"),

@@ -92,6 +92,8 @@ ROWS = [
         (lambda x: ops.pad(x, (1,)), ShapeError, r"pad: expected \(before, after\) for at most 2 axes"),
         (lambda x: ops.pad(x, (-2, -2)), ShapeError, "pad: expected to cut at most what is there"),
         (lambda x: ops.pad(x, (1, 1), mode="mirror"), ArgumentError, "mode to be one of .* got 'mirror'"),
+        (lambda x: x.select(1, 3), IndexRangeError, r"select: expected an index in axis 1 of \(2, 3\), got 3"),
+        (lambda x: x[0, 0].select(0, 0), ShapeError, "select: expected a tensor with at least one axis"),
         (lambda x: ops.pad(x, (9, 9), "reflect"), ShapeError, "pad: expected a reflect border of at most"),
         (lambda x: ops.pad(x, (1, 1), "circular", 1.0), ArgumentError, "pad: expected no value with mode 'circular'"),
         (lambda x: ops.div(x, x, rounding_mode="up"), ArgumentError, "rounding_mode to be one of .* got 'up'"),

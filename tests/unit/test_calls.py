@@ -119,6 +119,28 @@ def test_dtypes_have_the_names_of_pytorch():
             refused()
 
 
+def test_functions_in_place_and_draws_of_a_distribution():
+    x = minigrad.tensor([-1.0, 4.0])
+    assert functional.relu_(x) is x and minigrad.add_(x, 1.0) is x and x.tolist() == [1.0, 5.0]
+    assert minigrad.ones(2).addcmul_(x, x, value=2.0).tolist() == [3.0, 51.0]
+    draws = minigrad.normal(5.0, 0.01, size=(50,), generator=GENERATOR.manual_seed(2))
+    assert draws.shape == (50,) and abs(draws.mean().item() - 5) < 0.01
+    assert minigrad.normal(minigrad.zeros(2, 1), minigrad.zeros(3)).tolist() == [[0.0] * 3] * 2
+    for refused in (dict(mean=0.0), dict(mean=x, size=2), dict(std=-1.0, size=2)):
+        with pytest.raises(ArgumentError, match="^normal: expected"):
+            minigrad.normal(**refused)
+    assert X.where(X > 2, -X).tolist() == minigrad.where(X > 2, X, -X).tolist()
+    assert [X.short().dtype, X.byte().dtype, X.char().dtype] == [np.int16, np.uint8, np.int8]
+
+
+def test_a_layer_takes_its_input_by_name():
+    layer = nn.Linear(3, 2)
+    assert layer(input=X).tolist() == layer(X).tolist()
+    layer(input=X).backward(gradient=minigrad.ones(2, 2))
+    assert layer.bias.grad.tolist() == [2.0, 2.0]
+    assert nn.MSELoss()(input=X, target=X).item() == 0
+
+
 def test_facts_about_a_tensor():
     x = minigrad.ones(2, 3, requires_grad=True)
     assert (x.nelement(), x.ndimension(), x.element_size(), x.itemsize, x.nbytes) == (6, 2, 4, 4, 24)
