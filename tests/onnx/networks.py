@@ -1,0 +1,201 @@
+"""Convolution, pooling, normalisation, losses."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import minigrad as mg
+from minigrad.nn import functional as F
+from tests.onnx.node import Function, Inexpressible, Node
+
+# ---------------------------------------------------------------------------------------------------------- windows
+
+
+def _as_image(x: Any) -> Any:
+    """A row of pixels as an image of height 1.
+
+    Raises:
+        Inexpressible: a volume.
+    """
+    if x.ndim not in (3, 4):
+        raise Inexpressible("windows over three axes of space")
+    return x.unsqueeze(2) if x.ndim == 3 else x
+
+
+def _pair(values: Sequence[int], filling: int) -> tuple[int, int]:
+    values = (filling,) * (2 - len(values)) + tuple(values)
+    return values[0], values[1]
+
+
+def _geometry(node: Node, x: Any, kernel: Sequence[int]) -> tuple[Any, ...]:
+    """Kernel, strides, dilations, and the padding as ((top, bottom), (left, right)), of an image."""
+    axes = len(kernel)
+    kernel = _pair(kernel, 1)
+    strides, dilations = _pair(node.get("strides", (1,) * axes), 1), _pair(node.get("dilations", (1,) * axes), 1)
+    given = node.get("pads", (0,) * (2 * axes))
+    pads = tuple(zip(_pair(given[:axes], 0), _pair(given[axes:], 0)))
+    how = node.get("auto_pad", "NOTSET")
+    if how.startswith("SAME"):
+        pads = tuple(
+            _same(size, k, s, d, how == "SAME_UPPER")
+            for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations)
+        )
+    return kernel, strides, dilations, pads
+
+
+def _same(size: int, kernel: int, stride: int, dilation: int, upper: bool) -> tuple[int, int]:
+    """The padding with which the output has the input's length over the stride; what is odd at one end."""
+    total = max(0, (-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size)
+    return (total // 2, total - total // 2) if upper else (total - total // 2, total // 2)
+
+
+def _padded(x: Any, pads: tuple[Any, ...], value: float) -> Any:
+    (top, bottom), (left, right) = pads
+    return mg.ops.pad(x, (left, right, top, bottom), value=value) if any((top, bottom, left, right)) else x
+
+
+def _like(y: Any, x: Any) -> Any:
+    return y.squeeze(2) if x.ndim == 3 else y
+
+
+def _conv(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
+    image, filters = _as_image(x), _as_image(weight)
+    _, strides, dilations, pads = _geometry(node, image, weight.shape[2:])
+    image = _padded(image, pads, 0.0)
+    return _like(F.conv2d(image, filters, bias, strides, 0, dilations, node.get("group", 1)), x)
+
+
+def _max_pool(node: Node, x: Any) -> Any:
+    if node.outputs > 1:
+        raise Inexpressible("pooling says no indices")
+    if not x.dtype.kind == "f":
+        raise Inexpressible("pooling of integers")
+    image = _as_image(x)
+    kernel, strides, dilations, pads = _geometry(node, image, node.get("kernel_shape"))
+    ceil = bool(node.get("ceil_mode"))
+    if ceil and any(map(any, pads)):
+        raise Inexpressible("windows that begin in the padding are dropped")
+    return _like(F.max_pool2d(_padded(image, pads, -math.inf), kernel, strides, 0, dilations, ceil), x)
+
+
+def _average_pool(node: Node, x: Any) -> Any:
+    """What is not counted: a mean of ones beside it, of the same windows, says how much of each was real."""
+    image = _as_image(x)
+    kernel, strides, dilations, pads = _geometry(node, image, node.get("kernel_shape"))
+    if dilations != (1, 1):
+        raise Inexpressible("means of dilated windows")
+    ceil = bool(node.get("ceil_mode"))
+    if ceil and any(map(any, pads)):
+        raise Inexpressible("windows that begin in the padding are dropped")
+    means = F.avg_pool2d(_padded(image, pads, 0.0), kernel, strides, 0, ceil)
+    if not node.get("count_include_pad") and any(map(any, pads)):
+        means = means / F.avg_pool2d(_padded(mg.ones_like(image), pads, 0.0), kernel, strides, 0, ceil)
+    return _like(means, x)
+
+
+def _lp_pool(node: Node, x: Any) -> Any:
+    image = _as_image(x)
+    kernel, strides, dilations, pads = _geometry(node, image, node.get("kernel_shape"))
+    if dilations != (1, 1):
+        raise Inexpressible("means of dilated windows")
+    p = node.get("p", 2)
+    powers = F.avg_pool2d(_padded(mg.abs(image) ** p, pads, 0.0), kernel, strides)
+    return _like((powers * math.prod(kernel)) ** (1 / p), x)
+
+
+def _space(x: Any) -> tuple[int, ...]:
+    return tuple(range(2, x.ndim))
+
+
+# ---------------------------------------------------------------------------------------------------- normalisation
+
+
+def _batch_norm(node: Node, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+    """ONNX weighs the old statistics by its momentum, and keeps the biased variance."""
+    eps, momentum = node.get("epsilon", 1e-5), node.get("momentum", 0.9)
+    if not node.get("training_mode"):
+        return F.batch_norm(x, mean, var, scale, bias, eps=eps)
+    dims = (0, *_space(x))
+    now, spread = mg.mean(x, dims), mg.var(x, dims, unbiased=False)
+    y = F.batch_norm(x, None, None, scale, bias, training=True, eps=eps)
+    return y, mean * momentum + now * (1 - momentum), var * momentum + spread * (1 - momentum)
+
+
+def _group_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
+    return F.group_norm(x, node.get("num_groups"), scale, bias, node.get("epsilon", 1e-5))
+
+
+def _instance_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
+    return F.group_norm(x, x.shape[1], scale, bias, node.get("epsilon", 1e-5))
+
+
+def _layer_norm(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
+    axis = node.get("axis", -1) % x.ndim
+    eps = node.get("epsilon", 1e-5)
+    y = F.layer_norm(x, x.shape[axis:], scale, bias, eps)
+    dims = tuple(range(axis, x.ndim))
+    return y, mg.mean(x, dims, True), mg.rsqrt(mg.var(x, dims, unbiased=False, keepdim=True) + eps)
+
+
+def _rms_norm(node: Node, x: Any, scale: Any) -> Any:
+    dims = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
+    return x * mg.rsqrt(mg.mean(x * x, dims, True) + node.get("epsilon", 1e-5)) * scale
+
+
+def _mean_variance(node: Node, x: Any) -> Any:
+    dims = tuple(node.get("axes", (0, 2, 3)))
+    return (x - mg.mean(x, dims, True)) / (mg.std(x, dims, unbiased=False, keepdim=True) + 1e-9)
+
+
+# ----------------------------------------------------------------------------------------------------------- losses
+
+
+def _nll(node: Node, logs: Any, target: Any, weight: Any = None) -> Any:
+    """Classes on axis 1, any number of axes behind it: as rows of classes."""
+    classes = logs.shape[1]
+    rows = mg.movedim(logs, 1, -1).reshape(-1, classes)
+    how = node.get("reduction", "mean")
+    labels = target.reshape(-1)
+    ignored = node.get("ignore_index")
+    if ignored is None:
+        ignored = -100
+    found = F.nll_loss(rows, labels, weight, ignore_index=ignored, reduction=how)
+    return found.reshape(target.shape) if how == "none" else found
+
+
+def _cross_entropy(node: Node, scores: Any, target: Any, weight: Any = None) -> Any:
+    logs = F.log_softmax(scores, 1)
+    return _nll(node, logs, target, weight), logs
+
+
+def _lrn(node: Node, x: Any) -> Any:
+    """Krizhevsky and others, 2012: over the squares of the channels beside each."""
+    size = node.get("size")
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    squares = mg.ops.pad(x * x, (0, 0) * (x.ndim - 2) + (before, after))
+    total = functools.reduce(mg.add, [mg.narrow(squares, 1, i, x.shape[1]) for i in range(size)])
+    return x / (node.get("bias", 1.0) + node.get("alpha", 1e-4) / size * total) ** node.get("beta", 0.75)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "AveragePool": _average_pool,
+    "BatchNormalization": _batch_norm,
+    "Conv": _conv,
+    "GlobalAveragePool": lambda node, x: mg.mean(x, _space(x), True),
+    "GlobalMaxPool": lambda node, x: mg.amax(x, _space(x), True),
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "LRN": _lrn,
+    "LayerNormalization": _layer_norm,
+    "LogSoftmax": lambda node, x: F.log_softmax(x, node.get("axis", -1)),
+    "LpPool": _lp_pool,
+    "MaxPool": _max_pool,
+    "MeanVarianceNormalization": _mean_variance,
+    "NegativeLogLikelihoodLoss": _nll,
+    "RMSNormalization": _rms_norm,
+    "Softmax": lambda node, x: F.softmax(x, node.get("axis", -1)),
+    "SoftmaxCrossEntropyLoss": _cross_entropy,
+}
