@@ -100,6 +100,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     if not given:
         raise ArgumentError("meshgrid: expected at least one tensor, got none")
     vectors = [as_operand("meshgrid", x) for x in given]
+    same_device("meshgrid", *vectors)
     if max(x.ndim for x in vectors) > 1:
         raise ShapeError(f"meshgrid: expected vectors, got shapes {', '.join(str(x.shape) for x in vectors)}")
     places = list(range(len(vectors)))
@@ -199,6 +200,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
         ShapeError: the shapes do not broadcast.
     """
     given = [as_operand("broadcast_tensors", x) for x in tensors]
+    same_device("broadcast_tensors", *given)
     try:
         shape = np.broadcast_shapes(*(x.shape for x in given))
     except ValueError as error:
@@ -262,7 +264,9 @@ def dstack(tensors: Sequence[TensorLike]) -> Tensor:
 def _listed(who: str, tensors: Any) -> list[Tensor]:
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise ArgumentError(f"{who}: expected a list of at least one tensor, got {tensors!r}")
-    return [as_operand(who, x) for x in tensors]
+    given = [as_operand(who, x) for x in tensors]
+    same_device(who, *given)
+    return given
 
 
 def _as_rows(x: Tensor) -> Tensor:

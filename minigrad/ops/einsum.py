@@ -16,7 +16,7 @@ from minigrad.ops.arithmetic import mul
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.diagonal import diagonal
 from minigrad.ops.linalg import matmul
-from minigrad.ops.operands import TensorLike, as_operand, operands
+from minigrad.ops.operands import TensorLike, as_operand, operands, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.ops.reduce import sum
 from minigrad.ops.shape import permute, reshape, squeeze
@@ -54,6 +54,7 @@ def einsum(equation: str, *tensors: Any) -> Tensor:
         raise DtypeError(f"einsum: expected an equation first, got {got}: write lists of axes as 'ij,jk->ik'")
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     parts = [as_operand("einsum", x) for x in given]
+    same_device("einsum", *parts)
     terms, output = _read(equation, [x.ndim for x in parts])
     lengths = _lengths(equation, terms, parts)
     pairs = [_reduced(x, term, lengths) for x, term in zip(parts, terms)]

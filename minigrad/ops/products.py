@@ -15,7 +15,7 @@ from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import add, div, mul, sub
 from minigrad.ops.linalg import matmul
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, operands
+from minigrad.ops.operands import TensorLike, as_operand, operands, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.ops.reduce import norm
 from minigrad.ops.shape import unsqueeze
@@ -123,8 +123,7 @@ def addmm(x: TensorLike, mat1: TensorLike, mat2: TensorLike, *, beta: float = 1,
         ShapeError: other shapes.
         ArgumentError: beta or alpha is no number.
     """
-    factors = _factors("addmm", mat1, mat2, "(N, K) and (K, M)", 2, 2)
-    return _added("addmm", x, matmul(*factors), beta, alpha)
+    return _added("addmm", x, _factors("addmm", mat1, mat2, "(N, K) and (K, M)", 2, 2), beta, alpha)
 
 
 @method
@@ -141,12 +140,13 @@ def baddbmm(x: TensorLike, batch1: TensorLike, batch2: TensorLike, *, beta: floa
         ShapeError: other shapes.
         ArgumentError: beta or alpha is no number.
     """
-    factors = _factors("baddbmm", batch1, batch2, "(B, N, K) and (B, K, M)", 3, 3)
-    return _added("baddbmm", x, matmul(*factors), beta, alpha)
+    return _added("baddbmm", x, _factors("baddbmm", batch1, batch2, "(B, N, K) and (B, K, M)", 3, 3), beta, alpha)
 
 
-def _added(who: str, x: TensorLike, product: Tensor, beta: float, alpha: float) -> Tensor:
+def _added(who: str, x: TensorLike, factors: tuple[Tensor, Tensor], beta: float, alpha: float) -> Tensor:
     x = as_operand(who, x)
+    same_device(who, x, *factors)
+    product = matmul(*factors)
     if x.ndim > product.ndim or any(n not in (1, m) for n, m in zip(x.shape[::-1], product.shape[::-1])):
         raise ShapeError(f"{who}: expected x that broadcasts to {product.shape}, got {x.shape}")
     product = _times(who, "alpha", product, alpha)
@@ -167,7 +167,7 @@ def addcmul(x: TensorLike, tensor1: TensorLike, tensor2: TensorLike, *, value: f
         ArgumentError: value is no number.
         ShapeError: the shapes do not broadcast.
     """
-    _check_tensors("addcmul", tensor1, tensor2)
+    _check_tensors("addcmul", x, tensor1, tensor2)
     return add(x, _times("addcmul", "value", mul(tensor1, tensor2), value))
 
 
@@ -179,15 +179,16 @@ def addcdiv(x: TensorLike, tensor1: TensorLike, tensor2: TensorLike, *, value: f
         ArgumentError: value is no number.
         ShapeError: the shapes do not broadcast.
     """
-    _check_tensors("addcdiv", tensor1, tensor2)
+    _check_tensors("addcdiv", x, tensor1, tensor2)
     return add(x, _times("addcdiv", "value", div(tensor1, tensor2), value))
 
 
-def _check_tensors(who: str, *tensors: Any) -> None:
-    """Refuse numbers, as PyTorch does: the third positional argument of an older form was one."""
+def _check_tensors(who: str, x: TensorLike, *tensors: Any) -> None:
+    """Refuse numbers, as PyTorch does: the third positional argument of an older form was one; and two devices."""
     for tensor in tensors:
         if is_number(tensor):
             raise DtypeError(f"{who}: expected tensors, got the number {tensor!r}: write value={tensor!r}")
+    same_device(who, *(as_operand(who, tensor) for tensor in (x, *tensors)))
 
 
 @autocasts("high")

@@ -36,11 +36,10 @@ CASES = [
           differentiable=False),
     Case("where", "alone", _few((3, 4)), lambda x: ops.where(x > 0)[0], lambda t, x: t.where(x > 0)[0],
          differentiable=False),
-    Case("argwhere", "bool", _masked((3, 4), ()), lambda x, m: ops.argwhere(m), lambda t, x, m: t.argwhere(m),
+    Case("argwhere", "few", _few((3, 4)), ops.argwhere, lambda t, x: t.argwhere(x),
          differentiable=False),
     *(_both("count_nonzero", label, _few((3, 4)), lambda x, d=dim: x.count_nonzero(d), differentiable=False)
       for label, dim in _AXES.items()),
-    _both("count_nonzero", "bool", _masked((3, 4), ()), lambda x, m: m.count_nonzero(), differentiable=False),
     _both("masked_select", "same", _masked((3, 4), (3, 4)), lambda x, m: x.masked_select(m)),
     _both("masked_select", "rows", _masked((3, 1), (3, 4)), lambda x, m: x.masked_select(m)),
     _both("masked_select", "wider", _masked((2, 3), (3,)), lambda x, m: x.masked_select(m)),

@@ -31,6 +31,10 @@ CALLS = {
     "index_select": lambda x, bad: ops.index_select(x, 0, bad),
     "gather": lambda x, bad: ops.gather(x, 0, bad.reshape(-1, 1)),
     "take_along_dim": lambda x, bad: ops.take_along_dim(x, bad.reshape(-1, 1), 0),
+    "index_add": lambda x, bad: ops.index_add(x, 0, bad, x),
+    "index_fill": lambda x, bad: ops.index_fill(x, 0, bad, 1.0),
+    "scatter": lambda x, bad: ops.scatter(x, 0, bad.reshape(-1, 1), 1.0),
+    "scatter_add": lambda x, bad: ops.scatter_add(x, 0, bad.reshape(-1, 1), x),
     "one_hot": lambda x, bad: ops.one_hot(bad, 3),
     "getitem": lambda x, bad: x[bad],
     "setitem": lambda x, bad: assign(x, bad),
@@ -48,7 +52,7 @@ READS = {
 
 
 def message(name, value, place):
-    low = -4 if name in ("getitem", "setitem") else 0
+    low = -4 if name in ("getitem", "setitem", "take_along_dim", "index_fill") else 0
     return f"^{name}: expected {WHAT.get(name, 'indexes')} in .{low}, {LIMIT.get(name, 4)}.*, got {value} on {place}"
 
 

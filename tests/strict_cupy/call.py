@@ -124,15 +124,16 @@ def wrapping() -> Iterator[None]:
 
 
 def _run_wrapped(function: Any, who: str, args: Any, options: dict[str, Any]) -> Any:
-    """`take`, or picking by integer arrays and slices."""
+    """`take`, or picking by integer arrays and slices: by `[...]`, or by `at` of a ufunc."""
     if who == "take":
         return function(*args, **options, mode="wrap")
-    parts, axis = args[0] if isinstance(args[0], tuple) else (args[0],), 0
-    found: list[Any] = []
-    for part in parts:
-        found.append(part % function.__self__.shape[axis] if isinstance(part, np.ndarray) else part)
+    before, index, after = ([], args[0], args[1:]) if not who.endswith(".at") else ([args[0]], args[1], args[2:])
+    shape = (before[0] if before else function.__self__).shape
+    axis, found = 0, list[Any]()
+    for part in index if isinstance(index, tuple) else (index,):
+        found.append(part % shape[axis] if isinstance(part, np.ndarray) else part)
         axis += part is not None
-    return function(tuple(found), *args[1:])
+    return function(*before, tuple(found), *after)
 
 
 def in_c_order(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -85,7 +85,7 @@ def test_what_was_not_run_is_told(strict_cupy, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(first_run, "parts", lambda out, name: list(QUICK))
     monkeypatch.setattr(sys, "argv", ["first_run", "--out", str(tmp_path)])
     assert first_run.main() == 1
-    page = (tmp_path / f"gpu-{datetime.date.today().isoformat()}-first-run.md").read_text()
+    page = (tmp_path / f"stand-in-{datetime.date.today().isoformat()}-first-run.md").read_text()
     assert page in capsys.readouterr().out
     for text in (
         "- lacking: not run: it needs no_such_package, which is not installed",
