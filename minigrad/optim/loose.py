@@ -45,7 +45,8 @@ class Loose:
         """The gradient, of which nobody else sees the memory from now on."""
         x = self.params[0]
         if not (x.grad_array.flags.c_contiguous and (x.grad_owned or x.grad_given is not None)):
-            x.grad_array, x.grad_owned = duplicate(x.grad_array), True
+            with self.device.current():
+                x.grad_array, x.grad_owned = duplicate(x.grad_array), True
         return x.grad_array.reshape(-1)
 
     def check(self) -> None:

@@ -144,8 +144,8 @@ class AveragedModel(Module):
         if self.use_buffers:
             pairs += [pair for pair in buffers if is_float(pair[0].dtype)]
             buffers = [pair for pair in buffers if not is_float(pair[0].dtype)]
-        first = int(self.n_averaged) == 0
-        with no_grad():
+        with no_grad(), self.n_averaged.device.current():
+            first = int(self.n_averaged) == 0
             if not first:
                 self._average([(average.detach(), _beside(average, x)) for average, x in pairs])
             for average, x in (*(pairs if first else ()), *buffers):
@@ -155,7 +155,8 @@ class AveragedModel(Module):
     def _average(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         if self.avg_fn is not None:
             for average, x in pairs:
-                average.copy_(self.avg_fn(average, x, self.n_averaged))
+                with average.device.current():
+                    average.copy_(self.avg_fn(average, x, self.n_averaged))
             return
         move = get_swa_multi_avg_fn() if self.multi_avg_fn is None else self.multi_avg_fn
         move([average for average, _ in pairs], [x for _, x in pairs], self.n_averaged)

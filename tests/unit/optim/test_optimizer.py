@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from minigrad import Tensor, no_grad, ops
+from minigrad import Tensor, no_grad, ops, optim
 from minigrad.backend.device import Device, to_device
 from minigrad.backend.dtypes import as_dtype
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, LayoutError
@@ -275,6 +275,22 @@ def test_a_bare_tensor_is_trained_by_backward_with_closure_schedule_and_scaler()
 
     assert optimizer.step(closure).item() == 1.5
     assert x.tolist() == [-0.75, 0.25, 1.25]
+
+
+def test_a_bare_tensor_on_a_gpu_is_trained_there(strict_cupy, rng):
+    start, gpu = rng.standard_normal((3, 4)).astype(np.float32), Device("cuda:1")
+    host, device = Tensor(start.copy(), True), Tensor(to_device(start.copy(), gpu), True)
+    for x in (host, device):
+        optimizer, scaler = Adam([x], lr=0.1), GradScaler(init_scale=8.0)
+        for _ in range(3):
+            with x.device.current():
+                scaler.scale((x * x).sum()).backward()
+            scaler.unscale_(optimizer)
+            optim.clip_grad_norm_([x], 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert_close(host, to_device(device.data, Device("cpu")), tolerance=1e-6)
 
 
 def test_a_bare_tensor_that_can_not_be_changed_in_place_is_refused(rng):

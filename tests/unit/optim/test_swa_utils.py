@@ -153,3 +153,19 @@ REFUSED = [
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("options", [{}, {"avg_fn": get_ema_avg_fn(0.9)}, {"device": "cuda:1"}], ids=str)
+def test_an_average_lives_on_a_gpu_or_beside_it(strict_cupy, rng, options):
+    model = net()
+    host = AveragedModel(model, **{key: value for key, value in options.items() if key != "device"})
+    device = AveragedModel(net().to("cuda:1") if "device" not in options else net(), **options)
+    twin = net() if "device" in options else net().to("cuda:1")
+    for _ in range(3):
+        drawn(rng, model)
+        twin.load_state_dict(model.state_dict())
+        host.update_parameters(model)
+        device.update_parameters(twin)
+    for name, x in device.state_dict().items():
+        assert name == "n_averaged" or str(x.device) == "cuda:1"
+        assert np.array_equal(x.cpu().numpy(), host.state_dict()[name].numpy())
