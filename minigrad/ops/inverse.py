@@ -1,7 +1,7 @@
 """Square matrices: inverse, determinant and systems of linear equations. `minigrad.linalg` has them by other names too.
 
 Half precision is computed in float32. A singular matrix is an error on a CPU; a GPU does not say, and gives NaN or
-infinity.
+infinity. Of a matrix with such elements comes what the library of linear algebra makes of it.
 """
 
 from __future__ import annotations

@@ -39,5 +39,6 @@ CASES = [
         lambda x: ops.pad(x, (-1, 2, 2, -1), "circular"),
         lambda t, x: t.nn.functional.pad(x, (-1, 2, 2, -1), "circular"),
     ),
+    _both("unfold", "scalar", normal(()), lambda x: x.unfold(0, 1, 1) * 2),
     _both("narrow", "from_the_end", normal((2, 5)), lambda x: x.narrow(1, -3, 2)),
 ]

@@ -103,12 +103,22 @@ CHOICES = {
         "refused",
         r"ShapeError: dropout2d: expected x of shape \(N, C, H, W\), got \(5, 5, 5\)",
     ),
-    "no singular values": Choice(
-        "The nuclear norm, which needs singular values, is not here.",
-        "minigrad/ops/reduce.py",
-        "norm",
+    "norms of matrices": Choice(
+        "Of the norms of matrices there is Frobenius's alone; others need singular values.",
+        "minigrad/linalg.py",
+        "over one axis, or of a vector; None and \"fro\" are 2",
         "refused",
-        r"ArgumentError: norm: expected p other than 'fro' to be a number, got 'nuc'",
+        r"ArgumentError: norm: expected (p other than 'fro' to be a number, got 'nuc'|ord None or 'fro' for matrices)",
+    ),
+    "not finite": Choice(
+        "Of a matrix with NaN or infinities comes what the library of linear algebra makes of it, which is none of "
+        "PyTorch's.",
+        "minigrad/ops/inverse.py",
+        "comes what the library of linear algebra makes of it",
+        "differs",
+        r".*",
+        r"linalg\.(det|inv|solve)",
+        "with",
     ),
     "integer powers": Choice(
         "An integer to a negative power is an error; PyTorch gives 0 for a tensor of exponents.",
@@ -161,7 +171,7 @@ CHOICES = {
         "dx = g·e^(x - logsumexp), 0 where x is -inf.",
         "differs",
         r"gradient 0: -?0.0 for nan",
-        r"logsumexp|logit|nn\.functional\.softsign",
+        r"logsumexp|logit|linalg\.norm.*|nn\.functional\.softsign",
     ),
     "after an infinity": Choice(
         "Behind an infinity the gradient of cumprod is a sum of infinities, NaN where their signs differ.",
@@ -180,6 +190,22 @@ CHOICES = {
         r"output: \S+ for nan",
         "cdist",
         "with nan",
+    ),
+    "a mean of infinity": Choice(
+        "The mean beside a variance is that of `mean`, infinite where an element is; PyTorch's is NaN.",
+        "minigrad/ops/pairs.py",
+        "`var` and `mean` over the same axes.",
+        "differs",
+        r"output\[1\]: -?inf for nan",
+        r"(std|var)_mean.*",
+        "with -?inf",
+    ),
+    "no reduce": Choice(
+        "scatter replaces; what adds is scatter_add, which a call with reduce= is told.",
+        "minigrad/foreign.py",
+        "write scatter_add() for a sum",
+        "refused",
+        r"ArgumentError: scatter_?: expected no reduce",
     ),
     "vector code": Choice(
         "At NaN some gradients of PyTorch's are others in its vector code than in its scalar code; ours are those of "

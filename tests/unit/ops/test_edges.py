@@ -204,5 +204,6 @@ def test_a_bool_in_the_place_of_dim_says_whether_to_correct(function):
     x = minigrad.tensor([[1.0, 2.0], [4.0, 8.0]])
     for value in (True, False):
         assert function(x, value).tolist() == function(x, unbiased=value).tolist()
+        assert [y.tolist() for y in ops.var_mean(x, value)] == [ops.var(x, value).tolist(), x.mean().tolist()]
     with pytest.raises(ArgumentError, match="expected unbiased or correction, got both: False and 0"):
         function(x, False, correction=0)
