@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import numpy
+
 from minigrad.errors import AbsentNameError
 
 _LEAVE = "leave it out"
@@ -14,6 +16,7 @@ _LEGACY |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "
 _THREADS = "set OMP_NUM_THREADS before Python starts"
 _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
 _REPARAMETER = "write a Module that computes its weight in forward"
+_PADDING = "write a Module that calls nn.functional.pad in forward"
 _NEAREST = "write x.repeat_interleave(n, 2).repeat_interleave(n, 3) for nearest neighbours"
 _TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
 _PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
@@ -28,14 +31,16 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "compile": "leave it out: a module runs as it is",
         "complex64": "no tensor is complex",
         "complex128": "no tensor is complex",
+        **{f"clamp_{bound}": f"write clamp(x, {bound}=...)" for bound in ("min", "max")},
         "contiguous_format": _LAYOUT,
+        "distributions": "write its log density; minigrad.randn, bernoulli and multinomial draw",
         "fft": "write numpy.fft on x.numpy()",
         "func": _FIRST,
         "get_num_threads": _THREADS,
-        "inverse": "write minigrad.tensor(numpy.linalg.inv(x.numpy()))",
         "jit": "leave it out: a module runs as it is",
         "multiprocessing": _RANKS,
         "preserve_format": _LAYOUT,
+        "quantile": "write minigrad.tensor(numpy.quantile(x.numpy(), q))",
         "range": "write arange, without the end",
         "seed": "write manual_seed(seed)",
         "set_anomaly_enabled": "write with minigrad.debug():",
@@ -43,8 +48,12 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "set_num_threads": _THREADS,
         "set_printoptions": "write numpy.set_printoptions(...), which tensors are shown by",
         "sparse_coo_tensor": _DENSE,
+        "special": "write minigrad.erf and its kin, or scipy.special on x.numpy()",
         "strided": _DENSE,
+        "testing": "write import minigrad.testing",
+        "true_divide": "write div(x, other)",
         "use_deterministic_algorithms": "leave it out: the same seed gives the same numbers",
+        "version": "write minigrad.__version__",
         "vmap": "add an axis: operations broadcast",
     },
     "minigrad.linalg": {
@@ -56,11 +65,18 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **{f"{kind}3d": "an image has two axes beside its channels" for kind in ("Conv", "AvgPool", "MaxPool")},
         "ConvTranspose2d": f"{_NEAREST}, and Conv2d",
         "Upsample": _NEAREST,
+        "Threshold": "write a Module that calls where(x > threshold, x, value) in forward",
         "UpsamplingNearest2d": _NEAREST,
         "DataParallel": "write distributed.Ddp.wrap(models, devices)",
+        **{f"{kind}Pad2d": _PADDING for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")},
+        **{f"Lazy{kind}": f"write {kind} with its number of inputs" for kind in ("Linear", "Conv2d", "BatchNorm2d")},
+        "AlphaDropout": "write Dropout",
         "GRU": _OVER_TIME,
+        "InstanceNorm2d": "write GroupNorm(channels, channels)",
         "LSTM": _OVER_TIME,
         "MultiheadAttention": "write nn.functional.scaled_dot_product_attention",
+        "PixelShuffle": "write a Module that calls reshape, permute and reshape in forward",
+        "RMSNorm": "write a Module: x * rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight",
         "RNN": _OVER_TIME,
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
         "parallel": _DDP,
@@ -161,14 +177,21 @@ def _elsewhere(where: str, name: str) -> str:
             return f"write minigrad.{name}(x)"
         if name.endswith("_") and (callable(own.get(name[:-1])) or hasattr(own["Tensor"], name[:-1])):
             return f"write x = x.{name[:-1]}(...)"
-        return _near(name, dir(own["Tensor"]))
+        return _near(name, dir(own["Tensor"])) or _in_numpy(name)
     for room in _ROOMS:
         if room != where and room in sys.modules and not name.startswith("_") and name in vars(sys.modules[room]):
             return f"write {room}.{name}"
     if name.endswith("_") and "Tensor" in vars(sys.modules["minigrad"]):
         if hasattr(vars(sys.modules["minigrad"])["Tensor"], name):
             return f"write x.{name}(...)"
-    return _near(name, list(vars(sys.modules[where])))
+    return _near(name, list(vars(sys.modules[where]))) or (_in_numpy(name) if where == "minigrad" else "")
+
+
+def _in_numpy(name: str) -> str:
+    """What writes it with a function of NumPy, where there is one of this name."""
+    if name.startswith("_") or not callable(getattr(numpy, name, None)):
+        return ""
+    return f"write minigrad.tensor(numpy.{name}(x.numpy())), which has no gradient"
 
 
 def _near(name: str, known: list[str]) -> str:

@@ -3,10 +3,7 @@
 # Refused by an error of ours: words of its message that say what to write instead.
 REFUSED = {
     "old names of tensor types": ["write minigrad.tensor(data, minigrad.float32)"],
-    "pad a list of sequences": ["pad with nn.functional.pad", "stack"],
-    "norms by linalg": ["write x.norm()"],
-    "normal equations": ["numpy.linalg on x.numpy()"],
-    "inverse and determinant": ["numpy.linalg.inv(x.numpy())"],
+    "unsqueeze_ and squeeze_ and t_": ["write x = x.unsqueeze(...)"],
     "autograd.grad": ["write loss.backward() and read x.grad"],
     "a convolution of one dimension": ["write Conv2d of (k, 1) on x.unsqueeze(-1)"],
     "upsampling by nearest neighbours": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
@@ -23,25 +20,15 @@ REFUSED = {
     "a group of one's own": ["leave it out for all ranks", "group=communicator"],
 }
 
-# Not there yet.
-OPEN = {
+# Fail: `.data` is the array, so where it is used as a tensor the error is NumPy's. `x.detach()`, or x itself under
+# no_grad, does it.
+ON_DATA = {
     "a target network by soft updates",
-    "addcmul_ and addcdiv_ of an optimizer by hand",
     "apply an init",
     "bigrams of characters by one neuron each",
     "data of a tensor",
-    "datasets joined",
     "gradient descent by hand with data",
     "gradient norm of all parameters",
-    "in place relu",
     "init through data",
     "init through fill_ of data",
-    "narrow and select",
-    "normal with a mean and a deviation",
-    "options of a loader",
-    "random_split of fractions",
-    "requires_grad_(True) of a normal draw",
-    "the polynomial of the autograd tutorial",
-    "the same order by a generator",
-    "unsqueeze_ and squeeze_ and t_",
 }
