@@ -6,7 +6,6 @@ is ever run.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -42,6 +41,8 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         ...     minigrad.load(f"{folder}/a.pt")
         {'epoch': 3, 'means': [tensor([1., 1.], dtype=float32, device='cpu')]}
     """
+    import json
+
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentError(f"save: expected a path, got {type(path).__name__}")
     if isinstance(obj, Mapping) and obj and all(isinstance(key, str) for key in obj):
@@ -83,6 +84,8 @@ def load(
         ArgumentError: weights_only is not True, or map_location names no device.
         FileNotFoundError: there is no file.
     """
+    import json
+
     if weights_only is not True:
         raise ArgumentError(f"load: expected weights_only=True, got {weights_only!r:.100}: no file holds code here")
     if not isinstance(map_location, (Device, str, type(None))):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -151,6 +150,8 @@ def load_metadata(path: _Path) -> dict[str, str]:
 
 def _what_it_is(path: _Path, error: Exception) -> str:
     """A file that could not be read as safetensors, in words; of one that torch.save wrote, how to convert it."""
+    import zipfile
+
     with open(path, "rb") as file:
         pickled = "a pickle" if file.read(1) == b"\x80" else ""
     if zipfile.is_zipfile(path):
