@@ -9,14 +9,14 @@ import torch.multiprocessing as mp
 import torch.utils.data as data
 from torch import nn, optim
 
-from tests.parity.idioms.play import names_of, play, quiet, together
+from tests.parity.idioms.play import alone, names_of, play, together
 
 
 def play_theirs(group):
     """What each idiom of a group leaves in PyTorch."""
     if group.ranks == 1:
         names = _theirs()
-        with quiet():
+        with alone(torch):
             return {idiom.name: play(idiom, names) for idiom in group.idioms}
     context = mp.get_context("spawn")
     answers = context.Queue()
@@ -42,7 +42,7 @@ def _rank(rank, group, ports, answers):
     for idiom, port in zip(group.idioms, ports):
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(group.ranks))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        with quiet():
+        with alone(torch):
             found[idiom.name] = play(idiom, names)
         if dist.is_initialized():
             dist.destroy_process_group()
