@@ -20,7 +20,6 @@ _PADDING = "write a Module that calls nn.functional.pad in forward"
 _NEAREST = "write x.repeat_interleave(n, 2).repeat_interleave(n, 3) for nearest neighbours"
 _TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
 _PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
-_DDP = "write distributed.DistributedDataParallel(module), or import it from minigrad.distributed"
 _OVER_TIME = "write a loop of nn.Linear over the steps"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -79,7 +78,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "RMSNorm": "write a Module: x * rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight",
         "RNN": _OVER_TIME,
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
-        "parallel": _DDP,
     },
     "minigrad.nn.functional": {"interpolate": _NEAREST},
     "minigrad.nn.utils": {

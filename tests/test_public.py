@@ -59,6 +59,10 @@ def test_every_operation_is_in_the_root_too():
     assert [name for name in minigrad.__all__ if hasattr(builtins, name)] == []  # of those who import *
 
 
+def test_the_wrapper_is_where_pytorch_has_it():
+    assert minigrad.nn.parallel.DistributedDataParallel is minigrad.distributed.DistributedDataParallel
+
+
 def bound():
     """The methods of a tensor that `ops` has bound, by name."""
     return {

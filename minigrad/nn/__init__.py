@@ -1,5 +1,6 @@
 """Modules, layers, losses and initial weights; names, arguments and defaults are PyTorch's."""
 
+import importlib as _importlib
 import typing
 
 from minigrad.absent import absent as _absent
@@ -26,4 +27,6 @@ if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
     _offer_classes(globals())
 
     def __getattr__(name: str) -> typing.Any:
+        if name == "parallel":  # above this room, and loaded at its first use
+            return _importlib.import_module("minigrad.nn.parallel")
         raise _absent(__name__, name)
