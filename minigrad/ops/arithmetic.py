@@ -18,7 +18,7 @@ from minigrad.ops.operands import TensorLike, as_operand, check_float, masked, o
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
-__all__ = ["add", "div", "floor_divide", "lerp", "maximum", "minimum", "mul", "neg", "pow", "remainder", "sub"]
+__all__ = ["add", "div", "floor_divide", "fmod", "lerp", "maximum", "minimum", "mul", "neg", "pow", "remainder", "sub"]
 
 
 def broadcast_error(who: str, *tensors: Tensor) -> ShapeError:
@@ -217,6 +217,34 @@ def _remainder_backward(node: Node, grad: Array) -> None:
     if dy is not None:
         floor = array_module(grad).floor_divide(x.data, y.data)
         accumulate(dy, unbroadcast(-(grad * floor), y.data.shape))
+
+
+@method
+def fmod(x: TensorLike, y: TensorLike) -> Tensor:
+    """x - y·trunc(x / y), of the sign of x, broadcasting. dx = g, dy = -g·trunc(x/y).
+
+    Raises:
+        DivisionByZeroError: an integer divided by 0; by a tensor on a GPU, which nothing waits for, it is 0.
+        DtypeError: bool operands.
+    """
+    x, y = _divisible("fmod", x, y)
+    xp = array_module(x.data)
+    try:
+        if is_float(x.data.dtype):
+            return record(xp.fmod(x.data, y.data), _fmod_backward, (x, y), (x, y))
+        rest = xp.remainder(x.data, y.data)  # exact, where fmod may go through float64
+        return Tensor(rest - y.data * ((rest != 0) & ((x.data < 0) != (y.data < 0))))
+    except ValueError as error:
+        raise broadcast_error("fmod", x, y) from error
+
+
+def _fmod_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    dx, dy = node.inputs
+    if dx is not None:
+        pass_on(dx, grad, x.data.shape)
+    if dy is not None:
+        accumulate(dy, unbroadcast(-(grad * array_module(grad).trunc(x.data / y.data)), y.data.shape))
 
 
 @method

@@ -24,8 +24,8 @@ from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 __all__ = [
-    "acos", "asin", "atan", "atan2", "cosh", "exp2", "frac", "log10", "log2", "logaddexp", "logit", "nan_to_num",
-    "sinh", "tan", "trunc",
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "exp2", "frac", "log10", "log2", "logaddexp",
+    "logit", "nan_to_num", "sinh", "tan", "trunc",
 ]
 
 _LN_2, _LN_10 = math.log(2), math.log(10)
@@ -231,6 +231,42 @@ def cosh(x: TensorLike) -> Tensor:
 def _cosh_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
     accumulate(node.inputs[0], grad * array_module(grad).sinh(x.data))
+
+
+@method
+def asinh(x: TensorLike) -> Tensor:
+    """The number whose hyperbolic sine is x. dx = g/√(x² + 1)."""
+    x = promote_to_float("asinh", x)
+    return record(array_module(x.data).arcsinh(x.data), _asinh_backward, (x,), (x,))
+
+
+def _asinh_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], grad / array_module(grad).sqrt(x.data * x.data + 1))
+
+
+@method
+def acosh(x: TensorLike) -> Tensor:
+    """The number >= 0 whose hyperbolic cosine is x; NaN below 1. dx = g/√(x² - 1)."""
+    x = promote_to_float("acosh", x)
+    return record(array_module(x.data).arccosh(x.data), _acosh_backward, (x,), (x,))
+
+
+def _acosh_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], grad / array_module(grad).sqrt(x.data * x.data - 1))
+
+
+@method
+def atanh(x: TensorLike) -> Tensor:
+    """The number whose hyperbolic tangent is x; NaN outside [-1, 1]. dx = g/(1 - x²)."""
+    x = promote_to_float("atanh", x)
+    return record(array_module(x.data).arctanh(x.data), _atanh_backward, (x,), (x,))
+
+
+def _atanh_backward(node: Node, grad: Array) -> None:
+    (x,) = node.saved
+    accumulate(node.inputs[0], grad / (1 - x.data * x.data))
 
 
 # -------------------------------------------------------------------------------------------- parts, and bad values

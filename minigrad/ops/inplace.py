@@ -59,6 +59,12 @@ def remainder_(x: Same, value: TensorLike) -> Same:
 
 
 @method
+def fmod_(x: Same, value: TensorLike) -> Same:
+    """x = fmod(x, value), in place; returns x."""
+    return update("fmod_", x, arithmetic.fmod, value)
+
+
+@method
 @method_as("__ipow__")
 def pow_(x: Same, value: TensorLike) -> Same:
     """x **= value; returns x."""

@@ -1,5 +1,7 @@
 """Cases for minigrad/ops/arithmetic.py."""
 
+import numpy as np
+
 from minigrad import ops
 from tests.cases.case import Case, normal, uniform
 
@@ -9,6 +11,7 @@ _BINARY = [
     ("mul", ops.mul, lambda t, x, y: x * y, normal),
     ("div", ops.div, lambda t, x, y: x / y, lambda *s: uniform(0.5, 2.0, *s)),
     ("remainder", ops.remainder, lambda t, x, y: t.remainder(x, y), lambda *s: uniform(0.5, 2.0, *s)),
+    ("fmod", ops.fmod, lambda t, x, y: t.fmod(x, y), lambda *s: uniform(0.5, 2.0, *s)),
     ("pow", ops.pow, lambda t, x, y: x**y, lambda *s: uniform(0.5, 2.0, *s)),
     ("maximum", ops.maximum, lambda t, x, y: t.maximum(x, y), normal),
     ("minimum", ops.minimum, lambda t, x, y: t.minimum(x, y), normal),
@@ -28,6 +31,14 @@ CASES = [
     for op, ours, theirs, draw in _BINARY
     for label, shapes in _SHAPES.items()
 ] + [
+    *(
+        Case(op, label, draw, getattr(ops, op), lambda t, x, y, op=op: getattr(t, op)(x, y), differentiable=False)
+        for op in ("fmod", "remainder")
+        for label, draw in {
+            "signs": uniform(-9.0, 9.0, (5, 5), (5,)),
+            "integers": lambda rng: [rng.integers(-9, 9, (5, 5)), np.array([-3, -2, 1, 2, 4])],
+        }.items()
+    ),
     Case("neg", "plain", normal((2, 3)), ops.neg, lambda t, x: -x),
     Case("add", "number", normal((2, 3)), lambda x: 1.5 + x + 2, lambda t, x: 1.5 + x + 2),
     Case("sub", "number", normal((2, 3)), lambda x: 1.5 - x, lambda t, x: 1.5 - x),

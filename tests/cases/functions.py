@@ -6,9 +6,9 @@ from minigrad import ops
 from tests.cases.case import Case, normal, uniform
 
 _SHAPES = {"scalar": (), "matrix": (3, 4), "empty": (0, 3)}
-_NORMAL = ["exp2", "tan", "atan", "sinh", "cosh", "trunc", "frac"]
+_NORMAL = ["exp2", "tan", "atan", "sinh", "cosh", "asinh", "trunc", "frac"]
 _POSITIVE = ["log2", "log10"]
-_INSIDE = ["asin", "acos"]
+_INSIDE = ["asin", "acos", "atanh"]
 _PAIRS = {"same": ((3, 4), (3, 4)), "row": ((3, 4), (4,)), "scalars": ((), ()), "empty": ((0, 3), (3,))}
 _SPECIAL = np.array([1.5, np.nan, np.inf, -np.inf, -0.0])
 
@@ -26,6 +26,7 @@ CASES = [
     *(_case(op, label, normal(shape)) for op in _NORMAL for label, shape in _SHAPES.items()),
     *(_case(op, label, uniform(0.5, 3.0, shape)) for op in _POSITIVE for label, shape in _SHAPES.items()),
     *(_case(op, label, uniform(-0.9, 0.9, shape)) for op in _INSIDE for label, shape in _SHAPES.items()),
+    *(_case("acosh", label, uniform(1.1, 3.0, shape)) for label, shape in _SHAPES.items()),
     *(_case(op, label, normal(*shapes)) for op in ("atan2", "logaddexp") for label, shapes in _PAIRS.items()),
     _case("logaddexp", "large", uniform(-1e4, 1e4, (3, 4), (3, 4))),
     *(_case(op, "int", lambda rng: [2 ** rng.integers(0, 5, (3, 4))], differentiable=False)

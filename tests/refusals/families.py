@@ -88,7 +88,8 @@ ROWS = [
     (lambda: ops.tensordot(X, X, ([2], [0])), ShapeError, r"tensordot: expected an axis in \[-2, 2\), got 2"),
     # functions
     *each((lambda name: named(name)("a"), DtypeError, "^%s: expected a tensor, an array or a number, got str"),
-          *["acos", "asin", "atan", "cosh", "exp2", "log10", "log2", "logit", "nan_to_num", "sinh", "tan", "trunc"]),
+          *["acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "exp2", "log10", "log2", "logit", "nan_to_num",
+            "sinh", "tan", "trunc"]),
     *each((lambda name: named(name)(X, E), ShapeError, r"%s: expected shapes that broadcast, got \(2, 3\)"),
           *["atan2", "logaddexp"]),
     *each((lambda name: named(name)(*[N] * (1 + (name == "logaddexp"))), DtypeError, "%s: expected a float tensor"),

@@ -15,7 +15,7 @@ _OF_ONE = """
     softsign sqrt square tanh tanhshrink
     """.split()
 _OF_TWO = """
-    add div eq floor_divide ge gt le logical_and logical_or logical_xor lt maximum minimum mul ne pow remainder sub
+    add div eq floor_divide fmod ge gt le logical_and logical_or logical_xor lt maximum minimum mul ne pow remainder sub
     """.split()
 _OF_BITS = ["bitwise_and", "bitwise_or", "bitwise_xor"]
 # who an error says that it is from

@@ -170,12 +170,13 @@ ROWS = [
     *each(
         lambda name, y: getattr(ops, name)(minigrad.tensor([1, 2]), y),
         ("floor_divide", 0, DivisionByZeroError, r"^floor_divide: expected integers other than 0 .* int64 \(\) "),
+        ("fmod", 0, DivisionByZeroError, r"^fmod: expected integers other than 0 .* int64 \(\) "),
         ("remainder", minigrad.tensor([2, 0]), DivisionByZeroError, r"^remainder: .* got int64 \(2,\) with 0 in"),
         ("remainder", minigrad.tensor([2, 0], dtype="uint8"), ZeroDivisionError, "got int64"),
     ),
     *each(
         (lambda name: getattr(ops, name)(True, Tensor(np.array([True]))), DtypeError, "%s: expected numbers, got bool"),
-        *["floor_divide", "remainder"],
+        *["floor_divide", "fmod", "remainder"],
     ),
     (lambda: ops.pad(minigrad.tensor([1]), (1, 1), value=float("nan")), DtypeError, "that fits into int64, got nan"),
     # elementwise
