@@ -121,6 +121,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     (_OPERATION, "return_indices"): ("indices are not given", _one_of(False)),
     (_OPERATION, "divisor_override"): ("scale the result", _one_of(None)),
     (_OPERATION, "where"): ("write ops.where(mask, x, y)", _one_of(True, None)),
+    ("searchsorted", "sorter"): ("write sorted_sequence[sorter]", _one_of(None)),
     ("scatter", "reduce"): ("write scatter_add() for a sum", _one_of(None)),
     ("scatter_", "reduce"): ("write scatter_add_() for a sum", _one_of(None)),
     ("embedding", "max_norm"): ("clip the weight after the step", _one_of(None)),

@@ -18,12 +18,12 @@ from minigrad.ops.index import index_select
 from minigrad.ops.join import cat, narrow
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, same_device
-from minigrad.ops.shape import expand, permute, reshape, sizes_of, unsqueeze
+from minigrad.ops.shape import expand, flip, permute, reshape, sizes_of, unsqueeze
 from minigrad.tensor import Tensor, record
 
 __all__ = [
-    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "dstack", "hstack", "meshgrid", "movedim",
-    "repeat_interleave", "tensor_split", "vstack",
+    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "dstack", "fliplr", "flipud", "hstack", "meshgrid",
+    "movedim", "repeat_interleave", "tensor_split", "vstack",
 ]
 
 
@@ -131,6 +131,32 @@ def movedim(x: TensorLike, source: Any, destination: Any) -> Tensor:
     moved = dict(zip(after, before))
     others = (axis for axis in range(x.ndim) if axis not in before)
     return permute(x, [moved[axis] if axis in moved else next(others) for axis in range(x.ndim)])
+
+
+@method
+def fliplr(x: TensorLike) -> Tensor:
+    """The columns in reverse order, as a copy: `flip` along axis 1.
+
+    Raises:
+        ShapeError: fewer than two axes.
+    """
+    x = as_operand("fliplr", x)
+    if x.ndim < 2:
+        raise ShapeError(f"fliplr: expected at least two axes, got shape {x.shape}")
+    return flip(x, 1)
+
+
+@method
+def flipud(x: TensorLike) -> Tensor:
+    """The rows in reverse order, as a copy: `flip` along axis 0.
+
+    Raises:
+        ShapeError: no axes.
+    """
+    x = as_operand("flipud", x)
+    if not x.ndim:
+        raise ShapeError("flipud: expected at least one axis, got shape ()")
+    return flip(x, 0)
 
 
 @method

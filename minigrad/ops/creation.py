@@ -21,7 +21,8 @@ from minigrad.tensor import Tensor
 
 __all__ = [
     "arange", "as_tensor", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
-    "logspace", "ones", "ones_like", "tensor", "zeros", "zeros_like",
+    "logspace", "ones", "ones_like", "tensor", "tril_indices", "triu_indices", "zeros",
+    "zeros_like",
 ]
 
 DeviceLike = Device | str | None
@@ -316,6 +317,34 @@ def _numbers(who: str, *values: Any) -> list[Any]:
 def upload(values: Array, dtype: np.dtype[Any], device: DeviceLike, requires_grad: bool) -> Tensor:
     """A tensor on a device from values computed on the host."""
     return Tensor(to_device(values.astype(dtype, copy=False), _place(device)), requires_grad)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DtypeLike = int, device: DeviceLike = None) -> Tensor:
+    """Where the lower triangle of a matrix (row, col) is: its rows above its columns, (2, N).
+
+    Args:
+        offset: The diagonal that it ends with: 0 the main one, positive above it, negative below.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative, or no integers, nor offset.
+    """
+    rows, columns = lengths_of("tril_indices", (row, col))
+    (above,) = sizes_of("tril_indices", (offset,))
+    return upload(np.stack(np.tril_indices(rows, above, columns)), as_dtype(dtype), device, False)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DtypeLike = int, device: DeviceLike = None) -> Tensor:
+    """Where the upper triangle of a matrix (row, col) is: its rows above its columns, (2, N).
+
+    Args:
+        offset: The diagonal that it begins with: 0 the main one, positive above it, negative below.
+
+    Raises:
+        ShapeError, DtypeError: lengths that are negative, or no integers, nor offset.
+    """
+    rows, columns = lengths_of("triu_indices", (row, col))
+    (above,) = sizes_of("triu_indices", (offset,))
+    return upload(np.stack(np.triu_indices(rows, above, columns)), as_dtype(dtype), device, False)
 
 
 # ------------------------------------------------------------------------------------- like another tensor

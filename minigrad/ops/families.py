@@ -28,6 +28,7 @@ from minigrad.ops.inverse import *
 from minigrad.ops.join import *
 from minigrad.ops.likelihood import *
 from minigrad.ops.linalg import *
+from minigrad.ops.lookup import *
 from minigrad.ops.losses import *
 from minigrad.ops.mask import *
 from minigrad.ops.noise import *

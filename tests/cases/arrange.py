@@ -48,6 +48,8 @@ CASES = [
         for op in ("atleast_1d", "atleast_2d", "atleast_3d")
         for label, shape in {"scalar": (), "vector": (3,), "matrix": (2, 3), "images": (2, 3, 4)}.items()
     ),
+    _both("fliplr", "matrix", normal((2, 3)), lambda x: x.fliplr() * 2),
+    _both("flipud", "vector", normal((3,)), lambda x: x.flipud() * 2),
     Case("atleast_2d", "several", normal((3,), (2, 3)), lambda *x: ops.cat(ops.atleast_2d(*x)),
          lambda t, *x: t.cat(t.atleast_2d(*x))),
     Case("broadcast_tensors", "two", normal((3, 1), (4,)), lambda *x: ops.stack(ops.broadcast_tensors(*x)),

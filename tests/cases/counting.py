@@ -1,4 +1,4 @@
-"""Cases for minigrad/ops/counting.py, and those of compare.py that are of whole tensors."""
+"""Cases for minigrad/ops/counting.py and lookup.py, and those of compare.py that are of whole tensors."""
 
 import numpy as np
 
@@ -64,6 +64,23 @@ CASES = [
         ("broadcast", _few((3, 1), (4,)), lambda x, y: x.isclose(y)),
         ("int", lambda rng: [np.array([1, 2, 100]), np.array([1, 3, 101])], lambda x, y: x.isclose(y, rtol=0.02)),
     )),
+    _both("take", "matrix", lambda rng: [rng.standard_normal((3, 4)), rng.integers(-12, 12, (2, 5))],
+          lambda x, i: x.take(i)),
+    _both("take", "scalar", lambda rng: [rng.standard_normal(()), np.array([0, -1])], lambda x, i: x.take(i)),
+    *(Case("isin", label, inputs, lambda x, y, i=i: ops.isin(x, y, invert=i),
+           lambda t, x, y, i=i: t.isin(x, y, invert=i), differentiable=False)
+      for label, i, inputs in (("plain", False, _few((3, 4), (2,))), ("not", True, _few((4,), (1, 2))),
+                               ("int", False, lambda rng: [rng.integers(0, 5, (2, 3)), np.array([1, 4])]))),
+    *(Case("searchsorted", f"{label}-{side}", lambda rng, s=shape: [np.arange(-1, 2) / 1.0, *_few(s)(rng)],
+           lambda line, x, s=side: ops.searchsorted(line, x, side=s),
+           lambda t, line, x, s=side: t.searchsorted(line, x, side=s), differentiable=False)
+      for side in ("left", "right") for label, shape in {"matrix": (3, 4), "empty": (0,)}.items()),
+    Case("searchsorted", "rows", lambda rng: [np.sort(rng.standard_normal((2, 5))), *normal((2, 3))(rng)],
+         lambda line, x: ops.searchsorted(line, x, out_int32=True),
+         lambda t, line, x: t.searchsorted(line, x, out_int32=True), differentiable=False),
+    Case("bucketize", "right", lambda rng: [*_few((3, 4))(rng), np.arange(-1, 2) / 1.0],
+         lambda x, b: ops.bucketize(x, b, right=True), lambda t, x, b: t.bucketize(x, b, right=True),
+         differentiable=False),
     _said("allclose", "yes", lambda rng: [np.ones((2, 3)), np.full((2, 3), 1 + 1e-7)], lambda x, y: x.allclose(y)),
     _said("allclose", "no", lambda rng: [_SPECIAL, _SPECIAL.copy()], lambda x, y: x.allclose(y)),
     _said("allclose", "nan", lambda rng: [_SPECIAL, _SPECIAL.copy()], lambda x, y: x.allclose(y, equal_nan=True)),
