@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from weakref import ref
 
 from minigrad.autograd import Node, accumulate
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import duplicate
 from minigrad.errors import AutogradError
-from minigrad.kept import gradient_changed
 from minigrad.ops.methods import method
 from minigrad.removal import Removal
 from minigrad.tensor import LeafHook, Tensor
@@ -36,36 +36,71 @@ class _Hooked:
         self.backward(node, grad)
 
 
-class _GradientHook(LeafHook):
-    """A hook on a leaf: it gets what this backward adds to the gradient of that leaf."""
+_Place = tuple[Array | None, Array | None, bool, Any]  # where a gradient is: its array, view, owned and given
 
-    def __init__(self, hook: Hook) -> None:
-        super().__init__(self._leaf)
-        self.hook = hook
-        self.before: Array | None = None  # the gradient as this backward began
+
+class _LeafHooks(LeafHook):
+    """The hooks of a leaf, as one listener; in a backward its gradient so far is set aside, for them to see what comes.
+
+    It stays where its last hook was removed: that may happen within a backward.
+    """
+
+    def __init__(self, leaf: Tensor) -> None:
+        self.hooks: dict[object, Hook] = {}
+        self._of = ref(leaf)
+        self._aside: list[_Place | None] = []  # of each backward under way, the innermost last; None once it is back
 
     def begin(self, leaves: list[Tensor]) -> None:
-        """Remember the gradient so far."""
-        leaf = next(leaf for leaf in leaves if any(listener is self for listener in leaf.listeners))
-        self.before = None if leaf.grad_array is None else duplicate(leaf.grad_array)
-
-    def _leaf(self, leaf: Tensor) -> None:
-        before, self.before = self.before, None
-        if leaf.grad_array is None:
+        """Set the gradient so far aside; zeros show that there is one."""
+        leaf = self._of()
+        if leaf is None or not self.hooks:
+            self._aside.append(None)
             return
-        added = leaf.grad_array if before is None else leaf.grad_array - before
-        found = _replaced(self.hook, added)
-        if found is not added:
-            leaf.grad_array[...] = found if before is None else before + found
-            gradient_changed(leaf)
+        with leaf.device.current() as xp:
+            empty = None if leaf.grad_array is None else xp.zeros_like(leaf.grad_array)
+        self._aside.append(_put(leaf, (empty, None, True, None)))
+
+    def leaf(self, leaf: Tensor) -> None:
+        """Put it back, and add what the hooks make of what came; within other backwards it is added to the first's."""
+        place = self._aside[-1] if self._aside else None
+        if place is None:  # its first hook came within this backward
+            return
+        self._aside[-1] = None
+        came, *_ = _put(leaf, place)
+        if came is None:
+            return
+        with leaf.device.current():
+            for hook in list(self.hooks.values()):
+                came = _replaced(hook, came)
+            first = next((i for i, outer in enumerate(self._aside) if outer is not None), None)
+            if first is None:
+                accumulate(leaf, came)
+                return
+            here = _put(leaf, self._aside[first])
+            accumulate(leaf, came)
+            self._aside[first] = _put(leaf, here)
+
+    def end(self, error: BaseException | None) -> None:
+        """Put back what is aside still, after an error; what somebody dropped since stays so."""
+        leaf, place = self._of(), self._aside.pop()
+        if leaf is not None and place is not None:
+            _put(leaf, place if leaf.grad_array is not None else (None, *place[1:]))
+
+
+def _put(leaf: Tensor, place: _Place | None) -> _Place:
+    """Let the gradient of a leaf be in another place; the place where it was."""
+    assert place is not None
+    was = leaf.grad_array, leaf.grad_view, leaf.grad_owned, leaf.grad_given
+    leaf.grad_array, leaf.grad_view, leaf.grad_owned, leaf.grad_given = place
+    return was
 
 
 def _replaced(hook: Hook, grad: Array) -> Array:
-    """What a hook makes of a gradient; the same array where it returns None."""
+    """What a hook makes of a gradient: what it returns, or its own copy, which it may have changed."""
     given = Tensor(duplicate(grad))
     found = hook(given)
     if found is None:
-        return grad
+        found = given
     given._check_like("register_hook", found)
     return duplicate(found.data)
 
@@ -87,7 +122,8 @@ def register_hook(x: Tensor, hook: Hook) -> Removal:
 
     On a leaf the gradient is what that backward adds, all of it, and the hook comes before those of
     `register_post_accumulate_grad_hook` and before a data-parallel wrapper sends the gradient. Elsewhere it comes
-    before the gradient goes on to what the tensor was computed from. The gradient is a copy.
+    before the gradient goes on to what the tensor was computed from. The gradient is a copy; a hook that changes it in
+    place may return None.
 
     Returns:
         What removes the hook, by `.remove()`.
@@ -104,19 +140,18 @@ def register_hook(x: Tensor, hook: Hook) -> Removal:
         >>> w.grad.tolist()
         [6.0, 6.0]
     """
-    hooked = _hooked("register_hook", x)
-    if hooked is not None:
-        hooks, key = hooked.hooks, object()
-        hooks[key] = hook
-        return Removal(lambda: hooks.pop(key, None))
-    listener, others = _GradientHook(hook), x.listeners
-    first = tuple(heard for heard in others if isinstance(heard, _GradientHook))
-    x.listeners = (*first, listener, *(heard for heard in others if heard not in first))
+    heard, key = _hooked("register_hook", x) or _leaf_hooks(x), object()
+    heard.hooks[key] = hook
+    return Removal(lambda: heard.hooks.pop(key, None))
 
-    def remove() -> None:
-        x.listeners = tuple(kept for kept in x.listeners if kept is not listener)
 
-    return Removal(remove)
+def _leaf_hooks(x: Tensor) -> _LeafHooks:
+    """What calls the hooks of a leaf, before all others who listen to it."""
+    for heard in x.listeners:
+        if isinstance(heard, _LeafHooks):
+            return heard
+    x.listeners = (_LeafHooks(x), *x.listeners)
+    return x.listeners[0]  # type: ignore[return-value]
 
 
 @method

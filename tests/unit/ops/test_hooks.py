@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Tensor, distributed, nn
+from minigrad import Tensor, distributed, nn, optim
 from minigrad.errors import AutogradError, DtypeError, ShapeError
 
 
@@ -43,13 +43,54 @@ def test_on_a_leaf_it_gets_what_this_backward_adds_and_comes_before_other_hooks(
     assert x.grad.tolist() == [19, 19]
 
 
-def test_what_it_does_to_its_gradient_changes_nothing():
-    x = leaf(1.0, 2.0)
+def test_its_gradient_may_be_changed_in_place_but_is_a_copy():
+    x, kept = leaf(1.0, 2.0), []
     y = x * 1
     for each in (x, y):
-        each.register_hook(lambda grad: [grad.mul_(0), None][1])
+        each.register_hook(lambda grad: [grad.mul_(3), None][1])
+        each.register_hook(lambda grad: kept.append(grad))
     y.sum().backward()
-    assert x.grad.tolist() == [1, 1]
+    assert x.grad.tolist() == [9, 9]
+    kept.pop().zero_()
+    assert x.grad.tolist() == [9, 9] and kept[0].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_on_a_leaf_what_was_there_before_is_none_of_its_business(flat):
+    """Not by a subtraction, which would lose digits, nor in a backward within the backward."""
+    x, seen = nn.Parameter(np.ones(1, np.float32)), []
+    if flat:
+        optim.SGD([x], lr=1.0)
+    for scale in (1e8, 1.0, np.inf, 2.0):
+        (x * scale).sum().backward()
+        if not seen:
+            x.register_hook(lambda grad: seen.append(grad.item()))
+            seen.append(scale)
+    assert seen == [1e8, 1.0, np.inf, 2.0] and x.grad.item() == np.inf
+    x.grad = None
+    x.register_hook(lambda grad: grad * 10)
+    for total in (80, 160):
+        y = x * 3
+        y.register_hook(lambda grad: (x * 5).sum().backward())
+        y.sum().backward()
+        assert x.grad.item() == total
+    given = x.grad
+    loss = (x * given).sum()  # which its hook must not touch before this backward reads it
+    loss.backward()
+    assert x.grad.item() == 160 + 10 * 160 and given.item() == x.grad.item()
+
+
+def test_a_gradient_outlives_a_backward_that_fails():
+    x = leaf(1.0)
+    (x * 3).sum().backward()
+    handle = x.register_hook(lambda grad: grad * 10)
+    y = x * 1
+    y.register_hook(lambda grad: handle.remove() or {}["missing"])
+    with pytest.raises(KeyError):
+        (y + x).sum().backward()
+    assert x.grad.item() == 3
+    x.sum().backward()
+    assert x.grad.item() == 4
 
 
 def test_an_output_keeps_its_gradient_where_it_is_told_to():
