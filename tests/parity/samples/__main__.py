@@ -13,7 +13,7 @@ import torch
 from tests.parity.samples import measure, table
 
 
-def measured(part, name, make):
+def measured(name, make):
     """A row, after what of it is not explained was printed."""
     row = make()
     for words in row.remarks():
@@ -27,17 +27,15 @@ def show(names):
         for name, make in measure.rows(part).items():
             own = name.split(" ")[0]
             if {name, own, own.split(".")[-1]} & set(names):
-                print(name, measured(part, name, make))
+                print(name, measured(name, make))
 
 
 def write(known):
-    """Measure what the known rows do not hold, and write the table."""
+    """Measure what the known rows do not hold or explain, and write the table."""
     found = {"torch": torch.__version__.split("+")[0], "date": f"{datetime.date.today()}"}
     for part in table.PARTS:
-        old = known.get(part, {})
-        found[part] = {
-            name: old[name] if name in old else measured(part, name, make) for name, make in measure.rows(part).items()
-        }
+        old = {name: row for name, row in known.get(part, {}).items() if not row["unexplained"]}
+        found[part] = {name: old.get(name) or measured(name, make) for name, make in measure.rows(part).items()}
     table.save(found | measure.absent())
     unexplained = sum(sum(table.totals(found[part], "unexplained").values()) for part in table.PARTS)
     print(f"{unexplained} samples neither agree nor are explained by a choice")

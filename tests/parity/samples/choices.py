@@ -89,12 +89,21 @@ CHOICES = {
         r"buffer num_batches_tracked: 0 for 1",
         r"BatchNorm\dd",
     ),
-    "one shape": Choice(
-        "gaussian_nll_loss takes input and target of one shape, of which PyTorch's broadcasts one to the other.",
-        "minigrad/ops/likelihood.py",
-        "input, target: (...) of one shape",
+    "no sorter": Choice(
+        "searchsorted takes a sequence that is sorted; one that sorter= puts in order is indexed by it first.",
+        "minigrad/foreign.py",
+        "write sorted_sequence[sorter]",
         "refused",
-        r"ShapeError: gaussian_nll_loss: expected input and target of one shape",
+        r"ArgumentError: searchsorted: expected no sorter",
+    ),
+    "ascending lines": Choice(
+        "In a line that is not sorted nothing has its place; where a search in it ends is not said.",
+        "minigrad/ops/lookup.py",
+        "belongs in an ascending line",
+        "differs",
+        r"output: \d+ for \d+",
+        "searchsorted",
+        "with",
     ),
     "images": Choice(
         "dropout2d takes batches of images, of four axes; PyTorch is to change what it does with three.",
