@@ -1,5 +1,6 @@
 """How a PyTorch user calls things: other spellings of keywords, names that are not here, no_grad in all its forms."""
 
+import importlib
 import inspect
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import minigrad
 from minigrad import cuda, data, nn, optim
+from minigrad.absent import INSTEAD
 from minigrad.errors import AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError
 from minigrad.nn import functional
 
@@ -103,6 +105,13 @@ def test_a_name_that_is_not_here_says_what_to_write(message):
     with pytest.raises(AbsentNameError, match=message):
         ABSENT[message]()
     assert not hasattr(X, "nonsense") and not hasattr(nn, "__wrapped__")
+
+
+def test_what_is_absent_is_not_here():
+    places = {"minigrad": minigrad, "Tensor": minigrad.Tensor}
+    for where, names in INSTEAD.items():
+        place = places[where] if where in places else importlib.import_module(where)
+        assert [name for name in names if name in dir(place)] == [], f"{where} has them: take them out of the table"
 
 
 def test_dtypes_have_the_names_of_pytorch():
