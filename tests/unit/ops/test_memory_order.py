@@ -37,7 +37,7 @@ def not_aligned(x):
     return moved
 
 
-ORDERS = [columns_first, backwards, every_second, first_axis_last, not_aligned]
+ORDERS = {backwards: 1, every_second: 1, not_aligned: 1, columns_first: 2, first_axis_last: 3}  # from so many axes on
 
 
 def read_only(order):
@@ -53,7 +53,8 @@ def read_only(order):
 @pytest.mark.parametrize("case", [c for c in CASES if c.op != "view" and c.id != "reshape-chain"], ids=lambda c: c.id)
 def test_the_order_in_memory_does_not_matter(case):
     expected, expected_gradients = evaluate(case, read_only(np.copy))
-    for order in ORDERS:
+    most = max((x.ndim for x in case.draw() if isinstance(x, np.ndarray)), default=0)
+    for order in (order for order, axes in ORDERS.items() if axes <= most):
         output, gradients = evaluate(case, read_only(order))
         assert_close(output, expected, what=f"{order.__name__}: output")
         for i, (gradient, wanted) in enumerate(zip(gradients, expected_gradients)):
