@@ -57,6 +57,9 @@ class Variable:
     listeners: tuple[BackwardListener, ...]
     grad_by_hand: bool = False  # whether somebody set the gradient; False elsewhere than on parameters in a flat layout
 
+    def _rebind(self, data: Array) -> None:
+        self.data = data
+
 
 class Node:
     """One recorded operation.

@@ -92,4 +92,4 @@ def gradient_changed(x: Any) -> None:
 def _move_viewers(stamp: Stamp, memory: Array, data: Array) -> None:
     for viewer in [reference() for reference in stamp.viewers or ()]:
         if viewer is not None and viewer.stamp is stamp:
-            viewer.data = same_part(viewer.data, memory, data)
+            viewer._rebind(same_part(viewer.data, memory, data))

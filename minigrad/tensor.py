@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Edge, Node, backwards_under_way, lend, run_backward
+from minigrad.autograd import Edge, Node, Variable, backwards_under_way, lend, run_backward
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
@@ -18,7 +18,15 @@ from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.kept import check_at_rest, drop_gradient, give_gradient
 from minigrad.recording import is_grad_enabled
 from minigrad.removal import Removal
-from minigrad.stamp import check_taken, mark_rerecorded, next_number, save_watched, shared_stamp, view_memory
+from minigrad.stamp import (
+    check_taken,
+    mark_changed,
+    mark_rerecorded,
+    next_number,
+    save_watched,
+    shared_stamp,
+    view_memory,
+)
 
 _new = object.__new__
 
@@ -182,8 +190,9 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
     def grad(self) -> Tensor | None:
         """The gradient that backward collected, or None; a tensor on the same memory.
 
-        What is added to the gradient later shows in that tensor. Once the gradient was set to None, as `zero_grad()`
-        does, the tensor, its views and `detach()` keep their numbers, whatever the next backward brings.
+        What is done to that tensor, by `x.grad.data = ...` too, is done to the gradient, and what is added later shows
+        in it. Once the gradient was set to None, as `zero_grad()` does, the tensor, its views and `detach()` keep their
+        numbers, whatever the next backward brings.
 
         Raises:
             AutogradError: the tensor is the output of a recorded operation, which keeps no gradient unless
@@ -193,7 +202,7 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
             raise _no_leaf("grad", self, ": call retain_grad() on it before backward()")
         if backwards_under_way():
             check_at_rest(self)
-        return None if self.grad_array is None else give_gradient(self, Tensor)
+        return None if self.grad_array is None else give_gradient(self, _gradient)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -326,6 +335,41 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         Tensor.__init__(copy, duplicate(self.data), self.requires_grad)
         memo[id(self)] = copy
         return copy
+
+
+_memory: Any = Variable.__dict__["data"]
+
+
+class Gradient(Tensor):
+    """What `x.grad` gives, anew each time: so what is assigned to its data goes into the memory of the gradient."""
+
+    __slots__ = ()
+
+    def _rebind(self, data: Array) -> None:
+        _memory.__set__(self, data)
+
+    def _assign(self, value: Any) -> None:
+        if value is not self.data:
+            value = value if isinstance(value, Tensor) else Tensor(value)
+            self._check_like("grad.data", value)
+            with self.device.current():
+                self.data[...] = value.data
+        mark_changed(self)
+
+    data = property(_memory.__get__, _assign)
+
+    def __copy__(self) -> Tensor:
+        return self.detach()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        copy = memo[id(self)] = Tensor(duplicate(self.data))
+        return copy
+
+
+def _gradient(array: Array) -> Tensor:
+    out = Tensor(array)
+    out.__class__ = Gradient
+    return out
 
 
 class Selection(NamedTuple):

@@ -143,6 +143,10 @@ REFUSED = {
     ),
     "all_gather_object: expected object_list of 1": (ArgumentError, lambda w: dist.all_gather_object([], 1)),
     "all_gather_object: expected data that JSON keeps": (DtypeError, lambda w: dist.all_gather_object([0], (1, 2))),
+    r"got tensor\(.* write item\(\) or tolist\(\), or send tensors": (
+        DtypeError,
+        lambda w: dist.broadcast_object_list([{"weight": w}]),
+    ),
     "broadcast_object_list: expected src to be": (ArgumentError, lambda w: dist.broadcast_object_list([0], 1)),
     "broadcast_object_list: expected no device but cpu, got 'cuda:0'": (
         ArgumentError,

@@ -1,6 +1,7 @@
 """The tape: what backward computes, announces, frees and refuses."""
 
 import contextvars
+import copy
 import gc
 import threading
 import weakref
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Tensor, enable_grad, is_grad_enabled, no_grad, ops, tensor
+from minigrad import Tensor, enable_grad, is_grad_enabled, no_grad, ops, optim, tensor
 from minigrad.errors import AutogradError, DtypeError, ShapeError
+from minigrad.nn import Parameter
 
 
 def leaf(*values):
@@ -117,6 +119,34 @@ def test_assigned_gradients():
         x.grad = 1.0
     with pytest.raises(AutogradError, match="grad: expected a leaf"):
         (x * 2).grad = g
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_is_assigned_to_the_data_of_a_gradient_is_the_gradient(flat):
+    """As tutorials write it: `p.grad` is a tensor anew each time, which must not take it along."""
+    x = Parameter(minigrad.ones(2))
+    optimizer = optim.SGD([x], lr=1.0) if flat else None
+    y = x * 6
+    y.retain_grad()
+    y.sum().backward()
+    kept = x.grad
+    x.grad.data = x.grad.data / 2
+    assert x.grad.tolist() == kept.tolist() == [3, 3]
+    x.grad.data = x.grad / 3
+    y.grad.data = y.grad * 4
+    x.grad.data *= 2
+    assert x.grad.tolist() == kept.tolist() == copy.copy(kept).tolist() == [2, 2] and y.grad.tolist() == [4, 4]
+    loss = (minigrad.ones(2).requires_grad_() * kept).sum()
+    x.grad.data = np.ones(2, np.float32)
+    with pytest.raises(AutogradError, match="data changed in place since"):
+        loss.backward()
+    with pytest.raises(ShapeError, match=r"grad.data: expected a gradient of shape \(2,\), got \(3,\)"):
+        x.grad.data = minigrad.ones(3)
+    if optimizer is not None:
+        optimizer.step()
+        optimizer.zero_grad()
+        (x * 7).sum().backward()
+        assert x.tolist() == [0, 0] and kept.tolist() == [1, 1]
 
 
 def test_requires_grad():

@@ -189,6 +189,8 @@ def encode_object(who: str, rank: int, value: Any) -> bytes:
 
 def _changed_by_json(value: Any) -> str:
     """The first part of a value that would come back as another, and what to write instead; empty where none would."""
+    if hasattr(value, "dtype"):
+        return f"{value!r:.60}: write item() or tolist(), or send tensors by all_gather or broadcast"
     if isinstance(value, tuple):
         return f"the tuple {value!r:.60}: make it a list"
     if isinstance(value, dict):
