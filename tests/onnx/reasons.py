@@ -15,7 +15,9 @@ REASONS: dict[str, str] = {
         ["LabelEncoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"],
         "texts and labels",
     ),
-    **dict.fromkeys(["Adagrad", "Adam", "Momentum"], "a step of an optimizer on loose tensors: minigrad.optim"),
+    **dict.fromkeys(
+        ["Adagrad", "Adam", "Momentum"], "a step of an optimizer, its state as inputs: minigrad.optim keeps it"
+    ),
     **dict.fromkeys(["DFT", "MelWeightMatrix", "STFT"], "spectra"),
     **dict.fromkeys(["Col2Im", "DeformConv", "GridSample", "MaxUnpool", "NonMaxSuppression", "RoiAlign"],
                     "no operation puts windows or boxes back into images, or looks between pixels"),
@@ -24,7 +26,6 @@ REASONS: dict[str, str] = {
     "BitShift": "no operation shifts bits",
     "CausalConvWithState": "no conv1d yet",
     "ConvTranspose": "no transposed convolution yet",
-    "Det": "no determinant",
     "FlexAttention": "it is given functions",
     "GRU": "no recurrent layers yet",
     "ImageDecoder": "files of images",

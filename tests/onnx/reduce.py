@@ -74,6 +74,7 @@ def _lp_normalization(node: Node, x: Any) -> Any:
 
 
 FUNCTIONS: dict[str, Function] = {
+    "Det": lambda node, x: mg.det(x),
     "ReduceL1": _reduction(lambda x, dims, keep: mg.sum(mg.abs(x), dims, keep)),
     "ReduceL2": _reduction(lambda x, dims, keep: mg.norm(x, 2, dims, keep)),
     "ReduceLogSum": _reduction(lambda x, dims, keep: mg.log(mg.sum(x, dims, keep))),

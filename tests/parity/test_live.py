@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from tests.cases import CASES
+from tests.cases.layers import LAYERS
 from tests.parity.compare import compare, float32_tolerance, run_ours
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*CASES, *LAYERS], ids=lambda case: case.id)
 def test_same_as_torch(case, dtype):
     from tests.parity.theirs import run_theirs
 
