@@ -317,7 +317,19 @@ def test_a_rank_whose_backward_does_not_reach_it_is_noticed(wrapped):
         parts = all_gather(z)
         loss = own_rows(z, parts if comm.rank == 0 else [part.detach() for part in parts], comm.rank)
         if comm.rank == 0 or wrapped:
-            with pytest.raises(DistributedError, match="distributed.nn.all_gather, weights in backward"):
+            with pytest.raises(DistributedError, match=r"distributed.nn.all_gather \d+, weights in backward"):
                 loss.backward()
+
+    run(body, 2, timeout_s=5.0)
+
+
+def test_a_backward_does_not_meet_that_of_another_call():
+    """Each rank uses what it gathered by one call, which is not the same one: gradients would change places."""
+
+    def body(comm):
+        x = leaf(comm, rows=1)
+        called = [all_gather(x), all_gather(x * 2)]
+        with pytest.raises(DistributedError, match=r"weights in backward\) of .* and .* weights in backward\) of"):
+            sum(called[comm.rank]).sum().backward()
 
     run(body, 2, timeout_s=5.0)

@@ -29,6 +29,7 @@ from minigrad.distributed.ddp.combine import as_weight
 from minigrad.distributed.ddp.reducer import reducers_of
 from minigrad.errors import AutogradError, DtypeError, ShapeError
 from minigrad.recording import is_grad_enabled
+from minigrad.stamp import next_number
 from minigrad.tensor import Tensor, record
 
 _WHO = "distributed.nn.all_gather"
@@ -76,21 +77,21 @@ def all_gather(
     if samples is not None:
         samples = as_samples(_WHO, samples)
     wanted = x.requires_grad and is_grad_enabled()
-    rows = _agree(comm, x, wanted)
+    rows, name = _agree(comm, x, wanted)
     with comm.device.current():
         whole = _gathered(comm, x.data, rows)
     if wanted:
         for reducer in reducers_of([leaves_of(x.node or x)]):
             reducer.in_order = True
-    out = record(whole, _all_gather_backward, (x,), (comm, rows, samples))
+    out = record(whole, _all_gather_backward, (x,), (comm, rows, samples, name))
     stops = np.cumsum(rows).tolist()
     return tuple(out[stop - count : stop] for stop, count in zip(stops, rows))
 
 
-def _agree(comm: Communicator, x: Tensor, wanted: bool) -> list[int]:
-    """The rows of each rank."""
-    facts: list[Any] = comm.all_gather_object([list(x.shape), x.dtype.name, wanted])
-    for rank, (shape, dtype, wants) in enumerate(facts):
+def _agree(comm: Communicator, x: Tensor, wanted: bool) -> tuple[list[int], str]:
+    """The rows of each rank, and a name of this call: a backward is not to meet that of another one."""
+    facts: list[Any] = comm.all_gather_object([list(x.shape), x.dtype.name, wanted, next_number()])
+    for rank, (shape, dtype, wants, _) in enumerate(facts):
         who = f"rank {comm.rank}: {_WHO}"
         if not shape or shape[1:] != facts[0][0][1:]:
             raise ShapeError(
@@ -104,7 +105,7 @@ def _agree(comm: Communicator, x: Tensor, wanted: bool) -> list[int]:
                 f"{who}: expected tensors that require grad on all ranks or on none, got requires_grad={facts[0][2]} "
                 f"on rank 0 and {wants} on rank {rank}: within no_grad, or by detach(), on all of them"
             )
-    return [shape[0] for shape, *_ in facts]
+    return [shape[0] for shape, *_ in facts], f"{_WHO} {facts[0][-1]}"
 
 
 def _gathered(comm: Communicator, own: Array, rows: Sequence[int]) -> Array:
@@ -121,9 +122,9 @@ def _gathered(comm: Communicator, own: Array, rows: Sequence[int]) -> Array:
 
 
 def _all_gather_backward(node: Node, grad: Array) -> None:
-    comm, rows, samples = node.saved
+    comm, rows, samples, name = node.saved
     rank, xp = comm.rank, array_module(grad)
-    weights = _weights(comm, _loss_weight(comm, float(rows[rank]), samples))
+    weights = _weights(comm, _loss_weight(comm, float(rows[rank]), samples), name)
     total, own = sum(weights), weights[rank]
     stop = sum(rows[: rank + 1])
     if not total:
@@ -136,17 +137,17 @@ def _all_gather_backward(node: Node, grad: Array) -> None:
             f"{', '.join(map(str, lost))}, where no samples do: gather none there, or say with samples(n) what counts"
         )
     combined = grad.astype(np.float32 if is_half(grad.dtype) else grad.dtype, order="C")  # a copy
-    comm.weighted_all_reduce(combined, as_weight(combined, own / total), f"{_WHO}, backward").wait()
+    comm.weighted_all_reduce(combined, as_weight(combined, own / total), f"{name}, backward").wait()
     mine = combined[stop - rows[rank] : stop]
     accumulate(node.inputs[0], (mine * (total / own if own else 0.0)).astype(grad.dtype, copy=False))
 
 
-def _weights(comm: Communicator, own: float) -> list[float]:
+def _weights(comm: Communicator, own: float, name: str) -> list[float]:
     """What the losses of all ranks weigh."""
     with comm.device.current() as xp:
         weights = xp.zeros(comm.world_size, np.float64)
         weights[comm.rank] = own
-        comm.all_reduce(weights, layout=f"{_WHO}, weights in backward").wait()
+        comm.all_reduce(weights, layout=f"{name}, weights in backward").wait()
     return to_host(weights).tolist()  # type: ignore[no-any-return]
 
 
