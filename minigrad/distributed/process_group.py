@@ -4,6 +4,10 @@ That communicator is the thread's inside `distributed.run`, or the one that `ini
 an `init` inside `run`, the last of them. Each function is a line or two on its methods: names and order of arguments
 are PyTorch's, arrays are as good as tensors. All ranks make the same calls in the same order, and a call that another
 rank does not make is an error on all of them, or of the one that waits.
+
+All raise ArgumentError where this context has no communicator, or an argument is out of range; collectives also
+AutogradError for a tensor that requires grad, outside `no_grad`, and ShapeError, DtypeError and DeviceError for what
+does not fit: arrays are C-contiguous, of one shape and dtype on all ranks, on the device of their rank.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
+from minigrad.optim.optimizer import Optimizer, Params, average_squares, descent_gradient, numbers_like
 
 __all__ = ["Adadelta", "Adagrad", "adadelta_update", "adagrad_update"]
 
@@ -129,20 +129,14 @@ def adadelta_update(
     change, scratch = xp.empty_like(param), xp.empty_like(param)
     if weight_decay or maximize:
         grad = descent_gradient(param, grad, weight_decay, maximize, out=xp.empty_like(param))
-    xp.multiply(grad, grad, out=scratch)
-    scratch *= new
-    square_avg *= kept
-    square_avg += scratch
+    average_squares(square_avg, grad, kept, new, scratch)
     xp.add(square_avg, floor, out=scratch)
     xp.sqrt(scratch, out=scratch)
     xp.add(acc_delta, floor, out=change)
     xp.sqrt(change, out=change)
     change /= scratch
     change *= grad
-    xp.multiply(change, change, out=scratch)
-    scratch *= new
-    acc_delta *= kept
-    acc_delta += scratch
+    average_squares(acc_delta, change, kept, new, scratch)
     change *= rate
     param -= change
 

@@ -127,8 +127,8 @@ class Adam(Optimizer):
         group["lr"] = as_amount(self.name, "lr", group["lr"])
         group["weight_decay"] = as_amount(self.name, "weight_decay", group["weight_decay"])
         group["eps"] = as_real(self.name, "eps", group["eps"], above=0.0, finite=True)
-        switches = ("amsgrad", "maximize", "decoupled_weight_decay")
-        check_switch(self.name, **{name: group[name] for name in switches})
+        amsgrad, decoupled = group["amsgrad"], group["decoupled_weight_decay"]
+        check_switch(self.name, amsgrad=amsgrad, maximize=group["maximize"], decoupled_weight_decay=decoupled)
 
     def update(self, group: dict[str, Any], step: int, param: Array, grad: Array, *state: Array) -> None:
         """See `adam_update`."""

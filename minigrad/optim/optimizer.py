@@ -311,6 +311,14 @@ def descent_gradient(param: Array, grad: Array, weight_decay: float, maximize: b
     return xp.negative(grad, out=out) if maximize else grad
 
 
+def average_squares(average: Array, x: Array, kept: Any, new: Any, scratch: Array) -> None:
+    """average = kept · average + new · x², in place; scratch is overwritten."""
+    array_module(x).multiply(x, x, out=scratch)
+    scratch *= new
+    average *= kept
+    average += scratch
+
+
 def _as_groups(who: str, params: Any) -> list[dict[str, Any]]:
     """The groups that a constructor was given; parameters alone are one group."""
     given = _as_list(who, params)

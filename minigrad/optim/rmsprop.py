@@ -7,7 +7,7 @@ from typing import Any
 from minigrad.arguments import as_amount, as_real, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.optim.optimizer import Optimizer, Params, descent_gradient, numbers_like
+from minigrad.optim.optimizer import Optimizer, Params, average_squares, descent_gradient, numbers_like
 
 __all__ = ["RMSprop", "rmsprop_update"]
 
@@ -38,10 +38,7 @@ def rmsprop_update(
     scratch = xp.empty_like(param)
     if weight_decay or maximize:
         grad = descent_gradient(param, grad, weight_decay, maximize, out=xp.empty_like(param))
-    xp.multiply(grad, grad, out=scratch)
-    scratch *= new
-    square_avg *= kept
-    square_avg += scratch
+    average_squares(square_avg, grad, kept, new, scratch)
     if grad_avg is None:
         xp.sqrt(square_avg, out=scratch)
     else:
