@@ -21,3 +21,9 @@ def test_integers_are_promoted():
     for name in ("acos", "acosh", "asin", "asinh", "atan", "cosh", "exp2", "log10", "log2", "sinh", "tan"):
         assert getattr(ops, name)(Tensor(np.array([1]))).dtype == np.float32
     assert ops.atan2(Tensor(np.array([1])), Tensor(np.array([0]))).item() == pytest.approx(np.pi / 2)
+
+
+def test_the_angle_of_the_origin_has_no_slope():
+    x, other = (Tensor(np.array([0.0, 1.0]), requires_grad=True) for _ in range(2))
+    ops.atan2(x, other).sum().backward()
+    assert x.grad.tolist() == [0.0, 0.5] and other.grad.tolist() == [0.0, -0.5]
