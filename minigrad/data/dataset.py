@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_sequence, check_shares, is_integer
+from minigrad.arguments import as_integer, as_sequence, check_shares, is_integer, kind_of
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.data.order import WORD, Indices, Seed, as_seed, permutation
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRangeError, ShapeError
 from minigrad.foreign import spoken
+from minigrad.ops.foreign import is_array
 from minigrad.tensor import Tensor
 
 _SPLIT_EPOCH = WORD - 1  # an epoch that no sampler reaches: a split never equals a shuffle of the same seed
@@ -68,13 +69,14 @@ class ArrayDataset(Dataset):
 
     def __init__(self, *arrays: Any) -> None:
         if not arrays:
-            raise ArgumentError("ArrayDataset: expected at least one array, got none")
+            raise ArgumentError(f"{type(self).__name__}: expected at least one array, got none")
         self.arrays: tuple[Array, ...] = tuple(a.data if isinstance(a, Tensor) else a for a in arrays)
         for array in self.arrays:
             array_module(array)
         shapes = [array.shape for array in self.arrays]
         if () in shapes or len({shape[0] for shape in shapes}) > 1:
-            raise ShapeError(f"ArrayDataset: expected arrays with one first axis in common, got shapes {shapes}")
+            who = type(self).__name__
+            raise ShapeError(f"{who}: expected arrays with one first axis in common, got shapes {shapes}")
 
     def __len__(self) -> int:
         return len(self.arrays[0])
@@ -123,7 +125,8 @@ class TensorDataset(ArrayDataset):
     def __init__(self, *tensors: Tensor) -> None:
         for x in tensors:
             if not isinstance(x, Tensor):
-                raise DtypeError(f"TensorDataset: expected tensors, got {type(x).__name__}: ArrayDataset takes arrays")
+                instead = ": ArrayDataset takes arrays" if is_array(x) else ""
+                raise DtypeError(f"TensorDataset: expected tensors, got {kind_of(x)}{instead}")
             if x.requires_grad:
                 raise AutogradError("TensorDataset: expected tensors without gradient, got one: use .detach()")
         super().__init__(*tensors)

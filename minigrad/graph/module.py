@@ -16,7 +16,7 @@ from minigrad.graph.profile import NodeTime, Profiler, TimerMaker
 from minigrad.graph.wired import Wired, fields_of
 from minigrad.graph.wiring import Wiring
 from minigrad.nn.module import Module
-from minigrad.nn.state import IncompatibleKeys
+from minigrad.nn.state import IncompatibleKeys, State
 
 Self = TypeVar("Self", bound="GraphModule")
 Join = Callable[[list[Any]], Any]
@@ -211,9 +211,9 @@ class GraphModule(Wired):
         for graph in self.replicas:
             Module.zero_grad(graph, set_to_none)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(self, state_dict: State, strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Copy values into the parameters and buffers, in place; see `Module.load_state_dict`."""
-        found, *_ = [Module.load_state_dict(graph, state_dict, strict) for graph in self.replicas]
+        found, *_ = [Module.load_state_dict(graph, state_dict, strict, assign) for graph in self.replicas]
         return found
 
     def save_checkpoint(self, file: str | os.PathLike[str], path: str = "") -> None:

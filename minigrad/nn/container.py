@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
 
@@ -74,13 +75,26 @@ class _ModuleSequence(Module):
             self.append(module)
         return self
 
-    def insert(self, index: int, module: Module) -> None:
-        """Put a module before the one at index; those after it get new numbers."""
+    def __iadd__(self: _Held, modules: Iterable[Module]) -> _Held:
+        return self.extend(modules)
+
+    def __add__(self: _Held, modules: Iterable[Module]) -> _Held:
+        return type(self)().extend(self).extend(modules)
+
+    def pop(self, index: int) -> Module:
+        """Remove a module and return it; those after it get new numbers."""
+        module = self._held()[_position(self, index)]
+        del self[index]
+        return module
+
+    def insert(self: _Held, index: int, module: Module) -> _Held:
+        """Put a module before the one at index, after which all get new numbers; returns the container."""
         if not isinstance(module, Module):
             raise DtypeError(f"{self._who()}: expected a Module, got {type(module).__name__}")
         held = self._held()
         held.insert(index, module)
         self._renumber(held)
+        return self
 
 
 class Sequential(_ModuleSequence):
@@ -138,13 +152,30 @@ class _ByName(Module, Generic[_Item]):
         """What is registered for a value; DtypeError where it can't be."""
         raise NotImplementedError
 
-    def update(self, items: Mapping[str, Any]) -> None:
-        """Add items, or replace those of the same names."""
-        if not isinstance(items, Mapping):
+    def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Add items, or replace those of the same names: a mapping, or pairs of names and items."""
+        try:
+            found = list((items if hasattr(items, "items") else dict(items)).items())
+        except (TypeError, ValueError) as error:
             got = type(items).__name__
-            raise DtypeError(f"{self._who()}: expected a mapping of names to {self._kind}s, got {got}")
-        for name, value in items.items():
+            raise DtypeError(f"{self._who()}: expected a mapping of names to {self._kind}s, got {got}") from error
+        for name, value in found:
             self[name] = value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What has a name, or default where nothing has it."""
+        return self[name] if name in self else default
+
+    def pop(self, name: str) -> _Item:
+        """Remove what has a name, and return it."""
+        found = self[name]
+        del self[name]
+        return found
+
+    def clear(self) -> None:
+        """Remove everything."""
+        for name in tuple(self):
+            del self[name]
 
     def __getitem__(self, name: str) -> _Item:
         found = self._held().get(name)
@@ -203,6 +234,9 @@ class ModuleDict(_ByName[Module]):
 class ParameterDict(_ByName[Parameter]):
     """Parameters by name, in the order in which they were added; it can't be called.
 
+    A mapping other than an OrderedDict is added in the order of its sorted names, as in PyTorch: by it an optimizer's
+    state numbers them.
+
     Args:
         parameters: What it holds at first; a tensor becomes a parameter on its memory.
     """
@@ -212,6 +246,12 @@ class ParameterDict(_ByName[Parameter]):
     def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
         self.update({} if parameters is None else parameters)
+
+    def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Add items, or replace those of the same names; those of a dict in the order of its sorted names."""
+        if isinstance(items, Mapping) and not isinstance(items, OrderedDict):
+            items = sorted(items.items(), key=lambda item: str(item[0]))
+        super().update(items)
 
     def _checked(self, name: str, value: Any) -> Parameter:
         return _as_parameter(self._who(), f" for {name!r}", value)

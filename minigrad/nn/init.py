@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.absent import absent
 from minigrad.arguments import as_integer, as_real, check_choice, check_generator, check_real
 from minigrad.backend.dtypes import is_float
 from minigrad.backend.random import init_generator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.foreign import spoken
 from minigrad.nn.state import overwrite
 from minigrad.tensor import Tensor
 
@@ -38,6 +40,7 @@ _NONLINEARITIES = (*_GAINS, "leaky_relu")
 _LEAST_MASS = 0.01  # of a normal inside [a, b], below which trunc_normal_ would draw too often
 
 
+@spoken
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, rng: Generator | None = None) -> Tensor:
     """Values uniform in [a, b).
 
@@ -50,6 +53,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, rng: Generator | No
     return _fill(tensor, _source("uniform_", rng).uniform(a, b, _shape("uniform_", tensor)))
 
 
+@spoken
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, rng: Generator | None = None) -> Tensor:
     """Values normal with this mean and standard deviation.
 
@@ -60,6 +64,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, rng: Generator 
     return _fill(tensor, _source("normal_", rng).normal(mean, std, _shape("normal_", tensor)))
 
 
+@spoken
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, rng: Generator | None = None
 ) -> Tensor:
@@ -93,6 +98,7 @@ def _mass(mean: float, std: float, a: float, b: float) -> float:
     return (math.erf((b - mean) / scale) - math.erf((a - mean) / scale)) / 2
 
 
+@spoken
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Every value is val.
 
@@ -103,16 +109,19 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     return _fill(tensor, np.full(shape, as_real("constant_", "val", val)))
 
 
+@spoken
 def zeros_(tensor: Tensor) -> Tensor:
     """Every value is 0."""
     return constant_(tensor, 0.0)
 
 
+@spoken
 def ones_(tensor: Tensor) -> Tensor:
     """Every value is 1."""
     return constant_(tensor, 1.0)
 
 
+@spoken
 def eye_(tensor: Tensor) -> Tensor:
     """1 on the main diagonal of a matrix, 0 elsewhere: a linear layer of it changes nothing.
 
@@ -123,6 +132,7 @@ def eye_(tensor: Tensor) -> Tensor:
     return _fill(tensor, np.eye(rows, columns))
 
 
+@spoken
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """1 in the middle of the window from each channel to itself, 0 elsewhere: a convolution of it changes nothing.
 
@@ -148,6 +158,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _fill(tensor, values)
 
 
+@spoken
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, rng: Generator | None = None) -> Tensor:
     """Normal with this standard deviation, but for a fraction of each column, rounded up, which is 0.
 
@@ -170,6 +181,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, rng: Generator |
     return _fill(tensor, values)
 
 
+@spoken
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None) -> Tensor:
     """Values uniform in ± gain·sqrt(6 / (fan_in + fan_out)).
 
@@ -182,6 +194,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = N
     return uniform_(tensor, -bound, bound, rng)
 
 
+@spoken
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None) -> Tensor:
     """Values normal with standard deviation gain·sqrt(2 / (fan_in + fan_out)); see `xavier_uniform_`."""
     return normal_(tensor, 0.0, _xavier_std("xavier_normal_", tensor, gain), rng)
@@ -193,6 +206,7 @@ def _xavier_std(who: str, tensor: Tensor, gain: float) -> float:
     return gain * math.sqrt(2.0 / max(1, fan_in + fan_out))
 
 
+@spoken
 def kaiming_uniform_(
     tensor: Tensor,
     a: float = 0.0,
@@ -216,6 +230,7 @@ def kaiming_uniform_(
     return uniform_(tensor, -bound, bound, rng)
 
 
+@spoken
 def kaiming_normal_(
     tensor: Tensor,
     a: float = 0.0,
@@ -235,6 +250,7 @@ def _kaiming_std(who: str, tensor: Tensor, a: float, mode: str, nonlinearity: st
     return gain / math.sqrt(max(1, fan_in if mode == "fan_in" else fan_out))
 
 
+@spoken
 def orthogonal_(tensor: Tensor, gain: float = 1.0, rng: Generator | None = None) -> Tensor:
     """Rows, or columns where they are fewer, orthogonal and of length gain; all axes but the first count as one.
 
@@ -286,6 +302,9 @@ def calculate_fan_in_and_fan_out(tensor: Tensor, who: str = "calculate_fan_in_an
     return shape[1] * field, shape[0] * field
 
 
+_calculate_fan_in_and_fan_out = calculate_fan_in_and_fan_out  # what layers for PyTorch call it
+
+
 def _check_normal(who: str, mean: float, std: float) -> None:
     check_real(who, mean=mean)
     check_real(who, 0.0, std=std)
@@ -314,3 +333,7 @@ def _matrix(who: str, tensor: Any) -> tuple[int, ...]:
 def _fill(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
     overwrite(tensor, values.astype(tensor.dtype))
     return tensor
+
+
+def __getattr__(name: str) -> Any:
+    raise absent(__name__, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from minigrad.arguments import check_switch
@@ -13,7 +13,7 @@ from minigrad.backend.device import Device, as_gpu
 from minigrad.backend.dtypes import DtypeLike, is_float
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.parameter import zero_gradients
-from minigrad.nn.state import IncompatibleKeys, load_state, move_state
+from minigrad.nn.state import IncompatibleKeys, State, load_state, move_state
 from minigrad.nn.tree import ModuleTree
 from minigrad.nn.watch import current_watcher, watching_calls
 from minigrad.ops.convert import read_target
@@ -137,20 +137,22 @@ class Module(ModuleTree["Module"]):
             found.update((dot + name, b) for name, b in module._buffers.items() if b is not None and b.persistent)
         return found
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(self, state_dict: State, strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Copy values into the parameters and buffers, in place: flat layouts and optimizers stay valid.
 
         Args:
             state_dict: Tensors or arrays by dotted name, on any device: such as PyTorch's `state_dict()` as it is.
             strict: Whether the names must be exactly those of `state_dict()`; shapes and dtypes always have to fit.
+            assign: False: values are copied, and never take the place of the parameters.
 
         Returns:
             The names that are missing in state_dict, and those that the module does not have.
 
         Raises:
             StateDictError: names, shapes or dtypes do not fit; all are listed, and the module is as before.
+            ArgumentError: assign is not False.
         """
-        return load_state(f"{self._who()}.load_state_dict", self, state_dict, strict)
+        return load_state(f"{self._who()}.load_state_dict", self, state_dict, strict, assign)
 
     def to(self: Self, *target: Any, dtype: DtypeLike = None, device: Device | str | None = None) -> Self:
         """Move parameters, gradients and buffers to a device, or to a float dtype; in place, returns the module.

@@ -12,6 +12,7 @@ from typing import Any
 
 from minigrad.backend.device import CPU, Device
 from minigrad.errors import ArgumentError, DtypeError
+from minigrad.foreign import spoken
 from minigrad.nn.module import Module
 from minigrad.nn.serialize import load_file, load_metadata, save_file
 from minigrad.ops.foreign import array_of
@@ -20,7 +21,8 @@ _KEY = "minigrad.nested"  # of the metadata
 _PLAIN = (str, bool, int, float, type(None))
 
 
-def save(obj: Any, path: str | os.PathLike[str]) -> None:
+@spoken
+def save(obj: Any, f: str | os.PathLike[str]) -> None:
     """Write tensors, numbers, texts, None, and dicts, lists and tuples of them to a file; `load` reads it.
 
     An old file of that name is replaced only once the new one is whole. A dict of tensors alone, such as the
@@ -28,6 +30,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 
     Args:
         obj: For example `{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}`.
+        f: The path of the file.
 
     Raises:
         DtypeError: something else in obj, such as a module: save its state_dict().
@@ -43,14 +46,13 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     """
     import json
 
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentError(f"save: expected a path, got {type(path).__name__}")
+    _check_path("save", f)
     if isinstance(obj, Mapping) and obj and all(isinstance(key, str) for key in obj):
         if all(array_of("save", value) is not None for value in obj.values()):
-            save_file(obj, path)
+            save_file(obj, f)
             return
     tensors: dict[str, Any] = {}
-    save_file(tensors, path, {_KEY: json.dumps(_described(obj, tensors, "obj"))})
+    save_file(tensors, f, {_KEY: json.dumps(_described(obj, tensors, "obj"))})
 
 
 def _described(value: Any, tensors: dict[str, Any], where: str) -> Any:
@@ -70,29 +72,37 @@ def _described(value: Any, tensors: dict[str, Any], where: str) -> Any:
     raise DtypeError(f"save: expected tensors and plain values, got {type(value).__name__} in {where}{hint}")
 
 
+@spoken
 def load(
-    path: str | os.PathLike[str], map_location: Device | str | None = None, *, weights_only: bool = True
+    f: str | os.PathLike[str], map_location: Device | str | None = None, *, weights_only: bool = True
 ) -> Any:
     """Read what `save` wrote, or the tensors of any safetensors file.
 
     Args:
+        f: The path of the file.
         map_location: Where the tensors go; the CPU by default.
         weights_only: Must be True: a file holds no code.
 
     Raises:
         StateDictError: another kind of file; of one of torch.save the message says how to convert it.
-        ArgumentError: weights_only is not True, or map_location names no device.
+        ArgumentError: weights_only is not True, map_location names no device, or a path that is none.
         FileNotFoundError: there is no file.
     """
     import json
 
+    _check_path("load", f)
     if weights_only is not True:
         raise ArgumentError(f"load: expected weights_only=True, got {weights_only!r:.100}: no file holds code here")
     if not isinstance(map_location, (Device, str, type(None))):
         raise ArgumentError(f"load: expected map_location to name a device, got {type(map_location).__name__}")
-    tensors = load_file(path, CPU if map_location is None else map_location)
-    nested = load_metadata(path).get(_KEY)
+    tensors = load_file(f, CPU if map_location is None else map_location)
+    nested = load_metadata(f).get(_KEY)
     return tensors if nested is None else _built(json.loads(nested), tensors)
+
+
+def _check_path(who: str, path: Any) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"{who}: expected a path, got {type(path).__name__}: a file on disk is read and written")
 
 
 def _built(described: dict[str, Any], tensors: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from minigrad.arguments import check_switch
 from minigrad.backend.device import Device, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float
-from minigrad.errors import DtypeError, LayoutError, StateDictError
+from minigrad.errors import ArgumentError, DtypeError, LayoutError, StateDictError
 from minigrad.nn.parameter import Parameter
 from minigrad.ops.foreign import array_of
 from minigrad.stamp import mark_changed, move_to
@@ -29,7 +29,10 @@ class IncompatibleKeys(NamedTuple):
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-def load_state(who: str, module: Any, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+State = Mapping[str, Any]  # tensors or arrays by name
+
+
+def load_state(who: str, module: Any, state: State, strict: bool, assign: bool = False) -> IncompatibleKeys:
     """Copy the values of a state_dict into the parameters and buffers of a module, in place.
 
     Args:
@@ -37,26 +40,48 @@ def load_state(who: str, module: Any, state: Mapping[str, Any], strict: bool) ->
         module: Its tensors keep their memory, so flat layouts and views of it stay.
         state: Tensors or arrays by name, on any device, also those of another library.
         strict: Whether each name must be in both.
+        assign: What PyTorch calls so is not done.
 
     Raises:
         StateDictError: names, shapes or dtypes do not fit; all of them are listed, and nothing was changed.
         DtypeError: state is no mapping.
+        ArgumentError: assign is not False.
     """
     if not isinstance(state, Mapping):
         raise DtypeError(f"{who}: expected a mapping of names to tensors, got {type(state).__name__}")
+    check_switch(who, strict=strict, assign=assign)
+    if assign:
+        raise ArgumentError(
+            f"{who}: expected assign=False, got True: values are copied into the parameters that are there, "
+            "whose dtype .to(dtype) makes that of the state"
+        )
     own, optional = module._state(), _newer_names(module, state)
     missing = [name for name in own if name not in state and name not in optional]
     unexpected = [str(name) for name in state if name not in own]
     arrays, faults = _read_arrays(own, state)
-    check_switch(who, strict=strict)
     if strict:
         faults = [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected] + faults
     if faults:
         listed = "".join(f"\n  {fault}" for fault in faults)
-        raise StateDictError(f"{who}: expected the names, shapes and dtypes of the module, got:{listed}")
+        hint = _where_it_is(missing, own, state)
+        raise StateDictError(f"{who}: expected the names, shapes and dtypes of the module, got:{listed}{hint}")
     for name, array in arrays.items():
         overwrite(own[name], array)
     return IncompatibleKeys(missing, unexpected)
+
+
+def _where_it_is(missing: list[str], own: State, state: State) -> str:
+    """What to load instead, where a state is in a whole checkpoint, or its names or ours have more in front."""
+    for name, value in state.items():
+        if isinstance(value, Mapping) and any(key in own for key in value):
+            return f"\n  state_dict[{name!r}] has such names: load that"
+    for other in map(str, state) if missing else ():
+        more, less = other.removesuffix(missing[0]), missing[0].removesuffix(other)
+        if more != other and all(more + name in state for name in missing):
+            return f"\n  {more} is in front of its names: load {{n.removeprefix({more!r}): x for n, x in s.items()}}"
+        if less != missing[0] and all(name.startswith(less) and name[len(less) :] in state for name in own):
+            return f"\n  {less} is not in front of its names: load {{{less!r} + n: x for n, x in s.items()}}"
+    return ""
 
 
 def _newer_names(module: Any, state: Any) -> set[str]:

@@ -334,7 +334,7 @@ def _complete(optimizer: Optimizer, group: dict[str, Any], seen: set[int]) -> di
     unknown = sorted(str(key) for key in group if key not in known)
     if unknown:
         raise ArgumentError(f"{who}: expected options {', '.join(optimizer.defaults)}, got {', '.join(unknown)}")
-    params = _as_list(who, group["params"])
+    params = [group["params"]] if isinstance(group["params"], Tensor) else _as_list(who, group["params"])
     for param in params:
         _check_parameter(who, param)
         if id(param) in seen:

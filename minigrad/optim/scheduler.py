@@ -115,9 +115,11 @@ class LRScheduler:
         who = f"{self.who}.load_state_dict"
         if not isinstance(state_dict, dict) or set(state_dict) != {"last_step", "base_lrs"}:
             hint = ""
-            if isinstance(state_dict, dict) and {"last_epoch", "base_lrs"} <= set(state_dict):
-                hint = ': for that of PyTorch write {"last_step": s["last_epoch"], "base_lrs": s["base_lrs"]}'
-            raise StateDictError(f"{who}: expected a dict with last_step and base_lrs, got {state_dict!r}{hint}")
+            if isinstance(state_dict, dict) and not {"last_epoch", "_last_lr"}.isdisjoint(state_dict):
+                step = 's["last_epoch"]' if "last_epoch" in state_dict else 's["_schedulers"][0]["last_epoch"]'
+                rates = 's["base_lrs"]' if "base_lrs" in state_dict else "scheduler.base_lrs"
+                hint = f': for that of PyTorch write {{"last_step": {step}, "base_lrs": {rates}}}'
+            raise StateDictError(f"{who}: expected a dict with last_step and base_lrs, got {state_dict!r:.200}{hint}")
         try:
             self._apply(state_dict["last_step"], list(state_dict["base_lrs"]), moves=not self._has_own_get_lr())
         except (ArgumentError, TypeError) as error:

@@ -140,7 +140,9 @@ def _check_mapping(who: str, what: str, value: Any) -> Mapping[Any, Any]:
 
 def _check_keys(who: str, what: str, value: Any, expected: set[str]) -> None:
     if set(_check_mapping(who, what, value)) != expected:
-        raise StateDictError(f"{who}: expected a dict {what}, got keys {sorted(map(str, value))}")
+        inside = [name for name, held in value.items() if isinstance(held, Mapping) and expected == set(held)]
+        hint = f": load what is under {inside[0]!r}" if inside else ""
+        raise StateDictError(f"{who}: expected a dict {what}, got keys {sorted(map(str, value))}{hint}")
 
 
 def _check_groups(who: str, optimizer: Kept, saved_groups: Any) -> None:

@@ -647,6 +647,8 @@ def test_state_dict_has_no_prefix_and_both_forms_load():
     ddp.load_state_dict({f"module.{name}": value for name, value in state.items()})
     np.testing.assert_array_equal(ddp.module.w1.data, state["w1"].data)
     ddp.load_state_dict({name: minigrad.Tensor(value) for name, value in values(Mlp(2)).items()})
+    wrapper = minigrad.nn.ModuleDict({"module": minigrad.nn.Linear(2, 1)})  # its own names begin with "module."
+    DDP(wrapper, SoloCommunicator()).load_state_dict(wrapper.state_dict())
     np.testing.assert_array_equal(ddp.module.w1.data, Mlp(2).w1.data)
 
 

@@ -282,6 +282,8 @@ def test_a_checkpoint_is_saved_and_loaded(tmp_path):
     for refused, words in {
         lambda: minigrad.save({"net": layer}, tmp_path / "c"): r"got Linear in obj\['net'\]: save its state_dict\(\)",
         lambda: minigrad.save(1, open): "save: expected a path",
+        lambda: minigrad.load(f=open): "load: expected a path, got builtin_function_or_method",
+        lambda: minigrad.save(1, f=tmp_path / "d", pickle_protocol=4): "save: expected no pickle_protocol, got 4",
         lambda: minigrad.load(tmp_path / "a.pt", weights_only=False): "expected weights_only=True",
         lambda: minigrad.load(tmp_path / "a.pt", map_location=print): "expected map_location to name a device",
     }.items():

@@ -371,11 +371,9 @@ class DistributedDataParallel(Module):
         """The module's own state_dict: its keys have no `module.` in front."""
         return self.module.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, state: Any, strict: bool = True) -> Any:
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Load a state_dict of the module, with or without `module.` in front of all keys."""
-        if state and all(key.startswith("module.") for key in state):
-            state = {key.removeprefix("module."): value for key, value in state.items()}
-        return self.module.load_state_dict(state, strict)
+        return self.module.load_state_dict(_of_module(self.module, state_dict), strict, assign)
 
     def unwrap(self) -> Module:
         """Stop combining gradients, and return the module.
@@ -403,3 +401,11 @@ class DistributedDataParallel(Module):
 
 def _cap_bytes(name: str, mib: float) -> int:
     return max(1, int(as_real("DistributedDataParallel", f"{name}, in MiB,", mib, above=0.0, finite=True) * MIB))
+
+
+def _of_module(module: Module, state: Any) -> Any:
+    """A state_dict without the `module.` in front of all its names, unless that is part of the module's own."""
+    front, own = "module.", module._state().keys()
+    if not isinstance(state, dict) or own & state or not all(str(name).startswith(front) for name in state):
+        return state
+    return {name.removeprefix(front): x for name, x in state.items()}

@@ -137,3 +137,23 @@ def test_a_dict_of_parameters():
     del held["b"]
     assert [name for name, _ in held.items()] == ["a", "c"] == list(held.keys())
     assert repr(held) == "ParameterDict((a): float32 (4,), (c): float32 (1,))"
+
+
+def test_containers_are_added_and_taken_from_as_in_pytorch():
+    first, second, third = Linear(1, 1), Linear(1, 2), Linear(2, 1)
+    held = ModuleList([first]) + [second]
+    held += [third]
+    assert list(held) == [first, second, third] and held.pop(0) is first and list(held) == [second, third]
+    net = Sequential(first) + Sequential(second)
+    assert list(net.insert(1, third)) == [first, third, second] and net.pop(-1) is second and len(net) == 2
+    named = ModuleDict([("a", first), ("b", second)])
+    assert named.pop("a") is first and named.get("a") is None and named.get("b") is second
+    named.clear()
+    assert len(named) == 0 and not list(named.parameters())
+
+
+def test_a_dict_of_parameters_is_numbered_by_sorted_names_as_in_pytorch():
+    pairs = [("b", ones(1)), ("a", ones(2))]
+    assert list(ParameterDict(dict(pairs))) == ["a", "b"]
+    assert list(ParameterDict(OrderedDict(pairs))) == list(ParameterDict(pairs)) == ["b", "a"]
+    assert list(ParameterDict(ParameterDict(pairs))) == ["b", "a"]

@@ -232,3 +232,13 @@ def test_a_fan_needs_two_axes(function):
 def test_axes_of_those_that_are_not_drawn(function, wanted):
     with pytest.raises(ShapeError, match=rf"{function.__name__}: expected .* {wanted} axes, got shape \(3,\)"):
         function(zeros(3))
+
+
+def test_calls_as_layers_for_pytorch_write_them():
+    layer = Linear(4, 3)
+    init.kaiming_uniform_(layer.weight, a=5**0.5, generator=np.random.default_rng(0))
+    other = init.kaiming_uniform_(zeros(3, 4), a=5**0.5, rng=np.random.default_rng(0))
+    assert np.array_equal(layer.weight.data, other.data)
+    assert init._calculate_fan_in_and_fan_out(layer.weight) == (4, 3)
+    with pytest.raises(AttributeError, match="minigrad.nn.init: expected a name that it has, got 'xavier_unifor'"):
+        init.xavier_unifor

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, no_grad
-from minigrad.errors import AutogradError, StateDictError
+from minigrad.errors import ArgumentError, AutogradError, StateDictError
 from minigrad.nn import Linear, Sequential
 from minigrad.nn.flat import flatten
 from minigrad.testing import assert_close
@@ -96,3 +96,28 @@ def test_a_shared_tensor_has_all_its_names():
     other = Tied()
     other.load_state_dict(state)
     assert_close(other.decoder.weight, module.encoder.weight, tolerance=0)
+
+
+@pytest.mark.parametrize(
+    "changed, hint",
+    [
+        (lambda state: {f"module.{name}": x for name, x in state.items()}, "module. is in front of its names: load"),
+        (lambda state: {"epoch": 3, "model_state_dict": state}, "state_dict['model_state_dict'] has such names: load"),
+        (lambda state: {name.removeprefix("1."): x for name, x in state.items()}, None),
+    ],
+)
+def test_what_to_load_instead_of_a_checkpoint_or_of_the_state_of_a_wrapper(changed, hint):
+    module = net()
+    with pytest.raises(StateDictError) as caught:
+        module.load_state_dict(changed(module.state_dict()))
+    last = str(caught.value).splitlines()[-1]
+    assert last.startswith(f"  {hint}") if hint else " front " not in last
+    with pytest.raises(StateDictError, match=r"\n  0. is not in front of its names: load \{'0\.' \+ n: x for"):
+        Sequential(Linear(2, 3)).load_state_dict(Linear(2, 3).state_dict())
+
+
+def test_values_are_never_taken_in_the_place_of_parameters():
+    module = net()
+    module.load_state_dict(module.state_dict(), True, False)
+    with pytest.raises(ArgumentError, match=r"load_state_dict: expected assign=False, got True: values are copied"):
+        module.load_state_dict(module.state_dict(), assign=True)

@@ -176,6 +176,9 @@ def test_the_state_of_pytorch_is_told_how_to_be_read():
         scheduler.load_state_dict(state)
     scheduler.load_state_dict({"last_step": state["last_epoch"], "base_lrs": state["base_lrs"]})
     assert scheduler.get_last_lr() == pytest.approx(state["_last_lr"])
+    joined = {"_milestones": [3], "last_epoch": 5, "_last_lr": [0.1], "_schedulers": []}  # of a SequentialLR
+    with pytest.raises(StateDictError, match=r'"last_step": s\["last_epoch"\], "base_lrs": scheduler.base_lrs'):
+        scheduler.load_state_dict(joined)
 
 
 class Short(LRScheduler):

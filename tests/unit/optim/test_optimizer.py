@@ -325,6 +325,7 @@ def test_a_group_may_come_later(rng):
     draw_gradients(rng, [first, second, third])
     optimizer.step()
     optimizer.add_param_group({"params": [second, third], "lr": 0.2})
+    assert [len(group["params"]) for group in SGD([{"params": Parameter(np.ones(2))}]).param_groups] == [1]
     twin = Parameter(second.data.copy())
     twin.grad = second.grad
     optimizer.step()

@@ -232,3 +232,9 @@ def test_what_does_not_fit_is_named_and_changes_nothing(rng, kind):
 def test_what_is_no_state_is_refused(rng, state_dict):
     with pytest.raises(StateDictError, match="Adam.load_state_dict: expected a dict with state and param_groups"):
         Adam(draw_parameters(rng)).load_state_dict(state_dict)
+
+
+def test_a_whole_checkpoint_is_told_what_of_it_to_load(rng):
+    optimizer = Adam(draw_parameters(rng))
+    with pytest.raises(StateDictError, match="got keys .'epoch', 'optimizer_state_dict'.: load what is under 'op"):
+        optimizer.load_state_dict({"epoch": 3, "optimizer_state_dict": optimizer.state_dict()})
