@@ -45,8 +45,9 @@ def sign(x: Array) -> Array:
     """-1, 0 or 1 in the dtype of an array of numbers; 0 of NaN, for which NumPy's is NaN."""
     if x.dtype.kind in "iu":
         return array_module(x).sign(x)
-    signs = (x > 0).astype(x.dtype)
-    signs -= x < 0
+    zero = filled(0, x)
+    signs = (x > zero).astype(x.dtype)
+    signs -= x < zero
     return signs
 
 

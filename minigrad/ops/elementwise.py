@@ -244,7 +244,9 @@ def abs(x: TensorLike) -> Tensor:
 
 def _abs_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
-    accumulate(node.inputs[0], grad * sign_array(x.data))
+    dx = sign_array(x.data)
+    dx *= grad
+    accumulate(node.inputs[0], dx)
 
 
 @method

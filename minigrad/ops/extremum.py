@@ -107,7 +107,9 @@ def extreme(who: str, function: str, x: TensorLike, dim: Dim, keepdim: bool, spo
         data = max_axes(x.data, axes, keepdim)
     else:
         data = x.data.min(axis=axis_argument(axes, x.data.ndim), keepdims=keepdim)
-    return record(data, _spoilt_backward if spoils else split_backward, (x,), (x, axes, data), saves_output=True)
+    if spoils:
+        return record(data, _spoilt_backward, (x,), (x, axes, data, function), saves_output=True)
+    return record(data, split_backward, (x,), (x, axes, data), saves_output=True)
 
 
 def split_backward(node: Node, grad: Array) -> None:
@@ -121,14 +123,12 @@ def split_backward(node: Node, grad: Array) -> None:
 
 
 def _spoilt_backward(node: Node, grad: Array) -> None:
-    x, axes, found = node.saved
-    kept = kept_shape(x.data.shape, axes)
-    chosen = x.data == found.reshape(kept)
-    count = chosen.sum(axis=axes, keepdims=True)
-    none = count == 0  # as where the result is NaN
-    chosen |= none
-    share = grad.reshape(kept) / (count + none).astype(grad.dtype)
-    share = array_module(grad).where(none, grad.dtype.type(math.nan), share)
+    x, axes, found, function = node.saved
+    kept, xp = kept_shape(x.data.shape, axes), array_module(grad)
+    found = found.reshape(kept)
+    chosen = ~(x.data < found if function == "max" else x.data > found)  # all, where the result is NaN
+    count = chosen.sum(axis=axes, keepdims=True).astype(grad.dtype)
+    share = xp.where(found == found, grad.reshape(kept) / count, grad.dtype.type(math.nan))
     accumulate(node.inputs[0], masked(share, chosen))
 
 
