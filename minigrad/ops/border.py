@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd import Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.errors import ShapeError
@@ -51,11 +51,14 @@ def _source(length: int, before: int, after: int, mode: str) -> np.ndarray[tuple
 
 
 def _bordered_backward(node: Node, grad: Array) -> None:
+    if not node.saved:
+        lend(node.inputs[0], grad)
+        return
     dtype = grad.dtype
     grad = grad.astype(accumulator_dtype(dtype), copy=False)
     for axis, length, before, source in reversed(node.saved):
         grad = _folded(grad, axis, length, before, source)
-    accumulate(node.inputs[0], grad.copy() if not node.saved else converted(grad, dtype))
+    accumulate(node.inputs[0], converted(grad, dtype))
 
 
 def _folded(

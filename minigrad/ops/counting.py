@@ -12,7 +12,7 @@ import numpy as np
 
 from minigrad.arguments import as_integer, check_switch
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float, is_half, widened
+from minigrad.backend.dtypes import Array, is_half, widened
 from minigrad.backend.flags import check_range
 from minigrad.bound import Dim
 from minigrad.errors import DtypeError, ShapeError
@@ -141,7 +141,9 @@ def unique(
 
 @method
 def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 0) -> Tensor:
-    """How often each of 0, 1, ... occurs among integers, as int64; with weights the sum of theirs, in their dtype.
+    """How often each of 0, 1, ... occurs among integers, as int64; with weights the sum of theirs.
+
+    That is float32 of float32, and of all others float64.
 
     Shapes:
         x, weights: (N,) -> (max(x.max() + 1, minlength),)
@@ -167,4 +169,4 @@ def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 
     if weights.shape != x.shape:
         raise ShapeError(f"bincount: expected weights of shape {x.shape}, got {weights.shape}")
     sums: Array = count(x.data, weights.data.astype(np.float64), minlength)
-    return Tensor(sums.astype(weights.data.dtype) if is_float(weights.data.dtype) else sums)
+    return Tensor(sums.astype(np.float32) if weights.data.dtype == np.float32 else sums)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import minigrad
+import minigrad.nn.functional as F
 from minigrad import Tensor, linalg, nn, ops, optim
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.precision import PRECISION, autocast
@@ -119,6 +120,26 @@ def test_other_operations_are_untouched(case):
     with autocast():
         got, grads = evaluate(case, np.asarray, "float32")
     assert got.dtype == expected.dtype and np.array_equal(got, expected, equal_nan=got.dtype.kind == "f")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", LOW)
+def test_no_operation_leaves_half_precision(dtype):
+    for case in (case for case in CASES if case.differentiable):
+        drawn = [np.asarray(value) for value in case.draw()]
+        given = [Tensor(value).to(dtype) if value.dtype.kind == "f" else Tensor(value) for value in drawn]
+        floats = [x.requires_grad_() for x in given if x.dtype.name == dtype]
+        out = case.ours(*given)
+        out.backward(minigrad.ones_like(out))
+        assert {x.dtype.name for x in (out, *(x.grad for x in floats if x.grad is not None))} == {dtype}, case.id
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_a_border_of_nothing_leaves_half_precision(dtype, mode):
+    x = vector(2, 4).to(dtype).detach().requires_grad_()
+    F.pad(x, (0, 0), mode).sum().backward()
+    assert x.grad.dtype.name == dtype and x.grad.tolist() == [[1] * 4] * 2
 
 
 @pytest.mark.parametrize("dtype", LOW)
