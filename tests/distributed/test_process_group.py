@@ -36,6 +36,9 @@ def everything(comm, group=None):
     same = np.zeros(2, np.float32)
     dist.reduce_scatter_tensor(same, source, group=group)
     assert source.tolist() == list(range(2 * size)) and share.tolist() == same.tolist()
+    for reduce, given in ((dist.reduce_scatter, list(source.reshape(size, 2))), (dist.reduce_scatter_tensor, source)):
+        reduce(same, given, op=dist.ReduceOp.MAX, group=group)
+        assert same.tolist() == [2.0 * rank, 2.0 * rank + 1]
     objects, named = [None] * size, [rank, {"of": rank}]
     dist.all_gather_object(objects, {"rank": rank}, group=group)
     dist.broadcast_object_list(named, src=size - 1, group=group, device="cpu")

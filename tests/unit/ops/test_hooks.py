@@ -107,6 +107,12 @@ def test_an_output_keeps_its_gradient_where_it_is_told_to():
     loss.backward()
     assert y.grad.tolist() == [4, 4]
     assert x.retain_grad() is None
+    z = x * 3
+    z.retain_grad()
+    z.mul_(2)  # now it is another output
+    z.sum().backward()
+    with pytest.raises(AutogradError, match="grad: expected a leaf"):
+        z.grad
 
 
 def test_hooks_make_no_circle():
