@@ -122,8 +122,9 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.distributed.nn": {
         **dict.fromkeys(["all_reduce", "reduce"], "write sum(all_gather(x))"),
-        "all_to_all": "write all_gather(x), and take this rank's parts",
+        **dict.fromkeys(["all_to_all", "all_to_all_single"], "write all_gather(x), and take this rank's parts"),
         "broadcast": "write all_gather(x)[src]",
+        "scatter": "write all_gather(x)[src], and take this rank's part",
         "gather": "write all_gather(x)",
         "reduce_scatter": "write sum(all_gather(x)), and take this rank's part",
     },

@@ -36,11 +36,11 @@ _WHO = "distributed.nn.all_gather"
 
 
 def all_gather(
-    x: Tensor, group: Communicator | None = None, *, samples: float | None = None
+    tensor: Tensor, group: Communicator | None = None, *, samples: float | None = None
 ) -> tuple[Tensor, ...]:
     """The tensors of all ranks, in order of rank, for losses that compare samples of all ranks; `cat` makes one.
 
-    The gradient of x is Σ_r (n_r / n_s) · g_r on rank s: g_r is what rank r's loss says of the rows of rank s, n_r what
+    Its gradient is Σ_r (n_r / n_s) · g_r on rank s: g_r is what rank r's loss says of the rows of rank s, n_r what
     that loss is a mean over. With it the combined gradients are those of one device with all samples, whatever each
     rank's part, whether each loss is a mean over the rank's own rows or the same global mean on all ranks. n_r is known
     from the DistributedDataParallel that the backward reaches; without one it is `samples`.
@@ -48,7 +48,7 @@ def all_gather(
     All ranks make the call, and all their backwards reach it: else the others raise, here or when they have waited.
 
     Shapes:
-        x: (N, ...) with N >= 0, which may differ between ranks -> one for each rank, (N of that rank, ...)
+        tensor: (N, ...) with N >= 0, which may differ between ranks -> one for each rank, (N of that rank, ...)
 
     Args:
         group: The ranks; by default those of this context.
@@ -57,7 +57,7 @@ def all_gather(
 
     Raises:
         ShapeError, DtypeError: no axis, or other shapes beyond it or another dtype than on rank 0; on all ranks.
-        AutogradError: x requires grad on some ranks alone; on all. In backward: under `no_sync`, or any other way in
+        AutogradError: it requires grad on some ranks alone; on all. In backward: under `no_sync`, or any other way in
             which it is not known yet what the gradients will weigh; two wrappers that count differently; a rank whose
             rows the others use and whose gradients weigh nothing.
 
@@ -72,18 +72,18 @@ def all_gather(
         ((3, 2), [[3.0, 3.0]])
     """
     comm = communicator_for(_WHO, group)
-    if not isinstance(x, Tensor):
-        raise DtypeError(f"{_WHO}: expected a tensor, got {type(x).__name__}")
+    if not isinstance(tensor, Tensor):
+        raise DtypeError(f"{_WHO}: expected a tensor, got {type(tensor).__name__}")
     if samples is not None:
         samples = as_samples(_WHO, samples)
-    wanted = x.requires_grad and is_grad_enabled()
-    rows, name = _agree(comm, x, wanted)
+    wanted = tensor.requires_grad and is_grad_enabled()
+    rows, name = _agree(comm, tensor, wanted)
     with comm.device.current():
-        whole = _gathered(comm, x.data, rows)
+        whole = _gathered(comm, tensor.data, rows)
     if wanted:
-        for reducer in reducers_of([leaves_of(x.node or x)]):
+        for reducer in reducers_of([leaves_of(tensor.node or tensor)]):
             reducer.in_order = True
-    out = record(whole, _all_gather_backward, (x,), (comm, rows, samples, name))
+    out = record(whole, _all_gather_backward, (tensor,), (comm, rows, samples, name))
     stops = np.cumsum(rows).tolist()
     return tuple(out[stop - count : stop] for stop, count in zip(stops, rows))
 
