@@ -8,8 +8,7 @@ from typing import Any
 from minigrad.absent import absent
 from minigrad.arguments import as_sequence, check_choice, check_switch
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.join import stack
-from minigrad.ops.join import pad
+from minigrad.ops.join import pad, stack
 from minigrad.tensor import Tensor
 
 __all__ = ["pad_sequence"]

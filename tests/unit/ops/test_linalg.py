@@ -1,10 +1,10 @@
-"""Products where an axis has no elements."""
+"""Products where an axis has no elements; norms in another dtype."""
 
 import numpy as np
 import pytest
 
 import minigrad
-from minigrad import ops
+from minigrad import linalg, ops
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (2, 3, 0), (0,), (0, 0), (0, 2)])
@@ -18,3 +18,9 @@ def test_linear_with_an_axis_of_no_elements(shape):
     assert weight.grad.shape == weight.shape and x.grad.shape == shape
     np.testing.assert_array_equal(weight.grad.data, np.zeros(weight.shape))
     np.testing.assert_array_equal(bias.grad.data, np.full(5, float(np.prod(shape[:-1]))))
+
+
+@pytest.mark.parametrize("norm", [linalg.norm, linalg.vector_norm])
+def test_a_norm_in_the_dtype_that_was_asked_for(norm):
+    x = minigrad.Tensor(np.full(4, 1e30, np.float32))
+    assert norm(x, dtype="float64").item() == pytest.approx(2e30) and norm(x, dtype="float64").dtype == np.float64

@@ -124,6 +124,14 @@ def test_a_plateau_may_follow_a_schedule_but_is_not_undone_by_it():
         ramp.step()
 
 
+@pytest.mark.parametrize("mode, better, same", [("max", 1.2, 1.05), ("min", 0.8, 0.95)])
+def test_what_is_hardly_better_is_not_better(mode, better, same):
+    plateau = lr_scheduler.ReduceLROnPlateau(two_groups(optim_ours), mode, patience=0, threshold=0.1)
+    for value, rate in ((1.0, 1.0), (better, 1.0), (better * same, 0.1)):
+        plateau.step(value)
+        assert plateau.get_last_lr()[1] == rate
+
+
 @pytest.mark.parametrize("name", PLATEAUS)
 def test_a_plateau_resumes(name):
     values = np.random.default_rng(5).standard_normal(40).tolist()
