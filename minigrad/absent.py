@@ -20,6 +20,10 @@ _PADDING = "write a Module that calls nn.functional.pad in forward"
 _NEAREST = "write x.repeat_interleave(n, 2).repeat_interleave(n, 3) for nearest neighbours"
 _TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
 _PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
+_BAG = "write embedding, and .mean(1) of what it gives"
+_BILINEAR = "write einsum('bi,oij,bj->bo', x1, weight, x2) + bias"
+_HARDSHRINK = "write where(x.abs() > lambd, x, 0.0)"
+_SOFT_MARGIN = "write softplus(-target * x).mean()"
 _OVER_TIME = "write a loop of nn.Linear over the steps"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -68,6 +72,18 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **{f"{kind}Pad2d": _PADDING for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")},
         **{f"Lazy{kind}": f"write {kind} with its number of inputs" for kind in ("Linear", "Conv2d", "BatchNorm2d")},
         "AlphaDropout": "write Dropout",
+        "Bilinear": _BILINEAR,
+        "CTCLoss": "there is no loss over alignments",
+        "EmbeddingBag": _BAG,
+        "Hardshrink": _HARDSHRINK,
+        "LocalResponseNorm": "write BatchNorm2d",
+        "MultiLabelSoftMarginLoss": "write BCEWithLogitsLoss",
+        "MultiMarginLoss": "write CrossEntropyLoss",
+        "RReLU": "write LeakyReLU",
+        "SoftMarginLoss": _SOFT_MARGIN,
+        "Softmax2d": "write Softmax(dim=-3)",
+        "Softmin": "write Softmax on -x",
+        "TripletMarginWithDistanceLoss": "write relu(d(anchor, positive) - d(anchor, negative) + margin).mean()",
         "GRU": _OVER_TIME,
         "InstanceNorm2d": "write GroupNorm(channels, channels)",
         "LSTM": _OVER_TIME,
@@ -77,7 +93,18 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "RNN": _OVER_TIME,
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
     },
-    "minigrad.nn.functional": {"interpolate": _NEAREST},
+    "minigrad.nn.functional": {
+        "bilinear": _BILINEAR,
+        "ctc_loss": "there is no loss over alignments",
+        "embedding_bag": _BAG,
+        "hardshrink": _HARDSHRINK,
+        "interpolate": _NEAREST,
+        "multi_margin_loss": "write cross_entropy",
+        "multilabel_soft_margin_loss": "write binary_cross_entropy_with_logits",
+        "rrelu": "write leaky_relu",
+        "soft_margin_loss": _SOFT_MARGIN,
+        "softmin": "write softmax(-x, dim)",
+    },
     "minigrad.nn.utils": {
         "parametrizations": _REPARAMETER,
         "parametrize": _REPARAMETER,
