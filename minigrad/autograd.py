@@ -336,7 +336,10 @@ def _listeners(leaves: list[Any]) -> list[BackwardListener]:
 
 
 def _announce(edges: list[Edge], leaves: _Leaves, first: _First) -> None:
-    """Count a contribution to each leaf among the edges; the last is told to those in first, then to its listeners."""
+    """Count a contribution to each leaf among the edges; the last is told to those in first, then to its listeners.
+
+    Hooks that make its gradient, which stand before its other listeners, are told before all.
+    """
     for edge in edges:
         if edge is None or isinstance(edge, Node):
             continue
@@ -344,9 +347,15 @@ def _announce(edges: list[Edge], leaves: _Leaves, first: _First) -> None:
         entry[1] -= 1
         if entry[1] == 0:
             leaf = entry[0]
-            for hears in first:
-                hears(leaf)
-            for listener in leaf.listeners:
+            told = leaf.listeners
+            if first:
+                made = sum(getattr(listener, "makes_gradient", False) for listener in told)
+                for listener in told[:made]:
+                    listener.leaf(leaf)
+                for hears in first:
+                    hears(leaf)
+                told = told[made:]
+            for listener in told:
                 listener.leaf(leaf)
 
 

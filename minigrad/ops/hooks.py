@@ -45,6 +45,8 @@ class _LeafHooks(LeafHook):
     It stays where its last hook was removed: that may happen within a backward.
     """
 
+    makes_gradient = True  # so it hears of a leaf before all others
+
     def __init__(self, leaf: Tensor) -> None:
         self.hooks: dict[object, Hook] = {}
         self._of = ref(leaf)

@@ -36,8 +36,8 @@ def test_on_a_leaf_it_gets_what_this_backward_adds_and_comes_before_other_hooks(
     handle = x.register_hook(lambda grad: grad * 2)
     x.register_hook(lambda grad: seen.append(grad.tolist()))
     for _ in range(2):
-        (x * 3 + x).sum().backward()
-    assert seen == [[8, 8], [8, 8], [8, 8], [16, 16]]
+        (x * 3 + x).sum().backward(on_leaf=lambda reached: seen.append(reached.grad.tolist()))
+    assert seen == [[8, 8], [8, 8], [8, 8], [8, 8], [16, 16], [16, 16]]
     handle.remove()
     (x * 3).sum().backward()
     assert x.grad.tolist() == [19, 19]
