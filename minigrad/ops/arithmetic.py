@@ -47,7 +47,9 @@ def add(x: TensorLike, y: TensorLike, *, alpha: float = 1) -> Tensor:
 
 def _times(who: str, y: TensorLike, alpha: float) -> TensorLike:
     """What is added, alpha times."""
-    return y if as_real(who, "alpha", alpha) == 1 else mul(as_operand(who, y), alpha)
+    if as_real(who, "alpha", alpha) == 1:
+        return y
+    return y * alpha if is_number(y) else mul(as_operand(who, y), alpha)
 
 
 def _add_backward(node: Node, grad: Array) -> None:

@@ -62,7 +62,7 @@ def tensor(data: Any, dtype: DtypeLike = None, device: DeviceLike = None, requir
         >>> tensor([[1, 2.5]])
         tensor([[1. , 2.5]], dtype=float32, device='cpu')
     """
-    array = _as_array("tensor", data)
+    array = _as_array("tensor", data, dtype)
     copy = array.astype(array.dtype if dtype is None else as_dtype(dtype), copy=True)
     return Tensor(copy if device is None else to_device(copy, Device(device)), requires_grad)
 
@@ -76,11 +76,12 @@ def as_tensor(data: Any, dtype: DtypeLike = None, device: DeviceLike = None) -> 
     """
     if hasattr(data, "__dlpack__") and not isinstance(data, Tensor) and not is_array(data):
         data = shared_array("as_tensor", data)
-    x = data if isinstance(data, Tensor) else Tensor(_as_array("as_tensor", data))
+    x = data if isinstance(data, Tensor) else Tensor(_as_array("as_tensor", data, dtype))
     return to(x, dtype=dtype, device=device)
 
 
-def _as_array(who: str, data: Any) -> Array:
+def _as_array(who: str, data: Any, dtype: DtypeLike) -> Array:
+    """The array of data; Python floats as float32, but in full where they are to be of a dtype yet."""
     if not isinstance(data, (np.ndarray, np.generic)):
         found = array_of(who, data)
         if found is not None:
@@ -90,7 +91,7 @@ def _as_array(who: str, data: Any) -> Array:
     except ValueError as error:
         raise ShapeError(f"{who}: expected nested lists of equal lengths, got ragged ones: {error}") from error
     if array.dtype == np.float64 and not _holds_arrays(data):
-        return array.astype(_FLOAT32)
+        return array.astype(_FLOAT32) if dtype is None else array
     if array.dtype.kind in "OUSV" and array.dtype.name != "bfloat16":
         raise DtypeError(f"{who}: expected numbers, or lists or arrays of them, got {type(data).__name__} {data!r:.60}")
     return np.asarray(array, as_dtype(array.dtype))

@@ -129,6 +129,12 @@ def test_tensor_copies_and_as_tensor_does_not():
     assert tensor([tensor(1.0), tensor(2.0)]).tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("make", [tensor, minigrad.as_tensor, lambda data, dtype: tensor(1, dtype).new_tensor(data)])
+def test_python_floats_are_not_rounded_to_float32_first(make):
+    assert make([0.1, 5e-324], "float64").tolist() == [0.1, 5e-324]
+    assert make([[2.0**24 + 1]], "int64").tolist() == [[2**24 + 1]]
+
+
 @pytest.mark.parametrize("make", [tensor, minigrad.as_tensor])
 def test_data_that_are_no_numbers_are_refused(make):
     with pytest.raises(ShapeError, match="expected nested lists of equal lengths, got ragged ones"):

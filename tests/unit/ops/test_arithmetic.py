@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from minigrad import Tensor, cat, div, fmod, remainder, where
+from minigrad import Tensor, cat, div, fmod, ones, remainder, where
 
 
 @pytest.mark.parametrize("shape", [(0,), (1, 0), ()], ids=str)
@@ -35,3 +35,9 @@ def test_what_cat_leaves_out_gets_a_gradient_without_elements():
     begun, x = Tensor(np.zeros(0), requires_grad=True), Tensor(np.ones((2, 3)), requires_grad=True)
     cat([begun, x]).sum().backward()
     assert begun.grad.shape == (0,) and x.grad.tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_a_number_is_added_so_many_times(dtype):
+    x = ones(2, dtype=dtype)
+    assert x.add(3, alpha=0.5).tolist() == x.sub(3, alpha=-0.5).tolist() == x.add_(3, alpha=0.5).tolist() == [2.5] * 2
