@@ -4,7 +4,7 @@ import typing
 
 from minigrad import ops as _ops
 from minigrad.absent import absent as _absent
-from minigrad.foreign import offer_operations as _offer_operations
+from minigrad.foreign import offer_operations as _offer_operations, spoken as _spoken
 from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, sigmoid as sigmoid, tanh as tanh
 from minigrad.ops.activation import *
 from minigrad.ops.attention import *
@@ -22,6 +22,7 @@ from minigrad.ops.pooling import *
 from minigrad.tensor import Tensor as _Tensor
 
 
+@_spoken
 def embedding(input: _Tensor, weight: _Tensor, padding_idx: int | None = None) -> _Tensor:
     """`ops.embedding` with its arguments in the order of `torch.nn.functional`: the integers first."""
     return _ops.embedding(weight, input, padding_idx)

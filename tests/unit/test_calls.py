@@ -11,6 +11,7 @@ import minigrad
 from minigrad import cuda, data, nn, optim
 from minigrad.absent import INSTEAD
 from minigrad.errors import AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError
+from minigrad.foreign import KEYWORDS
 from minigrad.nn import functional
 
 X = minigrad.arange(6.0).reshape(2, 3)
@@ -77,6 +78,48 @@ def test_a_keyword_that_asks_for_what_is_not_done_says_what_to_write():
     nn.Conv2d(1, 1, 3, padding_mode="zeros")
     with pytest.raises(DtypeError, match="^exp: expected a tensor"):  # errors of the operation stay what they are
         minigrad.exp(input="one")
+
+
+PARAM = nn.Parameter(np.ones(1))
+ZERO = minigrad.zeros(1, dtype="int64")
+CALLED = {  # beside what tests/distributed/test_messages.py makes
+    "operation": lambda **o: minigrad.exp(X, **o),
+    "scatter": lambda **o: X[0].scatter(0, ZERO, 1.0, **o),
+    "scatter_": lambda **o: X[0].clone().scatter_(0, ZERO, 1.0, **o),
+    "searchsorted": lambda **o: minigrad.searchsorted(X[0], X, **o),
+    "embedding": lambda **o: functional.embedding(ZERO, X, **o),
+    "Embedding": lambda **o: nn.Embedding(2, 3, **o),
+    "Conv2d": lambda **o: nn.Conv2d(1, 1, 1, **o),
+    "MaxPool2d": lambda **o: nn.MaxPool2d(2, **o),
+    "AvgPool2d": lambda **o: nn.AvgPool2d(2, **o),
+    "Module": lambda **o: nn.MSELoss(**o),
+    **{kind: lambda kind=kind, **o: getattr(optim, kind)([PARAM], **o)
+       for kind in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta")},
+    "clip_grad_norm_": lambda **o: nn.utils.clip_grad_norm_([PARAM], 1.0, **o),
+    "clip_grad_value_": lambda **o: nn.utils.clip_grad_value_([PARAM], 1.0, **o),
+    "clip_grads_with_norm_": lambda **o: nn.utils.clip_grads_with_norm_([PARAM], 1.0, minigrad.ones(1), **o),
+    "get_total_norm": lambda **o: nn.utils.get_total_norm([X], **o),
+}
+DEFAULTS = {  # where it is not None
+    "padding_mode": "zeros",
+    **dict.fromkeys(["non_blocking", "requires_grad", "sparse_grad", "return_indices", "capturable"], False),
+    **dict.fromkeys(["differentiable", "scale_grad_by_freq", "sparse"], False),
+}
+ANYTHING = {"norm_type"}  # of what is not there
+
+
+@pytest.mark.parametrize("who, name", [entry for entry in KEYWORDS if entry[0] in CALLED], ids=lambda text: text)
+def test_a_keyword_that_is_not_here_takes_what_pytorch_does_by_default(who, name):
+    CALLED[who](**{name: DEFAULTS.get(name)})
+    if name not in ANYTHING:
+        with pytest.raises(ArgumentError, match=f"expected no {name}, got 'other': ") as caught:
+            CALLED[who](**{name: "other"})
+        assert KEYWORDS[who, name][0] in str(caught.value)
+
+
+def test_every_keyword_is_tried():
+    elsewhere = {"DistributedDataParallel", "DataLoader", "DistributedSampler", "load", "save"}
+    assert {who for who, _ in KEYWORDS} == {*CALLED, *elsewhere}
 
 
 def test_signatures_stay_exact():
