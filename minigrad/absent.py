@@ -29,6 +29,7 @@ _OVER_TIME = "write a loop of nn.Linear over the steps"
 INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad": {
         **{f"{kind}Tensor": f"write minigrad.tensor(data, minigrad.{name})" for kind, name in _LEGACY.items()},
+        "accelerator": "write minigrad.cuda.is_available() and minigrad.device('cuda')",
         "backends": "leave it out: there is nothing to switch but minigrad.allow_tf32()",
         "channels_last": _LAYOUT,
         "compile": "leave it out: a module runs as it is",
@@ -39,6 +40,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "fft": "write numpy.fft on x.numpy()",
         "func": _FIRST,
         "get_num_threads": _THREADS,
+        "is_inference_mode_enabled": "write not is_grad_enabled()",
         "jit": "leave it out: a module runs as it is",
         "multiprocessing": _RANKS,
         "preserve_format": _LAYOUT,
@@ -162,6 +164,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad.cuda": {
         "Event": "write time.perf_counter() around the work and cuda.synchronize()",
         "Stream": "leave it out: a rank's collectives run on a stream of their own",
+        "device": "write with minigrad.device('cuda', index).current():",
+        "stream": "leave it out: a rank's collectives run on a stream of their own",
         "max_memory_allocated": "write cuda.max_memory_reserved(), or cuda.memory_allocated() where it is largest",
         "reset_peak_memory_stats": "write cuda.empty_cache(), and read cuda.max_memory_reserved() later",
     },
@@ -173,6 +177,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "detect_anomaly": "write with minigrad.debug():",
     },
     "Tensor": {
+        "index_put_": "write x[indices] = values, or x.index_add_(dim, index, values) for a sum",
         "apply_": "write minigrad.tensor(function(x.numpy()))",
         "map_": "write minigrad.tensor(function(x.numpy()))",
         "resize_": "write x = x.reshape(...)",

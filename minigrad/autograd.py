@@ -21,7 +21,7 @@ import numpy as np
 from minigrad.absent import absent
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.errors import AutogradError
+from minigrad.errors import AutogradError, DtypeError
 from minigrad.kept import gradient_changed, keep_given
 from minigrad.stamp import Stamp
 
@@ -279,6 +279,10 @@ def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
             elif id(edge) in leaves:
                 leaves[id(edge)][1] += 1
             else:
+                if edge.data.dtype.kind in "biu":
+                    raise DtypeError(
+                        f"requires_grad: expected a tensor of floats, got {edge.data.dtype.name} {edge.data.shape}"
+                    )
                 leaves[id(edge)] = [edge, 1]
     return nodes, leaves
 

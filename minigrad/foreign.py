@@ -218,10 +218,12 @@ def foreign_forms(kind: _Class) -> _Class:
 
 
 def offer_operations(module: dict[str, Any]) -> None:
-    """Let the operations that a module has gathered be called as PyTorch and NumPy write it."""
+    """Let the operations that a module has gathered be called as PyTorch and NumPy write it, and pickled by name."""
     for name, value in module.items():
         if isinstance(value, FunctionType) and value.__module__.startswith("minigrad.ops."):
-            module[name] = spoken(value)
+            module[name] = call = spoken(value)
+            if name == value.__name__ and call.__module__ == value.__module__:
+                call.__module__ = module["__name__"]
 
 
 def offer_classes(module: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,22 +18,26 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Block:
-    """A block that can be entered, and decorate a function or a generator: each call of that is in one of its own."""
+    """A block that can be entered, and decorate a function or a generator: each call of that is in one of its own.
 
-    __slots__ = ("_mode", "_token")
+    It may be entered again, also inside itself, and by several threads.
+    """
+
+    __slots__ = ("_mode", "_before")
 
     def __init__(self, mode: bool) -> None:
         self._mode = mode
-        self._token: Token[bool] | None = None
+        self._before: list[bool] = []  # what each block that is open now found
 
     def __enter__(self) -> None:
-        self._token = _recording.set(self._mode)
+        self._before.append(_recording.get())
+        _recording.set(self._mode)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if self._token is not None:
-            _recording.reset(self._token)
+        if self._before:
+            _recording.set(self._before.pop())
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function; while a generator waits for its reader, its block is left."""
@@ -126,13 +130,16 @@ class set_grad_enabled(_Block):
     def __init__(self, mode: bool) -> None:
         check_switch("set_grad_enabled", mode=mode)
         super().__init__(mode)
-        self._token = _recording.set(mode)
+        super().__enter__()
 
     def __enter__(self) -> None:
-        """What was before has been noted when it was made."""
+        """What was before has been noted when it was made, the first time."""
+        if self._before:
+            _recording.set(self._mode)
+        else:
+            super().__enter__()
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function, and leave everything outside it as it was."""
-        if self._token is not None:
-            _recording.reset(self._token)
+        self.__exit__(None, None, None)
         return super().__call__(function)

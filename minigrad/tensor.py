@@ -179,7 +179,7 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         return int(self.item())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else repr(self)
+        return format(self.item(), spec) if spec or not self.shape else repr(self)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
@@ -444,8 +444,13 @@ def record(
             if x.requires_grad:
                 wanted = True
                 edges.append(x.node or x)
-            else:
+            elif x.node is None:
                 edges.append(None)
+            else:
+                raise AutogradError(
+                    f"requires_grad: expected True of the output of an operation, got False for one of shape "
+                    f"{x.shape}: write x.detach()"
+                )
     if wanted:
         out.node = node = _new(Node)
         out.requires_grad = True

@@ -68,7 +68,7 @@ def bound():
     return {
         name: function
         for name, function in vars(minigrad.Tensor).items()
-        if getattr(getattr(function, "fget", function), "__module__", "").startswith("minigrad.ops.")
+        if getattr(inspect.unwrap(getattr(function, "fget", function)), "__module__", "").startswith("minigrad.ops.")
     }
 
 

@@ -248,7 +248,9 @@ def _find_module(array: Array) -> ModuleType:
         return module
     if isinstance(array, (np.ndarray, np.generic)):
         return np
-    raise DtypeError(f"array_module: expected an array of NumPy or CuPy, got {kind_of(array)}")
+    tensor = hasattr(array, "requires_grad")
+    advice = "assign array.data, or x.copy_(array) under no_grad()" if tensor else "write minigrad.tensor(...)"
+    raise DtypeError(f"array_module: expected an array of NumPy or CuPy, got {kind_of(array)}: {advice}")
 
 
 def device_of(array: Array) -> Device:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from minigrad.arguments import check_switch
 from minigrad.backend.device import CPU, Device
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.foreign import spoken
@@ -81,18 +82,17 @@ def load(
     Args:
         f: The path of the file.
         map_location: Where the tensors go; the CPU by default.
-        weights_only: Must be True: a file holds no code.
+        weights_only: Either: a file holds no code.
 
     Raises:
         StateDictError: another kind of file; of one of torch.save the message says how to convert it.
-        ArgumentError: weights_only is not True, map_location names no device, or a path that is none.
+        ArgumentError: weights_only is no bool, map_location names no device, or a path that is none.
         FileNotFoundError: there is no file.
     """
     import json
 
     _check_path("load", f)
-    if weights_only is not True:
-        raise ArgumentError(f"load: expected weights_only=True, got {weights_only!r:.100}: no file holds code here")
+    check_switch("load", weights_only=weights_only)
     if not isinstance(map_location, (Device, str, type(None))):
         raise ArgumentError(f"load: expected map_location to name a device, got {type(map_location).__name__}")
     tensors = load_file(f, CPU if map_location is None else map_location)

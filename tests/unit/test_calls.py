@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pickle
 from types import ModuleType
 
 import numpy as np
@@ -233,6 +234,42 @@ def test_no_grad_decorates_functions_and_generators_with_and_without_brackets():
         assert recording()
 
 
+def test_a_block_is_entered_inside_itself_and_again():
+    block, seen = minigrad.no_grad(), list[bool]()
+    for _ in range(2):
+        with block:
+            with block:
+                pass
+            seen.append(minigrad.is_grad_enabled())
+        seen.append(minigrad.is_grad_enabled())
+    switch = minigrad.set_grad_enabled(False)
+    minigrad.set_grad_enabled(True)
+    for _ in range(2):
+        with switch:
+            seen.append(minigrad.is_grad_enabled())
+        seen.append(minigrad.is_grad_enabled())
+    assert seen == [False, True] * 4
+
+
+def test_a_switch_that_nothing_can_come_of_is_refused():
+    x = minigrad.ones(2, requires_grad=True)
+    y = x * 2
+    y.requires_grad = False
+    with pytest.raises(AutogradError, match=r"write x.detach\(\)"):
+        y * x
+    integers = minigrad.arange(2)
+    integers.requires_grad = True
+    with pytest.raises(DtypeError, match="requires_grad: expected a tensor of floats, got int64"):
+        (integers * x).sum().backward()
+    x.data = minigrad.zeros(2)
+    with pytest.raises(DtypeError, match=r"got Tensor: assign array.data"):
+        x + 1
+
+
+def test_a_number_in_a_text_is_a_number():
+    assert f"{minigrad.tensor(3)} {minigrad.tensor(0.5):.2f} {minigrad.ones(1)}".startswith("3 0.50 tensor([1.]")
+
+
 def test_set_grad_enabled_is_a_call_and_a_block():
     with minigrad.set_grad_enabled(False):
         assert not recording()
@@ -328,11 +365,16 @@ def test_a_checkpoint_is_saved_and_loaded(tmp_path):
         lambda: minigrad.save(1, open): "save: expected a path",
         lambda: minigrad.load(f=open): "load: expected a path, got builtin_function_or_method",
         lambda: minigrad.save(1, f=tmp_path / "d", pickle_protocol=4): "save: expected no pickle_protocol, got 4",
-        lambda: minigrad.load(tmp_path / "a.pt", weights_only=False): "expected weights_only=True",
+        lambda: minigrad.load(tmp_path / "a.pt", weights_only="no"): "expected weights_only to be True or False",
         lambda: minigrad.load(tmp_path / "a.pt", map_location=print): "expected map_location to name a device",
     }.items():
         with pytest.raises((ArgumentError, DtypeError), match=words):
             refused()
+
+
+def test_an_operation_can_be_pickled():
+    for operation in (minigrad.relu, minigrad.zeros, minigrad.linalg.norm, functional.cross_entropy):
+        assert pickle.loads(pickle.dumps(operation)) is operation
 
 
 # ---------------------------------------------------------------------------------------------------------- inplace

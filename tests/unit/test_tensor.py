@@ -43,7 +43,7 @@ def test_shape_and_size():
 
 def test_format_and_conversion_to_python():
     x = tensor(2.5)
-    assert f"{x:.3f}" == "2.500" and f"{x}" == repr(x)
+    assert f"{x:.3f}" == "2.500" and f"{x}" == "2.5"
     assert (x.item(), float(x), int(x), bool(x), tensor(7).__index__(), "abc"[tensor(1)]) == (2.5, 2.5, 2, True, 7, "b")
     assert tensor([[1, 2]]).tolist() == [[1, 2]] and [row.tolist() for row in tensor([[1], [2]])] == [[1], [2]]
     assert isinstance(x.item(), float) and tensor([[4]]).item() == 4
