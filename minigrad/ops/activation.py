@@ -19,7 +19,7 @@ from minigrad.backend.dtypes import Array, DtypeLike, widened
 from minigrad.errors import ArgumentError
 from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
-from minigrad.ops.elementwise import logistic
+from minigrad.ops.elementwise import logistic, number_operand
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, float_operand, in_dtype, masked, promote_to_float
 from minigrad.ops.precision import autocasts
@@ -37,10 +37,15 @@ def relu(x: TensorLike, inplace: bool = False) -> Tensor:
 
     Args:
         inplace: Write the result into x, as the methods with an underscore do.
+
+    Raises:
+        DtypeError: a bool tensor.
     """
     if inplace:
         return overwrite("relu", relu, x)
     x = as_operand("relu", x)
+    if x.data.dtype.kind == "b":
+        number_operand("relu", x)  # refuses it
     data = in_blocks(_rectify, x.data)
     return record(data, _relu_backward, (x,), (data,), saves_output=True)
 

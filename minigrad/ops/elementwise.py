@@ -238,7 +238,7 @@ def _erf_gradient(out: Array, grad: Array, x: Array) -> None:
 @method_as("__abs__")
 def abs(x: TensorLike) -> Tensor:
     """Magnitude; integers stay integers. dx = g·sign(x), 0 at 0 and at NaN."""
-    x = _number("abs", x)
+    x = number_operand("abs", x)
     return record(array_module(x.data).abs(x.data), _abs_backward, (x,), (x,))
 
 
@@ -291,7 +291,7 @@ def round(x: TensorLike, *, decimals: int = 0) -> Tensor:
 
 
 def _rounded(who: str, function: str, x: TensorLike) -> Tensor:
-    x = _number(who, x)
+    x = number_operand(who, x)
     if not is_float(x.data.dtype):
         return Tensor(x.data.copy())
     return record(getattr(array_module(x.data), function)(x.data), _flat_backward, (x,))
@@ -302,7 +302,7 @@ def _flat_backward(node: Node, grad: Array) -> None:
     accumulate(node.inputs[0], array_module(grad).zeros_like(grad))
 
 
-def _number(who: str, x: TensorLike) -> Tensor:
+def number_operand(who: str, x: TensorLike) -> Tensor:
     """x as a tensor of numbers.
 
     Raises:

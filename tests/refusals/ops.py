@@ -184,7 +184,7 @@ ROWS = [
     (lambda: minigrad.tensor([1]).round(decimals=1), DtypeError, "round: expected a float tensor, got int64"),
     *each(
         (lambda name: getattr(ops, name)(Tensor(np.array([True, False]))), DtypeError, "%s: expected numbers"),
-        *["abs", "ceil", "floor", "round"],
+        *["abs", "ceil", "floor", "relu", "round"],
     ),
     (lambda: Tensor(np.array([1], np.uint8)).clamp(-1, 5), DtypeError, "clamp: expected a number that fits into uint8"),
     # extremum
