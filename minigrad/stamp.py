@@ -23,14 +23,16 @@ class Stamp:
         savers: Weak references to what nodes saved of it; None where nobody asked by `watch`.
         viewers: Weak references to all tensors that keep its numbers when it is overwritten; None but for gradients
             (`kept.give_gradient`).
+        viewed: Whether another tensor was ever made on this memory.
     """
 
-    __slots__ = ("changed", "recorded", "savers", "viewers")
+    __slots__ = ("changed", "recorded", "savers", "viewers", "viewed")
 
     def __init__(self) -> None:
         self.changed = self.recorded = 0
         self.savers: list[Any] | None = None
         self.viewers: list[Any] | None = None
+        self.viewed = False
 
 
 class Stamped(Protocol):
@@ -55,6 +57,7 @@ def view_memory(out: Stamped, x: Stamped) -> Stamp:
         stamp = shared_stamp(x)
     elif stamp.viewers is not None:
         stamp.viewers.append(ref(out, stamp.viewers.remove))
+    stamp.viewed = True
     out.stamp = stamp
     return stamp
 
@@ -112,6 +115,11 @@ def mark_rerecorded(x: Stamped) -> None:
 def is_view(x: Stamped) -> bool:
     """Whether x was made by a view of another tensor, and has a history of its own."""
     return hasattr(x, "taken")
+
+
+def is_private(x: Stamped) -> bool:
+    """Whether no other tensor is on the memory of x: it may lie elsewhere from now on, and none can tell."""
+    return not is_view(x) and (x.stamp is None or not (x.stamp.viewed or x.stamp.savers is not None))
 
 
 def check_taken(x: Stamped) -> None:

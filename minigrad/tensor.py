@@ -54,6 +54,8 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         self.data = np.asarray(data) if isinstance(data, np.generic) else data
         as_dtype(self.data.dtype)
         _make_leaf(self)
+        if self.data.ndim > 3 and not self.data.flags.c_contiguous:
+            shared_stamp(self).viewed = True  # whose array it is, we do not know: `view` leaves it where it lies
         if requires_grad is not False:
             self.requires_grad_(requires_grad)
 
@@ -290,9 +292,8 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
                 )
             return array_module(self.data).ones(self.shape, self.dtype)
         self._check_like("backward", grad)
-        if grad.stamp is not None and grad.stamp.viewers is not None:  # a gradient that this backward may overwrite
-            return duplicate(grad.data)
-        return grad.data
+        overwritten = grad.stamp is not None and grad.stamp.viewers is not None  # a gradient, by this backward perhaps
+        return duplicate(grad.data) if overwritten else grad.data
 
     def _check_like(self, who: str, grad: Any) -> None:
         """Refuse a gradient that does not fit this tensor."""
@@ -331,9 +332,8 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.node is not None:
             raise AutogradError("deepcopy: expected a leaf, got the output of an operation: use .detach().clone()")
-        copy = _new(type(self))
+        copy = memo[id(self)] = _new(type(self))
         Tensor.__init__(copy, duplicate(self.data), self.requires_grad)
-        memo[id(self)] = copy
         return copy
 
 

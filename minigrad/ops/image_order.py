@@ -24,6 +24,11 @@ def channels_last(x: Array) -> Array:
     return moved.reshape(moved.shape[0], moved.shape[1], math.prod(x.shape[3:]), moved.shape[-1])
 
 
+def is_channels_last(x: Array) -> bool:
+    """Whether images (N, C, H, ...) lie in memory as `channels_last` wants them."""
+    return x.ndim > 3 and bool(x.transpose(2, 0, *range(3, x.ndim), 1).flags.c_contiguous)
+
+
 def channels_first(y: Array, shape: tuple[int, ...]) -> Array:
     """(H, N, W, C) as a view of the given shape (N, C, ...): what `channels_last` does, undone."""
     if len(shape) < 3:

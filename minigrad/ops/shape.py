@@ -14,8 +14,10 @@ from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.arithmetic import pass_on
 from minigrad.ops.axes import normalize_axes, normalize_axis
+from minigrad.ops.image_order import is_channels_last
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand
+from minigrad.stamp import is_private
 from minigrad.tensor import Tensor, record
 
 __all__ = [
@@ -62,25 +64,35 @@ def reshape(x: TensorLike, *shape: Any) -> Tensor:
 
 @method
 def view(x: TensorLike, *shape: Any) -> Tensor:
-    """`reshape` that never copies.
+    """`reshape` whose output shares the memory of x.
+
+    Images that an operation made lie with their channels last: they are put into row order for this, once, while no
+    other tensor is on their memory. An array that `.data` gave before stays where it was.
 
     Raises:
         ShapeError: the elements do not lie in the order of that shape, or their numbers differ.
     """
     x = as_operand("view", x)
-    out = _reshaped("view", x, sizes_of("view", shape))
-    if out.data.size and not array_module(x.data).may_share_memory(out.data, x.data):
-        raise ShapeError(f"view: expected a shape that needs no copy of {x.shape}, got {out.shape}: use reshape()")
-    return out
+    data, shares = _in_shape("view", x, sizes_of("view", shape))
+    if data.size and not shares:
+        if not (is_channels_last(x.data) and is_private(x)):
+            raise ShapeError(f"view: expected a shape that needs no copy of {x.shape}, got {data.shape}: use reshape()")
+        x.data, shares = data.reshape(x.data.shape), True
+    return record(data, _reshape_backward, (x,), (x.data.shape,), view_of=x if shares else None)
 
 
 def _reshaped(who: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    data, shares = _in_shape(who, x, shape)
+    return record(data, _reshape_backward, (x,), (x.data.shape,), view_of=x if shares else None)
+
+
+def _in_shape(who: str, x: Tensor, shape: tuple[int, ...]) -> tuple[Array, bool]:
+    """The elements in row order under another shape, and whether they are those of x itself."""
     try:
         data = x.data.reshape(shape)
     except ValueError as error:
         raise ShapeError(f"{who}: expected a shape for {x.numel()} elements of {x.shape}, got {shape}") from error
-    shares = array_module(data).may_share_memory(data, x.data)
-    return record(data, _reshape_backward, (x,), (x.data.shape,), view_of=x if shares else None)
+    return data, bool(array_module(data).may_share_memory(data, x.data))
 
 
 def _reshape_backward(node: Node, grad: Array) -> None:
