@@ -261,7 +261,7 @@ def _reread(
     rest = next((n for n, p in signature.parameters.items() if p.kind is p.VAR_POSITIONAL), None)
     used, own, foreign = set(names[: len(args)]), dict[str, Any](), dict[str, Any]()
     for name, value in options.items():
-        meant = _meaning(name, known_as, [n for n in names if n not in used and n not in options or n == rest])
+        meant = _meaning(name, known_as, [n for n in names if n not in used and (n not in options or n == rest)])
         if name in names and name != rest:
             own[name] = value
         elif meant is not None:

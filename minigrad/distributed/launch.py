@@ -1,8 +1,9 @@
 """Start a script as N ranks on this host: `python -m minigrad.distributed.launch -n 4 script.py --its --arguments`.
 
-Every rank gets MINIGRAD_RANK, MINIGRAD_WORLD_SIZE and their local twins, MASTER_ADDR, MASTER_PORT and a fresh
-MINIGRAD_AUTHKEY, and its share of the cores as BLAS threads. Lines of output are prefixed with the rank. When a rank
-fails, the others are ended and the last lines that it wrote to stderr are shown again; no child is left behind.
+Every rank gets MINIGRAD_RANK, MINIGRAD_WORLD_SIZE and their local twins, the same four without the prefix for scripts
+that read them as torchrun sets them, MASTER_ADDR, MASTER_PORT and a fresh MINIGRAD_AUTHKEY, and its share of the cores
+as BLAS threads. Lines of output are prefixed with the rank. When a rank fails, the others are ended and the last lines
+that it wrote to stderr are shown again; no child is left behind.
 """
 
 from __future__ import annotations
@@ -123,13 +124,12 @@ def _write(target: TextIO | None, text: str) -> None:
 def environment_of(rank: int, world_size: int, port: int, key: str, base: dict[str, str]) -> dict[str, str]:
     """The environment of a rank: what `distributed.init` reads, and its share of the cores."""
     threads = str(max(1, (os.cpu_count() or 1) // world_size))
+    me, all_of_us = str(rank), str(world_size)
+    seat = {"RANK": me, "WORLD_SIZE": all_of_us, "LOCAL_RANK": me, "LOCAL_WORLD_SIZE": all_of_us}
     return {
         **{name: threads for name in BLAS_THREADS},
         **base,
-        "MINIGRAD_RANK": str(rank),
-        "MINIGRAD_WORLD_SIZE": str(world_size),
-        "MINIGRAD_LOCAL_RANK": str(rank),
-        "MINIGRAD_LOCAL_WORLD_SIZE": str(world_size),
+        **{f"{prefix}{name}": value for prefix in ("MINIGRAD_", "") for name, value in seat.items()},  # torchrun's too
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "MINIGRAD_AUTHKEY": key,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import minigrad
+from minigrad.distributed import launch
 from tests.distributed.processes import all_gone
 
 SCRIPT = """
@@ -115,6 +116,11 @@ def test_two_launches_at_once_do_not_clash(script):
     for process in started:
         output, _ = process.communicate(timeout=40.0)
         assert process.returncode == 0 and output.count("sum 3") == 2
+
+
+def test_a_script_finds_its_rank_as_under_torchrun():
+    environment = launch.environment_of(1, 2, 29500, "key", {"RANK": "7"})
+    assert [environment[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == list("1212")
 
 
 def test_wrong_number_of_ranks(script):
