@@ -92,6 +92,7 @@ def normal(
     Raises:
         ArgumentError: numbers without a size, a size with a tensor, or a negative std.
         DtypeError: not a float dtype.
+        ShapeError: a mean and a std that do not broadcast.
     """
     tensors = [x for x in (mean, std) if isinstance(x, Tensor)]
     if bool(tensors) == (size is not None):
@@ -102,7 +103,11 @@ def normal(
         draw = _source("normal", rng).standard_normal
         out = _drawn("normal", draw, (size,), as_dtype(dtype), device, False)
         return Tensor((out * std + mean).data, requires_grad)
-    shape = np.broadcast_shapes(*(x.data.shape for x in tensors))
+    try:
+        shape = np.broadcast_shapes(*(x.data.shape for x in tensors))
+    except ValueError as error:
+        listed = " and ".join(str(x.shape) for x in tensors)
+        raise ShapeError(f"normal: expected shapes that broadcast, got {listed}") from error
     out = randn(shape, rng=rng, dtype=tensors[0].dtype, device=tensors[0].device)
     return Tensor((out * std + mean).data, requires_grad)
 

@@ -11,7 +11,9 @@ import pytest
 import minigrad
 from minigrad import cuda, data, nn, optim
 from minigrad.absent import INSTEAD
-from minigrad.errors import AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError
+from minigrad.errors import (
+    AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError, ShapeError,
+)
 from minigrad.foreign import KEYWORDS
 from minigrad.nn import functional
 
@@ -267,6 +269,11 @@ def test_a_switch_that_nothing_can_come_of_is_refused():
     x.data = minigrad.zeros(2)
     with pytest.raises(DtypeError, match=r"got Tensor: assign array.data"):
         x + 1
+
+
+def test_a_normal_of_shapes_that_do_not_fit_says_so():
+    with pytest.raises(ShapeError, match=r"normal: expected shapes that broadcast, got \(2, 3\) and \(2,\)"):
+        minigrad.normal(X, minigrad.ones(2))
 
 
 def test_a_number_in_a_text_is_a_number():
