@@ -10,7 +10,7 @@ import pytest
 
 import minigrad
 from minigrad import cuda, data, nn, optim
-from minigrad.absent import INSTEAD
+from minigrad.absent import INSTEAD, OF_TENSORS
 from minigrad.errors import (
     AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError, ShapeError,
 )
@@ -147,7 +147,8 @@ ABSENT = {
     "minigrad.data: .* 'IterableDataset': write a Dataset": lambda: minigrad.utils.data.IterableDataset,
     "minigrad.autograd: .* 'grad': write loss.backward": lambda: minigrad.autograd.grad,
     "Tensor: .* 'to_sparse': tensors are dense": lambda: X.to_sparse(),
-    "Tensor: .* 'logsumex': did you mean logsumexp": lambda: X.logsumex,
+    "Tensor: .* 'unsqueeze_': write x = x.unsqueeze": lambda: X.unsqueeze_(0),
+    "Tensor: .* 'fmax': write .*numpy.fmax": lambda: X.fmax,
 }
 
 
@@ -162,8 +163,15 @@ def test_what_is_absent_is_not_here():
     places = {"minigrad": minigrad, "Tensor": minigrad.Tensor}
     for where, names in INSTEAD.items():
         place = places[where] if where in places else importlib.import_module(where)
-        have = {name for name in dir(place) if not isinstance(getattr(place, name, None), ModuleType)}
+        found = {name: getattr(place, name, ModuleType) for name in dir(place)}
+        have = {name for name, value in found.items() if value is not ModuleType and not isinstance(value, ModuleType)}
         assert sorted(have & names.keys()) == [], f"{where} has them: take them out of the table"
+
+
+def test_what_a_tensor_lacks_costs_what_it_has_nothing():
+    """A `__getattr__` of the class would take the fast way from every attribute."""
+    assert not any("__getattr__" in vars(kind) for kind in minigrad.Tensor.__mro__)
+    assert [name for name in OF_TENSORS if hasattr(X, name) or name in dir(X)] == []
 
 
 def test_dtypes_have_the_names_of_pytorch():
