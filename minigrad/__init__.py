@@ -67,8 +67,9 @@ from minigrad.recording import (
 from minigrad.tensor import Tensor as Tensor
 
 if typing.TYPE_CHECKING:
-    from minigrad import amp as amp, cuda as cuda, distributed as distributed, graph as graph, optim as optim
-    from minigrad import linalg as linalg, train as train, utils as utils
+    from minigrad import accelerator as accelerator, amp as amp, backends as backends, cuda as cuda
+    from minigrad import distributed as distributed, graph as graph, linalg as linalg, optim as optim, train as train
+    from minigrad import utils as utils
     from minigrad.train import FlowBuilder as FlowBuilder, Graph as Graph, Trainer as Trainer
 
     bfloat16: typing.Any
@@ -81,7 +82,9 @@ _LATER = {  # where what is loaded at its first use is: a name in a room, or a r
     "FlowBuilder": "minigrad.train",
     "Graph": "minigrad.train",
     "Trainer": "minigrad.train",
+    "accelerator": "minigrad.accelerator",
     "amp": "minigrad.amp",
+    "backends": "minigrad.backends",
     "cuda": "minigrad.cuda",
     "distributed": "minigrad.distributed",
     "graph": "minigrad.graph",

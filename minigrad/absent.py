@@ -29,8 +29,6 @@ _OVER_TIME = "write a loop of nn.Linear over the steps"
 INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad": {
         **{f"{kind}Tensor": f"write minigrad.tensor(data, minigrad.{name})" for kind, name in _LEGACY.items()},
-        "accelerator": "write minigrad.cuda.is_available() and minigrad.device('cuda')",
-        "backends": "leave it out: there is nothing to switch but minigrad.allow_tf32()",
         "channels_last": _LAYOUT,
         "compile": "leave it out: a module runs as it is",
         "complex64": "no tensor is complex",
@@ -160,6 +158,12 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad.utils": {
         "checkpoint": "leave it out: activations are kept",
         "tensorboard": "write to a file, or import tensorboardX",
+    },
+    "minigrad.accelerator": {
+        "set_device_index": "write minigrad.distributed.init(device=...), which makes the rank's device current",
+    },
+    "minigrad.backends": {
+        "cuda": "leave it out, or write with minigrad.allow_tf32(): around the products",
     },
     "minigrad.cuda": {
         "Event": "write time.perf_counter() around the work and cuda.synchronize()",

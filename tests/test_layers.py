@@ -19,7 +19,7 @@ LAYERS = [
     ["autograd", "bound", "kept", "recording", "removal", "stamp", "tensor", "ops"],
     ["nn"],
     ["optim", "data"],
-    ["amp", "cuda", "linalg", "utils"],
+    ["accelerator", "amp", "backends", "cuda", "linalg", "utils"],
     ["distributed"],
     ["graph"],
     ["train"],

@@ -18,7 +18,7 @@ from minigrad.optim.sgd import *
 
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list
     __all__ = sorted([*_names_in(globals()), "lr_scheduler", "swa_utils"])
-    _offer_classes(globals())
+    _offer_classes({**vars(lr_scheduler), **vars(swa_utils), **globals()})
 
     def __getattr__(name: str) -> typing.Any:
         raise _absent(__name__, name)

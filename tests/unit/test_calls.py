@@ -437,3 +437,13 @@ def test_inplace_overwrites_or_is_refused():
     assert y.detach_() is y and y.is_leaf and not y.requires_grad
     with pytest.raises(AutogradError, match="^detach_: expected no view"):
         (leaf * 2)[0].detach_()
+
+
+def test_the_kind_of_device(cuda):
+    assert minigrad.accelerator.is_available() and minigrad.accelerator.device_count() == 2
+    assert minigrad.accelerator.current_accelerator() == cuda and minigrad.accelerator.current_device_index() == 1
+
+
+def test_without_a_gpu_there_is_no_accelerator():
+    assert minigrad.accelerator.current_accelerator() is None and not minigrad.accelerator.is_available()
+    assert not minigrad.backends.mps.is_available() and not minigrad.backends.cudnn.is_available()

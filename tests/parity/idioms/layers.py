@@ -289,6 +289,20 @@ result = F.interpolate(x, scale_factor=2, mode="nearest")
 q = torch.arange(8.0).view(1, 1, 4, 2) / 8
 result = F.scaled_dot_product_attention(q, q, q, is_causal=True)
 
+## flattening an image by view
+torch.manual_seed(0)
+conv, x = nn.Conv2d(3, 4, 3), torch.arange(216.0).view(2, 3, 6, 6) / 216
+nn.init.constant_(conv.weight, 0.1), nn.init.zeros_(conv.bias)
+y = F.max_pool2d(F.relu(conv(x)), 2)
+flat = y.view(y.size(0), -1)
+flat.sum().backward()
+result = [flat, conv.weight.grad, F.relu(conv(x)).view(-1, 4 * 4 * 4).shape]
+
+## the kind of device
+a = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+b = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+result = [a, b]
+
 ## mistake: a layer of another width
 result = nn.Linear(3, 2)(torch.ones(4, 5))
 

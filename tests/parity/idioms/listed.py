@@ -13,7 +13,6 @@ REFUSED = {
     "saving a whole model": ["save its state_dict()"],
     "an lstm of the library": ["write a loop of nn.Linear over the steps"],
     "a transposed convolution": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)", "Conv2d"],
-    "seeding everything": ["leave it out: there is nothing to switch"],
     "reduce to a root": ["write all_reduce(tensor), and use it on dst alone"],
     "send and recv": ["write broadcast(tensor, src)"],
     "batch norm over all ranks": ["write distributed.convert_sync_batchnorm(module)"],

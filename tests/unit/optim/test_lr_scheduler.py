@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minigrad import distributed, nn, randn, tensor
-from minigrad.errors import ArgumentError, DtypeError, ReplicaMismatchError, StateDictError
+from minigrad.errors import ArgumentError, CallError, DtypeError, ReplicaMismatchError, StateDictError
 from minigrad.optim import SGD, Adam, LRScheduler, OneCycle, lr_scheduler
 from tests.parity import optim_ours
 from tests.parity.optim_cases import MADE_BY_NAME, PLATEAUS, follow, two_groups
@@ -251,3 +251,8 @@ def test_a_state_that_is_none_of_a_plateau_is_refused(state):
     with pytest.raises(StateDictError, match="ReduceLROnPlateau.load_state_dict: expected "):
         scheduler.load_state_dict(state)
     assert scheduler.best == math.inf
+
+
+def test_a_call_that_does_not_fit_shows_the_signature():
+    with pytest.raises(CallError, match=r"StepLR: expected StepLR\(optimizer, step_size"):
+        lr_scheduler.StepLR(SGD([nn.Parameter(tensor([1.0]))], lr=1.0), step=3)
