@@ -306,7 +306,7 @@ def _check_weights(weights: Array, least: int) -> None:
     if not isinstance(found, np.ndarray):
         check_range("multinomial", "numbers of weights above 0 in rows of good ones", found, least, categories + 1)
     elif found.min(initial=least) < least:
-        row = weights[found.argmin()]
+        row = weights[int(np.argmin(found))]
         raise ArgumentError(
             f"multinomial: expected finite weights >= 0, at least {least} of them above 0 in each row, "
             f"got {np.count_nonzero(row > 0)} of {categories} in [{row.min():g}, {row.max():g}]"
