@@ -280,9 +280,7 @@ def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
                 leaves[id(edge)][1] += 1
             else:
                 if edge.data.dtype.kind in "biu":
-                    raise DtypeError(
-                        f"requires_grad: expected a tensor of floats, got {edge.data.dtype.name} {edge.data.shape}"
-                    )
+                    raise DtypeError(f"requires_grad: expected floats, got {edge.data.dtype.name} {edge.data.shape}")
                 leaves[id(edge)] = [edge, 1]
     return nodes, leaves
 
@@ -340,10 +338,8 @@ def _listeners(leaves: list[Any]) -> list[BackwardListener]:
 
 
 def _announce(edges: list[Edge], leaves: _Leaves, first: _First) -> None:
-    """Count a contribution to each leaf among the edges; the last is told to those in first, then to its listeners.
-
-    Hooks that make its gradient, which stand before its other listeners, are told before all.
-    """
+    """Count a contribution to each leaf among the edges; the last is told to hooks that make its gradient, which stand
+    before its other listeners, to those in first, then to its listeners."""
     for edge in edges:
         if edge is None or isinstance(edge, Node):
             continue

@@ -272,7 +272,7 @@ def test_a_switch_that_nothing_can_come_of_is_refused():
         y * x
     integers = minigrad.arange(2)
     integers.requires_grad = True
-    with pytest.raises(DtypeError, match="requires_grad: expected a tensor of floats, got int64"):
+    with pytest.raises(DtypeError, match="requires_grad: expected floats, got int64"):
         (integers * x).sum().backward()
     x.data = minigrad.zeros(2)
     with pytest.raises(DtypeError, match=r"got Tensor: assign array.data"):
