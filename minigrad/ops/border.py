@@ -39,7 +39,7 @@ def bordered(who: str, x: Tensor, pairs: Sequence[tuple[int, int]], mode: str) -
     return record(data.copy() if data is x.data else data, _bordered_backward, (x,), tuple(sources))
 
 
-def _source(length: int, before: int, after: int, mode: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _source(length: int, before: int, after: int, mode: str) -> Array:
     """The position in x of each element along an axis of the result."""
     places = np.arange(-before, length + after)
     if mode == "circular":  # what is cut off is not met again
