@@ -110,8 +110,8 @@ if not typing.TYPE_CHECKING:  # a type checker knows all that is imported above,
             with _loading:
                 room = _importlib.import_module(_LATER[name])
             found = room if room.__name__ == f"minigrad.{name}" else getattr(room, name)
-        elif name.endswith("_") and not name.startswith("_") and name in vars(Tensor):
-            found = vars(Tensor)[name]  # in place, as relu_(x)
+        elif name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
+            found = getattr(Tensor, name)  # in place, as relu_(x)
         elif name in _BUILTINS:
             found = _BUILTINS[name]
         else:

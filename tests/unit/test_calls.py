@@ -172,6 +172,7 @@ def test_what_a_tensor_lacks_costs_what_it_has_nothing():
     """A `__getattr__` of the class would take the fast way from every attribute."""
     assert not any("__getattr__" in vars(kind) for kind in minigrad.Tensor.__mro__)
     assert [name for name in OF_TENSORS if hasattr(X, name) or name in dir(X)] == []
+    assert [name for name in OF_TENSORS if name.endswith("_") and hasattr(minigrad, name)] == []
 
 
 def test_dtypes_have_the_names_of_pytorch():
