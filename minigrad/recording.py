@@ -13,6 +13,8 @@ from minigrad.arguments import check_switch
 
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 is_grad_enabled = _recording.get
+_Blocks = tuple[tuple[object, bool], ...]  # those that are open in this context, and what each found
+_open: ContextVar[_Blocks] = ContextVar("minigrad_recording_blocks", default=())
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,21 +25,24 @@ class _Block:
     It may be entered again, also inside itself, and by several threads.
     """
 
-    __slots__ = ("_mode", "_before")
+    __slots__ = ("_mode",)
 
     def __init__(self, mode: bool) -> None:
         self._mode = mode
-        self._before: list[bool] = []  # what each block that is open now found
 
     def __enter__(self) -> None:
-        self._before.append(_recording.get())
+        _open.set((*_open.get(), (self, _recording.get())))
         _recording.set(self._mode)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if self._before:
-            _recording.set(self._before.pop())
+        blocks = _open.get()
+        for here in reversed(range(len(blocks))):
+            if blocks[here][0] is self:
+                _recording.set(blocks[here][1])
+                _open.set(blocks[:here] + blocks[here + 1 :])
+                return
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function; while a generator waits for its reader, its block is left."""
@@ -125,21 +130,26 @@ class set_grad_enabled(_Block):
         mode: Whether to record.
     """
 
-    __slots__ = ()
+    __slots__ = ("_found",)
 
     def __init__(self, mode: bool) -> None:
         check_switch("set_grad_enabled", mode=mode)
         super().__init__(mode)
-        super().__enter__()
+        self._found: bool | None = _recording.get()  # until it is a block, or decorates
+        _recording.set(mode)
 
     def __enter__(self) -> None:
         """What was before has been noted when it was made, the first time."""
-        if self._before:
-            _recording.set(self._mode)
-        else:
-            super().__enter__()
+        self._take_back()
+        super().__enter__()
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function, and leave everything outside it as it was."""
-        self.__exit__(None, None, None)
+        self._take_back()
         return super().__call__(function)
+
+    def _take_back(self) -> None:
+        """Record as before it was made, the first time."""
+        if self._found is not None:
+            _recording.set(self._found)
+            self._found = None

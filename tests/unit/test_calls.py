@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pickle
+import threading
 from types import ModuleType
 
 import numpy as np
@@ -287,6 +288,28 @@ def test_a_normal_of_shapes_that_do_not_fit_says_so():
 
 def test_a_number_in_a_text_is_a_number():
     assert f"{minigrad.tensor(3)} {minigrad.tensor(0.5):.2f} {minigrad.ones(1)}".startswith("3 0.50 tensor([1.]")
+
+
+def test_a_block_in_two_threads_gives_each_back_what_it_had():
+    """The other one entered last, and within no_grad: its end is not that of this one."""
+    block, entered, left = minigrad.no_grad(), threading.Event(), threading.Event()
+    found = []
+
+    def other():
+        with minigrad.no_grad():
+            with block:
+                entered.set()
+                left.wait(10)
+            found.append(recording())
+
+    thread = threading.Thread(target=other)
+    with block:
+        thread.start()
+        assert entered.wait(10)
+    found.append(recording())
+    left.set()
+    thread.join()
+    assert found == [True, False]
 
 
 def test_set_grad_enabled_is_a_call_and_a_block():
