@@ -31,15 +31,6 @@ class Node:
         """An attribute, or its default."""
         return self.attributes.get(name, default)
 
-    def refuse(self, why: str, *names: str) -> None:
-        """Say why where one of these attributes is given.
-
-        Raises:
-            Inexpressible: one is.
-        """
-        if any(self.attributes.get(name) for name in names):
-            raise Inexpressible(why)
-
 
 def ints(x: Any) -> list[int]:
     """The integers of an input that says axes, sizes or positions."""
