@@ -3,7 +3,7 @@
 import typing
 
 from minigrad.absent import absent as _absent
-from minigrad.data.bundled import digits
+from minigrad.data.bundled import digits, text
 from minigrad.data.collate import default_collate
 from minigrad.data.dataset import ArrayDataset, ConcatDataset, Dataset, Subset, TensorDataset, random_split
 from minigrad.data.loader import DataLoader
@@ -16,6 +16,7 @@ from minigrad.data.sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from minigrad.data.tokens import Sequences, Text
 from minigrad.foreign import offer_classes as _offer_classes
 
 __all__ = [
@@ -27,14 +28,17 @@ __all__ = [
     "DistributedSampler",
     "RandomSampler",
     "Sampler",
+    "Sequences",
     "SequentialSampler",
     "Subset",
     "SubsetRandomSampler",
     "TensorDataset",
+    "Text",
     "WeightedRandomSampler",
     "default_collate",
     "digits",
     "random_split",
+    "text",
 ]
 
 _offer_classes(globals())

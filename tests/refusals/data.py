@@ -10,6 +10,7 @@ from minigrad.data import (
     ConcatDataset,
     DataLoader,
     RandomSampler,
+    Sequences,
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -17,6 +18,7 @@ from minigrad.data import (
     default_collate,
     digits,
     random_split,
+    text,
 )
 from minigrad.data.order import largest_remainder, permutation, shard
 from minigrad.data.sampler import EpochSampler
@@ -103,6 +105,21 @@ ROWS = [
         ({"dtype": "int64"}, DtypeError, "a float dtype, got int64"),
         ({"seed": -1}, ArgumentError, "got -1"),
     ),
+    # text
+    (lambda: text(seed=-1), ArgumentError, "text: expected seed .*, got -1"),
+    (lambda: text(min_count=0), ArgumentError, "text: expected min_count to be an integer >= 1, got 0"),
+    (lambda: text().encode("a \u2603"), ArgumentError, "Text.encode: .* of the vocabulary, got '\u2603'"),
+    (lambda: text().decode([0, 999]), IndexRangeError, "Text.decode: expected indices in .*, got 999"),
+    (lambda: text().decode([0.5]), DtypeError, "Text.decode: expected a sequence of integers"),
+    *each(
+        lambda change: Sequences(**{"documents": [[1, 2, 3]], "length": 2, **change}),
+        ({"length": 0}, ArgumentError, "Sequences: expected length to be an integer >= 1, got 0"),
+        ({"stride": 3}, ArgumentError, r"Sequences: expected stride to be an integer in \[1, 3\), got 3"),
+        ({"once": 1}, ArgumentError, "Sequences: expected once to be True or False, got 1"),
+        ({"documents": [[1]]}, ArgumentError, "expected a document of at least two tokens, got none"),
+        ({"documents": [[0.5, 1.0]]}, DtypeError, "Sequences: expected a sequence of integers"),
+    ),
+    (lambda: Sequences([[1, 2]], 2)[1], IndexRangeError, r"Sequences: expected an index in \[-1, 1\), got 1"),
     # loader
     *each(
         (lambda kind: never_a_batch(kind)(), ArgumentError, r"drop_last=True leaves out all of 10 sample\(s\)"),
