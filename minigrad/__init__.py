@@ -12,7 +12,7 @@ from math import e as e, inf as inf, nan as nan, pi as pi
 
 from numpy import dtype as dtype
 
-from minigrad import data as data, nn as nn, ops as ops
+from minigrad import autograd as autograd, data as data, nn as nn, ops as ops
 from minigrad.absent import absent as _absent
 from minigrad.backend.device import (
     Device as Device,
@@ -96,7 +96,8 @@ _LATER = {  # where what is loaded at its first use is: a name in a room, or a r
 _loading = _threading.RLock()  # threads that import rooms of one package at once would wait for each other
 
 if not typing.TYPE_CHECKING:  # a type checker knows all that is imported above, and nothing else
-    __all__ = sorted({*_names_in(globals()), "bfloat16", "data", "nn", "ops", *_LATER} - set(dir(_builtins)))
+    _rooms = {"autograd", "data", "nn", "ops", *_LATER}
+    __all__ = sorted({*_names_in(globals()), "bfloat16", *_rooms} - set(dir(_builtins)))
     _offer_operations(globals())
 
     def __getattr__(name: str) -> typing.Any:

@@ -174,6 +174,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "reset_peak_memory_stats": "write cuda.empty_cache(), and read cuda.max_memory_reserved() later",
     },
     "minigrad.autograd": {
+        **{name: f"write from minigrad.autograd.tape import {name}" for name in ("Node", "accumulate", "lend")},
+        "Variable": "leave it out: a tensor is one, and x.requires_grad_() lets it collect a gradient",
         "Function": "write a function around minigrad.tensor.record, as every operation of minigrad.ops is",
         "functional": _FIRST,
         "grad": "write loss.backward() and read x.grad",

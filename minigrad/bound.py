@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from minigrad.autograd import Variable
+from minigrad.autograd.tape import Variable
 
 if TYPE_CHECKING:
     from numpy.random import Generator

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import check_switch, is_integer
-from minigrad.autograd import Edge, Node, Variable, backwards_under_way, lend, run_backward
+from minigrad.autograd.tape import Edge, Node, Variable, backwards_under_way, lend, run_backward
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from minigrad.arguments import is_number
-from minigrad.autograd import Edge, Node
+from minigrad.autograd.tape import Edge, Node
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from minigrad.arguments import check_switch
-from minigrad.autograd import backwards_under_way
+from minigrad.autograd.tape import backwards_under_way
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.backend.memory import duplicate

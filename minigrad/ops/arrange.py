@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, check_choice, is_integer
-from minigrad.autograd import Node, own_gradient
+from minigrad.autograd.tape import Node, own_gradient
 from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad.arguments import as_real, check_generator, check_real, is_number
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array, common_dtype, converted, is_float
 from minigrad.backend.memory import is_read_only, is_stretched

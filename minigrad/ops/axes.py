@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import is_integer
-from minigrad.autograd import Edge, accumulate, destination
+from minigrad.autograd.tape import Edge, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_half
 from minigrad.bound import Dim

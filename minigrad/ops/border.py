@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minigrad.autograd import Node, accumulate, lend
+from minigrad.autograd.tape import Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.errors import ShapeError

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.autograd import Node, accumulate, lend
+from minigrad.autograd.tape import Node, accumulate, lend
 from minigrad.backend.device import Device, as_gpu, device_of, to_device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.backend.flags import raise_found

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import Pair, as_integer, as_pair, kind_of
-from minigrad.autograd import Node, accumulate, destination
+from minigrad.autograd.tape import Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.arguments import is_integer
-from minigrad.autograd import Node, lend, own_gradient
+from minigrad.autograd.tape import Node, lend, own_gradient
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from minigrad.arguments import as_integer, is_number
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, python_scalar, widened

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_choice, kind_of
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
 from minigrad.backend.flags import check_range

@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 
 from minigrad.arguments import check_switch
-from minigrad.autograd import Node, accumulate, accumulate_at
+from minigrad.autograd.tape import Node, accumulate, accumulate_at
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.bound import Dim

@@ -8,7 +8,7 @@ import numpy as np
 
 from minigrad.absent import INSTEAD, OF_TENSORS, absent
 from minigrad.arguments import is_integer
-from minigrad.autograd import Node
+from minigrad.autograd.tape import Node
 from minigrad.backend.dtypes import is_float
 from minigrad.backend.memory import address_of
 from minigrad.errors import DtypeError, ShapeError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_real
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.blocks import in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, converted, is_float, is_half, widened

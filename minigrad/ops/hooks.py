@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import duplicate
 from minigrad.errors import AutogradError

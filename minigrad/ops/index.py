@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer
-from minigrad.autograd import Edge, Node, accumulate, own_gradient
+from minigrad.autograd.tape import Edge, Node, accumulate, own_gradient
 from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.flags import check_range

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, converted, is_half, widened
 from minigrad.errors import ArgumentError, ShapeError

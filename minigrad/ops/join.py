@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_sequence, check_choice, is_number
-from minigrad.autograd import Node, accumulate, accumulate_at, lend
+from minigrad.autograd.tape import Node, accumulate, accumulate_at, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, common_dtype, is_float, python_scalar
 from minigrad.errors import ArgumentError, DtypeError, ShapeError

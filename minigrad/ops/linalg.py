@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import kind_of
-from minigrad.autograd import Edge, Node, accumulate, destination
+from minigrad.autograd.tape import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, is_half
 from minigrad.backend.gemm import bmm, is_tf32_allowed

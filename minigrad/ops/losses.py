@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_real, check_choice, kind_of
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.backend.special import sign

@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 
 from minigrad.arguments import is_integer, is_number
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from minigrad.arguments import as_real, check_generator, check_switch
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.dropout import ELEMENTS_PER_WORD, drop, take_words

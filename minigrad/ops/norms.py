@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_switch, kind_of
-from minigrad.autograd import Edge, Node, accumulate
+from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows

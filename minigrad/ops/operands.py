@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import is_number, kind_of
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import Place, array_module, device_of, place_of, to_place
 from minigrad.backend.dtypes import (
     Array,

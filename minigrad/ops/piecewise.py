@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from minigrad.arguments import as_real
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, widened

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import Pair, as_pair, check_switch
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import Place, array_module, place_of, to_place
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_real, check_switch
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, is_float, widened
 from minigrad.backend.special import sign

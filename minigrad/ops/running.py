@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from minigrad.arguments import as_integer
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, as_dtype, converted, is_float, widened
 from minigrad.errors import ShapeError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_generator, check_switch, is_integer
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype, is_float
 from minigrad.backend.flags import check_range

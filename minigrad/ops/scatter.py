@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 from minigrad.arguments import as_real, is_number
-from minigrad.autograd import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.backend.flags import check_range

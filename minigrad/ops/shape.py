@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_sequence, is_integer
-from minigrad.autograd import Node, accumulate, lend
+from minigrad.autograd.tape import Node, accumulate, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DtypeError, ShapeError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from minigrad.autograd import Node, lend
+from minigrad.autograd.tape import Node, lend
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import Timer
 from minigrad.stamp import shared_stamp

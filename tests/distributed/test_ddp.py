@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import minigrad
 from minigrad import optim
-from minigrad.autograd import lend
+from minigrad.autograd.tape import lend
 from minigrad.distributed import DDP, DistributedDataParallel, Recording, SoloCommunicator, plan_buckets, run
 from minigrad.errors import (
     ArgumentError,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, autograd, distributed, nn, optim
-from minigrad.autograd import run_backward
+from minigrad import Device, distributed, nn, optim
+from minigrad.autograd import tape
+from minigrad.autograd.tape import run_backward
 from minigrad.backend import device
 from minigrad.backend import thread as threads_module
 from minigrad.backend.device import to_device
@@ -318,7 +319,7 @@ TAKEN_OUT = {
         lambda ranks: test_a_net_catches_a_thread_on_another_gpu(None),
     ),
     "the device of a node": (
-        autograd,
+        tape,
         "device_of",
         lambda grad: Device("cpu"),
         lambda ranks: test_a_backward_through_two_gpus_enters_each("cuda:0", init(device="cuda:1")),

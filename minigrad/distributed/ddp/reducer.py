@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from minigrad.autograd import Reached, backwards_under_way
+from minigrad.autograd.tape import Reached, backwards_under_way
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.alike import Alike

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from minigrad.autograd import backwards_under_way
+from minigrad.autograd.tape import backwards_under_way
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.ddp.buckets import BucketPlan

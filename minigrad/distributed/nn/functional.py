@@ -19,7 +19,7 @@ import numpy as np
 
 from minigrad.absent import absent
 from minigrad.arguments import as_samples
-from minigrad.autograd import Node, accumulate, backwards_under_way, leaves_of
+from minigrad.autograd.tape import Node, accumulate, backwards_under_way, leaves_of
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.distributed.comm.checks import check_array

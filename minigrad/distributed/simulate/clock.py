@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.arguments import as_amount, as_real
-from minigrad.autograd import Reached
+from minigrad.autograd.tape import Reached
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.trace import Recorder
 from minigrad.recording import is_grad_enabled

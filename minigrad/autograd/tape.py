@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.absent import absent
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError, DtypeError
@@ -357,8 +356,3 @@ def _announce(edges: list[Edge], leaves: _Leaves, first: _First) -> None:
                 told = told[made:]
             for listener in told:
                 listener.leaf(leaf)
-
-
-def __getattr__(name: str) -> Any:
-    """What is not here, but in `torch.autograd`, says what to write."""
-    raise absent(__name__, name)
