@@ -8,11 +8,11 @@ import sys
 import numpy as np
 
 from tests.cases import FAMILIES as OPERATIONS
-from tests.cases.layers import LAYERS
+from tests.cases.layer_families import LAYER_FAMILIES
 from tests.parity import store
 from tests.parity.theirs import run_theirs
 
-FAMILIES = {**OPERATIONS, "layers": LAYERS}
+FAMILIES = {**OPERATIONS, **LAYER_FAMILIES}
 
 
 def main(families):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.cases import CASES
-from tests.cases.layers import LAYERS
+from tests.cases.layer_families import LAYERS
 from tests.parity.compare import compare, float32_tolerance, run_ours
 
 

@@ -1,0 +1,3 @@
+"""Cases for the layers of images and of sequences: see tests/cases/layers.py."""
+
+LAYERS = []
