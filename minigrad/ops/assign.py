@@ -23,7 +23,7 @@ from minigrad.errors import ArgumentError, AutogradError, DtypeError, IndexRange
 from minigrad.ops.axes import unbroadcast
 from minigrad.ops.index import check_index_arrays, plain_index
 from minigrad.ops.methods import method, method_as
-from minigrad.ops.operands import TensorLike, as_operand, cast, check_float, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, as_truth, cast, check_float, operands, same_device
 from minigrad.ops.sampling import tossed
 from minigrad.recording import is_grad_enabled
 from minigrad.stamp import check_taken, is_view, mark_changed
@@ -138,7 +138,7 @@ def _assign_backward(node: Node, grad: Array) -> None:
 
 def _value(who: str, x: Tensor, value: TensorLike) -> Tensor:
     """What is to be written into x as a tensor; a number in the dtype of x, or a wider one where it does not fit."""
-    return operands(who, x.detach(), value)[1] if is_number(value) else as_operand(who, value)
+    return operands(who, x.detach(), as_truth(x, value))[1] if is_number(value) else as_operand(who, value)
 
 
 # ---------------------------------------------------------------------------------------------------- assignment

@@ -15,7 +15,7 @@ from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.axes import unbroadcast
 from minigrad.ops.counting import nonzero
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, masked, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, as_truth, masked, operands, same_device
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor, record
 
@@ -90,7 +90,7 @@ def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
         ShapeError: the shapes do not broadcast, or value has axes.
     """
     x, mask = as_operand("masked_fill", x), _check_mask("masked_fill", mask)
-    wide, value = operands("masked_fill", x, value)
+    wide, value = operands("masked_fill", x, as_truth(x, value))
     same_device("masked_fill", x, mask, value)
     if wide.dtype != x.dtype:
         raise DtypeError(f"masked_fill: expected a value that fits into {x.dtype.name}, got {value.dtype.name}")

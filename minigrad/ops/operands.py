@@ -97,6 +97,11 @@ def _with_number(who: str, x: Tensor, number: Any) -> tuple[Tensor, Tensor]:
         raise DtypeError(f"{who}: expected a number that fits into {dtype.name}, got {value}") from error
 
 
+def as_truth(x: Tensor, value: Any) -> Any:
+    """A number that is written into x: 0 and 1 are truth values where x is of bools."""
+    return bool(value) if x.data.dtype.kind == "b" and is_number(value) and value in (0, 1) else value
+
+
 def _constant(value: float, dtype: np.dtype[Any], like: Array) -> Tensor:
     """A number as a tensor of no axes, where another array lives.
 

@@ -16,7 +16,7 @@ from minigrad.ops.arithmetic import mul, pass_on
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.index import check_fits, check_index, places_along
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand, operands, same_device
+from minigrad.ops.operands import TensorLike, as_operand, as_truth, operands, same_device
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
 
@@ -51,7 +51,7 @@ def scatter(
         raise DtypeError(f"scatter: expected a number as value, got {type(value).__name__}: write src for a tensor")
     src = value if src is None else src
     x, dim, index = _positions("scatter", x, dim, index)
-    source = operands("scatter", x, src)[1] if is_number(src) else as_operand("scatter", src)
+    source = operands("scatter", x, as_truth(x, src))[1] if is_number(src) else as_operand("scatter", src)
     _check_source("scatter", x, source)
     used = () if is_number(src) else _used("scatter", source, index)
     parts = places_along("scatter", x, dim, index, index.data.shape)
@@ -194,7 +194,7 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: TensorLike) -> Tensor:
     x = as_operand("index_fill", x)
     index = check_index("index_fill", index, x)
     dim = normalize_axis("index_fill", dim, x.ndim)
-    given = operands("index_fill", x, value)[1] if is_number(value) else as_operand("index_fill", value)
+    given = operands("index_fill", x, as_truth(x, value))[1] if is_number(value) else as_operand("index_fill", value)
     _check_source("index_fill", x, given)
     if not x.ndim:
         return reshape(index_fill(reshape(x, 1), 0, index, value), ())

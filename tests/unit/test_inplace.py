@@ -297,6 +297,15 @@ def test_integers_and_bools_fit_into_floats():
     assert minigrad.zeros(1, dtype="int64").copy_(minigrad.ones(1, dtype="int32")).tolist() == [1]
 
 
+def test_0_and_1_are_truth_where_they_are_written_into_bools():
+    mask = tensor([True, False, False])
+    mask[0], mask[1:2] = 0, 1.0
+    assert mask.tolist() == [False, True, False]
+    assert mask.masked_fill(mask, 0).tolist() == [False] * 3 and mask.clone().fill_(1).tolist() == [True] * 3
+    assert mask.scatter(0, tensor([2]), 1).tolist() == [False, True, True]
+    assert mask.index_fill(0, tensor([1]), 0).tolist() == [False, False, False]
+
+
 def test_subtraction_and_division_in_place():
     x = minigrad.full((2,), 6.0)
     assert x.sub_(tensor([1.0, 2.0]), alpha=2).div_(2) is x and x.tolist() == [2, 1]
