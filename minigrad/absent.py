@@ -121,7 +121,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **{name: "write Adam or AdamW" for name in ("Adafactor", "Adamax", "NAdam", "RAdam", "SparseAdam")},
         **{name: "write SGD or RMSprop" for name in ("ASGD", "Rprop")},
         "LBFGS": "write Adam, or scipy.optimize.minimize on nn.utils.parameters_to_vector",
-        "Muon": "write a subclass of optim.Optimizer",
     },
     "minigrad.data": {
         "IterableDataset": "write a Dataset with __len__ and __getitem__",

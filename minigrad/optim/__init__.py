@@ -9,6 +9,8 @@ from minigrad.ops.methods import names_in as _names_in
 from minigrad.optim import lr_scheduler as lr_scheduler, swa_utils as swa_utils
 from minigrad.optim.adagrad import *
 from minigrad.optim.adam import *
+from minigrad.optim.lamb import *
+from minigrad.optim.muon import *
 from minigrad.optim.optimizer import *
 from minigrad.optim.rmsprop import *
 from minigrad.optim.scaler import *

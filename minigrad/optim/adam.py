@@ -120,10 +120,7 @@ class Adam(Optimizer):
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise ArgumentError where an option is out of range; NumPy's numbers become Python's."""
-        betas = group["betas"]
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise ArgumentError(f"{self.name}: expected betas to be two numbers, got {betas!r}")
-        group["betas"] = tuple(as_real(self.name, f"betas[{i}]", beta, 0.0, below=1.0) for i, beta in enumerate(betas))
+        group["betas"] = as_betas(self.name, group["betas"])
         group["lr"] = as_amount(self.name, "lr", group["lr"])
         group["weight_decay"] = as_amount(self.name, "weight_decay", group["weight_decay"])
         group["eps"] = as_real(self.name, "eps", group["eps"], above=0.0, finite=True)
@@ -137,6 +134,17 @@ class Adam(Optimizer):
             adam_update(param, grad, *state, step=step, **options)
         else:
             adam_(param, grad, *state, step=step, master=self.master, control=self.control, **options)
+
+
+def as_betas(who: str, betas: Any) -> tuple[float, ...]:
+    """Two decays as floats in [0, 1).
+
+    Raises:
+        ArgumentError: they are something else.
+    """
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise ArgumentError(f"{who}: expected betas to be two numbers, got {betas!r}")
+    return tuple(as_real(who, f"betas[{i}]", beta, 0.0, below=1.0) for i, beta in enumerate(betas))
 
 
 class AdamW(Adam):

@@ -254,22 +254,17 @@ class Optimizer:
         return found
 
     def _step_part(self, group: dict[str, Any], part: Part) -> None:
-        slots = self.slots(group)
-        if not set(slots) <= set(part.slots):
-            raise ArgumentError(
-                f"{self.name}: expected options that need no more state than those at construction, "
-                f"got options that need {', '.join(slots)}: make a new optimizer"
-            )
-        buffer = part.buffer
-        state = [part.state[name] for name in slots]
-        master = part.state.get(MASTER)
+        buffer, master = part.buffer, part.state.get(MASTER)
+        state = state_arrays(self, group, part)
         with buffer.device.current() as xp:
-            for start, stop, step in part.take_due(sys.maxsize if self.control is not None else self.step_limit):
-                block = BLOCK if xp is np else stop - start
-                for first in range(start, stop, block):
-                    at = slice(first, min(first + block, stop))
-                    self.master = None if master is None else master[at]
-                    self._update_block(group, step, buffer.data[at], buffer.grad[at], [array[at] for array in state])
+            for step, _, runs in part.take_due(sys.maxsize if self.control is not None else self.step_limit):
+                for start, stop in runs:
+                    block = BLOCK if xp is np else stop - start
+                    for first in range(start, stop, block):
+                        at = slice(first, min(first + block, stop))
+                        self.master = None if master is None else master[at]
+                        arrays = [array[at] for array in state]
+                        self._update_block(group, step, buffer.data[at], buffer.grad[at], arrays)
 
     def _update_block(self, group: dict[str, Any], step: int, param: Array, grad: Array, state: list[Array]) -> None:
         if param.dtype.itemsize >= 4 or (self.takes_control and kernels_for(param) is not None):
@@ -283,6 +278,21 @@ class Optimizer:
         param[...] = wide
         if master is not None:
             master[...] = wide
+
+
+def state_arrays(optimizer: Optimizer, group: dict[str, Any], part: Part) -> list[Array]:
+    """The state of a whole part that a step with these options needs.
+
+    Raises:
+        ArgumentError: it was not made at construction.
+    """
+    slots = optimizer.slots(group)
+    if not set(slots) <= set(part.slots):
+        raise ArgumentError(
+            f"{optimizer.name}: expected options that need no more state than those at construction, "
+            f"got options that need {', '.join(slots)}: make a new optimizer"
+        )
+    return [part.state[name] for name in slots]
 
 
 def buffers_of(optimizer: Optimizer) -> list[AnyBuffer]:

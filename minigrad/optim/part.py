@@ -49,11 +49,11 @@ class Part:
                 if name not in state:
                     state[name] = aligned_zeros(buffer.count, np.promote_types(buffer.dtype, np.float32), xp)
 
-    def take_due(self, limit: int) -> Iterator[tuple[int, int, int]]:
+    def take_due(self, limit: int) -> Iterator[tuple[int, list[Parameter], list[tuple[int, int]]]]:
         """Count a step of each parameter that has a gradient, and say that it will change.
 
         Yields:
-            start, stop and step of each maximal range of such parameters that are at the same step.
+            A step, such parameters that are at it, and the maximal ranges [start, stop) that they lie in.
         """
         by_step: dict[int, list[Parameter]] = {}
         for i, param in enumerate(self.params):
@@ -64,5 +64,4 @@ class Part:
         for step, params in by_step.items():
             runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
             self.updates = hash((self.updates, step, *runs))
-            for start, stop in runs:
-                yield start, stop, step
+            yield step, params, runs

@@ -1,5 +1,7 @@
 """Each optimizer on two ranks with uneven shards is the same on one device; a state that parts is found."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,37 @@ def test_two_ranks_are_one_device(make, options):
     for a, b, expected in zip(first, second, one):
         assert np.array_equal(a, b)
         assert_close(a, expected, tolerance=1e-8)
+
+
+def train_with_muon(model, part, back_at=None):
+    """The same, with Muon for matrices and AdamW for the rest."""
+    params = list(model.parameters())
+    muon = optim.Muon([x for x in params if x.ndim == 2], lr=0.02)
+    others = optim.AdamW([x for x in params if x.ndim != 2], lr=0.02)
+    for step, batch in enumerate(DATA):
+        saved = copy.deepcopy(muon.state_dict())
+        model(Tensor(batch[part])).pow(2).mean().backward()
+        for optimizer in (muon, others):
+            optimizer.step()
+            optimizer.zero_grad()
+        if step == back_at:
+            muon.load_state_dict(saved)
+    return [param.detach().numpy().copy() for param in params]
+
+
+def test_whole_matrices_on_two_ranks_are_those_of_one_device():
+    """In buckets that each hold one parameter, whatever its size."""
+
+    def body(comm, back_at=None):
+        model = distributed.DistributedDataParallel(make_net(), comm, bucket_cap_bytes=8)
+        return train_with_muon(model, slice(2) if comm.rank else slice(2, 5), back_at if comm.rank else None)
+
+    first, second = distributed.run(body, 2)
+    for a, b, expected in zip(first, second, train_with_muon(make_net(), slice(5))):
+        assert np.array_equal(a, b)
+        assert_close(a, expected, tolerance=1e-8)
+    with pytest.raises(ReplicaMismatchError, match="beside the model on all ranks, got Muon: "):
+        distributed.run(lambda comm: body(comm, back_at=2), 2)
 
 
 @pytest.mark.parametrize("make, options", OPTIMIZERS[4:])

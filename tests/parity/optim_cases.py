@@ -73,6 +73,17 @@ OPTIMIZERS = dict(
     ]
 )
 
+# those of matrices alone
+MATRICES = [(3, 2), (2, 5), (4, 4)]
+MUON = {
+    "defaults": Case("Muon", {}),
+    "plain": Case("Muon", {"lr": 0.1, "weight_decay": 0.0, "nesterov": False, "momentum": 0.5}),
+    "moonshot": Case("Muon", {"lr": 0.1, "adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.3}),
+    "original": Case("Muon", {"lr": 0.1, "adjust_lr_fn": "original", "momentum": 0.0}),
+    "iteration": Case("Muon", {"lr": 0.1, "ns_coefficients": (1.5, -0.5, 0.0), "ns_steps": 12, "eps": 10.0}),
+    "groups": Case("Muon", {}, ({}, {"lr": 0.5, "nesterov": False}, {"weight_decay": 0.2, "ns_steps": 0}), 0.02),
+}
+
 # name -> (ours, theirs), each (class, options); "warmup" is made by hand on both sides
 SCHEDULES = {
     "step": (("StepDecay", {"step_size": 3, "gamma": 0.5}), ("StepLR", {"step_size": 3, "gamma": 0.5})),
@@ -168,11 +179,11 @@ def plateau(library, name, steps=SHORT):
     return follow(scheduler, optimizer, steps, [sign * (5 / (1 + i) + 0.1 * x) for i, x in enumerate(wander)])
 
 
-def draw():
+def draw(shapes=SHAPES):
     """Start values, and the gradients of each parameter by step."""
     rng = np.random.default_rng(7)
-    starts = [rng.standard_normal(shape) for shape in SHAPES]
-    return starts, [rng.standard_normal((STEPS, *shape)) for shape in SHAPES]
+    starts = [rng.standard_normal(shape) for shape in shapes]
+    return starts, [rng.standard_normal((STEPS, *shape)) for shape in shapes]
 
 
 def make(optim, case, params):

@@ -1,17 +1,27 @@
 """PyTorch as a library for optim_cases. Only the recorder and the tests under the marker `torch` import this."""
 
+import contextlib
+from unittest import mock
+
 import torch
 from torch import optim
 from torch.nn.utils import clip_grad_norm_
 
 from tests.parity.optim_cases import BASE_LR, SCHEDULES, STEPS, WARMUP
 
-__all__ = ["clip_grad_norm_", "give", "optim", "parameter", "rates", "read"]
+__all__ = ["clip_grad_norm_", "exactly", "give", "optim", "parameter", "rates", "read"]
 
 
 def parameter(array):
     """A parameter on a copy of the array."""
     return torch.nn.Parameter(torch.tensor(array))
+
+
+@contextlib.contextmanager
+def exactly():
+    """Let Muon's iteration, which rounds to bfloat16 first, run in the dtype that it is given."""
+    with mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone):
+        yield
 
 
 def give(param, gradient):

@@ -101,7 +101,8 @@ CALLED = {  # beside what tests/distributed/test_messages.py makes
     "AvgPool2d": lambda **o: nn.AvgPool2d(2, **o),
     "Module": lambda **o: nn.MSELoss(**o),
     **{kind: lambda kind=kind, **o: getattr(optim, kind)([PARAM], **o)
-       for kind in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta")},
+       for kind in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "LAMB")},
+    "Muon": lambda **o: optim.Muon([nn.Parameter(np.ones((2, 2)))], **o),
     "clip_grad_norm_": lambda **o: nn.utils.clip_grad_norm_([PARAM], 1.0, **o),
     "clip_grad_value_": lambda **o: nn.utils.clip_grad_value_([PARAM], 1.0, **o),
     "clip_grads_with_norm_": lambda **o: nn.utils.clip_grads_with_norm_([PARAM], 1.0, minigrad.ones(1), **o),

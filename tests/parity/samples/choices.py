@@ -157,6 +157,14 @@ CHOICES = {
         "refused",
         r"ArgumentError: \w+: expected lr to be a finite number >= 0, got tensor",
     ),
+    "an iteration in full": Choice(
+        "Muon's iteration runs in the dtype of the parameters; PyTorch's rounds to bfloat16.",
+        "minigrad/optim/muon.py",
+        "PyTorch runs it in bfloat16",
+        "differs",
+        r"parameter \d after step \d",
+        "Muon",
+    ),
     "no number": Choice(
         "A bool is no number, as a factor neither.",
         "minigrad/arguments.py",

@@ -11,6 +11,7 @@ from tests.parity.samples.running import call_theirs, outcome_of
 
 DTYPES = (torch.float32, torch.float64)
 SHAPES = ((3, 2), (5,), ())
+MATRICES = ((3, 2), (2, 5), (4, 4))  # for Muon, which takes nothing else
 STEPS = 7
 SKIPPED = {(1, 2), (2, 0)}  # (parameter, step) without a gradient
 
@@ -42,7 +43,8 @@ def check_steps(kind, our_kind, kwargs, dtype):
         Differs: one differs.
     """
     torch.manual_seed(0)
-    params = [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES]
+    shapes = MATRICES if kind is torch.optim.Muon else SHAPES
+    params = [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in shapes]
     ours = [nn.Parameter(array_of(param)) for param in params]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,7 +4,7 @@ import numpy as np
 
 from minigrad import Tensor
 from minigrad.nn import Parameter
-from minigrad.optim import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
+from minigrad.optim import LAMB, SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
 
 OPTIMIZERS = [
     (SGD, {"lr": 0.1}),
@@ -16,6 +16,7 @@ OPTIMIZERS = [
     (RMSprop, {"lr": 0.1, "alpha": 0.9, "centered": True, "momentum": 0.9}),
     (Adagrad, {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.3}),
     (Adadelta, {"lr": 0.7, "weight_decay": 0.1}),
+    (LAMB, {"lr": 0.1, "betas": (0.5, 0.9)}),
 ]
 SHAPES = [(3, 4), (4,), (), (2, 1, 5)]
 
