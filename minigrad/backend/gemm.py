@@ -70,7 +70,8 @@ def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = Non
 
     Args:
         a, b: Of one float dtype and device; strides as they come, only what cuBLAS can't read is copied.
-        out: Of the result's shape and dtype, apart from a and b; strides as they come.
+        out: Of the result's shape, and of its dtype or the one that it is summed in; apart from a and b, strides as
+            they come.
         tf32: See `allow_tf32`, which also says what None stands for.
         gemm: What multiplies, on the addresses of the arrays; cuBLAS on a GPU, and NumPy on a CPU, by default.
 
@@ -90,7 +91,7 @@ def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = Non
         return target
     found = _matrices(target)
     if found is None or found.transposed:
-        target[...] = bmm(a, b, tf32=tf32, gemm=gemm)
+        target[...] = bmm(a, b, xp.empty(target.shape, target.dtype), tf32=tf32, gemm=gemm)
         return target
     allowed = _tf32.get() if tf32 is None else tf32
     _multiply(_readable(a, batch), _readable(b, batch), found, allowed, _cublas() if gemm is None else gemm)
@@ -108,7 +109,7 @@ def _check(a: Array, b: Array, out: Array | None) -> tuple[int, ...]:
     except ValueError as error:
         raise ShapeError(f"bmm: expected batch axes that broadcast, got {a.shape} @ {b.shape}") from error
     shape = (*batch, a.shape[-2], b.shape[-1])
-    if out is not None and (out.shape != shape or out.dtype != a.dtype):
+    if out is not None and (out.shape != shape or out.dtype not in (a.dtype, accumulator_dtype(a.dtype))):
         raise ShapeError(f"bmm: expected out of {a.dtype.name} {shape}, got {out.dtype.name} {out.shape}")
     return batch
 
@@ -117,6 +118,8 @@ def _reference(a: Array, b: Array, out: Array | None) -> Array:
     """On NumPy, whose BLAS knows no half precision: that is multiplied in float32 and rounded once."""
     if a.dtype.itemsize > 2:
         return np.matmul(a, b, out=out)
+    if out is not None and out.dtype.itemsize > 2:
+        return np.matmul(widened(a), widened(b), out=out)
     product = converted(np.matmul(widened(a), widened(b)), a.dtype)
     if out is None:
         return product
@@ -172,22 +175,23 @@ def _multiply(a: _Matrices, b: _Matrices, out: _Matrices, tf32: bool, gemm: Gemm
     *others, (count, *steps) = axes
     wide = accumulator_dtype(out.array.dtype)
     compute = _COMPUTE_64F if wide == np.float64 else _COMPUTE_32F
-    if tf32 and out.array.dtype == np.float32:
+    if tf32 and a.array.dtype == np.float32:
         compute = _COMPUTE_32F_FAST_TF32
     one, zero = (scalar.ctypes.data for scalar in _scalars(wide))
-    data_type, itemsize = _DATA_TYPES[out.array.dtype.name], out.array.itemsize
+    data_type, out_type = (_DATA_TYPES[part.array.dtype.name] for part in (a, out))
     rows, columns = out.array.shape[-2:]
     inner = a.array.shape[-1]
     places = [address_of(part.array) for part in (a, b, out)]
+    sizes = [part.array.itemsize for part in (a, b, out)]
     handle = 0 if out.array.__class__ is np.ndarray else load_cupy().cuda.device.get_cublas_handle()
     for index in np.ndindex(*(length for length, *_ in others)):
         moved = (sum(i * axis[part] for i, axis in zip(index, others)) for part in (1, 2, 3))
-        at_a, at_b, at_out = (place + itemsize * elements for place, elements in zip(places, moved))
+        at_a, at_b, at_out = (place + size * elements for place, size, elements in zip(places, sizes, moved))
         gemm(
             *(handle, b.transposed, a.transposed, columns, rows, inner, one),
             *(at_b, data_type, b.leading, steps[1]),
             *(at_a, data_type, a.leading, steps[0], zero),
-            *(at_out, data_type, out.leading, steps[2]),
+            *(at_out, out_type, out.leading, steps[2]),
             *(count, compute, _DEFAULT_ALGORITHM),
         )
 

@@ -3,22 +3,58 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minigrad.arguments import as_real, check_switch, kind_of
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.activation import softmax
-from minigrad.ops.linalg import matmul
-from minigrad.ops.mask import masked_fill, where
-from minigrad.ops.noise import dropout
+from minigrad.autograd.tape import Edge, Node, accumulate
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, converted, is_half, widened
+from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.axes import max_axes, row_dot, sum_axes, unbroadcast
+from minigrad.ops.linalg import product, wide_product
+from minigrad.ops.noise import Drops, dropped, take_drops
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
-from minigrad.ops.reduce import any as any_of
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, record
 
 __all__ = ["scaled_dot_product_attention"]
+
+
+class _Shape(NamedTuple):
+    """What the arguments of a call agree on.
+
+    Attributes:
+        batch: The axes before the last two of the result: samples and heads.
+        heads: Those of keys and values where several queries' share one, else None.
+    """
+
+    batch: tuple[int, ...]
+    queries: int
+    keys: int
+    heads: int | None
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """Of one for each query and key."""
+        return (*self.batch, self.queries, self.keys)
+
+    @property
+    def products(self) -> tuple[int, ...]:
+        """The axes before the last two in a product, where queries that share a head are rows of one matrix."""
+        return self.batch if self.heads is None else (*self.batch[:-1], self.heads)
+
+    def shared(self, x: Array) -> Array:
+        """(..., query heads, L, D) as (..., key heads, L of all that share one, D)."""
+        if self.heads is None:
+            return x
+        *others, heads, length, width = x.shape
+        return x.reshape(*others, self.heads, heads // self.heads * length, width)
+
+    def apart(self, x: Array) -> Array:
+        """The way back."""
+        return x if self.heads is None else x.reshape(*self.batch, self.queries, x.shape[-1])
 
 
 @autocasts("low")
@@ -30,10 +66,13 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """softmax(query @ keyᵀ · scale + mask) @ value: for each query a mean of the values (Vaswani et al., 2017).
 
-    Made of `matmul` and `softmax`, whose gradients it has. A query that may see no key gets 0.
+    With the weights p: dvalue = pᵀ @ g, and of the scores ds = p · (h - Σ p·h), with h = g @ valueᵀ; then
+    dquery = ds @ key · scale, dkey = dsᵀ @ query · scale, dmask = ds. Of arrays (L, S) p alone is kept, and which of
+    its elements are dropped. A query that may see no key gets 0. Scores and softmax of half precision are in float32.
 
     Shapes:
         query: (..., L, E), key: (..., S, E), value: (..., S, V); attn_mask: broadcasts to (..., L, S) -> (..., L, V)
@@ -41,63 +80,182 @@ def scaled_dot_product_attention(
     Args:
         attn_mask: Bools, True where a query may see a key; or floats, which are added.
         dropout_p: Weights are dropped with this probability: pass 0 outside training.
-        is_causal: Query i sees keys up to i alone; instead of a mask.
+        is_causal: Query i sees keys up to i alone, of those that a mask lets it see.
         scale: 1/√E by default.
+        enable_gqa: Query heads, the axis before L, are a multiple of those of key and value, which runs of them share
+            (Ainslie et al., "GQA", 2023).
 
     Raises:
         ShapeError, DtypeError, DeviceError: shapes, dtypes or devices that do not fit as above.
-        ArgumentError: a mask and is_causal, or another option out of its range.
+        ArgumentError: an option out of its range.
     """
     who = "scaled_dot_product_attention"
-    _check(who, query=query, key=key, value=value)
-    check_switch(who, is_causal=is_causal)
-    if is_causal and attn_mask is not None:
-        raise ArgumentError(f"{who}: expected attn_mask or is_causal, got both")
+    check_switch(who, is_causal=is_causal, enable_gqa=enable_gqa)
+    dropout_p = as_real(who, "dropout_p", dropout_p, 0.0, 1.0)
+    shape = _agreed(who, query, key, value, enable_gqa)
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else as_real(who, "scale", scale, finite=True)
-    scores = matmul(query * factor, key.transpose(-2, -1))
+    scores = _scores(query.data, key.data, shape)
+    scores *= factor
+    if attn_mask is not None:
+        scores += _bias(who, attn_mask, scores, query)
     if is_causal:
-        weights = softmax(masked_fill(scores, _later(scores), -math.inf), -1)
-    elif attn_mask is not None:
-        scores = _masked(who, scores, attn_mask)
-        seen = any_of(scores != -math.inf, -1, keepdim=True)
-        weights = where(seen, softmax(where(seen, scores, 0.0), -1), 0.0)
-    else:
-        weights = softmax(scores, -1)
-    return matmul(dropout(weights, dropout_p), value)
+        scores += _causal(scores)
+    weights = _weigh(scores, query.data.dtype)
+    drops = take_drops(weights, dropout_p) if dropout_p else None
+    out = _mean(weights if drops is None else dropped(weights, drops), value.data, query.data, shape)
+    inputs = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    given = None if attn_mask is None else (attn_mask.data.shape, attn_mask.data.dtype)
+    return record(out, _attention_backward, inputs, (query, key, value, given, weights, drops, factor, shape))
 
 
-def _check(who: str, **tensors: Any) -> None:
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor):
-            raise DtypeError(f"{who}: expected {name} to be a tensor, got {kind_of(x)}")
-        check_float(who, x)
-        if x.ndim < 2:
-            raise ShapeError(f"{who}: expected {name} of shape (..., length, features), got {x.shape}")
-    query, key, value = tensors.values()
-    same_device(who, query, key, value)
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ShapeError(
-            f"{who}: expected query (..., L, E), key (..., S, E) and value (..., S, V), "
-            f"got {query.shape}, {key.shape} and {value.shape}"
-        )
+def _attention_backward(node: Node, grad: Array) -> None:
+    query, key, value, mask, weights, drops, factor, shape = node.saved
+    dquery, dkey, dvalue = node.inputs[:3]
+    dmask = None if mask is None else node.inputs[3]
+    grad_rows = shape.shared(grad)
+    if dvalue is not None:
+        used = shape.shared(weights if drops is None else dropped(weights, drops))
+        _give_product(dvalue, used.swapaxes(-1, -2), grad_rows, value.data)
+    if dquery is None and dkey is None and dmask is None:
+        return
+    dscores = _score_gradient(grad_rows, value.data, weights, drops, shape)
+    if dmask is not None:
+        found = unbroadcast(dscores, mask[0])
+        accumulate(dmask, found.astype(mask[1], copy=found is dscores))
+    dscores *= factor
+    low = shape.shared(converted(dscores, query.data.dtype) if is_half(query.data.dtype) else dscores)
+    if dquery is not None:
+        found = shape.apart(product(low, key.data, _like(query.data, low, key.data)))
+        accumulate(dquery, unbroadcast(found, query.data.shape))
+    if dkey is not None:
+        _give_product(dkey, low.swapaxes(-1, -2), shape.shared(query.data), key.data)
 
 
-def _later(scores: Tensor) -> Tensor:
-    """Which keys come after each query, (L, S)."""
-    with scores.device.current() as xp:
-        return Tensor(xp.arange(scores.shape[-1]) > xp.arange(scores.shape[-2])[:, None])
+def _give_product(edge: Edge, a: Array, b: Array, x: Array) -> None:
+    """Accumulate a @ b as the gradient of x."""
+    accumulate(edge, unbroadcast(product(a, b, _like(x, a, b)), x.shape))
 
 
-def _masked(who: str, scores: Tensor, mask: Any) -> Tensor:
+def _scores(query: Array, key: Array, shape: _Shape) -> Array:
+    """The products of queries and keys, (..., L, S), in float32 where these are of half precision."""
+    rows = shape.shared(query)
+    if rows.shape[:-2] != shape.products:
+        rows = array_module(query).broadcast_to(rows, (*shape.products, *rows.shape[-2:]))
+    return wide_product(rows, key.swapaxes(-1, -2)).reshape(shape.weights)
+
+
+def _weigh(scores: Array, dtype: np.dtype[Any]) -> Array:
+    """The softmax of each row, 0 where all of it is -inf; overwrites the scores."""
+    if scores.size:
+        xp, last = array_module(scores), (scores.ndim - 1,)
+        lowest = float(np.finfo(scores.dtype).min)
+        scores -= xp.maximum(max_axes(scores, last, keepdim=True), lowest)  # -inf less this is -inf
+        xp.exp(scores, out=scores)
+        total = sum_axes(scores, last, keepdim=True)
+        total += total == 0
+        scores /= total
+    return converted(scores, dtype) if is_half(dtype) else scores
+
+
+def _mean(weights: Array, value: Array, query: Array, shape: _Shape) -> Array:
+    """The weighted means of values; in memory as the queries are, so that heads lie beside each other again."""
+    rows = shape.shared(weights)
+    return shape.apart(product(rows, value, _like(query, rows, value)))
+
+
+def _like(model: Array, a: Array, b: Array) -> Array | None:
+    """Where a @ b is to go: an array that lies as another one of its shape; None where there is none to follow."""
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    if model.ndim < 3 or shape[:-1] != model.shape[:-1]:
+        return None
+    return array_module(model).empty_like(model, shape=shape)
+
+
+def _score_gradient(grad: Array, value: Array, weights: Array, drops: Drops | None, shape: _Shape) -> Array:
+    """The gradient of the scores, (..., L, S), in the dtype that they were in."""
+    dscores = wide_product(grad, value.swapaxes(-1, -2)).reshape(shape.weights)
+    if drops is not None:
+        dscores = dropped(dscores, drops)
+    wide = widened(weights)
+    if wide.size:
+        rows = (-1, shape.keys)
+        dscores -= row_dot(dscores.reshape(rows), wide.reshape(rows)).reshape(*shape.weights[:-1], 1)
+    dscores *= wide
+    return dscores
+
+
+# ------------------------------------------------------------------------------------------------------------- masks
+
+
+def _bias(who: str, mask: Any, scores: Array, query: Tensor) -> Array:
+    """What is added to the scores: a mask of floats, or 0 and -inf for one of bools."""
     if not isinstance(mask, Tensor):
         raise DtypeError(f"{who}: expected attn_mask to be a tensor of bools or floats, got {kind_of(mask)}")
+    same_device(who, query, mask)
     try:
         fits = np.broadcast_shapes(scores.shape, mask.shape) == scores.shape
     except ValueError:
         fits = False
     if not fits:
         raise ShapeError(f"{who}: expected attn_mask to broadcast to {scores.shape}, got {mask.shape}")
-    if mask.dtype.kind == "b":
-        return masked_fill(scores, ~mask, -math.inf)
+    if mask.data.dtype.kind == "b":
+        return _bias_of(mask.data, scores)
     check_float(who, mask)
-    return scores + mask
+    if mask.data.dtype not in (query.data.dtype, np.float32):
+        raise DtypeError(
+            f"{who}: expected attn_mask of bools, float32 or query's {query.dtype.name}, got {mask.dtype.name}"
+        )
+    return widened(mask.data)
+
+
+def _causal(scores: Array) -> Array:
+    """0, and -inf for the keys that come after each query: (L, S)."""
+    xp = array_module(scores)
+    return _bias_of(xp.arange(scores.shape[-1]) <= xp.arange(scores.shape[-2])[:, None], scores)
+
+
+def _bias_of(seen: Array, scores: Array) -> Array:
+    kind = scores.dtype.type
+    return array_module(scores).where(seen, kind(0), kind(-math.inf))
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+def _agreed(who: str, query: Any, key: Any, value: Any, grouped: bool) -> _Shape:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"{who}: expected {name} to be a tensor, got {kind_of(x)}")
+        check_float(who, x)
+        if x.ndim < 2:
+            raise ShapeError(f"{who}: expected {name} of shape (..., length, features), got {x.shape}")
+    given = f"got query {query.shape}, key {key.shape} and value {value.shape}"
+    if not query.dtype == key.dtype == value.dtype:
+        raise DtypeError(
+            f"{who}: expected one dtype, got {query.dtype.name}, {key.dtype.name} and {value.dtype.name}"
+        )
+    same_device(who, query, key, value)
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ShapeError(f"{who}: expected query (..., L, E), key (..., S, E) and value (..., S, V), {given}")
+    lengths = query.shape[-2], key.shape[-2]
+    batches = [x.shape[:-2] for x in (query, key, value)]
+    heads = _shared_heads(who, batches, given) if grouped else None
+    try:
+        if heads is not None:
+            batch = (*np.broadcast_shapes(*[batch[:-1] for batch in batches]), batches[0][-1])
+        else:
+            batch = np.broadcast_shapes(*batches)
+    except ValueError as error:
+        hint = "" if grouped else ": heads that share keys are enable_gqa=True"
+        raise ShapeError(f"{who}: expected batch axes that broadcast, {given}{hint}") from error
+    return _Shape(batch, *lengths, heads)
+
+
+def _shared_heads(who: str, batches: list[tuple[int, ...]], given: str) -> int | None:
+    """The heads of keys where those of queries are a multiple; None where they are as many."""
+    if not all(batches):
+        raise ShapeError(f"{who}: expected heads, (..., heads, length, features), with enable_gqa, {given}")
+    heads, of_keys, of_values = (batch[-1] for batch in batches)
+    if of_keys != of_values or not of_keys or heads % of_keys:
+        raise ShapeError(f"{who}: expected key and value of equally many heads, a divisor of query's, {given}")
+    return None if heads == of_keys else of_keys

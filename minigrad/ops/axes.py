@@ -140,6 +140,11 @@ def row_sum(x: Array) -> Array:
     return x.sum(axis=1, dtype=x.dtype)
 
 
+def row_dot(x: Array, y: Array) -> Array:
+    """Scalar product of each pair of rows: (N, D) -> (N,)."""
+    return np.einsum("ij,ij->i", x, y) if x.__class__ is np.ndarray else (x * y).sum(axis=1)
+
+
 def _row_max(x: Array) -> Array:
     """Largest element of each row of a matrix: (N, D) -> (N,). By argmax, which NumPy runs two to five times faster."""
     if x.__class__ is np.ndarray:

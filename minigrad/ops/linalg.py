@@ -10,7 +10,7 @@ import numpy as np
 from minigrad.arguments import kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, is_float, is_half
+from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, is_half
 from minigrad.backend.gemm import bmm, is_tf32_allowed
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.axes import column_sum, unbroadcast
@@ -63,6 +63,15 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     if is_float(a.dtype) and (half or not on_host):
         return _batched(a, b, out)
     return array_module(a).matmul(a, b, out=out)
+
+
+def wide_product(a: Array, b: Array) -> Array:
+    """a @ b on arrays of matrices, in the dtype that it is summed in: float32 for half precision."""
+    if not is_half(a.dtype):
+        return product(a, b)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = array_module(a).empty((*batch, a.shape[-2], b.shape[-1]), accumulator_dtype(a.dtype))
+    return bmm(a, b, out)
 
 
 def _batched(a: Array, b: Array, out: Array | None) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -91,25 +92,43 @@ def _drop(who: str, x: Tensor, p: float, training: bool, rng: np.random.Generato
     check_switch(who, training=training)
     if not training or p == 0.0:
         return x
-    generator = noise_generator() if rng is None else rng
-    if who == "dropout" and p < 1.0 and kernels_for(x.data) is not None:
-        position = take_words(generator, _words(x.data.size))
-        if position is not None:
-            saved = (position, *_threshold(p))
-            return record(drop(contiguous(x.data), *saved), _drop_by_kernel_backward, (x,), saved)
-    shape = (*x.data.shape[:2], 1, 1) if who == "dropout2d" else x.data.shape
-    kept, scale = _mask(shape, p, generator)
-    mask = to_device(kept, device_of(x.data))
-    return record(_masked(x.data, mask, scale), _drop_backward, (x,), (mask, scale))
+    if who == "dropout":
+        drops = take_drops(x.data, p, rng)
+    else:
+        generator = noise_generator() if rng is None else rng
+        drops = _place(_mask((*x.data.shape[:2], 1, 1), p, generator), x.data)
+    return record(dropped(x.data, drops), _drop_backward, (x,), drops)
 
 
 def _drop_backward(node: Node, grad: Array) -> None:
-    mask, scale = node.saved
-    accumulate(node.inputs[0], _masked(grad, mask, scale))
+    accumulate(node.inputs[0], dropped(grad, node.saved))
 
 
-def _drop_by_kernel_backward(node: Node, grad: Array) -> None:
-    accumulate(node.inputs[0], drop(contiguous(grad), *node.saved))
+Drops = tuple[Any, ...]  # which elements stay, and their scale: as a mask, or as what the kernel draws them by
+
+
+def take_drops(x: Array, p: float, rng: np.random.Generator | None = None) -> Drops:
+    """Which elements of an array are dropped, each with probability p; see `dropped`.
+
+    Args:
+        rng: Source of the noise; the noise stream of this context by default.
+    """
+    generator = noise_generator() if rng is None else rng
+    if p < 1.0 and kernels_for(x) is not None:
+        position = take_words(generator, _words(x.size))
+        if position is not None:
+            return (position, *_threshold(p))
+    return _place(_mask(x.shape, p, generator), x)
+
+
+def dropped(x: Array, drops: Drops) -> Array:
+    """An array without the elements that are dropped, and with the others scaled up."""
+    return _masked(x, *drops) if len(drops) == 2 else drop(contiguous(x), *drops)
+
+
+def _place(drops: tuple[Array, float], like: Array) -> Drops:
+    mask, scale = drops
+    return to_device(mask, device_of(like)), scale
 
 
 def _threshold(p: float) -> tuple[int, float]:

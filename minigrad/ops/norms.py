@@ -17,7 +17,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.axes import column_sum, row_sum
+from minigrad.ops.axes import column_sum, row_dot, row_sum
 from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import at_precision, autocasts
@@ -315,14 +315,9 @@ def _standardize(rows: Array, eps: float) -> tuple[Array, Array, Array]:
     wide = rows.astype(work_dtype(rows), copy=False)
     mean = (row_sum(wide) / rows.shape[1])[:, None]
     block = wide - mean
-    rstd = _inverse_root(_row_dot(block, block) / rows.shape[1], eps)[:, None]
+    rstd = _inverse_root(row_dot(block, block) / rows.shape[1], eps)[:, None]
     block *= rstd
     return mean, rstd, block
-
-
-def _row_dot(x: Array, y: Array) -> Array:
-    """Scalar product of each pair of rows: (R,)."""
-    return np.einsum("ij,ij->i", x, y) if x.__class__ is np.ndarray else (x * y).sum(axis=1)
 
 
 def _layer_norm_backward(node: Node, grad: Array) -> None:
@@ -363,7 +358,7 @@ def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: 
     """rstd · (h - mean(h) - normal · mean(h · normal)) by row, with h = grad · gain. Overwrites normal."""
     length = normal.shape[1]
     block = grad * (1.0 if gain is None else gain)
-    shares = (_row_dot(block, normal) / length)[:, None]
+    shares = (row_dot(block, normal) / length)[:, None]
     block -= (row_sum(block) / length)[:, None]
     normal *= shares
     block -= normal

@@ -83,19 +83,6 @@ ROWS = [
         (lambda: ops.triplet_margin_loss(X, Y, X, reduction=None), "triplet_margin_loss: expected reduction"),
     ),
     (lambda: ops.triplet_margin_loss(X, Y, [1.0]), DtypeError, "expected negative to be a tensor, got list"),
-    # attention
-    *each(
-        (lambda *args, **options: ops.scaled_dot_product_attention(*args, **options), ShapeError),
-        (X, X, ROW, r"attention: expected value of shape \(..., length, features\), got \(3,\)"),
-        (X, Y, Tensor(np.ones((3, 3))), r"attention: .* got \(2, 3\), \(2, 3\) and \(3, 3\)"),
-        (X, Y, X, Tensor(np.ones((3, 3)) > 0), r"expected attn_mask to broadcast to \(2, 2\), got \(3, 3\)"),
-    ),
-    (lambda: ops.scaled_dot_product_attention(X, Y, SIGNS[:, None]), DtypeError, "attention: expected a float tensor"),
-    (lambda: ops.scaled_dot_product_attention(X, Y, None), DtypeError, "expected value to be a tensor, got NoneType"),
-    (lambda: ops.scaled_dot_product_attention(X, Y, X, SIGNS), DtypeError, "attention: expected a float tensor"),
-    (lambda: ops.scaled_dot_product_attention(X, Y, X, True), DtypeError, "attn_mask to be a tensor .*, got bool"),
-    (lambda: ops.scaled_dot_product_attention(X, Y, X, X[:, :2], 0.0, True), ArgumentError, "or is_causal, got both"),
-    (lambda: ops.scaled_dot_product_attention(X, Y, X, scale="1"), ArgumentError, "attention: expected scale"),
     # layers
     *each(
         (lambda name: getattr(nn, name)(reduction="avg"), ArgumentError, "%s: expected reduction to be one of 'mean'"),

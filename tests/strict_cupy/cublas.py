@@ -18,6 +18,7 @@ _TYPES: dict[int, tuple[Any, tuple[int, ...], Any]] = {
     2: (np.float16, (68,), np.float32),
     14: (ml_dtypes.bfloat16, (68,), np.float32),
 }
+_WIDER = {2: 0, 14: 0}  # results that float16 and bfloat16 may have too, by cuBLAS's table of types
 
 calls: list[dict[str, int]] = []  # the lengths of each call, for tests
 
@@ -51,14 +52,15 @@ def gemmStridedBatchedEx(
     _check_integers(dict(locals()))
     refuse_while_capturing("gemm", "call of cuBLAS")
     dtype, computations, wide = _TYPES[Atype]
-    if not Atype == Btype == Ctype or computeType not in computations or algo not in (-1, 99):
+    fits = Atype == Btype and Ctype in (Atype, _WIDER.get(Atype))
+    if not fits or computeType not in computations or algo not in (-1, 99):
         raise StrictError(f"gemm: CUBLAS_STATUS_NOT_SUPPORTED: types {Atype} {Btype} {Ctype}, computing {computeType}")
     if (_memory(alpha, 1, wide)[0], _memory(beta, 1, wide)[0]) != (1, 0):
         raise StrictError("gemm: expected alpha 1 and beta 0, got other numbers, or of another dtype")
     get_current_stream().finish()  # addresses keep no memory alive, so this does not run late
     a = _columns(A, lda, strideA, (k, m) if transa else (m, k), batchCount, dtype)
     b = _columns(B, ldb, strideB, (n, k) if transb else (k, n), batchCount, dtype)
-    c = _columns(C, ldc, strideC, (m, n), batchCount, dtype)
+    c = _columns(C, ldc, strideC, (m, n), batchCount, _TYPES[Ctype][0])
     if batchCount > 1 and not strideC:
         raise StrictError("gemm: expected the results of a batch side by side, got all in one place")
     compute = np.float64 if computeType == 70 else np.float32

@@ -247,7 +247,7 @@ CHOICES = {
         "The gradient of attention is that of its softmax, of whose terms little is left where one key has nearly all "
         "the weight: to float32's rounding of the largest.",
         "minigrad/ops/attention.py",
-        "Made of `matmul` and `softmax`, whose gradients it has.",
+        "ds = p · (h - Σ p·h)",
         "differs",
         r"gradient 0: \S+ for \S+",
         r"nn\.functional\.scaled_dot_product_attention",

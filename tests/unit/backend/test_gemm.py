@@ -100,6 +100,17 @@ def test_sums_are_wide(dtype, compute):
         assert found.dtype == a.dtype and (found.astype(np.float64) == 8.0).all()
 
 
+@pytest.mark.parametrize("gemm", [None, FAKE])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_summed_wide_may_stay_wide(dtype, gemm):
+    a, b = np.full((2, 3, 256), 1 + 2.0**-7, as_dtype(dtype)), np.ones((2, 256, 1), as_dtype(dtype))
+    turned = np.empty((2, 1, 3), np.float32)
+    for out in (np.empty((2, 3, 1), np.float32), turned.swapaxes(1, 2)):
+        assert bmm(a, b, out, gemm=gemm) is out and (out == 258.0).all()
+    with pytest.raises(ShapeError, match="expected out of"):
+        bmm(a, b, np.empty((2, 3, 1)), gemm=gemm)
+
+
 def test_tf32_is_never_the_default():
     a = np.ones((2, 3, 3), np.float32)
     assert [call["compute"] for call in calls_of(a, a)] == [68]

@@ -1,8 +1,32 @@
-"""What cases can't say of attention: weights that are dropped at random."""
+"""What cases can't say of attention: weights that are dropped at random, half precision, and what is kept."""
 
 import numpy as np
+import pytest
 
+import minigrad
 from minigrad import Tensor, ops
+from minigrad.backend.dtypes import as_dtype
+from minigrad.testing import assert_close
+
+
+def drawn(*shapes, dtype="float64"):
+    rng = np.random.default_rng(0)
+    return [Tensor(rng.standard_normal(shape).astype(as_dtype(dtype)), requires_grad=True) for shape in shapes]
+
+
+def composed(query, key, value, p=0.0):
+    """The same of other operations, grouped heads as copies."""
+    key, value = (ops.repeat_interleave(x, query.shape[1] // x.shape[1], 1) for x in (key, value))
+    weights = ops.softmax(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5, -1)
+    return ops.dropout(weights, p) @ value
+
+
+def grads_of(y, tensors):
+    y.backward(Tensor(np.cos(np.arange(y.numel())).reshape(y.shape).astype(y.dtype)))
+    found = [x.grad.numpy() for x in tensors]
+    for x in tensors:
+        x.grad = None
+    return [y.detach().numpy(), *found]
 
 
 def test_weights_are_dropped():
@@ -11,3 +35,44 @@ def test_weights_are_dropped():
     halves = [ops.scaled_dot_product_attention(query, key, value, dropout_p=0.5).numpy() for _ in range(400)]
     assert np.ptp(halves, axis=0).all() and abs(np.mean(halves, axis=0) - whole).max() < 0.5
     assert not ops.scaled_dot_product_attention(query, key, value, dropout_p=1.0).numpy().any()
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_a_seed_drops_what_dropout_of_the_weights_drops(heads):
+    """With the gradients of those that stay."""
+    tensors = drawn((2, 4, 5, 3), (2, heads, 6, 3), (2, heads, 6, 2))
+    found = []
+    for attend in (composed, lambda *x: ops.scaled_dot_product_attention(*x[:3], dropout_p=x[3], enable_gqa=True)):
+        minigrad.manual_seed(3)
+        found.append(grads_of(attend(*tensors, 0.4), tensors))
+    for got, expected in zip(*found):
+        assert_close(got, expected, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 2e-3), ("bfloat16", 8e-3)])
+def test_scores_of_half_precision_are_in_float32(dtype, tolerance):
+    """Of about 100, which bfloat16 has in steps of 0.5: a weight would be off by half."""
+    low = drawn((3, 8, 16), (3, 8, 16), (3, 8, 16), dtype=dtype)
+    wide = [Tensor(x.detach().numpy().astype(np.float64), requires_grad=True) for x in low]
+    expected = grads_of(ops.scaled_dot_product_attention(*wide, scale=8.0), wide)
+    for got, value in zip(grads_of(ops.scaled_dot_product_attention(*low, scale=8.0), low), expected):
+        assert got.dtype == as_dtype(dtype)
+        scale = abs(value).max()
+        assert_close(got.astype(np.float64) / scale, value / scale, tolerance=tolerance)
+
+
+def test_one_array_of_weights_is_kept_and_heads_stay_side_by_side():
+    """Nothing else of L x S but which are dropped; what merges the heads again is a view."""
+    query, key, value = (x.transpose(1, 2) for x in drawn((2, 8, 3, 4), (2, 8, 3, 4), (2, 8, 3, 4)))
+    y = ops.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=0.5)
+    (weights,) = [x for x in y.node.saved if isinstance(x, np.ndarray)]
+    (mask, _) = next(x for x in y.node.saved if isinstance(x, tuple) and isinstance(x[0], np.ndarray))
+    assert weights.shape == mask.shape == (2, 3, 8, 8) and mask.dtype == bool
+    assert np.shares_memory(y.transpose(1, 2).reshape(2, 8, 12).data, y.data)
+
+
+def test_a_mask_of_floats_may_be_wider():
+    low = drawn((2, 3), (2, 3), (2, 3), dtype="float16")
+    (mask,) = drawn((2, 2), dtype="float32")
+    ops.scaled_dot_product_attention(*low, mask).sum().backward()
+    assert mask.grad.dtype == np.float32 and low[0].grad.dtype == np.float16
