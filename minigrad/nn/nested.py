@@ -1,115 +1,223 @@
-"""`save` and `load`: nested dicts and lists of tensors and plain values in one file, as a checkpoint holds them.
+"""`save` and `load`: a whole training state in one file, or nested dicts and lists of tensors and plain values.
 
-The file is a safetensors file: the tensors by number, and how they are nested as JSON in its metadata. Nothing in it
-is ever run.
+What is in the file is described in `nn/bundle.py`, what several ranks do in `nn/bundle_ranks.py`. Nothing in a file is
+ever run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from minigrad.arguments import check_switch
-from minigrad.backend.device import CPU, Device
-from minigrad.errors import ArgumentError, DtypeError
-from minigrad.foreign import spoken
-from minigrad.nn.module import Module
-from minigrad.nn.serialize import load_file, load_metadata, save_file
-from minigrad.ops.foreign import array_of
+import numpy as np
 
-_KEY = "minigrad.nested"  # of the metadata
-_PLAIN = (str, bool, int, float, type(None))
+from minigrad.arguments import check_switch
+from minigrad.backend.device import CPU, Device, to_host
+from minigrad.backend.random import get_rng_state, set_rng_state
+from minigrad.errors import ArgumentError, MinigradError, StateDictError
+from minigrad.foreign import spoken
+from minigrad.nn.bundle import (
+    STREAMS, WHOLE, Bundle, Path, Recorded, beside, is_stateful, kind_of, leaves_in, objects_in, read
+)
+from minigrad.nn.bundle_ranks import begin, check_at_rest, check_one_file, ranks_of, recorded, together
+from minigrad.nn.serialize import save_file
+from minigrad.ops.foreign import array_of
+from minigrad.tensor import Tensor
 
 
 @spoken
-def save(obj: Any, f: str | os.PathLike[str]) -> None:
-    """Write tensors, numbers, texts, None, and dicts, lists and tuples of them to a file; `load` reads it.
+def save(obj: Any, f: Path) -> None:
+    """Write objects with their states, tensors, numbers, texts, None, and dicts, lists and tuples of them to a file.
 
-    An old file of that name is replaced only once the new one is whole. A dict of tensors alone, such as the
-    state_dict of a module, becomes a safetensors file that any program can read.
+    `load` reads it. An old file of that name is replaced only once the new one is whole. A dict of tensors alone, such
+    as the state_dict of a module, becomes a safetensors file that any program can read.
+
+    Objects that have state_dict() and load_state_dict() make it a training state: models, wrapped or not, optimizers,
+    schedules, loss scales, loaders, balancers. Each is kept by its state, and the random streams are kept with them, so
+    that a run that is killed and resumed ends in the same bits. With several ranks every one of them calls it then, at
+    the same place; rank 0 writes, and what is not alike on all ranks (random streams, buffers that each rank keeps for
+    itself, plain values) is kept for each. Call it between two steps: gradients are not kept. Nor is what no object
+    named here has in its state, such as what a comm hook remembers.
 
     Args:
-        obj: For example `{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}`.
-        f: The path of the file.
+        obj: For example `{"model": model, "optimizer": optimizer, "loader": loader, "step": 3}`, or in PyTorch's way
+            `{"model": model.state_dict(), "epoch": 3}`, which a rank may save by itself.
+        f: The path of the file; a folder has to be there.
 
     Raises:
-        DtypeError: something else in obj, such as a module: save its state_dict().
+        DtypeError: something in obj is neither plain nor a tensor, and has no state; or obj itself is an object.
         ArgumentError: a path that is none.
+        AutogradError: inside a backward, or with gradients that were not combined over the ranks yet.
+        CollectiveMismatchError, CollectiveTimeoutError: objects, and a rank does something else, or nothing.
+        RankFailedError: another rank could not. OSError: the file can't be written; on rank 0.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> import minigrad
+        >>> from minigrad import nn, optim
+        >>> model = nn.Linear(2, 1)
+        >>> run = {"model": model, "optimizer": optim.Adam(model.parameters())}
         >>> with TemporaryDirectory() as folder:
-        ...     minigrad.save({"epoch": 3, "means": [minigrad.ones(2)]}, f"{folder}/a.pt")
-        ...     minigrad.load(f"{folder}/a.pt")
-        {'epoch': 3, 'means': [tensor([1., 1.], dtype=float32, device='cpu')]}
+        ...     minigrad.save({**run, "epoch": 3}, f"{folder}/run")
+        ...     minigrad.load(f"{folder}/run", into=run)["epoch"]
+        3
     """
-    import json
-
     _check_path("save", f)
-    if isinstance(obj, Mapping) and obj and all(isinstance(key, str) for key in obj):
+    objects = objects_in(obj)
+    if not objects and isinstance(obj, Mapping) and obj and all(isinstance(key, str) for key in obj):
         if all(array_of("save", value) is not None for value in obj.values()):
             save_file(obj, f)
             return
-    tensors: dict[str, Any] = {}
-    save_file(tensors, f, {_KEY: json.dumps(_described(obj, tensors, "obj"))})
+    comm = ranks_of(objects.values()) if objects else None
+    begin(comm, "save")
+    bundle = together(comm, "save", lambda: _taken(obj, objects))
+    whole = recorded(comm, bundle, with_objects=bool(objects))
+    together(comm, "save", lambda: whole.write(f) if comm is None or comm.rank == 0 else None)
 
 
-def _described(value: Any, tensors: dict[str, Any], where: str) -> Any:
-    """A value in JSON: a dict as its kind and pairs, a tensor as its number among the tensors."""
-    if isinstance(value, _PLAIN):
-        return {"value": value}
-    if isinstance(value, Mapping):
-        pairs = [[_described(k, tensors, where), _described(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
-        return {"dict": pairs}
-    if isinstance(value, (list, tuple)):
-        parts = [_described(part, tensors, f"{where}[{i}]") for i, part in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": parts}
-    if not isinstance(value, Module) and array_of("save", value) is not None:
-        tensors[str(len(tensors))] = value
-        return {"tensor": str(len(tensors) - 1)}
-    hint = ": save its state_dict()" if hasattr(value, "state_dict") else ""
-    raise DtypeError(f"save: expected tensors and plain values, got {type(value).__name__} in {where}{hint}")
+def _taken(obj: Any, objects: Mapping[str, Any]) -> Bundle:
+    check_at_rest("save", objects.values())
+    return Bundle().take(obj)
 
 
 @spoken
 def load(
-    f: str | os.PathLike[str], map_location: Device | str | None = None, *, weights_only: bool = True
+    f: Path, map_location: Device | str | None = None, *, weights_only: bool = True, into: Any = None
 ) -> Any:
     """Read what `save` wrote, or the tensors of any safetensors file.
+
+    Without into, an object is there as its state, that of rank 0: `model.load_state_dict(load(f)["model"])`.
 
     Args:
         f: The path of the file.
         map_location: Where the tensors go; the CPU by default.
         weights_only: Either: a file holds no code.
+        into: Objects to fill, in the places in which those were that were saved, and no others. The random streams are
+            put back too. Every rank calls it, of as many as have saved. All is checked first: where something does not
+            fit, on any rank, everything is as before.
+
+    Returns:
+        What was saved; the objects of into are in it.
 
     Raises:
-        StateDictError: another kind of file; of one of torch.save the message says how to convert it.
-        ArgumentError: weights_only is no bool, map_location names no device, or a path that is none.
+        StateDictError: another kind of file, which of one of torch.save says how to convert it; one of a newer version;
+            objects of other kinds, states that do not fit, or another number of ranks.
+        ArgumentError: weights_only is no bool, map_location names no device, into holds something else than objects,
+            or a path that is none.
         FileNotFoundError: there is no file.
+        RankFailedError: another rank could not load. ReplicaMismatchError: ranks have read different files.
     """
-    import json
-
     _check_path("load", f)
     check_switch("load", weights_only=weights_only)
     if not isinstance(map_location, (Device, str, type(None))):
         raise ArgumentError(f"load: expected map_location to name a device, got {type(map_location).__name__}")
-    tensors = load_file(f, CPU if map_location is None else map_location)
-    nested = load_metadata(f).get(_KEY)
-    return tensors if nested is None else _built(json.loads(nested), tensors)
+    device = CPU if map_location is None else map_location
+    if into is not None:
+        return _load_into(f, device, into)
+    bundle = read(f, device)
+    return bundle.built(bundle.trees[WHOLE]) if isinstance(bundle, Recorded) else bundle
+
+
+def _load_into(f: Path, device: Device | str, into: Any) -> Any:
+    objects = _objects_to_fill(into)
+    comm = ranks_of(objects.values())
+    begin(comm, "load")
+    found = together(comm, "load", lambda: _fitting(f, device, objects, 1 if comm is None else comm.world_size))
+    check_one_file(comm, found)
+    bundle, undo = found.of_rank(0 if comm is None else comm.rank), list[Callable[[], object]]()
+    try:
+        together(comm, "load", lambda: _fill(objects, bundle, undo))
+    except BaseException:
+        for each in reversed(undo):
+            with contextlib.suppress(Exception):  # of an object that takes no state at all, not even its own
+                each()
+        raise
+    return bundle.built(bundle.trees[WHOLE], objects=objects)
+
+
+def _objects_to_fill(into: Any) -> dict[str, Any]:
+    for place, leaf in leaves_in(into):
+        if place == WHOLE or not is_stateful(leaf):
+            todo = "plain values are in what load returns" if place != WHOLE else 'write {"model": model}, as in save'
+            raise ArgumentError(
+                f"load: expected into to hold objects with load_state_dict() by name, got {type(leaf).__name__} at "
+                f"{_in_into(place)}: {todo}"
+            )
+    objects = objects_in(into)
+    if not objects:
+        raise ArgumentError(f"load: expected into to hold objects to fill, got {into!r}")
+    return objects
+
+
+def _in_into(place: str) -> str:
+    return place.replace(WHOLE, "into", 1)
+
+
+def _fitting(f: Path, device: Device | str, objects: Mapping[str, Any], world_size: int) -> Recorded:
+    """The bundle of a file, which has exactly these objects, of so many ranks.
+
+    Raises:
+        StateDictError: it has not.
+    """
+    check_at_rest("load", objects.values())
+    name, bundle = os.fspath(f), read(f, device)
+    if not isinstance(bundle, Recorded) or not bundle.world_size:
+        raise StateDictError(
+            f"load: expected a file that save wrote with objects in it, got {name} without: leave into out"
+        )
+    kinds, own = bundle.kinds(), {place: kind_of(thing) for place, thing in objects.items()}
+    for place in {**kinds, **own}:
+        saved, given = kinds.get(place, {}).get("object", "nothing"), own.get(place, "nothing")
+        if saved != given:
+            raise StateDictError(
+                f"load: expected into to have the objects that were saved, got {given} at "
+                f"{_in_into(place)}, where {name} has {saved}"
+            )
+    if bundle.world_size != world_size:
+        raise StateDictError(
+            f"load: expected a training state of {world_size} rank(s), got {name}, which {bundle.world_size} rank(s) "
+            "have saved: start as many, or take single states from load(f) without into"
+        )
+    return bundle
+
+
+def _fill(objects: Mapping[str, Any], bundle: Bundle, undo: list[Callable[[], object]]) -> None:
+    """Load each state, and put down how to go back."""
+    kinds = bundle.kinds()
+    for place, thing in objects.items():
+        undo.append(_way_back(thing))
+        try:
+            thing.load_state_dict(bundle.state(place))
+        except MinigradError as error:
+            raise StateDictError(f"load: {_in_into(place)}: {error}") from error
+        _set_beside(thing, kinds[place]["beside"])
+    streams = get_rng_state()
+    undo.append(lambda: set_rng_state(streams, "theirs"))
+    set_rng_state(bundle.state(STREAMS), "theirs")
+
+
+def _way_back(thing: Any) -> Callable[[], object]:
+    """What gives an object the state that it has now; on the host, where there may be more room."""
+    copied, kept = Bundle(), beside(thing)
+    tree = copied.put(thing.state_dict(), "a state", inside=True)
+    arrays = {name: array_of("load", x) for name, x in copied.tensors.items()}
+    copied.tensors = {name: Tensor(np.array(to_host(array))) for name, array in arrays.items()}
+
+    def go_back() -> None:
+        thing.load_state_dict(copied.built(tree))
+        _set_beside(thing, kept)
+
+    return go_back
+
+
+def _set_beside(thing: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if name in getattr(thing, "kept_beside", ()):
+            setattr(thing, name, value)
 
 
 def _check_path(who: str, path: Any) -> None:
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentError(f"{who}: expected a path, got {type(path).__name__}: a file on disk is read and written")
-
-
-def _built(described: dict[str, Any], tensors: dict[str, Any]) -> Any:
-    [(kind, content)] = described.items()
-    if kind == "dict":
-        return {_built(key, tensors): _built(value, tensors) for key, value in content}
-    if kind in ("list", "tuple"):
-        parts = [_built(part, tensors) for part in content]
-        return parts if kind == "list" else tuple(parts)
-    return tensors[content] if kind == "tensor" else content

@@ -36,6 +36,7 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
     Raises:
         ArgumentError: a name or a text that is no str, or one name for a tensor and a text.
         DtypeError: a value that is neither a tensor nor an array.
+        OSError: the file can't be written, as on a full disk; an old one is as it was.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -46,8 +47,6 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
         ...     net.load_state_dict(nn.load_file(f"{folder}/net.safetensors"))
         <All keys matched successfully>
     """
-    from safetensors.numpy import save_file as write
-
     texts = dict(metadata or {})
     _check_names(tensors, texts)
     arrays = {name: _as_array(name, value) for name, value in tensors.items()}
@@ -56,11 +55,23 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         mode = _create(temporary)
-        write(stored, temporary, metadata=(texts | aliases) or None)
+        _write(stored, temporary, (texts | aliases) or None)
         temporary.chmod(mode)  # the library may make a file that only its owner can read
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())  # before it takes the old one's name: a machine that fails keeps one of them whole
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write(arrays: dict[str, np.ndarray[Any, Any]], path: Path, texts: dict[str, str] | None) -> None:
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file as write
+
+    try:
+        write(arrays, path, metadata=texts)
+    except SafetensorError as error:
+        raise OSError(f"save_file: expected to write {path}, got {error}") from error
 
 
 def _create(path: Path) -> int:
@@ -118,18 +129,24 @@ def load_file(path: _Path, device: Device | str = CPU) -> dict[str, Tensor]:
             torch.save the message says how to convert it: reading a pickle would run what is in it.
         FileNotFoundError: there is no file.
     """
+    return read_file(path, device)[0]
+
+
+def read_file(path: _Path, device: Device | str = CPU) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, and the texts beside them, of one and the same file; see `load_file`."""
     from safetensors import SafetensorError, safe_open
 
+    _check_no_folder("load_file", path)
     try:
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}
-            texts = file.metadata() or {}
+            texts = dict(file.metadata() or {})
         tensors = {name: Tensor(to_device(np.array(array), Device(device))) for name, array in arrays.items()}
     except (SafetensorError, DtypeError) as error:
         found = _what_it_is(path, error)
         raise StateDictError(f"load_file: expected a safetensors file of known dtypes, got {found}") from error
     tensors |= {name: tensors[kept] for name, kept in texts.items() if kept in tensors and name not in tensors}
-    return tensors
+    return tensors, texts
 
 
 def load_metadata(path: _Path) -> dict[str, str]:
@@ -141,11 +158,17 @@ def load_metadata(path: _Path) -> dict[str, str]:
     """
     from safetensors import SafetensorError, safe_open
 
+    _check_no_folder("load_metadata", path)
     try:
         with safe_open(path, framework="np") as file:
             return dict(file.metadata() or {})
     except SafetensorError as error:
         raise StateDictError(f"load_metadata: expected a safetensors file, got {_what_it_is(path, error)}") from error
+
+
+def _check_no_folder(who: str, path: _Path) -> None:
+    if os.path.isdir(path):
+        raise StateDictError(f"{who}: expected a safetensors file, got the folder {os.fspath(path)}")
 
 
 def _what_it_is(path: _Path, error: Exception) -> str:

@@ -132,7 +132,7 @@ class DistributedDataParallel(Module):
         self.reducer.syncing = self.sync == "auto"
         self._sharded = ShardedBackward(self.reducer)
         self._upkeep = Upkeep(module, self.reducer, *self._upkeep_options)
-        self.reducer.after_pass, self._passes = self._after_pass, 0
+        self.reducer.after_pass, self._passes, self.kept_beside = self._after_pass, 0, ("_passes",)  # see nn.bundle
 
     def _after_pass(self, active_ranks: list[int]) -> None:
         self._passes += 1

@@ -1,0 +1,267 @@
+"""A training state in one file: what comes back, what is refused, and that the old file stays whole."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import nn, optim
+from minigrad.data import ArrayDataset, DataLoader
+from minigrad.errors import ArgumentError, AutogradError, DtypeError, StateDictError
+from minigrad.nn import bundle
+
+X = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
+
+
+class Counter:
+    """An object of the user's own."""
+
+    def __init__(self, count=0):
+        self.count = count
+
+    def state_dict(self):
+        return {"count": self.count, "history": [(1, None), {2: "two"}], "mean": minigrad.tensor([1.5])}
+
+    def load_state_dict(self, state):
+        assert state["history"] == [(1, None), {2: "two"}] and state["mean"].tolist() == [1.5]
+        self.count = state["count"]
+
+
+def parts(width=4, seed=0):
+    """What one trains with, after a step."""
+    minigrad.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
+    optimizer = optim.Adam(model.parameters(), lr=0.1)
+    found = {"model": model, "optimizer": optimizer, "schedule": optim.LRScheduler(optimizer, optim.StepDecay(2))}
+    found |= {"scaler": optim.GradScaler(8.0), "average": optim.swa_utils.AveragedModel(model)}
+    found["loader"] = DataLoader(ArrayDataset(X), batch_size=4, shuffle=True)
+    step(found)
+    return found
+
+
+def step(found):
+    found["optimizer"].zero_grad()
+    found["scaler"].scale(found["model"](minigrad.randn(5, 3)).square().mean()).backward()
+    found["scaler"].step(found["optimizer"])
+    found["scaler"].update()
+    found["schedule"].step()
+    found["average"].update_parameters(found["model"])
+
+
+def said(found):
+    """All that is in a training state, in words."""
+    states = {name: thing.state_dict() for name, thing in found.items()}
+    return repr((states, minigrad.get_rng_state()))
+
+
+def test_a_training_state_comes_back(tmp_path):
+    mine, other = parts(), parts(seed=1)
+    minigrad.manual_seed(5)
+    minigrad.rand(3)
+    minigrad.save({**mine, "step": 7, "best": (0.5, None)}, tmp_path / "run")
+    expected = said(mine)
+    step(mine)
+    back = minigrad.load(tmp_path / "run", into=other)
+    assert said(other) == expected
+    assert back["step"] == 7 and back["best"] == (0.5, None) and back["model"] is other["model"]
+    assert list(back) == [*mine, "step", "best"]
+    step(other)
+    minigrad.load(tmp_path / "run", into=mine)
+    step(mine)
+    assert said(mine) == said(other)
+
+
+def test_objects_lie_where_they_like(tmp_path):
+    nets = [nn.Linear(1, 1), nn.Linear(1, 1)]
+    minigrad.save({"nets": nets, 3: {"own": Counter(4)}, "w": minigrad.ones(2)}, tmp_path / "run")
+    fresh, counter = [nn.Linear(1, 1), nn.Linear(1, 1)], Counter()
+    back = minigrad.load(tmp_path / "run", into={"nets": fresh, 3: {"own": counter}})
+    assert counter.count == 4 and back["nets"] == fresh and back["w"].tolist() == [1, 1]
+    assert [net.weight.item() for net in fresh] == [net.weight.item() for net in nets]
+
+
+def test_without_objects_to_fill_there_are_their_states(tmp_path):
+    """As in a checkpoint that was saved by hand; the tensors have names that say whose they are."""
+    mine, before = parts(), minigrad.get_rng_state()
+    minigrad.save({**mine, "step": 7}, tmp_path / "run")
+    found = minigrad.load(tmp_path / "run")
+    assert minigrad.get_rng_state() == before and found["step"] == 7
+    fresh = parts(seed=1)
+    fresh["model"].load_state_dict(found["model"])
+    fresh["optimizer"].load_state_dict(found["optimizer"])
+    assert repr(fresh["model"].state_dict()) == repr(mine["model"].state_dict())
+    assert {"model.0.weight", "optimizer.state.0.exp_avg"} < set(nn.load_file(tmp_path / "run"))
+
+
+def test_a_tensor_that_two_objects_share_is_kept_once(tmp_path):
+    model = nn.Linear(100, 100)
+    minigrad.save({"a": model, "b": nn.Sequential(model)}, tmp_path / "run")
+    assert (tmp_path / "run").stat().st_size < 1.5 * 4 * 100 * 100
+
+
+def test_names_of_tensors_that_would_be_equal(tmp_path):
+    obj = {"a": {"b": minigrad.ones(1)}, "a.b": minigrad.zeros(1), bundle.KEY: minigrad.full((1,), 2.0), "plain": 1}
+    minigrad.save(obj, tmp_path / "file")
+    found = minigrad.load(tmp_path / "file")
+    assert [found["a"]["b"].item(), found["a.b"].item(), found[bundle.KEY].item()] == [1, 0, 2]
+
+
+def changed(path, change):
+    """The file with other metadata."""
+    facts = json.loads(nn.load_metadata(path)[bundle.KEY])
+    change(facts)
+    nn.save_file(nn.load_file(path), path, {bundle.KEY: json.dumps(facts)})
+
+
+REFUSED = {
+    "missing": (lambda p: p.pop("scaler"), r"got nothing at into\['scaler'\], where .* has GradScaler"),
+    "extra": (lambda p: p.update(more=Counter()), r"got Counter at into\['more'\], where .* has nothing"),
+    "kind": (
+        lambda p: p.update(optimizer=optim.AdamW(p["model"].parameters())),
+        r"got AdamW at into\['optimizer'\], where .* has Adam$",
+    ),
+    "model": (
+        lambda p: p.update(model=nn.Linear(3, 1)),
+        r"into\['model'\]: Linear.load_state_dict: expected the names, .*\n  missing weight",
+    ),
+    "width": (
+        lambda p: p.update(average=parts(5)["average"]),
+        r"into\['average'\]: .*\n  module.0.weight: expected float32 \(5, 3\), got float32 \(4, 3\)",
+    ),
+    "loader": (
+        lambda p: p.update(loader=DataLoader(ArrayDataset(X), batch_size=5, shuffle=True)),
+        r"into\['loader'\]: BatchSampler: expected a state with batch_size 5, got 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(tmp_path, case):
+    change, words = REFUSED[case]
+    minigrad.save(parts(), tmp_path / "run")
+    mine = parts(seed=1)
+    change(mine)
+    before = said(mine)
+    with pytest.raises(StateDictError, match=words):
+        minigrad.load(tmp_path / "run", into=mine)
+    assert said(mine) == before
+
+
+def test_an_object_that_raises_leaves_the_others_as_they_were(tmp_path):
+    class Broken(Counter):
+        def load_state_dict(self, state):
+            raise KeyError("gone")
+
+    Broken.__name__ = "Counter"
+    minigrad.save({**parts(), "last": Counter()}, tmp_path / "run")
+    mine = parts(seed=1)
+    before = said(mine)
+    with pytest.raises(KeyError):
+        minigrad.load(tmp_path / "run", into={**mine, "last": Broken()})
+    assert said(mine) == before
+
+
+FILES = {
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-5]), "expected a safetensors file"),
+    "cut early": (lambda path: path.write_bytes(path.read_bytes()[:50]), "expected a safetensors file"),
+    "empty": (lambda path: path.write_bytes(b""), "expected a safetensors file"),
+    "foreign": (lambda path: nn.save_file({"x": X}, path), "expected a file that save wrote with objects in it"),
+    "plain": (lambda path: minigrad.save({"a": 1}, path), "expected a file that save wrote with objects in it"),
+    "newer": (lambda path: changed(path, lambda f: f.update(version=2)), "of version 1 or older, got .* of version 2"),
+    "no tree": (lambda path: changed(path, lambda f: f.pop("trees")), "with other metadata"),
+    "no tensor": (lambda path: changed(path, lambda f: f["trees"].update(obj={"tensor": "?"})), "with other metadata"),
+    "ranks": (
+        lambda path: changed(path, lambda f: f.update(world_size=3)),
+        r"of 1 rank\(s\), got .*, which 3 rank\(s\) have saved: start as many",
+    ),
+    "folder": (lambda path: (path.unlink(), path.mkdir()), "got the folder"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_that_is_none_is_refused(tmp_path, case):
+    change, words = FILES[case]
+    mine = {"counter": Counter(1)}
+    minigrad.save(mine, tmp_path / "run")
+    change(tmp_path / "run")
+    with pytest.raises(StateDictError, match=words):
+        minigrad.load(tmp_path / "run", into=mine)
+    with pytest.raises(FileNotFoundError):
+        minigrad.load(tmp_path / "absent", into=mine)
+
+
+def test_arguments_are_refused(tmp_path):
+    minigrad.save({"net": nn.Linear(1, 1)}, tmp_path / "run")
+    for into, words in {
+        "step": ({"step": 3}, r"got int at into\['step'\]: plain values are in what load returns"),
+        "model": (nn.Linear(1, 1), 'got Linear at into: write {"model": model}'),
+        "nothing": ({}, "to hold objects to fill, got {}"),
+    }.values():
+        with pytest.raises(ArgumentError, match=words):
+            minigrad.load(tmp_path / "run", into=into)
+    with pytest.raises(DtypeError, match=r"got object in obj\['a'\]\[0\]"):
+        minigrad.save({"net": nn.Linear(1, 1), "a": [object()]}, tmp_path / "run")
+    with pytest.raises(DtypeError, match="got Linear in obj: save its state_dict"):
+        minigrad.save(nn.Linear(1, 1), tmp_path / "run")
+
+
+def test_inside_a_backward_it_is_refused(tmp_path):
+    model = nn.Linear(3, 1)
+    model.weight.register_hook(lambda grad: minigrad.save({"model": model}, tmp_path / "run"))
+    with pytest.raises(AutogradError, match="between two steps, got it inside a backward"):
+        model(minigrad.Tensor(X)).sum().backward()
+
+
+class Stop(BaseException):
+    """A process that ends here."""
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "replace", "chmod", "write"])
+def test_the_old_file_is_whole_wherever_writing_stops(tmp_path, monkeypatch, call):
+    """Cut before each call that touches the disk, the temporary file half written in one of them."""
+    from pathlib import Path
+
+    import safetensors.numpy
+
+    mine = {"counter": Counter(1)}
+    minigrad.save(mine, tmp_path / "run")
+
+    def stop(*args, **options):
+        if call == "write":
+            Path(args[1]).write_bytes(b"half of")
+        raise Stop
+
+    owner, name = {
+        "open": (Path, "open"), "chmod": (Path, "chmod"), "write": (safetensors.numpy, "save_file")
+    }.get(call, (os, call))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, stop)
+        patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)  # nor is there anybody to tidy up
+        with pytest.raises(Stop):
+            minigrad.save({"counter": Counter(2)}, tmp_path / "run")
+    fresh = Counter()
+    minigrad.load(tmp_path / "run", into={"counter": fresh})
+    assert fresh.count == 1
+    minigrad.save({"counter": Counter(3)}, tmp_path / "run")  # what was left lying about is in nobody's way
+    minigrad.load(tmp_path / "run", into={"counter": fresh})
+    assert fresh.count == 3
+
+
+def test_a_full_disk(tmp_path):
+    """A limit for the size of files stands for it; the temporary file is gone."""
+    import resource
+    import signal
+
+    minigrad.save({"counter": Counter(1)}, tmp_path / "run")
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            minigrad.save({"counter": Counter(2), "x": minigrad.ones(1000)}, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert minigrad.load(tmp_path / "run")["counter"]["count"] == 1
