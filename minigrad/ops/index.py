@@ -9,7 +9,7 @@ import numpy as np
 from minigrad.arguments import as_integer
 from minigrad.autograd.tape import Edge, Node, accumulate, own_gradient
 from minigrad.backend.device import array_module, to_device, to_host
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, converted, is_half, widened
 from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.axes import normalize_axis
@@ -159,22 +159,47 @@ def _add_at(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Ar
 def _add_rows(edge: Edge, shape: tuple[int, ...], dim: int, index: Array, grad: Array) -> None:
     """`_add_at` for one integer array that picked along one axis: grad has index's axes in the place of that axis.
 
-    On NumPy equal rows are sorted together and summed, in a half to a sixth of the time of add.at.
+    Rows that were picked by the same number are sorted together and summed in a fixed order: on a GPU add.at takes
+    them in another one each time, and so has other bits; on NumPy it takes two to thirteen times as long.
     """
     if edge is None:
         return
-    if array_module(grad) is not np or grad.dtype.itemsize == 2 or grad.size <= index.size:
+    xp = array_module(grad)
+    if not grad.size or (xp is np and grad.size == index.size):
         _add_at(edge, shape, (slice(None),) * dim + (index,), grad)
         return
     axes = tuple(range(index.ndim))
-    rows = np.moveaxis(grad, [dim + axis for axis in axes], axes).reshape(index.size, -1)
+    rows = xp.moveaxis(grad, [dim + axis for axis in axes], axes).reshape(index.size, -1)
     wrapped = index.reshape(-1).astype(np.intp) % shape[dim]
     order = wrapped.argsort()
-    ordered = wrapped[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    total = np.moveaxis(own_gradient(edge, shape, grad), dim, 0)
-    sums = np.add.reduceat(rows.take(order, 0), starts, 0)
-    total[ordered[starts]] += sums.reshape(-1, *total.shape[1:])
+    named, rows = wrapped[order], widened(rows.take(order, 0))
+    if xp is np:
+        starts = np.flatnonzero(np.concatenate([[True], named[1:] != named[:-1]]))
+        total, picked = np.moveaxis(own_gradient(edge, shape, grad), dim, 0), named[starts]
+        sums = total[picked] + np.add.reduceat(rows, starts, 0).reshape(-1, *total.shape[1:])
+        total[picked] = converted(sums, grad.dtype) if is_half(grad.dtype) else sums
+    else:
+        sums = _sums_by_name(named, rows, shape[dim]).reshape(-1, *shape[:dim], *shape[dim + 1 :])
+        accumulate(edge, xp.moveaxis(sums.astype(grad.dtype, copy=False), 0, dim))
+
+
+def _sums_by_name(named: Array, rows: Array, length: int) -> Array:
+    """For each number in [0, length) the sum of the rows that it names; written over rows.
+
+    The k-th of log2(N) rounds adds to each row the one 2ᵏ before it, where that has the same name, so that the last of
+    a name has the sum (Hillis and Steele, "Data parallel algorithms", 1986). No host waits for a count, and an
+    element that is not finite stays in its sum.
+
+    Shapes:
+        named: (N,), sorted; rows: (N, D) -> (length, D)
+    """
+    xp, reach = array_module(rows), 1
+    while reach < len(named):
+        rows[reach:] += xp.where((named[reach:] == named[:-reach])[:, None], rows[:-reach], 0)
+        reach *= 2
+    numbers = xp.arange(length)
+    last = xp.searchsorted(named, numbers, side="right") - 1  # -1, which is the last, where none is as small
+    return xp.where((named[last] == numbers)[:, None], rows[last], 0)
 
 
 # --------------------------------------------------------------------------------------------- picking by tensors
