@@ -13,7 +13,7 @@ from math import e as e, inf as inf, nan as nan, pi as pi
 from numpy import dtype as dtype
 
 from minigrad import autograd as autograd, data as data, nn as nn, ops as ops
-from minigrad.absent import absent as _absent
+from minigrad.absent import absent as _absent, answer_imports as _answer_imports
 from minigrad.backend.device import (
     Device as Device,
     Device as device,
@@ -99,6 +99,7 @@ if not typing.TYPE_CHECKING:  # a type checker knows all that is imported above,
     _rooms = {"autograd", "data", "nn", "ops", *_LATER}
     __all__ = sorted({*_names_in(globals()), "bfloat16", *_rooms} - set(dir(_builtins)))
     _offer_operations(globals())
+    _answer_imports()
 
     def __getattr__(name: str) -> typing.Any:
         """A room, or a name from one, at its first use; and bfloat16, since importing ml_dtypes takes time."""

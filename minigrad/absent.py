@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import numpy
 
-from minigrad.errors import AbsentNameError
+from minigrad.errors import AbsentModuleError, AbsentNameError
 
 _LEAVE = "leave it out"
 _DENSE, _FIRST = "tensors are dense", "there are first derivatives only"
@@ -24,6 +27,9 @@ _BAG = "write embedding, and .mean(1) of what it gives"
 _BILINEAR = "write einsum('bi,oij,bj->bo', x1, weight, x2) + bias"
 _HARDSHRINK = "write where(x.abs() > lambd, x, 0.0)"
 _SOFT_MARGIN = "write softplus(-target * x).mean()"
+_ON_OUTPUT = "write register_forward_hook(lambda layer, args, output: output.register_hook(hook))"
+_WITHOUT = "save what it would give beside the state_dict()"
+_BITS = "write all_gather(tensors, tensor), and combine them"
 _OVER_TIME = "write a loop of nn.Linear over the steps"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -62,6 +68,9 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "matrix_norm": "write norm",
     },
     "minigrad.nn": {
+        "attention": "leave it out: attention is computed in one way",
+        "modules": "write import minigrad.nn, where all layers are",
+        "quantized": "weights are floats",
         **{f"{kind}1d": f"write {kind}2d of (k, 1) on x.unsqueeze(-1)" for kind in ("Conv", "AvgPool", "MaxPool")},
         **{f"{kind}3d": "an image has two axes beside its channels" for kind in ("Conv", "AvgPool", "MaxPool")},
         "ConvTranspose2d": f"{_NEAREST}, and Conv2d",
@@ -127,6 +136,13 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "get_worker_info": "there are no worker processes: DataLoader(prefetch=2) makes batches ahead in a thread",
     },
     "minigrad.distributed": {
+        "algorithms": "write minigrad.distributed.fp16_compress_hook and its kin",
+        "checkpoint": "write minigrad.save(state, path) on rank 0",
+        "device_mesh": "write init(), which says who the ranks are",
+        "elastic": "write python -m minigrad.distributed.launch -n N script.py",
+        "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",
+        "optim": "write minigrad.optim: each rank keeps the state of a whole replica",
+        "tensor": "a tensor is of one rank",
         **dict.fromkeys(["send", "recv", "isend", "irecv", "batch_isend_irecv", "P2POp"], _TO_ALL),
         "Backend": "write the name, such as 'nccl' or 'gloo'",
         "ProcessGroup": "write distributed.Communicator",
@@ -181,6 +197,26 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "set_detect_anomaly": "write with minigrad.debug():",
         "detect_anomaly": "write with minigrad.debug():",
     },
+    "ReduceOp": {
+        **dict.fromkeys(["BAND", "BOR", "BXOR"], _BITS),
+        "PREMUL_SUM": "multiply first, and write ReduceOp.SUM",
+    },
+    "Module": {
+        "compile": "leave it out: a module runs as it is",
+        "get_extra_state": _WITHOUT,
+        "register_backward_hook": _ON_OUTPUT,
+        "register_full_backward_hook": _ON_OUTPUT,
+        "register_full_backward_pre_hook": _ON_OUTPUT,
+        "register_load_state_dict_post_hook": "do it after load_state_dict()",
+        "register_load_state_dict_pre_hook": "change what is given to load_state_dict()",
+        "register_state_dict_post_hook": "change what state_dict() gives",
+        "register_state_dict_pre_hook": "do it before state_dict()",
+        "set_extra_state": _WITHOUT,
+        "share_memory": _RANKS,
+        "to_empty": "write to(device)",
+        "type": "write to(dtype)",
+        "xpu": "write to(device)",
+    },
     "Tensor": {
         "index_put_": "write x[indices] = values, or x.index_add_(dim, index, values) for a sum",
         "apply_": "write minigrad.tensor(function(x.numpy()))",
@@ -232,6 +268,56 @@ def absent(where: str, name: str) -> AbsentNameError:
     return AbsentNameError(f"{where}: expected a name that it has, got {name!r}{': ' if advice else ''}{advice}")
 
 
+class Lacking:
+    """In the place of a name that a class lacks: says what to write. A `__getattr__` would slow every attribute."""
+
+    def __init__(self, where: str, name: str) -> None:
+        self.where, self.name = where, name
+
+    def __get__(self, x: object, kind: type) -> Any:
+        raise absent(self.where, self.name)
+
+
+def tell_lacking(where: str, kind: type, names: Iterable[str] = ()) -> None:
+    """Let a class answer to what it has not, once it has all that it gets: these names, and those of the table."""
+    for name in {*names, *INSTEAD[where]} - {*dir(kind)}:
+        setattr(kind, name, Lacking(where, name))
+
+
+class LackingMembers(enum.EnumMeta):
+    """The class of an enumeration that says what to write for a member that it lacks."""
+
+    def __getattr__(cls, name: str) -> Any:
+        members = cls.__dict__.get("_member_map_", {})  # Python 3.11 and earlier ask here for those that there are
+        if name not in members:
+            raise absent(cls.__name__, name)
+        return members[name]
+
+
+class Unfound:
+    """Asked last where a module is; says of one of ours that is not here what to write.
+
+    Python asks for one too where a name is imported that its room does not have: `from minigrad.nn import CTCLoss`.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Nothing.
+
+        Raises:
+            AbsentModuleError: the module is one of minigrad, and not here.
+        """
+        where, _, last = name.rpartition(".")
+        if where.split(".")[0] == "minigrad" and not last.startswith("_"):
+            raise AbsentModuleError(str(absent(where, last)))
+
+
+def answer_imports() -> None:
+    """Let an import of what is not here say what to write."""
+    if Unfound not in sys.meta_path:
+        sys.meta_path.append(Unfound)
+
+
 def _elsewhere(where: str, name: str) -> str:
     """Where a name is, or one like it."""
     if where == "Tensor":
@@ -242,6 +328,8 @@ def _elsewhere(where: str, name: str) -> str:
         if name.endswith("_") and (callable(own.get(name[:-1])) or name[:-1] in methods):
             return f"write x = x.{name[:-1]}(...)"
         return _in_numpy(name) or _near(name, sorted(methods))
+    if where not in sys.modules:
+        return ""
     for room in _ROOMS:
         if room != where and room in sys.modules and not name.startswith("_") and name in vars(sys.modules[room]):
             return f"write {room}.{name}"

@@ -4,6 +4,7 @@ MinigradError
 ├── ArgumentError            (ValueError)    a value out of its range, an unknown name, a missing argument
 │   └── CallError            (TypeError)     a call that does not fit the signature, which is shown
 ├── AbsentNameError          (AttributeError) a name of PyTorch's that is not here, or not there
+├── AbsentModuleError        (ModuleNotFoundError) the same, where it is imported
 ├── ShapeError               (ValueError)    shapes that do not fit
 ├── DtypeError               (TypeError)     dtypes that do not fit, or a type that is no tensor
 ├── IndexRangeError          (IndexError)    an index or a label out of range
@@ -42,6 +43,10 @@ class CallError(ArgumentError, TypeError):
 
 class AbsentNameError(MinigradError, AttributeError):
     """A module or a tensor has no such name; the message says what to write where PyTorch has one."""
+
+
+class AbsentModuleError(MinigradError, ModuleNotFoundError):
+    """There is no such module, or no such name in the room that it is imported from; the message says what to write."""
 
 
 class ShapeError(MinigradError, ValueError):

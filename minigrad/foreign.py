@@ -127,6 +127,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     ("save", "pickle_protocol"): ("nothing is pickled: leave it out", _never),
     ("load", "pickle_module"): ("nothing is pickled: leave it out", _one_of(None)),
     ("load", "mmap"): ("leave it out", _one_of(None, False)),
+    ("wait", "timeout"): ("write init_process_group(timeout=...), which holds for every call", _one_of(None)),
     ("embedding", "max_norm"): ("clip the weight after the step", _one_of(None)),
     ("embedding", "norm_type"): ("there is no max_norm", _always),
     ("embedding", "scale_grad_by_freq"): ("gradients are not scaled by counts", _one_of(False)),

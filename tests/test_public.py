@@ -15,8 +15,8 @@ import pytest
 
 import minigrad
 from minigrad import errors, ops
+from minigrad.absent import Lacking
 from minigrad.bound import BoundMethods
-from minigrad.ops.facts import Lacking
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.precision import autocasts
 

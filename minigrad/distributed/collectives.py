@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.absent import LackingMembers
 from minigrad.arguments import as_integer
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array, is_float, is_half
@@ -22,7 +23,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 
-class ReduceOp(enum.Enum):
+class ReduceOp(enum.Enum, metaclass=LackingMembers):
     """How a reduction combines the values of the ranks; the names are NCCL's."""
 
     SUM = "sum"

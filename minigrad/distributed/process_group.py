@@ -30,6 +30,7 @@ from minigrad.distributed.comm.work import OVER, WorkAround
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.run import thread_rank
 from minigrad.errors import ArgumentError, ShapeError
+from minigrad.foreign import spoken
 
 group = SimpleNamespace(WORLD=None)  # PyTorch's name of all ranks: group=dist.group.WORLD
 _KINDS = {
@@ -53,6 +54,7 @@ class PendingWork(WorkAround):
         super().__init__(inner)
         self._deliver = deliver
 
+    @spoken
     def wait(self, host: bool = False) -> None:
         """Order or block as `Work.wait` does; the result is there then."""
         self.inner.wait(host)

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from minigrad.absent import tell_lacking
 from minigrad.arguments import check_switch
 from minigrad.backend.device import Device, as_gpu
 from minigrad.backend.dtypes import DtypeLike, is_float
@@ -249,6 +250,9 @@ class Module(ModuleTree["Module"]):
             f"pickle: expected plain data, got a {self._who()}: save its state_dict() with nn.save_file, "
             "or copy it with copy.deepcopy"
         )
+
+
+tell_lacking("Module", Module)
 
 
 def _add_hook(hooks: dict[int, Hook], hook: Hook) -> Removal:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.absent import INSTEAD, OF_TENSORS, absent
+from minigrad.absent import Lacking
 from minigrad.arguments import is_integer
 from minigrad.autograd.tape import Node
 from minigrad.backend.dtypes import is_float
@@ -140,26 +140,10 @@ def _history(x: Tensor) -> Node | None:
     return x.node
 
 
-class Lacking:
-    """In the place of what PyTorch's tensors have: says what to write. A `__getattr__` would slow every attribute."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, x: Tensor | None, kind: type) -> Any:
-        raise absent("Tensor", self.name)
-
-
 @method_as("__dir__")
 def names_of(x: Tensor) -> list[str]:
     """What a tensor has, without the names that only say what to write."""
     return [name for name in object.__dir__(x) if not isinstance(vars(Tensor).get(name), Lacking)]
-
-
-def tell_lacking() -> None:
-    """Let a tensor answer to what it has not, once it has all that it gets."""
-    for name in {*OF_TENSORS, *INSTEAD["Tensor"]} - {*dir(Tensor)}:
-        setattr(Tensor, name, Lacking(name))
 
 
 method_as("is_cuda")(property(_on_gpu))

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import cuda, data, nn, optim
+from minigrad import cuda, data, distributed, nn, optim
 from minigrad.absent import INSTEAD, OF_TENSORS
+from minigrad.distributed.comm.work import OVER
+from minigrad.distributed.process_group import PendingWork
 from minigrad.errors import (
-    AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError, ShapeError,
+    AbsentModuleError, AbsentNameError, ArgumentError, AutogradError, CallError, DeviceError, DtypeError, ShapeError,
 )
 from minigrad.foreign import KEYWORDS
 from minigrad.nn import functional
@@ -94,6 +96,7 @@ CALLED = {  # beside what tests/distributed/test_messages.py makes
     "scatter": lambda **o: X[0].scatter(0, ZERO, 1.0, **o),
     "scatter_": lambda **o: X[0].clone().scatter_(0, ZERO, 1.0, **o),
     "searchsorted": lambda **o: minigrad.searchsorted(X[0], X, **o),
+    "wait": lambda **o: PendingWork(OVER).wait(**o),
     "embedding": lambda **o: functional.embedding(ZERO, X, **o),
     "Embedding": lambda **o: nn.Embedding(2, 3, **o),
     "Conv2d": lambda **o: nn.Conv2d(1, 1, 1, **o),
@@ -161,8 +164,36 @@ def test_a_name_that_is_not_here_says_what_to_write(message):
     assert not hasattr(X, "nonsense") and not hasattr(nn, "__wrapped__")
 
 
+IMPORTED = {
+    "^minigrad: expected a name that it has, got 'multiprocessing': write python -m": "import minigrad.multiprocessing",
+    "^minigrad.nn: .* 'CTCLoss': there is no loss over alignments": "from minigrad.nn import CTCLoss",
+    "^minigrad.nn: .* 'MaxPooling2d': did you mean MaxPool2d": "from minigrad.nn import Linear, MaxPooling2d",
+    "^minigrad: .* 'vmap': add an axis": "from minigrad import vmap",
+    "^minigrad.nn: .* 'modules': write import minigrad.nn": "import minigrad.nn.modules.module as m",
+    "^minigrad.distributed: .* 'fsdp': write DistributedDataParallel": "from minigrad.distributed.fsdp import anything",
+}
+
+
+@pytest.mark.parametrize("message", IMPORTED)
+def test_an_import_of_what_is_not_here_says_what_to_write(message):
+    with pytest.raises(AbsentModuleError, match=message) as caught:
+        exec(IMPORTED[message], {})
+    assert isinstance(caught.value, ModuleNotFoundError)
+
+
+def test_a_module_and_an_operation_of_ranks_say_what_to_write():
+    layer = nn.Linear(1, 1)
+    with pytest.raises(AbsentNameError, match="^Module: expected a name that it has, got 'compile': leave it out"):
+        layer.compile()
+    layer.compile = layer.type = nn.ReLU()  # names of one's own come first
+    assert repr(layer.type) == "ReLU()" and list(dict(layer.named_children())) == ["compile"]
+    with pytest.raises(AbsentNameError, match="^ReduceOp: expected a name that it has, got 'BAND': write all_gather"):
+        distributed.ReduceOp.BAND
+    assert not hasattr(nn.ReLU(), "register_backward_hook") and "BAND" not in distributed.ReduceOp.__members__
+
+
 def test_what_is_absent_is_not_here():
-    places = {"minigrad": minigrad, "Tensor": minigrad.Tensor}
+    places = {"minigrad": minigrad, "Tensor": minigrad.Tensor, "Module": nn.Module, "ReduceOp": distributed.ReduceOp}
     for where, names in INSTEAD.items():
         place = places[where] if where in places else importlib.import_module(where)
         found = {name: getattr(place, name, ModuleType) for name in dir(place)}
