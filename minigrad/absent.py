@@ -132,7 +132,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "LBFGS": "write Adam, or scipy.optimize.minimize on nn.utils.parameters_to_vector",
     },
     "minigrad.data": {
-        "IterableDataset": "write a Dataset with __len__ and __getitem__",
+        "ChainDataset": "write an IterableDataset whose __iter__ is itertools.chain(*datasets)",
         "get_worker_info": "there are no worker processes: DataLoader(prefetch=2) makes batches ahead in a thread",
     },
     "minigrad.distributed": {

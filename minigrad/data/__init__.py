@@ -16,6 +16,7 @@ from minigrad.data.sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from minigrad.data.stream import IterableDataset
 from minigrad.data.tokens import Sequences, Text
 from minigrad.foreign import offer_classes as _offer_classes
 
@@ -26,6 +27,7 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "DistributedSampler",
+    "IterableDataset",
     "RandomSampler",
     "Sampler",
     "Sequences",

@@ -39,14 +39,14 @@ class Dataset(Protocol):
             return ConcatDataset([self, other])
 
 
-def check_dataset(who: str, dataset: Any) -> Any:
+def check_dataset(who: str, dataset: Any, hint: str = "") -> Any:
     """A dataset as it is.
 
     Raises:
-        ArgumentError: it has no length, or no samples.
+        ArgumentError: it has no length, or no samples; the message ends with the hint.
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise ArgumentError(f"{who}: expected a dataset with __len__ and __getitem__, got {dataset!r:.100}")
+        raise ArgumentError(f"{who}: expected a dataset with __len__ and __getitem__, got {dataset!r:.100}{hint}")
     return dataset
 
 
@@ -225,7 +225,7 @@ def read_samples(dataset: Dataset, indices: Sequence[int]) -> list[Any]:
     return [dataset[i] for i in indices]
 
 
-def batch_reader(dataset: Dataset) -> Callable[[Sequence[int] | Indices], Any] | None:
+def batch_reader(dataset: Any) -> Callable[[Sequence[int] | Indices], Any] | None:
     """How to read a whole batch out of arrays, where these or tensors are all that is behind a dataset, else None.
 
     A class derived from them may change its samples, so it has no such way.

@@ -29,20 +29,23 @@ from minigrad.data.sampler import (
     noise_key,
     sampler_state,
 )
+from minigrad.data.stream import IterableDataset, Stream
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.tensor import Tensor
 
 PREFETCH = 2  # batches
+_Made = tuple[Any, Any]  # a batch, and the state of its stream behind it or None
 
 
 class DataLoader:
     """The batches of a dataset, one epoch for each iteration.
 
-    The batches of an epoch do not depend on `prefetch`. Whatever a dataset or collate_fn draws from the context's
-    streams comes from a noise stream that belongs to the epoch and the batch, so a resumed epoch draws the same.
+    Of an `IterableDataset` these are made of its samples as they come, without sampler and shuffle. The batches of an
+    epoch do not depend on `prefetch`. Whatever a dataset or collate_fn draws from the context's streams comes from a
+    noise stream that belongs to the epoch and the batch, so a resumed epoch draws the same.
 
     Args:
-        dataset: Samples to read.
+        dataset: Samples to read, by index or, of an `IterableDataset`, one after the other.
         batch_size: Samples in a batch, > 0; the last batch may have fewer.
         shuffle: Another order in each epoch.
         sampler: The order of samples, instead of shuffle.
@@ -69,7 +72,7 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | IterableDataset,
         batch_size: int = 1,
         shuffle: bool = False,
         sampler: Sampler | None = None,
@@ -84,15 +87,18 @@ class DataLoader:
         _check_kinds(dataset, batch_sampler, collate_fn)
         check_switch("DataLoader", shuffle=shuffle, drop_last=drop_last)
         _check_exclusive(batch_size, shuffle, sampler, batch_sampler, drop_last, seed)
-        self.dataset = dataset
-        if batch_sampler is None:
-            as_integer("DataLoader", "batch_size", batch_size, 1)
+        self.dataset: Any = dataset
+        as_integer("DataLoader", "batch_size", batch_size, 1)
+        if isinstance(dataset, IterableDataset):
+            _check_no_order(shuffle, sampler, batch_sampler)
+            batch_sampler = Stream(dataset, batch_size, drop_last)
+        elif batch_sampler is None:
             order = RandomSampler(dataset, seed=seed) if shuffle else SequentialSampler(dataset)
             batch_sampler = BatchSampler(order if sampler is None else sampler, batch_size, drop_last)
         _check_some_batch(dataset, batch_sampler)
         self.batch_sampler = batch_sampler
         self.collate_fn = collate_fn
-        self._read_batch = batch_reader(dataset) if collate_fn is None else None
+        self._read_batch = batch_reader(self.dataset) if collate_fn is None else None
         default = PREFETCH if self._read_batch is None else 0
         self.prefetch = default if prefetch is None else as_integer("DataLoader", "prefetch", prefetch, 0)
         self.device = None if device is None else Device(device)
@@ -119,6 +125,8 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         progress = self._start()
+        if isinstance(self.batch_sampler, Stream):
+            return self._deliver(self._make(iter(()), progress), progress)
         batches = index_batches(self.batch_sampler) if self._read_batch else iter(self.batch_sampler)
         rest = itertools.islice(batches, progress.delivered, None)
         return self._deliver(self._make(rest, progress), progress)
@@ -127,7 +135,9 @@ class DataLoader:
         """A new epoch, or the rest of the one that was loaded. It becomes the one that state_dict speaks of."""
         progress, loaded = _Progress(self.batch_sampler), self._loaded
         if loaded is not None:
-            if loaded.delivered and loaded.sampler != progress.sampler:
+            if isinstance(self.batch_sampler, Stream):
+                progress.sampler = loaded.sampler
+            elif loaded.delivered and loaded.sampler != progress.sampler:
                 raise StateDictError(
                     f"DataLoader: expected the epoch of the loaded state, {loaded.sampler}, got {progress.sampler}: "
                     "call set_epoch with the same epoch, or not at all, until the rest of it was read"
@@ -139,28 +149,49 @@ class DataLoader:
         self._progress = progress
         return progress
 
-    def _make(self, batches: Iterator[Any], progress: _Progress) -> Generator[Any, None, None]:
+    def _make(self, batches: Iterator[Any], progress: _Progress) -> Generator[_Made, None, None]:
         """The batches themselves: in this thread or in one of their own, the result is the same."""
         if self._read_batch is not None:
-            made = (self._read_batch(indices) for indices in batches)
-            return ahead(made, self.prefetch) if self.prefetch else made
+            plain = ((self._read_batch(indices), None) for indices in batches)
+            return ahead(plain, self.prefetch) if self.prefetch else plain
         assert progress.noise is not None
-        samples = self._read_samples(batches, progress.delivered, progress.noise["seed"])
-        return ahead(samples, self.prefetch) if self.prefetch else in_own_context(samples)
+        first, seed, stream = progress.delivered, progress.noise["seed"], self.batch_sampler
+        is_stream = isinstance(stream, Stream)
+        made = self._read_stream(stream, first, seed) if is_stream else self._read_samples(batches, first, seed)
+        return ahead(made, self.prefetch) if self.prefetch else in_own_context(made)
 
-    def _read_samples(self, batches: Iterator[Any], first: int, noise_seed: int) -> Iterator[Any]:
+    def _read_samples(self, batches: Iterator[Any], first: int, noise_seed: int) -> Iterator[_Made]:
         """Batches from single samples. Runs in a context of its own, whose noise stream starts anew in each batch."""
         collate = default_collate if self.collate_fn is None else self.collate_fn
         manual_seed(noise_seed)
         for number, indices in enumerate(batches, first):
             set_noise_key(number)
-            yield collate(read_samples(self.dataset, indices))
+            yield collate(read_samples(self.dataset, indices)), None
 
-    def _deliver(self, batches: Generator[Any, None, None], progress: _Progress) -> Iterator[Any]:
+    def _read_stream(self, stream: Stream, first: int, noise_seed: int) -> Iterator[_Made]:
+        """The same of a stream, with its state after each batch; one without state is read from its beginning."""
+        collate = default_collate if self.collate_fn is None else self.collate_fn
+        manual_seed(noise_seed)
+        batches = iter(stream)
+        for number in itertools.count(first if stream.is_stateful else 0):
+            set_noise_key(number)
+            samples = next(batches, None)
+            if samples is None:
+                if number < first:
+                    raise StateDictError(
+                        f"DataLoader: expected a stream of the {first} batches at least that the loaded state has left "
+                        f"behind, got one of {number}: it has to give the same samples again, or to have state_dict"
+                    )
+                return
+            if number >= first:
+                yield collate(samples), stream.state_dict()
+
+    def _deliver(self, batches: Generator[_Made, None, None], progress: _Progress) -> Iterator[Any]:
         """Hand batches to the consumer, and count them there: those that were only made ahead do not count."""
         with contextlib.closing(batches):
-            for batch in batches:
+            for batch, state in batches:
                 progress.delivered += 1
+                progress.sampler = progress.sampler if state is None else state
                 yield batch if self.device is None else map_tensors(self._move, batch)
         if self._progress is progress:
             self._progress = None
@@ -171,7 +202,8 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: the epoch, and how many of its batches the consumer was given. Plain data.
 
-        Between epochs it is the start of the next one. After a break it is still the interrupted epoch.
+        Between epochs it is the start of the next one. After a break it is still the interrupted epoch. Of an
+        `IterableDataset` it has that one's own state as of the last batch that the consumer was given, if it has any.
 
         Raises:
             ArgumentError: the sampler has no state_dict.
@@ -182,6 +214,9 @@ class DataLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration the rest of an interrupted epoch: the batches not yet delivered, in the same order.
+
+        An `IterableDataset` with load_state_dict goes on where it was. One without is read from its beginning, and the
+        batches that were delivered are left out: that takes as long as reading them, and has to give the same ones.
 
         Args:
             state: What `state_dict` of a loader with the same settings returned. That of another rank brings the
@@ -222,7 +257,9 @@ class _Progress:
 
 
 def _check_kinds(dataset: Any, batch_sampler: Any, collate_fn: Any) -> None:
-    check_dataset("DataLoader", dataset)
+    if not isinstance(dataset, IterableDataset):
+        hint = ": derive it from IterableDataset" if hasattr(dataset, "__iter__") else ""
+        check_dataset("DataLoader", dataset, hint)
     if batch_sampler is not None and not hasattr(batch_sampler, "__iter__"):
         raise ArgumentError(f"DataLoader: expected a batch_sampler to iterate over, got {batch_sampler!r}")
     if collate_fn is not None and not callable(collate_fn):
@@ -249,6 +286,15 @@ def _check_some_batch(dataset: Any, batch_sampler: Any) -> None:
 
 def _length(sampler: Any) -> int:
     return len(sampler) if hasattr(sampler, "__len__") else sys.maxsize
+
+
+def _check_no_order(shuffle: bool, sampler: Any, batch_sampler: Any) -> None:
+    if shuffle or sampler is not None or batch_sampler is not None:
+        given = "shuffle=True" if shuffle else "a sampler" if sampler is not None else "a batch_sampler"
+        raise ArgumentError(
+            f"DataLoader: expected an IterableDataset without shuffle, sampler and batch_sampler, got it with {given}: "
+            "its samples have no index, so their order is its own"
+        )
 
 
 def _check_exclusive(

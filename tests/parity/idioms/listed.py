@@ -9,7 +9,6 @@ REFUSED = {
     "upsampling by nearest neighbours": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
     "bilinear upsampling by interpolate": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
     "apply by type and class name": ["give the tensor itself, not its .data"],
-    "a stream of samples": ["write a Dataset with __len__ and __getitem__"],
     "saving a whole model": ["save its state_dict()"],
     "an lstm of the library": ["write a loop of nn.Linear over the steps"],
     "a transposed convolution": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)", "Conv2d"],
