@@ -191,9 +191,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad.autograd": {
         **{name: f"write from minigrad.autograd.tape import {name}" for name in ("Node", "accumulate", "lend")},
         "Variable": "leave it out: a tensor is one, and x.requires_grad_() lets it collect a gradient",
-        "Function": "write a function around minigrad.tensor.record, as every operation of minigrad.ops is",
         "functional": _FIRST,
-        "grad": "write loss.backward() and read x.grad",
         "set_detect_anomaly": "write with minigrad.debug():",
         "detect_anomaly": "write with minigrad.debug():",
     },
@@ -249,7 +247,7 @@ OF_TENSORS = """
     not_equal_ orgqr ormqr output_nr pin_memory pinverse polygamma polygamma_ positive put put_ q_per_channel_axis
     q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qr qscheme quantile rad2deg rad2deg_ random_
     real record_stream reinforce renorm renorm_ resize resize_ resize_as resize_as_ resize_as_sparse_ resolve_conj
-    resolve_neg retains_grad rot90 row_indices scatter_reduce scatter_reduce_ select_scatter set_ sgn sgn_
+    resolve_neg rot90 row_indices scatter_reduce scatter_reduce_ select_scatter set_ sgn sgn_
     share_memory_ signbit sinc sinc_ sinh_ slice_inverse slice_scatter slogdet smm solve sparse_dim sparse_mask
     sparse_resize_ sparse_resize_and_clear_ split_with_sizes squeeze_ sspaddmm stft storage storage_offset
     storage_type subtract_ sum_to_size svd swapaxes_ swapdims_ symeig t_ to_dense to_mkldnn to_padded_tensor

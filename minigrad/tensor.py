@@ -200,7 +200,7 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
             AutogradError: the tensor is the output of a recorded operation, which keeps no gradient unless
                 `retain_grad()` said so; or a wrapper sends the gradient to other ranks just now.
         """
-        if self.node is not None and getattr(self, "grad_array", None) is None:
+        if self.node is not None and not self.retains_grad:
             raise _no_leaf("grad", self, ": call retain_grad() on it before backward()")
         if backwards_under_way():
             check_at_rest(self)
@@ -211,7 +211,8 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
         if backwards_under_way():
             check_at_rest(self)
         if value is None:
-            drop_gradient(self)
+            if hasattr(self, "grad_array"):
+                drop_gradient(self)
             return
         self._check_like("grad", value)
         if self.node is not None:
@@ -292,8 +293,8 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
                 )
             return array_module(self.data).ones(self.shape, self.dtype)
         self._check_like("backward", grad)
-        overwritten = grad.stamp is not None and grad.stamp.viewers is not None  # a gradient, by this backward perhaps
-        return duplicate(grad.data) if overwritten else grad.data
+        # a gradient may be overwritten, by this backward perhaps
+        return duplicate(grad.data) if grad.stamp is not None and grad.stamp.viewers is not None else grad.data
 
     def _check_like(self, who: str, grad: Any) -> None:
         """Refuse a gradient that does not fit this tensor."""
@@ -483,5 +484,11 @@ def rerecord(x: Tensor, node: Node | None) -> None:
         _make_leaf(x)
         x.stamp = stamp
     else:
+        kept = x.retains_grad
+        if x.node is None:
+            del x.grad_array  # a leaf no more
         x.requires_grad, x.node = True, node
+        if kept:
+            del x.grad_array
+            x.retain_grad()
     mark_rerecorded(x)

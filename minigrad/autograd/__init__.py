@@ -14,7 +14,11 @@ from minigrad.recording import (
     set_grad_enabled as set_grad_enabled,
 )
 
-_LATER: dict[str, str] = {}  # name -> the file that it is in
+if typing.TYPE_CHECKING:
+    from minigrad.autograd.function import Function as Function
+    from minigrad.autograd.gradients import backward as backward, grad as grad
+
+_LATER = {"Function": "function", "backward": "gradients", "grad": "gradients"}  # name -> the file that it is in
 __all__ = sorted(["enable_grad", "inference_mode", "no_grad", "set_grad_enabled", *_LATER])
 
 if not typing.TYPE_CHECKING:

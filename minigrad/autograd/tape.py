@@ -126,7 +126,8 @@ def watching_backwards(watcher: BackwardListener) -> Iterator[None]:
         _watching.reset(token)
 
 
-def _freed(node: Node, grad: Array) -> None:
+def freed(node: Node, grad: Array) -> None:
+    """The backward function of a node that a backward has freed: an error."""
     raise AutogradError(
         f"backward: expected the graph behind a gradient of shape {grad.shape}, got one that an earlier backward() "
         "freed: call the first one with retain_graph=True, or run the forward pass again"
@@ -211,7 +212,7 @@ def run_backward(
         retain_graph: Keep the graph for another backward.
         on_leaf: Called with each leaf once its gradient is complete, before those who listen to it.
     """
-    nodes, leaves = _reach(root)
+    nodes, leaves = reach(root)
     numbers = sorted(nodes)
     reached = Reached([leaf for leaf, _ in leaves.values()], numbers)
     listeners, watcher = _listeners(reached), _watching.get()
@@ -229,7 +230,7 @@ def run_backward(
         if watched and not nodes:
             _announce([root], watched, first)
         here = None if grad.__class__ is np.ndarray else grad.device.id
-        _walk(nodes, numbers, watched, retain_graph, first, here)
+        walk(nodes, numbers, watched, retain_graph, first, here)
     except BaseException as error:
         for node in nodes.values():
             node.grad_array = None
@@ -261,7 +262,7 @@ _Leaves = dict[int, list[Any]]  # id -> [leaf, contributions still to come]
 _First = list[Callable[[Any], None]]  # what hears of a leaf before those who listen to it
 
 
-def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
+def reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
     """All nodes by number and all leaves that the root depends on."""
     if not isinstance(root, Node):
         return {}, {id(root): [root, 1]}
@@ -286,10 +287,10 @@ def _reach(root: Edge) -> tuple[dict[int, Node], _Leaves]:
 
 def leaves_of(root: Node | Variable) -> list[Any]:
     """The leaves that a backward from here would reach."""
-    return [leaf for leaf, _ in _reach(root)[1].values()]
+    return [leaf for leaf, _ in reach(root)[1].values()]
 
 
-def _walk(
+def walk(
     nodes: dict[int, Node], numbers: list[int], leaves: _Leaves | None, retain: bool, first: _First, here: int | None
 ) -> None:
     """Run the backward functions, the latest first, each with the device of its gradient current.
@@ -317,7 +318,7 @@ def _walk(
         if leaves is not None:
             _announce(node.inputs, leaves, first)
         if not retain:  # the arrays of the forward pass die as early as possible
-            node.backward, node.saved, node.inputs, node.output_stamp = _freed, (), [], None
+            node.backward, node.saved, node.inputs, node.output_stamp = freed, (), [], None
 
 
 def _changed(node: Node, what: str) -> AutogradError:

@@ -10,7 +10,7 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import duplicate
 from minigrad.errors import AutogradError
-from minigrad.ops.methods import method
+from minigrad.ops.methods import method, method_as
 from minigrad.removal import Removal
 from minigrad.tensor import LeafHook, Tensor
 
@@ -19,7 +19,7 @@ __all__: list[str] = []
 Hook = Callable[[Tensor], Tensor | None]
 
 
-class _Hooked:
+class Hooked:
     """The backward function of a node whose output has hooks; it dies with the graph."""
 
     def __init__(self, backward: Callable[[Node, Array], None]) -> None:
@@ -28,18 +28,28 @@ class _Hooked:
         self.keeper: ref[Tensor] | None = None  # whose `grad` is to be kept
 
     def __call__(self, node: Node, grad: Array) -> None:
-        for hook in list(self.hooks.values()):
-            grad = _replaced(hook, grad)
+        self.backward(node, self.heard(node, grad))
+
+    def heard(self, node: Any, grad: Array) -> Array:
+        """What the hooks make of a gradient that came to the node, which is kept where `retain_grad` asked for it."""
+        grad = _passed(self.hooks, grad)
         keeper = None if self.keeper is None else self.keeper()
         if keeper is not None and keeper.node is node:
             accumulate(keeper, duplicate(grad))
-        self.backward(node, grad)
+        return grad
+
+
+def hooks_of(x: Node | Tensor) -> Hooked | LeafHooks | None:
+    """What calls the hooks of a node's output, or of a leaf; None where it has none."""
+    if isinstance(x, Node):
+        return x.backward if isinstance(x.backward, Hooked) else None
+    return next((heard for heard in x.listeners if isinstance(heard, LeafHooks)), None)
 
 
 _Place = tuple[Array | None, Array | None, bool, Any]  # where a gradient is: its array, view, owned and given
 
 
-class _LeafHooks(LeafHook):
+class LeafHooks(LeafHook):
     """The hooks of a leaf, as one listener; in a backward its gradient so far is set aside, for them to see what comes.
 
     It stays where its last hook was removed: that may happen within a backward.
@@ -51,6 +61,10 @@ class _LeafHooks(LeafHook):
         self.hooks: dict[object, Hook] = {}
         self._of = ref(leaf)
         self._aside: list[_Place | None] = []  # of each backward under way, the innermost last; None once it is back
+
+    def heard(self, leaf: Any, grad: Array) -> Array:
+        """What the hooks make of a gradient of the leaf."""
+        return _passed(self.hooks, grad)
 
     def begin(self, leaves: list[Tensor]) -> None:
         """Set the gradient so far aside; zeros show that there is one."""
@@ -72,8 +86,7 @@ class _LeafHooks(LeafHook):
         if came is None:
             return
         with leaf.device.current():
-            for hook in list(self.hooks.values()):
-                came = _replaced(hook, came)
+            came = self.heard(leaf, came)
             first = next((i for i, outer in enumerate(self._aside) if outer is not None), None)
             if first is None:
                 accumulate(leaf, came)
@@ -97,6 +110,13 @@ def _put(leaf: Tensor, place: _Place | None) -> _Place:
     return was
 
 
+def _passed(hooks: dict[object, Hook], grad: Array) -> Array:
+    """What all hooks make of a gradient, one after the other."""
+    for hook in list(hooks.values()):
+        grad = _replaced(hook, grad)
+    return grad
+
+
 def _replaced(hook: Hook, grad: Array) -> Array:
     """What a hook makes of a gradient: what it returns, or its own copy, which it may have changed."""
     given = Tensor(duplicate(grad))
@@ -107,14 +127,14 @@ def _replaced(hook: Hook, grad: Array) -> Array:
     return duplicate(found.data)
 
 
-def _hooked(who: str, x: Tensor) -> _Hooked | None:
+def _hooked(who: str, x: Tensor) -> Hooked | None:
     """The backward function of x, as one with hooks; None for a leaf."""
     if not x.requires_grad:
         raise AutogradError(f"{who}: expected a tensor that requires grad, got one of shape {x.shape} that does not")
     if x.node is None:
         return None
-    if not isinstance(x.node.backward, _Hooked):
-        x.node.backward = _Hooked(x.node.backward)
+    if not isinstance(x.node.backward, Hooked):
+        x.node.backward = Hooked(x.node.backward)
     return x.node.backward
 
 
@@ -147,13 +167,13 @@ def register_hook(x: Tensor, hook: Hook) -> Removal:
     return Removal(lambda: heard.hooks.pop(key, None))
 
 
-def _leaf_hooks(x: Tensor) -> _LeafHooks:
+def _leaf_hooks(x: Tensor) -> LeafHooks:
     """What calls the hooks of a leaf, before all others who listen to it."""
-    for heard in x.listeners:
-        if isinstance(heard, _LeafHooks):
-            return heard
-    x.listeners = (_LeafHooks(x), *x.listeners)
-    return x.listeners[0]  # type: ignore[return-value]
+    heard = hooks_of(x)
+    if not isinstance(heard, LeafHooks):
+        heard = LeafHooks(x)
+        x.listeners = (heard, *x.listeners)
+    return heard
 
 
 @method
@@ -164,8 +184,16 @@ def retain_grad(x: Tensor) -> None:
         AutogradError: the tensor does not require grad.
     """
     hooked = _hooked("retain_grad", x)
-    if hooked is not None and hooked.keeper is None:
+    if hooked is not None and not x.retains_grad:
         hooked.keeper = ref(x)
         x.grad_array = x.grad_view = x.grad_given = None
         x.grad_owned = False
         x.listeners = ()
+
+
+def _retains_grad(x: Tensor) -> bool:
+    """Whether `retain_grad` keeps the gradient of this tensor, which is no leaf."""
+    return x.node is not None and hasattr(x, "grad_array")
+
+
+method_as("retains_grad")(property(_retains_grad))

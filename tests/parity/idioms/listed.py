@@ -4,7 +4,6 @@
 REFUSED = {
     "old names of tensor types": ["write minigrad.tensor(data, minigrad.float32)"],
     "unsqueeze_ and squeeze_ and t_": ["write x = x.unsqueeze(...)"],
-    "autograd.grad": ["write loss.backward() and read x.grad"],
     "a convolution of one dimension": ["write Conv2d of (k, 1) on x.unsqueeze(-1)"],
     "upsampling by nearest neighbours": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
     "bilinear upsampling by interpolate": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
