@@ -184,7 +184,7 @@ class DataLoader:
                     )
                 return
             if number >= first:
-                yield collate(samples), stream.state_dict()
+                yield collate(samples), stream.state_after(samples)
 
     def _deliver(self, batches: Generator[_Made, None, None], progress: _Progress) -> Iterator[Any]:
         """Hand batches to the consumer, and count them there: those that were only made ahead do not count."""

@@ -56,8 +56,12 @@ class Stream:
                 f"{type(dataset).__name__} with one of them"
             )
         self.is_stateful = all(has)
+        self._has_ended = False  # in the state that was loaded, where the dataset may be in its next pass already
 
     def __iter__(self) -> Iterator[list[Any]]:
+        if self._has_ended:
+            self._has_ended = False
+            return
         samples = iter(self.dataset)
         while batch := list(itertools.islice(samples, self.batch_size)):
             if self.drop_last and len(batch) < self.batch_size:
@@ -76,7 +80,12 @@ class Stream:
     def state_dict(self) -> dict[str, Any]:
         """The settings, and where the dataset is: None where it does not say."""
         state = copy.deepcopy(self.dataset.state_dict()) if self.is_stateful else None  # type: ignore[attr-defined]
-        return {"batch_size": self.batch_size, "drop_last": self.drop_last, "dataset": state}
+        settings = {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        return {**settings, "dataset": state, "has_ended": self._has_ended}
+
+    def state_after(self, batch: list[Any]) -> dict[str, Any]:
+        """The state when this batch has just been made; behind one that is smaller there are no more samples."""
+        return {**self.state_dict(), "has_ended": self.is_stateful and len(batch) < self.batch_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put the dataset where that of another stream was.
@@ -84,7 +93,7 @@ class Stream:
         Raises:
             StateDictError: other settings, or a state of a dataset where this one takes none, or the other way round.
         """
-        check_keys("DataLoader", state, {"batch_size": 1, "drop_last": False, "dataset": None})
+        check_keys("DataLoader", state, {"batch_size": 1, "drop_last": False, "dataset": None, "has_ended": False})
         for key in ("batch_size", "drop_last"):
             if state[key] != getattr(self, key):
                 expected, got = getattr(self, key), state[key]
@@ -97,3 +106,4 @@ class Stream:
             )
         if self.is_stateful:
             self.dataset.load_state_dict(copy.deepcopy(state["dataset"]))  # type: ignore[attr-defined]
+        self._has_ended = bool(state["has_ended"])

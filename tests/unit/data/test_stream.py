@@ -88,6 +88,7 @@ def test_resumed_anywhere(kind, length, batch_size, drop_last, prefetches, epoch
     assert json.dumps(second.state_dict()) == json.dumps(first.state_dict())
     assert as_lists(second) == as_lists(batches)
     assert first.state_dict()["sampler"] == second.state_dict()["sampler"]
+    assert [numbers for numbers, _ in as_lists(second)] == [numbers for numbers, _ in as_lists(first)]
 
 
 def test_only_a_dataset_without_state_is_read_again():
@@ -174,7 +175,7 @@ def test_what_is_no_stream_is_refused():
         ({"batch_size": 3}, "expected a state with batch_size 2, got 3"),
         ({"drop_last": True}, "expected a state with drop_last False, got True"),
         ({"dataset": {"place": 0}}, "expected a state without one of the dataset, as a Numbers has it, got one with"),
-        ({"more": 1}, r"expected a state with the keys \['batch_size', 'dataset', 'drop_last'\]"),
+        ({"more": 1}, r"expected a state with the keys \['batch_size', 'dataset', 'drop_last', 'has_ended'\]"),
     ],
 )
 def test_a_state_of_other_settings_is_refused(change, message):
