@@ -98,7 +98,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "LSTM": _OVER_TIME,
         "MultiheadAttention": "write nn.functional.scaled_dot_product_attention",
         "PixelShuffle": "write a Module that calls reshape, permute and reshape in forward",
-        "RMSNorm": "write a Module: x * rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight",
         "RNN": _OVER_TIME,
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
     },

@@ -12,6 +12,7 @@ from minigrad.ops.convolve import *
 from minigrad.ops.distance import *
 from minigrad.ops.entropy import *
 from minigrad.ops.gated import *
+from minigrad.ops.layer_norms import *
 from minigrad.ops.likelihood import *
 from minigrad.ops.losses import *
 from minigrad.ops.methods import names_in as _names_in

@@ -1,4 +1,4 @@
-"""Normalisation layers: batch, layer and group norm."""
+"""Normalisation layers: batch, layer, RMS and group norm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minigrad.nn.state import overwrite
 from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
 
 
 class BatchNorm(Module):
@@ -176,6 +176,54 @@ class LayerNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """The normalised input."""
         return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class RMSNorm(Module):
+    """The last axes divided by the root of their mean square for each sample, then scaled; see `ops.rms_norm`.
+
+    Shapes:
+        x: (..., *normalized_shape) -> the same
+        weight: normalized_shape
+
+    Args:
+        normalized_shape: Lengths of the last axes, or of the last one.
+        eps: Added to the mean square; by default the eps of the dtype, of float32 for half precision.
+        elementwise_affine: Have a weight.
+
+    Raises:
+        ArgumentError: a length below 1, eps below 0.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...] | list[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes("RMSNorm", normalized_shape=normalized_shape)
+        if eps is not None:
+            check_real("RMSNorm", 0.0, eps=eps)
+        check_switch("RMSNorm", elementwise_affine=elementwise_affine)
+        self.normalized_shape = _as_shape(normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.weight = zero_parameter(self.normalized_shape, device, dtype) if elementwise_affine else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised input."""
+        return ops.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         """The sizes."""

@@ -26,6 +26,7 @@ from minigrad.ops.gated import *
 from minigrad.ops.index import *
 from minigrad.ops.inverse import *
 from minigrad.ops.join import *
+from minigrad.ops.layer_norms import *
 from minigrad.ops.likelihood import *
 from minigrad.ops.linalg import *
 from minigrad.ops.lookup import *

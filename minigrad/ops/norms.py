@@ -1,11 +1,10 @@
-"""Normalization over a batch, over groups of channels, and over the last axes.
+"""Normalization over a batch, and over groups of channels; that over the last axes is in layer_norms.py.
 
 Variances are computed in two passes, Σ(x - mean)² rather than Σx² - (Σx)², and halves are worked on as float32.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +13,10 @@ from minigrad.arguments import as_integer, as_real, check_switch, kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
-from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.axes import column_sum, row_dot, row_sum
 from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import at_precision, autocasts
-from minigrad.ops.shape import sizes_of
 from minigrad.ops.statistics import (
     Folding,
     affine,
@@ -30,7 +25,6 @@ from minigrad.ops.statistics import (
     from_rows,
     group_rows,
     input_gradient,
-    row_blocks,
     row_sums,
     statistics,
     work_dtype,
@@ -38,7 +32,7 @@ from minigrad.ops.statistics import (
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor, record
 
-__all__ = ["batch_norm", "group_norm", "layer_norm"]
+__all__ = ["batch_norm", "group_norm"]
 
 
 # ----------------------------------------------------------------------------------------------------------- batch
@@ -75,7 +69,7 @@ def batch_norm(
         DtypeError: no float tensors, or weight and bias of another dtype than x.
     """
     x, weight, bias = at_precision("batch_norm", x, weight, bias)  # the running statistics are written to
-    _check_input("batch_norm", x, weight, bias, eps)
+    check_input("batch_norm", x, weight, bias, eps)
     momentum = as_real("batch_norm", "momentum", momentum, 0.0, 1.0)
     check_switch("batch_norm", training=training)
     channels = x.data.shape[1]
@@ -95,7 +89,7 @@ def batch_norm(
     else:
         mean, variance = _fixed_statistics(x, running_mean, running_var)
     fixed = not training or not x.data.size
-    return _record_rows(x, weight, bias, folding, mean, _inverse_root(variance, eps), fixed)
+    return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed)
 
 
 def _fixed_statistics(
@@ -108,7 +102,8 @@ def _fixed_statistics(
     return mean, variance
 
 
-def _inverse_root(variance: Array, eps: float) -> Array:
+def inverse_root(variance: Array, eps: float) -> Array:
+    """1 / sqrt(variance + eps)."""
     return 1.0 / array_module(variance).sqrt(variance + eps)
 
 
@@ -156,14 +151,14 @@ def group_norm(
         ArgumentError: num_groups does not divide C, or eps out of range.
         DtypeError: no float tensors, or different dtypes.
     """
-    _check_input("group_norm", x, weight, bias, eps)
+    check_input("group_norm", x, weight, bias, eps)
     height, batch, width, channels = channels_last(x.data).shape
     if channels % as_integer("group_norm", "num_groups", num_groups, 1):
         raise ArgumentError(f"group_norm: expected num_groups to divide the {channels} channels, got {num_groups!r}")
     _check_vectors("group_norm", channels, weight=weight, bias=bias)
     folding = group_rows(height, batch, width, channels, num_groups)
     mean, variance = statistics(as_rows(x.data, folding), folding)
-    return _record_rows(x, weight, bias, folding, mean, _inverse_root(variance, eps), fixed=False)
+    return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed=False)
 
 
 # ------------------------------------------------------------------------------------------ from statistics to gradient
@@ -195,11 +190,11 @@ def record_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, out: Arra
 
 def _rows_backward(node: Node, grad: Array) -> None:
     x, weight, statistics = node.saved
-    dx, dweight, dbias = _affine_edges(node, weight)
+    dx, dweight, dbias = affine_edges(node, weight)
     rows, grad_rows = as_rows(x.data, statistics.folding), as_rows(grad, statistics.folding)
     sums = statistics.scaled(*row_sums(rows, grad_rows, statistics.center))
     for edge, vector in zip((dbias, dweight), statistics.by_channel(*sums)):
-        _give_vector(edge, vector, grad.dtype)
+        give_vector(edge, vector, grad.dtype)
     if dx is not None:
         factors = statistics.factors(x, weight, *sums)
         dx_rows = affine(grad_rows, *factors) if len(factors) == 2 else input_gradient(rows, grad_rows, *factors)
@@ -249,127 +244,16 @@ def _mean_share(row: Array, gain: Array | None, rstd: Array, folding: Folding) -
     return folding.spread(rstd * (pooled / folding.population))
 
 
-def _give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
+def give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
     """Add the gradient of a weight or bias, in its dtype."""
     if edge is not None:
         accumulate(edge, grad.astype(dtype, copy=False))
 
 
-# ---------------------------------------------------------------------------------------------------------------- layer
-
-
-@autocasts("high")
-def layer_norm(
-    x: Tensor,
-    normalized_shape: int | tuple[int, ...],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    """(x - mean) / sqrt(var + eps) · weight + bias, with mean and biased variance over the last axes (Ba et al., 2016).
-
-    Shapes:
-        x: (..., *normalized_shape), weight, bias: normalized_shape -> as x
-
-    Args:
-        eps: >= 0.
-
-    Raises:
-        ShapeError: the shapes do not fit as above.
-        ArgumentError: eps out of range.
-        DtypeError: no float tensors, or different dtypes.
-    """
-    _check_input("layer_norm", x, weight, bias, eps, least_ndim=1)
-    shape = sizes_of("layer_norm", (normalized_shape,))
-    if not shape or x.data.shape[-len(shape) :] != shape:
-        raise ShapeError(f"layer_norm: expected x of shape (..., {', '.join(map(str, shape))}), got {x.shape}")
-    for name, vector in (("weight", weight), ("bias", bias)):
-        if vector is not None and vector.data.shape != shape:
-            raise ShapeError(f"layer_norm: expected {name} of shape {shape}, got {vector.shape}")
-    rows = x.data.reshape(-1, math.prod(shape)) if x.data.size else x.data.reshape(0, math.prod(shape))
-    gain = None if weight is None else weight.data.reshape(-1)
-    shift = None if bias is None else bias.data.reshape(-1)
-    forward = normalize_rows if kernels_for(rows) is not None else _normalize_rows
-    out, mean, rstd = forward(rows, gain, shift, eps)
-    inputs = tuple([t for t in (x, weight, bias) if t is not None])
-    return record(out.reshape(x.data.shape), _layer_norm_backward, inputs, (x, weight, shape, mean, rstd))
-
-
-def _normalize_rows(rows: Array, gain: Array | None, shift: Array | None, eps: float) -> tuple[Array, Array, Array]:
-    """The reference of `normalize_rows`."""
-    xp = array_module(rows)
-    out = xp.empty(rows.shape, rows.dtype)
-    mean, rstd = (xp.empty(len(rows), work_dtype(rows)) for _ in range(2))
-    for part in row_blocks(rows):
-        mean[part, None], rstd[part, None], block = _standardize(rows[part], eps)
-        if gain is not None:
-            block *= gain
-        if shift is not None:
-            block += shift
-        out[part] = block
-    return out, mean, rstd
-
-
-def _standardize(rows: Array, eps: float) -> tuple[Array, Array, Array]:
-    """Mean and 1 / sqrt(var + eps) of each row, (R, 1), and the rows brought to mean 0 and variance 1."""
-    wide = rows.astype(work_dtype(rows), copy=False)
-    mean = (row_sum(wide) / rows.shape[1])[:, None]
-    block = wide - mean
-    rstd = _inverse_root(row_dot(block, block) / rows.shape[1], eps)[:, None]
-    block *= rstd
-    return mean, rstd, block
-
-
-def _layer_norm_backward(node: Node, grad: Array) -> None:
-    x, weight, shape, mean, rstd = node.saved
-    dx, dweight, dbias = _affine_edges(node, weight)
-    size = (len(mean), math.prod(shape))
-    rows, grad_rows = x.data.reshape(size), grad.reshape(size)
-    gain = None if weight is None else weight.data.reshape(-1)
-    backward = gradients_of_rows if kernels_for(rows) is not None else _gradients_of_rows
-    wanted = (dx is not None, dweight is not None, dbias is not None)
-    dx_rows, weighted, total = backward(grad_rows, rows, gain, mean, rstd, wanted)
-    for edge, vector in ((dbias, total), (dweight, weighted)):
-        _give_vector(edge, vector if edge is None else vector.reshape(shape), grad.dtype)
-    if dx is not None:
-        accumulate(dx, dx_rows.reshape(x.data.shape))
-
-
-def _gradients_of_rows(
-    grad: Array, rows: Array, gain: Array | None, mean: Array, rstd: Array, wanted: tuple[bool, bool, bool]
-) -> tuple[Array, Array, Array]:
-    """The reference of `gradients_of_rows`."""
-    xp = array_module(grad)
-    dx = xp.empty(rows.shape, rows.dtype)
-    total, weighted = (xp.zeros(rows.shape[1], mean.dtype) for _ in range(2))
-    for part in row_blocks(rows):
-        block, normal = grad[part].astype(mean.dtype, copy=False), rows[part] - mean[part, None]
-        normal *= rstd[part, None]
-        if wanted[2]:
-            total += column_sum(block)
-        if wanted[1]:
-            weighted += column_sum(block * normal)
-        if wanted[0]:
-            dx[part] = _layer_input_gradient(block, gain, normal, rstd[part, None])
-    return dx, weighted, total
-
-
-def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: Array) -> Array:
-    """rstd · (h - mean(h) - normal · mean(h · normal)) by row, with h = grad · gain. Overwrites normal."""
-    length = normal.shape[1]
-    block = grad * (1.0 if gain is None else gain)
-    shares = (row_dot(block, normal) / length)[:, None]
-    block -= (row_sum(block) / length)[:, None]
-    normal *= shares
-    block -= normal
-    block *= rstd
-    return block
-
-
 # ------------------------------------------------------------------------------------------------------- arguments
 
 
-def _affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
+def affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
     """The edges to x, weight and bias, of which weight and bias may be missing."""
     edges = list(node.inputs)
     if weight is None:
@@ -377,9 +261,10 @@ def _affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
     return edges[0], edges[1], edges[2] if len(edges) > 2 else None
 
 
-def _check_input(
+def check_input(
     who: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, least_ndim: int = 2
 ) -> None:
+    """Refuse what no norm takes: other things than tensors, integers, too few axes, two dtypes or devices."""
     for tensor in (x, weight, bias):
         if (tensor is not None or x is None) and not isinstance(tensor, Tensor):
             raise DtypeError(f"{who}: expected tensors, got {kind_of(tensor)}")

@@ -141,8 +141,7 @@ def _layer_norm(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
 
 
 def _rms_norm(node: Node, x: Any, scale: Any) -> Any:
-    dims = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
-    return x * mg.rsqrt(mg.mean(x * x, dims, True) + node.get("epsilon", 1e-5)) * scale
+    return F.rms_norm(x, x.shape[node.get("axis", -1) % x.ndim :], scale, node.get("epsilon", 1e-5))
 
 
 def _mean_variance(node: Node, x: Any) -> Any:

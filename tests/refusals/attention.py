@@ -1,8 +1,8 @@
-"""What attention refuses, as operations and as layers."""
+"""What attention and its companions refuse, as operations and as layers."""
 
 import numpy as np
 
-from minigrad import Tensor, ops
+from minigrad import Tensor, nn, ops
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from tests.refusals import each
 
@@ -38,6 +38,15 @@ ROWS = [
         (X, Y, X, True, "attn_mask to be a tensor .*, got bool"),
         (SINGLE, SINGLE, SINGLE, X[:, :2], "attn_mask of bools, float32 or query's float32, got float64"),
     ),
+    *each(
+        (lambda *args: ops.rms_norm(*args), ShapeError),
+        (X, 2, r"rms_norm: expected x of shape \(..., 2\), got \(2, 3\)"),
+        (X, 3, Y, r"rms_norm: expected weight of shape \(3,\), got \(2, 3\)"),
+    ),
+    (lambda: ops.rms_norm(X, 3, ROW, -1.0), ArgumentError, "rms_norm: expected eps to be a number >= 0, got -1.0"),
+    (lambda: ops.rms_norm(X, 3, SINGLE[0]), DtypeError, "rms_norm: .* got x float64 and float32 parameters"),
+    (lambda: nn.RMSNorm(0), ArgumentError, "RMSNorm: expected normalized_shape of at least 1, got 0"),
+    (lambda: nn.RMSNorm(3, eps=-1.0), ArgumentError, "RMSNorm: expected eps"),
     (lambda: attention(X, Y, X, scale="1"), ArgumentError, "attention: expected scale"),
     (lambda: attention(X, Y, X, dropout_p=-0.1), ArgumentError, r"expected dropout_p to be a number in \[0, 1\], got"),
     (lambda: attention(X, Y, X, enable_gqa=None), ArgumentError, "expected enable_gqa to be True or False"),

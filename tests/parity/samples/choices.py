@@ -72,7 +72,7 @@ CHOICES = {
         "minigrad/ops/norms.py",
         "momentum or eps out of range",
         "refused",
-        r"ArgumentError: (batch|group|layer)_norm: expected (eps|momentum) to be a number (>= 0|in \[0, 1\]), got -",
+        r"ArgumentError: \w+_norm: expected (eps|momentum) to be a number (>= 0|in \[0, 1\]), got -",
     ),
     "channels": Choice(
         "batch_norm takes at least two axes, of which the second is of channels.",

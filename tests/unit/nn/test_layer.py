@@ -62,6 +62,7 @@ CALLS = {
         IMAGE,
         lambda m, x: ops.layer_norm(x, (6, 6), m.weight, None, 0.1),
     ),
+    "RMSNorm": (lambda: nn.RMSNorm(4), ROWS, lambda m, x: ops.rms_norm(x, 4, m.weight)),
     "GroupNorm": (lambda: nn.GroupNorm(2, 4), IMAGE, lambda m, x: ops.group_norm(x, 2, m.weight, m.bias)),
     "GroupNorm without weights": (
         lambda: nn.GroupNorm(4, 4, 0.1, affine=False),
@@ -151,6 +152,7 @@ MADE = [
     lambda **kwargs: nn.Conv2d(2, 2, 1, **kwargs),
     lambda **kwargs: nn.BatchNorm1d(2, **kwargs),
     lambda **kwargs: nn.LayerNorm(2, **kwargs),
+    lambda **kwargs: nn.RMSNorm(2, **kwargs),
     lambda **kwargs: nn.GroupNorm(1, 2, **kwargs),
     lambda **kwargs: nn.Embedding(2, 2, **kwargs),
     lambda **kwargs: nn.PReLU(2, **kwargs),
@@ -393,6 +395,7 @@ def test_losses_with_weights():
         (nn.AdaptiveAvgPool2d((1, None)), "AdaptiveAvgPool2d(output_size=(1, None))"),
         (nn.BatchNorm1d(3), "BatchNorm1d(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)"),
         (nn.LayerNorm(3), "LayerNorm((3,), eps=1e-05, elementwise_affine=True)"),
+        (nn.RMSNorm(3), "RMSNorm((3,), eps=None, elementwise_affine=True)"),
         (nn.GroupNorm(2, 4), "GroupNorm(2, 4, eps=1e-05, affine=True)"),
         (nn.Dropout(), "Dropout(p=0.5)"),
         (nn.LeakyReLU(), "LeakyReLU(negative_slope=0.01)"),

@@ -67,6 +67,7 @@ CALLS = {
     "batch_norm": lambda: ops.batch_norm(low(X), None, None, B, B, training=True),
     "group_norm": lambda: ops.group_norm(low(X), 2, B, B),
     "layer_norm": lambda: ops.layer_norm(low(X), 6, B, B),
+    "rms_norm": lambda: ops.rms_norm(low(X), 6, B),
     "cross_entropy": lambda: ops.cross_entropy(low(X), LABELS),
     "nll_loss": lambda: ops.nll_loss(low(X), LABELS),
     "binary_cross_entropy_with_logits": lambda: ops.binary_cross_entropy_with_logits(low(X), X),

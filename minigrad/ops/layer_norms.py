@@ -1,0 +1,218 @@
+"""Normalization over the last axes: layer norm, and RMS norm, which leaves the mean where it is.
+
+Variances are computed in two passes, Σ(x - mean)² rather than Σx² - (Σx)², and halves are worked on as float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+from minigrad.autograd.tape import Node, accumulate
+from minigrad.backend.device import array_module
+from minigrad.backend.dtypes import Array, finfo
+from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
+from minigrad.backend.kernels import kernels_for
+from minigrad.errors import ShapeError
+from minigrad.ops.axes import column_sum, row_dot, row_sum
+from minigrad.ops.norms import affine_edges, check_input, give_vector, inverse_root
+from minigrad.ops.precision import autocasts
+from minigrad.ops.shape import sizes_of
+from minigrad.ops.statistics import row_blocks, work_dtype
+from minigrad.tensor import Tensor, record
+
+__all__ = ["layer_norm", "rms_norm"]
+
+
+@autocasts("high")
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | tuple[int, ...],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) · weight + bias, with mean and biased variance over the last axes (Ba et al., 2016).
+
+    Shapes:
+        x: (..., *normalized_shape), weight, bias: normalized_shape -> as x
+
+    Args:
+        eps: >= 0.
+
+    Raises:
+        ShapeError: the shapes do not fit as above.
+        ArgumentError: eps out of range.
+        DtypeError: no float tensors, or different dtypes.
+    """
+    check_input("layer_norm", x, weight, bias, eps, least_ndim=1)
+    shape = _last_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    rows = _rows(x.data, shape)
+    gain = None if weight is None else weight.data.reshape(-1)
+    shift = None if bias is None else bias.data.reshape(-1)
+    forward = normalize_rows if kernels_for(rows) is not None else _normalize_rows
+    out, mean, rstd = forward(rows, gain, shift, eps)
+    inputs = tuple([t for t in (x, weight, bias) if t is not None])
+    return record(out.reshape(x.data.shape), _layer_norm_backward, inputs, (x, weight, shape, mean, rstd))
+
+
+def _normalize_rows(rows: Array, gain: Array | None, shift: Array | None, eps: float) -> tuple[Array, Array, Array]:
+    """The reference of `normalize_rows`."""
+    xp = array_module(rows)
+    out = xp.empty(rows.shape, rows.dtype)
+    mean, rstd = (xp.empty(len(rows), work_dtype(rows)) for _ in range(2))
+    for part in row_blocks(rows):
+        mean[part, None], rstd[part, None], block = _standardize(rows[part], eps)
+        if gain is not None:
+            block *= gain
+        if shift is not None:
+            block += shift
+        out[part] = block
+    return out, mean, rstd
+
+
+def _standardize(rows: Array, eps: float) -> tuple[Array, Array, Array]:
+    """Mean and 1 / sqrt(var + eps) of each row, (R, 1), and the rows brought to mean 0 and variance 1."""
+    wide = rows.astype(work_dtype(rows), copy=False)
+    mean = (row_sum(wide) / rows.shape[1])[:, None]
+    block = wide - mean
+    rstd = inverse_root(row_dot(block, block) / rows.shape[1], eps)[:, None]
+    block *= rstd
+    return mean, rstd, block
+
+
+def _layer_norm_backward(node: Node, grad: Array) -> None:
+    x, weight, shape, mean, rstd = node.saved
+    dx, dweight, dbias = affine_edges(node, weight)
+    size = (len(mean), math.prod(shape))
+    rows, grad_rows = x.data.reshape(size), grad.reshape(size)
+    gain = None if weight is None else weight.data.reshape(-1)
+    backward = gradients_of_rows if kernels_for(rows) is not None else _gradients_of_rows
+    wanted = (dx is not None, dweight is not None, dbias is not None)
+    dx_rows, weighted, total = backward(grad_rows, rows, gain, mean, rstd, wanted)
+    for edge, vector in ((dbias, total), (dweight, weighted)):
+        give_vector(edge, vector if edge is None else vector.reshape(shape), grad.dtype)
+    if dx is not None:
+        accumulate(dx, dx_rows.reshape(x.data.shape))
+
+
+def _gradients_of_rows(
+    grad: Array, rows: Array, gain: Array | None, mean: Array, rstd: Array, wanted: tuple[bool, bool, bool]
+) -> tuple[Array, Array, Array]:
+    """The reference of `gradients_of_rows`."""
+    xp = array_module(grad)
+    dx = xp.empty(rows.shape, rows.dtype)
+    total, weighted = (xp.zeros(rows.shape[1], mean.dtype) for _ in range(2))
+    for part in row_blocks(rows):
+        block, normal = grad[part].astype(mean.dtype, copy=False), rows[part] - mean[part, None]
+        normal *= rstd[part, None]
+        if wanted[2]:
+            total += column_sum(block)
+        if wanted[1]:
+            weighted += column_sum(block * normal)
+        if wanted[0]:
+            dx[part] = _layer_input_gradient(block, gain, normal, rstd[part, None])
+    return dx, weighted, total
+
+
+def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: Array) -> Array:
+    """rstd · (h - mean(h) - normal · mean(h · normal)) by row, with h = grad · gain. Overwrites normal."""
+    length = normal.shape[1]
+    block = grad * (1.0 if gain is None else gain)
+    shares = (row_dot(block, normal) / length)[:, None]
+    block -= (row_sum(block) / length)[:, None]
+    normal *= shares
+    block -= normal
+    block *= rstd
+    return block
+
+
+# ----------------------------------------------------------------------------------------------------------------- rms
+
+
+@autocasts("high")
+def rms_norm(
+    x: Tensor,
+    normalized_shape: int | tuple[int, ...],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight, with the mean over the last axes (Zhang and Sennrich, 2019).
+
+    With r = 1 / sqrt(mean(x²) + eps), n = x·r and h = g·weight: dx = r·(h - n·mean(h·n)), dweight = the sum of g·n.
+
+    Shapes:
+        x: (..., *normalized_shape), weight: normalized_shape -> as x
+
+    Args:
+        eps: >= 0; by default that of the dtype, of float32 for half precision.
+
+    Raises:
+        ShapeError: the shapes do not fit as above.
+        ArgumentError: eps out of range.
+        DtypeError: no float tensors, or different dtypes.
+    """
+    check_input("rms_norm", x, weight, None, 0.0 if eps is None else eps, least_ndim=1)
+    shape = _last_axes("rms_norm", x, normalized_shape, weight=weight)
+    rows, wide = _rows(x.data, shape), work_dtype(x.data)
+    gain = None if weight is None else weight.data.reshape(-1)
+    least = float(finfo(wide).eps) if eps is None else eps
+    xp = array_module(rows)
+    out, rstd = xp.empty(rows.shape, rows.dtype), xp.empty((len(rows), 1), wide)
+    for part in row_blocks(rows):
+        block = rows[part].astype(wide, copy=False)
+        rstd[part] = inverse_root(row_dot(block, block) / max(rows.shape[1], 1), least)[:, None]
+        block = block * rstd[part]
+        if gain is not None:
+            block *= gain
+        out[part] = block
+    inputs = (x,) if weight is None else (x, weight)
+    return record(out.reshape(x.data.shape), _rms_norm_backward, inputs, (x, weight, shape, rstd))
+
+
+def _rms_norm_backward(node: Node, grad: Array) -> None:
+    x, weight, shape, rstd = node.saved
+    dx, dweight, _ = affine_edges(node, weight)
+    rows, grad_rows = _rows(x.data, shape), _rows(grad, shape)
+    gain = None if weight is None else weight.data.reshape(-1)
+    xp = array_module(rows)
+    out, weighted = xp.empty(rows.shape, rows.dtype), xp.zeros(rows.shape[1], rstd.dtype)
+    for part in row_blocks(rows):
+        block, normal = grad_rows[part].astype(rstd.dtype, copy=False), rows[part] * rstd[part]
+        if dweight is not None:
+            weighted += column_sum(block * normal)
+        if dx is not None:
+            out[part] = _rms_input_gradient(block, gain, normal, rstd[part])
+    give_vector(dweight, weighted.reshape(shape), grad.dtype)
+    if dx is not None:
+        accumulate(dx, out.reshape(x.data.shape))
+
+
+def _rms_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: Array) -> Array:
+    """rstd · (h - normal · mean(h · normal)) by row, with h = grad · gain. Overwrites normal."""
+    block = grad * (1.0 if gain is None else gain)
+    normal *= (row_dot(block, normal) / normal.shape[1])[:, None]
+    block -= normal
+    block *= rstd
+    return block
+
+
+# ----------------------------------------------------------------------------------------------------------- arguments
+
+
+def _last_axes(
+    who: str, x: Tensor, normalized_shape: int | tuple[int, ...], **vectors: Tensor | None
+) -> tuple[int, ...]:
+    """The axes that are normalized, as their lengths."""
+    shape = sizes_of(who, (normalized_shape,))
+    if not shape or x.data.shape[-len(shape) :] != shape:
+        raise ShapeError(f"{who}: expected x of shape (..., {', '.join(map(str, shape))}), got {x.shape}")
+    for name, vector in vectors.items():
+        if vector is not None and vector.data.shape != shape:
+            raise ShapeError(f"{who}: expected {name} of shape {shape}, got {vector.shape}")
+    return shape
+
+
+def _rows(x: Array, shape: tuple[int, ...]) -> Array:
+    """A matrix with a row for each of what is normalized together."""
+    length = math.prod(shape)
+    return x.reshape(-1 if x.size else 0, length)
