@@ -70,6 +70,7 @@ if typing.TYPE_CHECKING:
     from minigrad import accelerator as accelerator, amp as amp, backends as backends, cuda as cuda
     from minigrad import distributed as distributed, graph as graph, linalg as linalg, optim as optim, train as train
     from minigrad import utils as utils
+    from minigrad.nn.summary import summary as summary
     from minigrad.train import FlowBuilder as FlowBuilder, Graph as Graph, Trainer as Trainer
 
     bfloat16: typing.Any
@@ -90,6 +91,7 @@ _LATER = {  # where what is loaded at its first use is: a name in a room, or a r
     "graph": "minigrad.graph",
     "linalg": "minigrad.linalg",
     "optim": "minigrad.optim",
+    "summary": "minigrad.nn.summary",
     "train": "minigrad.train",
     "utils": "minigrad.utils",
 }

@@ -1,0 +1,205 @@
+"""The table of a model: each figure by hand, or by counting, and no trace of the run that made it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import nn, optim, summary
+from minigrad.distributed import DDP, run
+from minigrad.errors import ArgumentError, ShapeError
+from minigrad.nn import functional
+from minigrad.nn.module import Module
+
+
+class Tied(nn.Module):
+    """A block that runs twice and has two names, an embedding whose weight is the head's, a weight of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+        self.again = self.block
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.scales = nn.Parameter(minigrad.ones(3, 3))
+        self.unused = nn.Conv2d(1, 2, 3)
+        self.block[0].bias.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.again(self.block(self.embed(x)))
+        return self.head(x), {"half": x[:2]}
+
+
+TABLE = """\
+module  kind         output             parameters  trainable  bytes  products
+------------------------------------------------------------------------------
+        Tied         (3, 10), (2, 4)             9          9     36         ?
+embed   Embedding    (3, 4)                     40         40    160         0
+block   Sequential   (3, 4), 2 times             0          0      0         0
+  0     Linear       (3, 4), 2 times            20         16     80        96
+  1     BatchNorm1d  (3, 4), 2 times             8          8     72         0
+  2     Dropout      (3, 4), 2 times             0          0      0         0
+again   Sequential   the same as block
+head    Linear       (3, 10)                     0          0      0       120
+unused  Conv2d       -                          20         20     80         -
+------------------------------------------------------------------------------
+97 parameters, 93 of them trainable: 388 bytes, and 40 bytes of buffers
+head.weight is embed.weight, counted there
+216 products with weights, without those in Tied"""
+
+
+def test_each_figure_by_hand():
+    """Linear: 4·4 + 4; products 3·4·4 in each of two calls, 3·10·4 in the head; 3 statistics: 2 of 4·4 B, 1 of 8 B."""
+    found = summary(Tied(), minigrad.tensor([1, 2, 3]))
+    assert str(found) == repr(found) == TABLE
+    assert json.loads(json.dumps([found.rows, found.totals])) == [found.rows, found.totals]
+    row = next(row for row in found.rows if row["name"] == "block.0")
+    assert (row["depth"], row["calls"], row["outputs"]) == (2, 2, [[[3, 4]]])
+    assert found.totals == {
+        "parameters": 97, "trainable": 93, "parameter_bytes": 388, "buffer_bytes": 40, "products": 216,
+        "uncounted": ["Tied"],
+    }
+    assert sum(row["parameters"] for row in found.rows) == Tied().num_parameters() == 97
+
+
+def test_without_inputs_nothing_runs():
+    class Never(Module):
+        def forward(self, x):
+            raise AssertionError
+
+    model = nn.Sequential(Never(), nn.Linear(2, 3))
+    assert str(summary(model)).splitlines()[4:] == [
+        "1       Linear      -                9          9     36         -",
+        "-" * 66,
+        "9 parameters, 9 of them trainable: 36 bytes, and 0 bytes of buffers",
+    ]
+
+
+class Counted(float):
+    """A number that notes when it is multiplied."""
+
+    times = 0
+
+    def __mul__(self, other):
+        Counted.times += 1
+        return Counted(float(self) * float(other))
+
+    def __add__(self, other):
+        return Counted(float(self) + float(other))
+
+    __rmul__, __radd__ = __mul__, __add__
+
+
+def counted(array):
+    return np.vectorize(Counted, otypes=[object])(array)
+
+
+def linear_by_loops(x, weight):
+    rows = x.reshape(-1, x.shape[-1])
+    return [[sum(a * b for a, b in zip(row, unit)) for unit in weight] for row in rows]
+
+
+def conv_by_loops(x, weight, stride, padding, dilation, groups):
+    """The sum of the definition, place by place."""
+    x = np.pad(x, [(0, 0), (0, 0), (padding, padding), (padding, padding)])
+    (n, _, h, w), (out, per, kh, kw) = x.shape, weight.shape
+    high, wide = ((size - dilation * (k - 1) - 1) // stride + 1 for size, k in ((h, kh), (w, kw)))
+    for b, o, i, j in np.ndindex(n, out, high, wide):
+        first = o // (out // groups) * per
+        for c, di, dj in np.ndindex(per, kh, kw):
+            weight[o, c, di, dj] * x[b, first + c, i * stride + di * dilation, j * stride + dj * dilation]
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [
+        (nn.Linear(3, 5), (2, 3)),
+        (nn.Linear(3, 5, bias=False), (2, 4, 3)),
+        (nn.Conv2d(2, 3, 3), (2, 2, 5, 4)),
+        (nn.Conv2d(4, 6, (2, 3), stride=2, padding=1, dilation=2, groups=2), (1, 4, 7, 8)),
+    ],
+    ids=str,
+)
+def test_products_are_those_of_the_definition(layer, shape):
+    x, weight = counted(np.ones(shape)), counted(layer.weight.detach().numpy())
+    Counted.times = 0
+    if isinstance(layer, nn.Linear):
+        linear_by_loops(x, weight)
+    else:
+        conv_by_loops(x, weight, layer.stride[0], layer.padding[0], layer.dilation[0], layer.groups)
+    assert summary(layer, shape).totals["products"] == Counted.times > 0
+
+
+class Restless(nn.Module):
+    """Changes what a module may change in forward, and fails when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(4), nn.Dropout(0.5)
+        self.calls, self.sums = nn.Buffer(minigrad.zeros(1)), nn.Buffer(minigrad.zeros(4))
+        self.drop.eval()
+
+    def forward(self, x, fails=False):
+        self.calls = self.calls + 1
+        self.sums.add_(1)
+        self.new = nn.Buffer(minigrad.ones(1))
+        x = functional.batch_norm(x, self.norm.running_mean, self.norm.running_var, training=True)
+        y = functional.dropout(self.drop(x), 0.5, training=True)
+        if fails:
+            raise ShapeError("it failed")
+        return self.norm(y) + minigrad.randn(4)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_left_of_the_run(fails):
+    minigrad.manual_seed(3)
+    model = Restless()
+    model.drop.register_forward_hook(lambda module, args, output: None)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    loss = model.norm(minigrad.randn(5, 4)).square().sum()
+    x = minigrad.randn(5, 4, requires_grad=True)
+
+    def left():
+        modules = [(m.training, [*m._forward_hooks], [*m._forward_pre_hooks], [*m._buffers]) for m in model.modules()]
+        buffers = [(id(b), b.data.tobytes()) for b in model.buffers()]
+        grads = [p.grad for p in model.parameters()], x.grad
+        return modules, buffers, grads, minigrad.get_rng_state(), repr(optimizer.state_dict())
+
+    before = left()
+    if fails:
+        with pytest.raises(ShapeError, match="it failed"):
+            summary(model, x, fails=True)
+    else:
+        assert summary(model, x).rows[0]["outputs"] == [[[5, 4]]]
+        summary(model, (5, 4))
+    assert left() == before
+    assert minigrad.is_grad_enabled()
+    loss.backward()  # nor has the tape noticed anything
+
+
+def test_a_rank_asks_for_a_wrapped_model_by_itself():
+    def body(comm):
+        ddp = DDP(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), comm)
+        before = minigrad.get_rng_state()
+        found = summary(ddp, (2, 3)) if comm.rank else None
+        assert minigrad.get_rng_state() == before
+        ddp(minigrad.randn(4, 3)).sum().backward()
+        return found and [(row["name"], row["products"]) for row in found.rows]
+
+    assert run(body, 2, timeout_s=10.0)[1] == [("", 0), ("module", 0), ("module.0", 24), ("module.1", 0)]
+
+
+def test_a_model_on_a_gpu(cuda):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)).to(cuda)
+    assert summary(model, (3, 1, 4, 4)).totals["products"] == 3 * (2 * 2 * 2 * 9 + 8 * 2)
+
+
+def test_a_model_is_asked_for():
+    with pytest.raises(ArgumentError, match="summary: expected a Module, got function"):
+        summary(doubled, (1,))
+
+
+def doubled(x):
+    return 2 * x
