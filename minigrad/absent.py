@@ -30,7 +30,6 @@ _SOFT_MARGIN = "write softplus(-target * x).mean()"
 _ON_OUTPUT = "write register_forward_hook(lambda layer, args, output: output.register_hook(hook))"
 _WITHOUT = "save what it would give beside the state_dict()"
 _BITS = "write all_gather(tensors, tensor), and combine them"
-_OVER_TIME = "write a loop of nn.Linear over the steps"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad": {
@@ -93,12 +92,9 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "Softmax2d": "write Softmax(dim=-3)",
         "Softmin": "write Softmax on -x",
         "TripletMarginWithDistanceLoss": "write relu(d(anchor, positive) - d(anchor, negative) + margin).mean()",
-        "GRU": _OVER_TIME,
         "InstanceNorm2d": "write GroupNorm(channels, channels)",
-        "LSTM": _OVER_TIME,
         "MultiheadAttention": "write nn.functional.scaled_dot_product_attention",
         "PixelShuffle": "write a Module that calls reshape, permute and reshape in forward",
-        "RNN": _OVER_TIME,
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
     },
     "minigrad.nn.functional": {
@@ -120,10 +116,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "spectral_norm": _REPARAMETER,
         "stateless": "write load_state_dict, which takes other values",
         "weight_norm": _REPARAMETER,
-    },
-    "minigrad.nn.utils.rnn": {
-        name: "there are no recurrent layers, so no packed sequences: write pad_sequence, and a mask"
-        for name in ("PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence")
     },
     "minigrad.optim": {
         **{name: "write Adam or AdamW" for name in ("Adafactor", "Adamax", "NAdam", "RAdam", "SparseAdam")},

@@ -141,6 +141,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     ("AvgPool2d", "divisor_override"): ("scale the result", _one_of(None)),
     ("Module", "size_average"): (_REDUCTION, _one_of(None)),
     ("Module", "reduce"): (_REDUCTION, _one_of(None)),
+    **{(kind, "proj_size"): ("write an LSTM, which has projections", _one_of(0)) for kind in ("RNN", "GRU")},
     (_DDP, "device_ids"): ("move the module to comm.device, which is where it trains", _own_device),
     (_DDP, "output_device"): ("outputs are on comm.device", _own_device),
     (_DDP, "dim"): ("write batch_dim=", _one_of(0)),

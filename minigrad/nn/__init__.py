@@ -7,6 +7,7 @@ from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.nn import functional as functional, init as init, utils as utils
 from minigrad.nn.activation import *
+from minigrad.nn.cell import *
 from minigrad.nn.container import *
 from minigrad.nn.conv import *
 from minigrad.nn.distance import *
@@ -18,6 +19,7 @@ from minigrad.nn.module import *
 from minigrad.nn.norm import *
 from minigrad.nn.parameter import *
 from minigrad.nn.pooling import *
+from minigrad.nn.recurrent import *
 from minigrad.nn.serialize import *
 from minigrad.nn.shape import *
 from minigrad.ops.methods import names_in as _names_in

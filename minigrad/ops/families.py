@@ -38,6 +38,7 @@ from minigrad.ops.pairs import *
 from minigrad.ops.piecewise import *
 from minigrad.ops.pooling import *
 from minigrad.ops.products import *
+from minigrad.ops.recurrent import *
 from minigrad.ops.reduce import *
 from minigrad.ops.running import *
 from minigrad.ops.scatter import *

@@ -8,7 +8,7 @@ from minigrad import nn
 from minigrad.testing import gradcheck
 from tests.cases.layer_families import LAYER_FAMILIES, LAYERS
 from tests.parity import store
-from tests.refusals import attention, losses, nn as modules
+from tests.refusals import attention, losses, nn as modules, recurrent
 
 PUBLIC = {
     name for name in nn.__all__ if isinstance(kind := getattr(nn, name), type) and issubclass(kind, nn.Module)
@@ -31,7 +31,8 @@ def test_every_layer_is_gradchecked_and_compared_with_pytorch():
 
 def test_every_layer_has_an_error_case():
     """Add a row in tests/refusals/nn.py: what it is not made with, or does not take."""
-    named = set().union(*(_names(call) for call, *_ in [*modules.ROWS, *losses.ROWS, *attention.ROWS]))
+    rows = [*modules.ROWS, *losses.ROWS, *attention.ROWS, *recurrent.ROWS]
+    named = set().union(*(_names(call) for call, *_ in rows))
     assert sorted(PUBLIC - named - REFUSES_NOTHING) == []
     assert REFUSES_NOTHING <= PUBLIC - named
 

@@ -103,6 +103,8 @@ CALLED = {  # beside what tests/distributed/test_messages.py makes
     "MaxPool2d": lambda **o: nn.MaxPool2d(2, **o),
     "AvgPool2d": lambda **o: nn.AvgPool2d(2, **o),
     "Module": lambda **o: nn.MSELoss(**o),
+    "RNN": lambda **o: nn.RNN(2, 3, **o),
+    "GRU": lambda **o: nn.GRU(2, 3, **o),
     **{kind: lambda kind=kind, **o: getattr(optim, kind)([PARAM], **o)
        for kind in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "LAMB")},
     "Muon": lambda **o: optim.Muon([nn.Parameter(np.ones((2, 2)))], **o),
@@ -113,6 +115,7 @@ CALLED = {  # beside what tests/distributed/test_messages.py makes
 }
 DEFAULTS = {  # where it is not None
     "padding_mode": "zeros",
+    "proj_size": 0,
     **dict.fromkeys(["non_blocking", "requires_grad", "sparse_grad", "return_indices", "capturable"], False),
     **dict.fromkeys(["differentiable", "scale_grad_by_freq", "sparse"], False),
 }

@@ -9,7 +9,6 @@ REFUSED = {
     "bilinear upsampling by interpolate": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
     "apply by type and class name": ["give the tensor itself, not its .data"],
     "saving a whole model": ["save its state_dict()"],
-    "an lstm of the library": ["write a loop of nn.Linear over the steps"],
     "a transposed convolution": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)", "Conv2d"],
     "reduce to a root": ["write all_reduce(tensor), and use it on dst alone"],
     "send and recv": ["write broadcast(tensor, src)"],

@@ -420,13 +420,13 @@ def test_repr(layer, text):
     assert repr(layer) == text
 
 
-# layers that do more than call an operation: tested here by themselves, and in test_container.py
+# layers that do more than call an operation: tested here by themselves, in test_container.py and test_recurrent.py
 MORE = {
     "BatchNorm1d", "BatchNorm2d", "Dropout", "Dropout2d", "Embedding", "ModuleDict", "ModuleList", "ParameterDict",
-    "ParameterList", "Sequential",
+    "ParameterList", "Sequential", "GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell",
 }
 PAIRED = {"CosineSimilarity", "PairwiseDistance"}
-BASES = {"BatchNorm", "Loss", "Overwriting"}
+BASES = {"BatchNorm", "Loss", "Overwriting", "Recurrent"}
 
 
 def test_every_layer_is_public_and_compared_with_its_operation():

@@ -72,7 +72,7 @@ REFUSED = [
     (lambda params: utils.clip_grads_with_norm_(params, 1.0, 2.0), DtypeError, "expected float tensors, got float"),
     (lambda params: utils.clip_grads_with_norm_(params, 1.0, params[0]), ArgumentError, "total_norm of one element"),
     (lambda params: nn.utils.weight_norm, AttributeError, "got 'weight_norm': write a Module that computes its weight"),
-    (lambda params: nn.utils.rnn.pack_sequence, AttributeError, "got 'pack_sequence': there are no recurrent layers"),
+    (lambda params: nn.utils.rnn.pack_padded, AttributeError, "got 'pack_padded'"),
     (lambda params: pad_sequence([]), ArgumentError, "pad_sequence: expected at least one sequence, got none"),
     (lambda params: pad_sequence(ones(2)), ArgumentError, "expected sequences to be a list or a tuple"),
     (lambda params: pad_sequence([1]), DtypeError, "pad_sequence: expected tensors, got int"),

@@ -76,6 +76,8 @@ CALLS = {
     "smooth_l1_loss": lambda: ops.smooth_l1_loss(low(X), X),
     "huber_loss": lambda: ops.huber_loss(low(X), X),
     "scaled_dot_product_attention": lambda: ops.scaled_dot_product_attention(X, X, X, is_causal=True),
+    **{name: lambda name=name, g=g: getattr(ops, name)(X[:, None], None, vector(2 * g, 6), vector(2 * g, 2))[0]
+       for name, g in (("rnn", 1), ("gru", 3), ("lstm", 4))},
     "kl_div": lambda: ops.kl_div(low(X), ops.softmax(X, 1)),
     "binary_cross_entropy": lambda: ops.binary_cross_entropy(low(X).sigmoid(), X.sigmoid().detach()),
     "sigmoid_focal_loss": lambda: ops.sigmoid_focal_loss(low(X), X.sigmoid()),
