@@ -20,6 +20,7 @@ _THREADS = "set OMP_NUM_THREADS before Python starts"
 _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
 _REPARAMETER = "write a Module that computes its weight in forward"
 _PADDING = "write a Module that calls nn.functional.pad in forward"
+_FLAT = "an image has two axes beside its channels"
 _NEAREST = "write x.repeat_interleave(n, 2).repeat_interleave(n, 3) for nearest neighbours"
 _TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
 _PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
@@ -70,9 +71,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "attention": "leave it out: attention is computed in one way",
         "modules": "write import minigrad.nn, where all layers are",
         "quantized": "weights are floats",
-        **{f"{kind}1d": f"write {kind}2d of (k, 1) on x.unsqueeze(-1)" for kind in ("Conv", "AvgPool", "MaxPool")},
-        **{f"{kind}3d": "an image has two axes beside its channels" for kind in ("Conv", "AvgPool", "MaxPool")},
-        "ConvTranspose2d": f"{_NEAREST}, and Conv2d",
+        **{f"{kind}3d": _FLAT for kind in ("Conv", "ConvTranspose", "AvgPool", "MaxPool")},
         "Upsample": _NEAREST,
         "Threshold": "write a Module that calls where(x > threshold, x, value) in forward",
         "UpsamplingNearest2d": _NEAREST,

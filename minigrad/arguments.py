@@ -137,18 +137,22 @@ def _limit(end: int) -> str:
     return f"2**{end.bit_length() - 1}" if end >= 2**31 and not end & (end - 1) else str(end)
 
 
-def as_pair(who: str, name: str, value: Pair, least: int) -> tuple[int, int]:
+def as_pair(who: str, name: str, value: Pair, least: int, axes: int = 2) -> tuple[int, int]:
     """An argument for height and width: one integer for both, or two.
+
+    Args:
+        axes: 1 for what has a width only, which is one integer, or a sequence of one: its height is `least`.
 
     Raises:
         ArgumentError: something else, a value below `least`, or one beyond any image.
     """
-    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2 or not all(is_integer(v) and least <= v < MOST_PIXELS for v in values):
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * axes
+    if len(values) != axes or not all(is_integer(v) and least <= v < MOST_PIXELS for v in values):
+        several = ", or two of them" if axes == 2 else ""
         raise ArgumentError(
-            f"{who}: expected {name} to be an integer >= {least} and < 2**31, or two of them, got {value!r:.100}"
+            f"{who}: expected {name} to be an integer >= {least} and < 2**31{several}, got {value!r:.100}"
         )
-    return int(values[0]), int(values[1])
+    return (int(values[0]) if axes == 2 else least), int(values[-1])
 
 
 def as_sequence(who: str, name: str, value: Any) -> Sequence[Any]:

@@ -136,9 +136,12 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     ("Embedding", "norm_type"): ("there is no max_norm", _always),
     ("Embedding", "scale_grad_by_freq"): ("gradients are not scaled by counts", _one_of(False)),
     ("Embedding", "sparse"): ("gradients are dense", _one_of(False)),
-    ("Conv2d", "padding_mode"): ("write nn.functional.pad(x, pad, mode) before it, and padding=0", _one_of("zeros")),
-    ("MaxPool2d", "return_indices"): ("indices are not given", _one_of(False)),
-    ("AvgPool2d", "divisor_override"): ("scale the result", _one_of(None)),
+    ("Convolution", "padding_mode"): (
+        "write nn.functional.pad(x, pad, mode) before it, and padding=0", _one_of("zeros")
+    ),
+    ("ConvolutionBack", "padding_mode"): ("leave it out: what is cut off has no other mode", _one_of("zeros")),
+    ("MaxPool", "return_indices"): ("indices are not given", _one_of(False)),
+    ("AvgPool", "divisor_override"): ("scale the result", _one_of(None)),
     ("Module", "size_average"): (_REDUCTION, _one_of(None)),
     ("Module", "reduce"): (_REDUCTION, _one_of(None)),
     **{(kind, "proj_size"): ("write an LSTM, which has projections", _one_of(0)) for kind in ("RNN", "GRU")},

@@ -1,66 +1,38 @@
-"""Convolution, as one matrix product for each row of the kernel.
+"""Convolution both ways, along one axis and along two: the transposed one is the input gradient of the plain one.
 
-The input is unfolded along the width only, into columns of (kernel width x channels); a step of the kernel in height
-is an offset into the same columns. That takes a kernel height less memory than a full unfolding. A stride in height
-orders the rows of the columns by phase (row modulo stride), which makes every offset contiguous again.
+A row of pixels is an image of height 1.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from minigrad.arguments import Pair, as_integer, as_pair, kind_of
-from minigrad.autograd.tape import Node, accumulate, destination
-from minigrad.backend.device import array_module
+from minigrad.autograd.tape import Edge, Node, accumulate, destination
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.axes import column_sum
-from minigrad.ops.image_order import channels_first, channels_last
-from minigrad.ops.linalg import product
+from minigrad.ops.columns import Geometry, by_group, convolve, input_gradient, kernel_taps, unfold, weight_gradient
+from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.ops.window import Window, count_windows, same_padding
 from minigrad.tensor import Tensor, record
 
-__all__ = ["conv2d"]
+__all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
 
-_BLOCK = 131072  # elements of a product that stay in the cache until they are added
+_FORMS = {  # what each of them takes, and its number of axes beside samples and channels
+    "conv1d": ("x (N, C, L) and weight (O, C / groups, K)", 1),
+    "conv2d": ("x (N, C, H, W) and weight (O, C / groups, kH, kW)", 2),
+    "conv_transpose1d": ("x (N, C, L) and weight (C, O / groups, K)", 1),
+    "conv_transpose2d": ("x (N, C, H, W) and weight (C, O / groups, kH, kW)", 2),
+}
 
 
-class _Geometry(NamedTuple):
-    """The lengths of a convolution. The columns are (groups, phases · rows · N · OW, kernel width · C / groups)."""
-
-    height: Window
-    width: Window
-    groups: int
-    batch: int  # N
-    in_shape: tuple[int, int, int]  # C, H, W
-    out_shape: tuple[int, int, int]  # O, OH, OW
-
-    @property
-    def phases(self) -> list[int]:
-        """The remainders, modulo the stride, of the padded rows that the kernel touches."""
-        return sorted({i * self.height.dilation % self.height.stride for i in range(self.height.kernel)})
-
-    @property
-    def rows(self) -> int:
-        """Rows of each phase."""
-        return self.out_shape[1] + (self.height.extent - 1) // self.height.stride
-
-    @property
-    def pixels(self) -> int:
-        """Columns of one row: N · OW."""
-        return self.batch * self.out_shape[2]
-
-    def offsets(self) -> list[int]:
-        """For each row of the kernel, the first of the OH · N · OW columns that it is multiplied with."""
-        phases, stride = self.phases, self.height.stride
-        steps = [i * self.height.dilation for i in range(self.height.kernel)]
-        return [(phases.index(step % stride) * self.rows + step // stride) * self.pixels for step in steps]
+# ------------------------------------------------------------------------------------------------------------ plain
 
 
 @autocasts("low")
@@ -92,218 +64,281 @@ def conv2d(
         DtypeError: the dtypes differ or are no floats.
     """
     inputs = (x, weight) if bias is None else (x, weight, bias)
-    _check_tensors(inputs)
-    geometry = _geometry(x.data.shape, weight.data.shape, stride, padding, dilation, groups)
-    columns = _unfold(x.data, geometry)
-    taps = _taps(weight.data, geometry)
-    out = _convolve(columns, taps, None if bias is None else bias.data, geometry)
+    geometry = _geometry("conv2d", inputs, stride, padding, dilation, groups)
+    return _convolved(geometry, inputs, _conv2d_backward)
+
+
+def _convolved(geometry: Geometry, inputs: tuple[Tensor, ...], backward: Callable[[Node, Array], None]) -> Tensor:
+    x, weight = inputs[0].data, inputs[1].data
+    columns = unfold(as_images(x, geometry.axes), geometry)
+    bias = inputs[2].data if len(inputs) == 3 else None
+    out = convolve(columns, kernel_taps(_as_kernel(weight), geometry), bias, geometry)
     y = channels_first(out, (geometry.batch, *geometry.out_shape))
-    return record(y if x.data.ndim == 4 else y[0], _conv2d_backward, inputs, (columns, weight, geometry, x.data.ndim))
+    return record(as_given(y, geometry.axes, x.ndim), backward, inputs, (columns, inputs[1], geometry))
 
 
 def _conv2d_backward(node: Node, grad: Array) -> None:
-    columns, weight, geometry, ndim = node.saved
+    columns, weight, geometry = node.saved
     dx, dweight = node.inputs[:2]
-    rows = channels_last(grad if ndim == 4 else grad[None]).reshape(-1, geometry.out_shape[0])
+    rows = channels_last(as_images(grad, geometry.axes)).reshape(-1, geometry.out_shape[0])
+    _give_bias(node, rows)
+    grouped, kernel = by_group(rows, geometry.groups), _as_kernel(weight.data)
+    if dweight is not None:
+        _give_kernel(dweight, weight_gradient(columns, grouped, geometry, kernel.shape), weight.data.ndim)
+    if dx is not None:
+        pixels = input_gradient(grouped, kernel_taps(kernel, geometry), geometry)
+        images = channels_first(pixels, (geometry.batch, *geometry.in_shape))
+        accumulate(dx, as_given(images, geometry.axes, grad.ndim))
+
+
+@autocasts("low")
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation along one axis: `conv2d` of images of height 1.
+
+    Shapes:
+        x: (N, C, L) or (C, L), weight: (O, C / groups, K), bias: (O,) -> (N, O, OL) or (O, OL),
+        OL = (L + padding - dilation · (K - 1) - 1) // stride + 1, with the padding of both ends
+
+    Args:
+        stride, dilation: >= 1.
+        padding: Zeros at each end, >= 0; "valid" for none, "same" to keep the length at stride 1.
+        groups: A divisor of C and of O.
+
+    Raises:
+        ShapeError, ArgumentError, DtypeError: see `conv2d`.
+    """
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    geometry = _geometry("conv1d", inputs, stride, padding, dilation, groups)
+    return _convolved(geometry, inputs, _conv1d_backward)
+
+
+def _conv1d_backward(node: Node, grad: Array) -> None:
+    _conv2d_backward(node, grad)
+
+
+# ------------------------------------------------------------------------------------------------------- transposed
+
+
+@autocasts("low")
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    groups: int = 1,
+    dilation: Pair = 1,
+) -> Tensor:
+    """What `conv2d` of this weight gives its input as gradient where x is that of its output, plus bias.
+
+    So each pixel of x puts a whole kernel into the output, `stride` apart: y[n, o, i·stride + k·dilation - padding] +=
+    Σ_c x[n, c, i] · weight[c, o, k] along each axis (Zeiler et al., "Deconvolutional networks", 2010). dx is `conv2d`
+    of g with the weight, dweight the gradient of that one's weight.
+
+    Shapes:
+        x: (N, C, H, W) or (C, H, W), weight: (C, O / groups, kH, kW), bias: (O,) -> (N, O, OH, OW) or (O, OH, OW),
+        OH = (H - 1) · stride - 2 · padding + dilation · (kH - 1) + output_padding + 1; OW likewise
+
+    Args:
+        stride, dilation: >= 1; an int, or one for height and one for width.
+        padding: >= 0; so much is cut off at each side.
+        output_padding: >= 0, and less than stride or dilation: so much is added at the bottom and the right, since
+            `conv2d` gives one size for several of its input.
+        groups: A divisor of C.
+
+    Raises:
+        ShapeError: the shapes do not fit as above, or nothing is left of the output.
+        ArgumentError: stride, padding, output_padding, dilation or groups out of range.
+        DtypeError: the dtypes differ or are no floats.
+    """
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    geometry = _turned("conv_transpose2d", inputs, stride, padding, output_padding, groups, dilation)
+    return _transposed(geometry, inputs, _conv_transpose2d_backward)
+
+
+def _transposed(geometry: Geometry, inputs: tuple[Tensor, ...], backward: Callable[[Node, Array], None]) -> Tensor:
+    x, weight = inputs[0].data, inputs[1].data
+    rows = channels_last(as_images(x, geometry.axes)).reshape(-1, geometry.out_shape[0])
+    taps = kernel_taps(_as_kernel(weight), geometry)
+    pixels = input_gradient(by_group(rows, geometry.groups), taps, geometry)
+    if len(inputs) == 3:
+        pixels += inputs[2].data
+    images = channels_first(pixels, (geometry.batch, *geometry.in_shape))
+    return record(as_given(images, geometry.axes, x.ndim), backward, inputs, (inputs[0], inputs[1], geometry))
+
+
+def _conv_transpose2d_backward(node: Node, grad: Array) -> None:
+    x, weight, geometry = node.saved
+    dx, dweight = node.inputs[:2]
+    images = as_images(grad, geometry.axes)
+    _give_bias(node, channels_last(images).reshape(-1, geometry.in_shape[0]))
+    columns, kernel = unfold(images, geometry), _as_kernel(weight.data)
+    if dweight is not None:
+        rows = channels_last(as_images(x.data, geometry.axes)).reshape(-1, geometry.out_shape[0])
+        grouped = by_group(rows, geometry.groups)
+        _give_kernel(dweight, weight_gradient(columns, grouped, geometry, kernel.shape), weight.data.ndim)
+    if dx is not None:
+        found = convolve(columns, kernel_taps(kernel, geometry), None, geometry)
+        images = channels_first(found, (geometry.batch, *geometry.out_shape))
+        accumulate(dx, as_given(images, geometry.axes, grad.ndim))
+
+
+@autocasts("low")
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    groups: int = 1,
+    dilation: Pair = 1,
+) -> Tensor:
+    """What `conv1d` of this weight gives its input as gradient: `conv_transpose2d` of images of height 1.
+
+    Shapes:
+        x: (N, C, L) or (C, L), weight: (C, O / groups, K), bias: (O,) -> (N, O, OL) or (O, OL),
+        OL = (L - 1) · stride - 2 · padding + dilation · (K - 1) + output_padding + 1
+
+    Args:
+        stride, padding, output_padding, groups, dilation: See `conv_transpose2d`.
+
+    Raises:
+        ShapeError, ArgumentError, DtypeError: see `conv_transpose2d`.
+    """
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    geometry = _turned("conv_transpose1d", inputs, stride, padding, output_padding, groups, dilation)
+    return _transposed(geometry, inputs, _conv_transpose1d_backward)
+
+
+def _conv_transpose1d_backward(node: Node, grad: Array) -> None:
+    _conv_transpose2d_backward(node, grad)
+
+
+# ------------------------------------------------------------------------------------------------ what both do alike
+
+
+def _give_bias(node: Node, rows: Array) -> None:
+    """The gradient of the bias, where there is one, from that of all pixels of the output: (R, O)."""
     if len(node.inputs) == 3 and node.inputs[2] is not None:
         accumulate(node.inputs[2], column_sum(rows, destination(node.inputs[2])))
-    grouped = _by_group(rows, geometry.groups)
-    if dweight is not None:
-        accumulate(dweight, _weight_gradient(columns, grouped, geometry, weight.data.shape))
-    if dx is not None:
-        pixels = _input_gradient(grouped, _taps(weight.data, geometry), geometry)
-        image = channels_first(pixels, (geometry.batch, *geometry.in_shape))
-        accumulate(dx, image if ndim == 4 else image[0])
+
+
+def _give_kernel(edge: Edge, kernel: Array, ndim: int) -> None:
+    accumulate(edge, kernel if ndim == 4 else kernel[:, :, 0])
+
+
+def _as_kernel(weight: Array) -> Array:
+    """The weight with a height, which a row of taps has not."""
+    return weight if weight.ndim == 4 else weight[:, :, None]
 
 
 # ------------------------------------------------------------------------------------------------------- arguments
 
 
-def _check_tensors(inputs: tuple[Any, ...]) -> None:
+def _check_tensors(who: str, inputs: tuple[Any, ...]) -> int:
+    """How many axes there are beside samples and channels."""
     for tensor in inputs:
         if not isinstance(tensor, Tensor):
-            raise DtypeError(f"conv2d: expected tensors, got {kind_of(tensor)}")
+            raise DtypeError(f"{who}: expected tensors, got {kind_of(tensor)}")
     x, weight = inputs[:2]
-    check_float("conv2d", x)
-    if x.ndim not in (3, 4) or weight.ndim != 4:
-        raise ShapeError(
-            "conv2d: expected x (N, C, H, W) and weight (O, C / groups, kH, kW), "
-            f"got x {x.shape} and weight {weight.shape}"
-        )
-    if len(inputs) == 3 and inputs[2].shape != weight.shape[:1]:
-        raise ShapeError(f"conv2d: expected bias of shape {weight.shape[:1]}, got {inputs[2].shape}")
+    check_float(who, x)
+    form, axes = _FORMS[who]
+    if x.ndim not in (axes + 1, axes + 2) or weight.ndim != axes + 2:
+        raise ShapeError(f"{who}: expected {form}, got x {x.shape} and weight {weight.shape}")
     if any(t.dtype != x.dtype for t in inputs):
-        raise DtypeError(f"conv2d: expected one dtype, got {', '.join(t.dtype.name for t in inputs)}")
+        raise DtypeError(f"{who}: expected one dtype, got {', '.join(t.dtype.name for t in inputs)}")
     if any(t.data.__class__ is not np.ndarray for t in inputs):
-        same_device("conv2d", *inputs)
+        same_device(who, *inputs)
+    return axes
+
+
+def _check_bias(who: str, inputs: tuple[Tensor, ...], outputs: int) -> None:
+    if len(inputs) == 3 and inputs[2].data.shape != (outputs,):
+        raise ShapeError(f"{who}: expected bias of shape ({outputs},), got {inputs[2].shape}")
 
 
 def _geometry(
-    x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair | str, dilation: Pair, groups: int
-) -> _Geometry:
-    """The lengths of a convolution of these shapes, checked."""
-    outputs, channels, *kernel = weight
-    if outputs % as_integer("conv2d", "groups", groups, 1):
-        raise ArgumentError(f"conv2d: expected groups to divide the {outputs} output channels, got {groups!r}")
-    if x[-3] != channels * groups:
+    who: str, inputs: tuple[Tensor, ...], stride: Pair, padding: Pair | str, dilation: Pair, groups: int
+) -> Geometry:
+    """The lengths of a convolution of these tensors, checked."""
+    axes = _check_tensors(who, inputs)
+    given, weight = inputs[0].data.shape, inputs[1].data.shape
+    outputs, channels = weight[:2]
+    _check_bias(who, inputs, outputs)
+    if outputs % as_integer(who, "groups", groups, 1):
+        raise ArgumentError(f"{who}: expected groups to divide the {outputs} output channels, got {groups!r}")
+    if given[-1 - axes] != channels * groups:
         raise ShapeError(
-            f"conv2d: expected x with {channels * groups} channels for weight {weight} and groups={groups}, got x {x}"
+            f"{who}: expected x with {channels * groups} channels for weight {weight} and groups={groups}, "
+            f"got x {given}"
         )
-    if not (min(kernel) and channels and outputs):
-        raise ShapeError(f"conv2d: expected a weight without empty axes, got {weight}")
-    strides, dilations = as_pair("conv2d", "stride", stride, 1), as_pair("conv2d", "dilation", dilation, 1)
-    pads = _paddings(padding, strides, [d * (k - 1) + 1 for d, k in zip(dilations, kernel)])
+    if not min(weight):
+        raise ShapeError(f"{who}: expected a weight without empty axes, got {weight}")
+    kernel, size = _size(weight, axes), _size(given, axes)
+    strides, dilations = as_pair(who, "stride", stride, 1, axes), as_pair(who, "dilation", dilation, 1, axes)
+    pads = _paddings(who, padding, strides, [d * (k - 1) + 1 for d, k in zip(dilations, kernel)], axes)
     height, width = (Window(k, s, d, *p) for k, s, d, p in zip(kernel, strides, dilations, pads))
-    out_size = count_windows("conv2d", (height, width), x)
-    batch = x[0] if len(x) == 4 else 1
-    return _Geometry(height, width, groups, batch, (x[-3], x[-2], x[-1]), (outputs, *out_size))
+    batch = given[0] if len(given) == axes + 2 else 1
+    out_size = count_windows(who, (height, width), given if axes == 2 else (*given[:-1], *size), axes=axes)
+    return Geometry(height, width, groups, batch, (channels * groups, *size), (outputs, *out_size), axes)
 
 
-def _paddings(padding: Pair | str, strides: tuple[int, int], extents: list[int]) -> list[tuple[int, int]]:
+def _size(shape: Sequence[int], axes: int) -> tuple[int, int]:
+    """Height and width of what has this shape; a row of pixels is 1 high."""
+    return shape[-2] if axes == 2 else 1, shape[-1]
+
+
+def _paddings(
+    who: str, padding: Pair | str, strides: tuple[int, int], extents: list[int], axes: int
+) -> list[tuple[int, int]]:
     if padding == "valid":
         return [(0, 0), (0, 0)]
     if padding == "same":
         if strides != (1, 1):
-            raise ArgumentError(f"conv2d: expected stride 1 with padding='same', got {strides}")
+            raise ArgumentError(f"{who}: expected stride 1 with padding='same', got {strides[-axes:]}")
         return [same_padding(extent) for extent in extents]
     if isinstance(padding, str):
-        raise ArgumentError(f"conv2d: expected padding 'same', 'valid' or integers, got {padding!r}")
-    return [(p, p) for p in as_pair("conv2d", "padding", padding, 0)]
+        raise ArgumentError(f"{who}: expected padding 'same', 'valid' or integers, got {padding!r}")
+    return [(p, p) for p in as_pair(who, "padding", padding, 0, axes)]
 
 
-# --------------------------------------------------------------------------------------- between image and columns
-
-
-def _unfold(x: Array, geometry: _Geometry) -> Array:
-    """The columns of an image: (groups, phases · rows · N · OW, kernel width · C / groups), zero where it is padded."""
-    xp = array_module(x)
-    image = (x if x.ndim == 4 else x[None]).transpose(2, 0, 3, 1)
-    columns = xp.empty(_columns_shape(geometry), x.dtype)
-    for part, pixels, source in _overlaps(columns, geometry):
-        part[: pixels[0].start] = 0
-        part[pixels[0].stop :] = 0
-        part[:, :, : pixels[2].start] = 0
-        part[:, :, pixels[2].stop :] = 0
-        part[pixels] = image[source].reshape(part[pixels].shape)
-    return columns.reshape(geometry.groups, -1, columns.shape[5] * columns.shape[6])
-
-
-def _columns_shape(geometry: _Geometry) -> tuple[int, ...]:
-    """(groups, phases, rows, N, OW, kernel width, C / groups)."""
-    return (
-        geometry.groups,
-        len(geometry.phases),
-        geometry.rows,
-        geometry.batch,
-        geometry.out_shape[2],
-        geometry.width.kernel,
-        geometry.in_shape[0] // geometry.groups,
-    )
-
-
-def _overlaps(columns: Array, geometry: _Geometry) -> Iterator[tuple[Array, tuple[slice, ...], tuple[slice, ...]]]:
-    """For each phase and tap along the width: its part of the columns (rows, N, OW, groups, C / groups), the pixels
-    in it that lie inside the image, and where in the image (H, N, W, ...) they lie."""
-    _, height, width = geometry.in_shape
-    everything = slice(None)
-    for p, phase in enumerate(geometry.phases):
-        vertical = geometry.height.reach(phase, height, geometry.rows)
-        for j in range(geometry.width.kernel):
-            horizontal = geometry.width.reach(j * geometry.width.dilation, width, geometry.out_shape[2])
-            part = columns[:, p, :, :, :, j].transpose(1, 2, 3, 0, 4)
-            yield (
-                part,
-                (vertical.windows, everything, horizontal.windows),
-                (vertical.inputs, everything, horizontal.inputs),
-            )
-
-
-# -------------------------------------------------------------------------------------------------------- products
-
-
-def _taps(weight: Array, geometry: _Geometry) -> Array:
-    """The weight by rows of the kernel: (kH, groups, O / groups, kW · C / groups)."""
-    (outputs, channels, height, width), groups = weight.shape, geometry.groups
-    split = weight.reshape(groups, outputs // groups, channels, height, width).transpose(3, 0, 1, 4, 2)
-    return array_module(weight).ascontiguousarray(split).reshape(height, groups, -1, width * channels)
-
-
-def _by_group(rows: Array, groups: int) -> Array:
-    """(R, O) -> (groups, R, O / groups), contiguous."""
-    split = rows.reshape(rows.shape[0], groups, rows.shape[1] // groups).transpose(1, 0, 2)
-    return array_module(rows).ascontiguousarray(split)
-
-
-def _convolve(columns: Array, taps: Array, bias: Array | None, geometry: _Geometry) -> Array:
-    """Σ over the rows of the kernel of columns @ tapᵀ, plus bias: (OH, N, OW, O)."""
-    xp = array_module(columns)
-    outputs, height, width = geometry.out_shape
-    count = height * geometry.pixels
-    out = xp.empty((geometry.groups, count, outputs // geometry.groups), columns.dtype)
-    first, *others = zip(geometry.offsets(), taps.swapaxes(-1, -2))
-    for start, stop in _blocks(out):
-        block = out[:, start:stop]
-        _product(columns[:, first[0] + start : first[0] + stop], first[1], block)
-        for offset, tap in others:
-            block += _product(columns[:, offset + start : offset + stop], tap)
-        if bias is not None:
-            block += bias.reshape(geometry.groups, 1, -1)
-    return out.transpose(1, 0, 2).reshape(height, geometry.batch, width, outputs)
-
-
-def _input_gradient(grad: Array, taps: Array, geometry: _Geometry) -> Array:
-    """Σ over the kernel of grad @ tap, each added to the pixels that the tap saw: (H, N, W, C)."""
-    channels, height, width = geometry.in_shape
-    _, out_height, out_width = geometry.out_shape
-    image = array_module(grad).zeros((height, geometry.batch, width, channels), grad.dtype)
-    pixels = image.reshape(height, geometry.batch, width, geometry.groups, channels // geometry.groups)
-    spans = [geometry.width.reach(j * geometry.width.dilation, width, out_width) for j in range(geometry.width.kernel)]
-    for rows, samples in _tiles(grad, geometry):
-        block = grad.reshape(geometry.groups, out_height, geometry.batch, out_width, grad.shape[-1])[:, rows, samples]
-        flat = block.reshape(geometry.groups, math.prod(block.shape[1:4]), block.shape[-1])
-        for i, tap in enumerate(taps):
-            span = geometry.height.reach(i * geometry.height.dilation, height, rows.stop, rows.start)
-            seen = slice(span.windows.start - rows.start, span.windows.stop - rows.start)
-            shares = _product(flat, tap).reshape(*block.shape[:4], geometry.width.kernel, pixels.shape[-1])
-            for j, (windows, columns) in enumerate(spans):
-                pixels[span.inputs, samples, columns] += shares[:, seen, :, windows, j].transpose(1, 2, 3, 0, 4)
-    return image
-
-
-def _tiles(grad: Array, geometry: _Geometry) -> list[tuple[slice, slice]]:
-    """Ranges of rows and samples, so small on a CPU that a product of them stays in the cache until it is added."""
-    rows, batch = geometry.out_shape[1], geometry.batch
-    if grad.__class__ is not np.ndarray:
-        return [(slice(0, rows), slice(0, batch))]
-    row = geometry.out_shape[2] * geometry.width.kernel * geometry.in_shape[0]
-    samples = min(batch, max(1, _BLOCK // row))
-    height = max(1, _BLOCK // (row * max(batch, 1)))
-    return [
-        (slice(i, min(i + height, rows)), slice(n, min(n + samples, batch)))
-        for i in range(0, rows, height)
-        for n in range(0, batch, max(samples, 1))
-    ]
-
-
-def _weight_gradient(columns: Array, grad: Array, geometry: _Geometry, shape: tuple[int, ...]) -> Array:
-    """gradᵀ @ columns for each row of the kernel: of the shape of the weight."""
-    count = grad.shape[1]
-    turned = grad.swapaxes(-1, -2)
-    taps = [_product(turned, columns[:, offset : offset + count]) for offset in geometry.offsets()]
-    outputs, channels, height, width = shape
-    stacked = array_module(grad).stack(taps).reshape(height, outputs, width, channels)
-    return stacked.transpose(1, 3, 0, 2)
-
-
-def _product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """a @ b for each group; one group is a plain product of matrices."""
-    if len(a) > 1:
-        return product(a, b, out)
-    return product(a[0], b[0], None if out is None else out[0])[None]
-
-
-def _blocks(rows: Array) -> list[tuple[int, int]]:
-    """Ranges of the rows of (groups, R, D), so small on a CPU that a product is still in the cache when it is added."""
-    count = rows.shape[1]
-    step = max(1, _BLOCK // rows.shape[2]) if rows.__class__ is np.ndarray else max(1, count)
-    return [(start, min(start + step, count)) for start in range(0, count, step)]
+def _turned(
+    who: str, inputs: tuple[Tensor, ...], stride: Pair, padding: Pair, output_padding: Pair, groups: int, dilation: Pair
+) -> Geometry:
+    """The lengths of the convolution that a transposed one of these tensors is the input gradient of, checked."""
+    axes = _check_tensors(who, inputs)
+    given, weight = inputs[0].data.shape, inputs[1].data.shape
+    channels, outputs = weight[0], weight[1] * as_integer(who, "groups", groups, 1)
+    _check_bias(who, inputs, outputs)
+    if given[-1 - axes] != channels:
+        raise ShapeError(f"{who}: expected x with {channels} channels for weight {weight}, got x {given}")
+    if channels % groups:
+        raise ArgumentError(f"{who}: expected groups to divide the {channels} input channels, got {groups!r}")
+    if not min(weight):
+        raise ShapeError(f"{who}: expected a weight without empty axes, got {weight}")
+    strides, dilations = as_pair(who, "stride", stride, 1, axes), as_pair(who, "dilation", dilation, 1, axes)
+    pads, ends = as_pair(who, "padding", padding, 0, axes), as_pair(who, "output_padding", output_padding, 0, axes)
+    if any(end >= max(s, d) for end, s, d in zip(ends, strides, dilations)):
+        raise ArgumentError(
+            f"{who}: expected output_padding less than stride {strides[-axes:]} or dilation {dilations[-axes:]}, "
+            f"got {output_padding!r}"
+        )
+    size = _size(given, axes)
+    height, width = (Window(k, s, d, p, p) for k, s, d, p in zip(_size(weight, axes), strides, dilations, pads))
+    out_size = [(n - 1) * w.stride - 2 * w.before + w.extent + end for n, w, end in zip(size, (height, width), ends)]
+    if not min(size) or min(out_size) < 1:
+        raise ShapeError(
+            f"{who}: expected x of which something is left, got x {given}, which gives a size of {out_size[-axes:]}"
+        )
+    batch = given[0] if len(given) == axes + 2 else 1
+    return Geometry(height, width, groups, batch, (outputs, out_size[0], out_size[1]), (channels, *size), axes)

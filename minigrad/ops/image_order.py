@@ -35,3 +35,19 @@ def channels_first(y: Array, shape: tuple[int, ...]) -> Array:
         return y[0, :, 0]
     back = (1, len(shape) - 1, 0, *range(2, len(shape) - 1))
     return y.reshape(shape[2], shape[0], *shape[3:], shape[1]).transpose(back)
+
+
+def as_images(x: Array, axes: int) -> Array:
+    """Images or rows of pixels, one or many, as (N, C, H, W): a row is an image of height 1.
+
+    Args:
+        axes: How many there are beside samples and channels, 1 or 2.
+    """
+    images = x if axes == 2 else x[..., None, :]
+    return images if images.ndim == 4 else images[None]
+
+
+def as_given(images: Array, axes: int, ndim: int) -> Array:
+    """(N, C, H, W) with as many axes as were given to `as_images`, which it undoes."""
+    given = images if ndim == axes + 2 else images[0]
+    return given if axes == 2 else given[..., 0, :]

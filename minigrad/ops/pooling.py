@@ -1,13 +1,13 @@
 """Pooling over windows of images: one elementwise operation for each tap of the window, on strided views.
 
-Memory is (H, N, W, C), see image_order.
+Memory is (H, N, W, C), see image_order. A row of pixels is an image of height 1.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +17,14 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import Place, array_module, place_of, to_place
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.image_order import channels_first, channels_last
+from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last
 from minigrad.ops.operands import check_float, masked
 from minigrad.ops.window import Window, count_windows
 from minigrad.tensor import Tensor, record
 
-__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "max_pool2d"]
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d",
+]
 
 
 class _Pool(NamedTuple):
@@ -32,6 +34,11 @@ class _Pool(NamedTuple):
     width: Window
     in_size: tuple[int, int]
     out_size: tuple[int, int]
+    axes: int = 2  # 1 where users see rows of pixels
+
+    def pixels(self, x: Array) -> Array:
+        """Images as users see them as (H, N, W, C)."""
+        return _pixels(x, self.axes)
 
     def taps(self) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
         """For each tap, the windows in which it lies inside the input, and the pixels that they see through it.
@@ -64,38 +71,41 @@ class _Pool(NamedTuple):
 
 
 def _make_pool(
-    who: str, x: Tensor, kernel_size: Pair, stride: Pair | None, padding: Pair, dilation: Pair, ceil_mode: bool
+    who: str, x: Tensor, axes: int, kernel_size: Pair, stride: Pair | None, padding: Pair, dilation: Pair,
+    ceil_mode: bool,
 ) -> _Pool:
-    _check_image(who, x)
+    _check_image(who, x, axes)
     check_switch(who, ceil_mode=ceil_mode)
-    kernels = as_pair(who, "kernel_size", kernel_size, 1)
-    strides = kernels if stride is None else as_pair(who, "stride", stride, 1)
-    pads, dilations = as_pair(who, "padding", padding, 0), as_pair(who, "dilation", dilation, 1)
+    kernels = as_pair(who, "kernel_size", kernel_size, 1, axes)
+    strides = kernels if stride is None else as_pair(who, "stride", stride, 1, axes)
+    pads, dilations = as_pair(who, "padding", padding, 0, axes), as_pair(who, "dilation", dilation, 1, axes)
     height, width = (Window(k, s, d, p, p) for k, s, d, p in zip(kernels, strides, dilations, pads))
     if any(pad > kernel // 2 for pad, kernel in zip(pads, kernels)):
-        raise ArgumentError(f"{who}: expected padding of at most half of kernel_size {kernels}, got {padding!r}")
-    out_size = count_windows(who, (height, width), x.data.shape, ceil_mode)
-    return _Pool(height, width, x.data.shape[-2:], out_size)
+        given = kernels[-axes:]
+        raise ArgumentError(f"{who}: expected padding of at most half of kernel_size {given}, got {padding!r}")
+    shape = x.data.shape if axes == 2 else (*x.data.shape[:-1], 1, x.data.shape[-1])
+    out_size = count_windows(who, (height, width), shape, ceil_mode, axes)
+    return _Pool(height, width, shape[-2:], out_size, axes)
 
 
-def _check_image(who: str, x: Tensor) -> None:
+def _check_image(who: str, x: Tensor, axes: int) -> None:
     if not isinstance(x, Tensor):
         raise DtypeError(f"{who}: expected a tensor, got {type(x).__name__}")
     check_float(who, x)
-    if x.ndim not in (3, 4):
-        raise ShapeError(f"{who}: expected x of shape (N, C, H, W) or (C, H, W), got {x.shape}")
+    if x.ndim not in (axes + 1, axes + 2):
+        shapes = "(N, C, H, W) or (C, H, W)" if axes == 2 else "(N, C, L) or (C, L)"
+        raise ShapeError(f"{who}: expected x of shape {shapes}, got {x.shape}")
 
 
-def _pixels(image: Array) -> Array:
-    """(N, C, H, W) or (C, H, W) as (H, N, W, C)."""
-    return channels_last(image if image.ndim == 4 else image[None])
+def _pixels(x: Array, axes: int) -> Array:
+    """(N, C, H, W) or (C, H, W) as (H, N, W, C); with one axis, (N, C, L) or (C, L) as (1, N, L, C)."""
+    return channels_last(as_images(x, axes))
 
 
-def _image(pixels: Array, ndim: int) -> Array:
-    """(H, N, W, C) as (N, C, H, W), or as (C, H, W) where ndim is 3."""
+def _image(pixels: Array, axes: int, ndim: int) -> Array:
+    """What `_pixels` did, undone: of so many axes."""
     height, batch, width, channels = pixels.shape
-    image = channels_first(pixels, (batch, channels, height, width))
-    return image if ndim == 4 else image[0]
+    return as_given(channels_first(pixels, (batch, channels, height, width)), axes, ndim)
 
 
 # ------------------------------------------------------------------------------------------------------------- max
@@ -127,20 +137,24 @@ def max_pool2d(
         ArgumentError: an argument out of range.
         DtypeError: no float tensor.
     """
-    pool = _make_pool("max_pool2d", x, kernel_size, stride, padding, dilation, ceil_mode)
-    pixels = _pixels(x.data)
+    pool = _make_pool("max_pool2d", x, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(x, pool, _max_pool2d_backward)
+
+
+def _max_pool(x: Tensor, pool: _Pool, backward: Callable[[Node, Array], None]) -> Tensor:
+    pixels = pool.pixels(x.data)
     xp = array_module(pixels)
     out = xp.full(pool.out_shape(pixels), -math.inf, pixels.dtype)
     for windows, seen in pool.taps():
         part = out[windows]
         xp.maximum(part, pixels[seen], out=part)
-    return record(_image(out, x.data.ndim), _max_pool2d_backward, (x,), (x, out, pool), saves_output=True)
+    return record(_image(out, pool.axes, x.data.ndim), backward, (x,), (x, out, pool), saves_output=True)
 
 
 def _max_pool2d_backward(node: Node, grad: Array) -> None:
     x, out, pool = node.saved
     xp = array_module(grad)
-    pixels, grad = _pixels(x.data), _pixels(grad)
+    pixels, grad = pool.pixels(x.data), pool.pixels(grad)
     if xp is not np:  # where asking whether there is NaN would make the host wait
         pixels, out = (xp.where(part == part, part, part.dtype.type(math.inf)) for part in (pixels, out))
     dx = (xp.empty if pool.is_partition else xp.zeros)(pixels.shape, pixels.dtype)
@@ -155,7 +169,34 @@ def _max_pool2d_backward(node: Node, grad: Array) -> None:
         found[windows] |= wins
     if xp is np and not found.all():  # NaN equals nothing
         _add_to_last_nan(dx, pixels, grad, found, pool)
-    accumulate(node.inputs[0], _image(dx, x.data.ndim))
+    accumulate(node.inputs[0], _image(dx, pool.axes, x.data.ndim))
+
+
+def max_pool1d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The largest element of each window along one axis: `max_pool2d` of images of height 1.
+
+    Shapes:
+        x: (N, C, L) or (C, L) -> (N, C, OL) or (C, OL)
+
+    Args:
+        kernel_size, stride, padding, dilation, ceil_mode: As in `max_pool2d`, for one axis.
+
+    Raises:
+        ShapeError, ArgumentError, DtypeError: see `max_pool2d`.
+    """
+    pool = _make_pool("max_pool1d", x, 1, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(x, pool, _max_pool1d_backward)
+
+
+def _max_pool1d_backward(node: Node, grad: Array) -> None:
+    _max_pool2d_backward(node, grad)
 
 
 def _add_to_last_nan(dx: Array, pixels: Array, grad: Array, found: Array, pool: _Pool) -> None:
@@ -193,25 +234,57 @@ def avg_pool2d(
         ArgumentError: an argument out of range.
         DtypeError: no float tensor.
     """
+    pool = _make_pool("avg_pool2d", x, 2, kernel_size, stride, padding, 1, ceil_mode)
     check_switch("avg_pool2d", count_include_pad=count_include_pad)
-    pool = _make_pool("avg_pool2d", x, kernel_size, stride, padding, 1, ceil_mode)
-    pixels = _pixels(x.data)
+    return _avg_pool(x, pool, count_include_pad, _avg_pool2d_backward)
+
+
+def _avg_pool(x: Tensor, pool: _Pool, count_include_pad: bool, backward: Callable[[Node, Array], None]) -> Tensor:
+    pixels = pool.pixels(x.data)
     total = array_module(pixels).zeros(pool.out_shape(pixels), _wide(pixels))
     for windows, seen in pool.taps():
         total[windows] += pixels[seen]
     scale = _inverse_counts(pool, count_include_pad, total.dtype, place_of(total))
     total *= scale
-    out = _image(total.astype(pixels.dtype, copy=False), x.data.ndim)
-    return record(out, _avg_pool2d_backward, (x,), (pool, scale))
+    out = _image(total.astype(pixels.dtype, copy=False), pool.axes, x.data.ndim)
+    return record(out, backward, (x,), (pool, scale))
 
 
 def _avg_pool2d_backward(node: Node, grad: Array) -> None:
     pool, scale = node.saved
-    share = _pixels(grad) * scale
+    share = pool.pixels(grad) * scale
     dx = array_module(grad).zeros((pool.in_size[0], share.shape[1], pool.in_size[1], share.shape[3]), share.dtype)
     for windows, seen in pool.taps():
         dx[seen] += share[windows]
-    accumulate(node.inputs[0], _image(dx.astype(grad.dtype, copy=False), grad.ndim))
+    accumulate(node.inputs[0], _image(dx.astype(grad.dtype, copy=False), pool.axes, grad.ndim))
+
+
+def avg_pool1d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window along one axis: `avg_pool2d` of images of height 1.
+
+    Shapes:
+        x: (N, C, L) or (C, L) -> (N, C, OL) or (C, OL)
+
+    Args:
+        kernel_size, stride, padding, ceil_mode, count_include_pad: As in `avg_pool2d`, for one axis.
+
+    Raises:
+        ShapeError, ArgumentError, DtypeError: see `avg_pool2d`.
+    """
+    pool = _make_pool("avg_pool1d", x, 1, kernel_size, stride, padding, 1, ceil_mode)
+    check_switch("avg_pool1d", count_include_pad=count_include_pad)
+    return _avg_pool(x, pool, count_include_pad, _avg_pool1d_backward)
+
+
+def _avg_pool1d_backward(node: Node, grad: Array) -> None:
+    _avg_pool2d_backward(node, grad)
 
 
 def _wide(pixels: Array) -> np.dtype[Any]:
@@ -258,25 +331,36 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Pair) -> Tensor:
         ArgumentError: output_size out of range.
         DtypeError: no float tensor.
     """
-    _check_image("adaptive_avg_pool2d", x)
+    _check_regions("adaptive_avg_pool2d", x, 2)
     size = x.data.shape[-2:]
-    if not min(size):
-        raise ShapeError(f"adaptive_avg_pool2d: expected an image with pixels, got {x.shape}")
     if isinstance(output_size, (tuple, list)) and len(output_size) == 2:
         output_size = tuple(length if n is None else n for n, length in zip(output_size, size))
     outputs = as_pair("adaptive_avg_pool2d", "output_size", output_size, 1)
+    return _adaptive_avg_pool(x, 2, outputs, _adaptive_avg_pool2d_backward)
+
+
+def _check_regions(who: str, x: Tensor, axes: int) -> None:
+    _check_image(who, x, axes)
+    if not min(x.data.shape[-axes:]):
+        raise ShapeError(f"{who}: expected an image with pixels, got {x.shape}")
+
+
+def _adaptive_avg_pool(
+    x: Tensor, axes: int, outputs: tuple[int, int], backward: Callable[[Node, Array], None]
+) -> Tensor:
+    pixels = _pixels(x.data, axes)
+    size = (pixels.shape[0], pixels.shape[2])
     rows, columns = _regions(size[0], outputs[0]), _regions(size[1], outputs[1])
-    pixels = _pixels(x.data)
     xp, wide = array_module(pixels), _wide(pixels)
     strips = xp.stack([pixels[part].sum(axis=0, dtype=wide) / (part.stop - part.start) for part in rows])
     cells = [strips[:, :, part].sum(axis=2) / (part.stop - part.start) for part in columns]
     out = xp.stack(cells, axis=2).astype(pixels.dtype, copy=False)
-    return record(_image(out, x.data.ndim), _adaptive_avg_pool2d_backward, (x,), (rows, columns, size))
+    return record(_image(out, axes, x.data.ndim), backward, (x,), (rows, columns, size, axes))
 
 
 def _adaptive_avg_pool2d_backward(node: Node, grad: Array) -> None:
-    rows, columns, (height, width) = node.saved
-    pixels = _pixels(grad)
+    rows, columns, (height, width), axes = node.saved
+    pixels = _pixels(grad, axes)
     xp, wide = array_module(grad), _wide(pixels)
     outputs, batch, _, channels = pixels.shape
     strips = xp.zeros((outputs, batch, width, channels), wide)
@@ -285,7 +369,28 @@ def _adaptive_avg_pool2d_backward(node: Node, grad: Array) -> None:
     dx = xp.zeros((height, batch, width, channels), wide)
     for i, part in enumerate(rows):
         dx[part] += strips[i] / (part.stop - part.start)
-    accumulate(node.inputs[0], _image(dx.astype(grad.dtype, copy=False), grad.ndim))
+    accumulate(node.inputs[0], _image(dx.astype(grad.dtype, copy=False), axes, grad.ndim))
+
+
+def adaptive_avg_pool1d(x: Tensor, output_size: Pair) -> Tensor:
+    """The mean of each of OL regions along one axis: `adaptive_avg_pool2d` of images of height 1.
+
+    Shapes:
+        x: (N, C, L) or (C, L) -> (N, C, OL) or (C, OL)
+
+    Args:
+        output_size: >= 1.
+
+    Raises:
+        ShapeError, ArgumentError, DtypeError: see `adaptive_avg_pool2d`.
+    """
+    _check_regions("adaptive_avg_pool1d", x, 1)
+    outputs = as_pair("adaptive_avg_pool1d", "output_size", output_size, 1, 1)
+    return _adaptive_avg_pool(x, 1, outputs, _adaptive_avg_pool1d_backward)
+
+
+def _adaptive_avg_pool1d_backward(node: Node, grad: Array) -> None:
+    _adaptive_avg_pool2d_backward(node, grad)
 
 
 def _regions(length: int, outputs: int) -> list[slice]:

@@ -50,18 +50,22 @@ class Window(NamedTuple):
 
 
 def count_windows(
-    who: str, windows: tuple[Window, Window], shape: tuple[int, ...], ceil_mode: bool = False
+    who: str, windows: tuple[Window, Window], shape: tuple[int, ...], ceil_mode: bool = False, axes: int = 2
 ) -> tuple[int, int]:
     """How many windows fit on the last two axes of a shape.
+
+    Args:
+        axes: 1 where the user has given rows of pixels, which know of no height.
 
     Raises:
         ShapeError: on one of them, none does.
     """
     height, width = (window.count(n, ceil_mode) for window, n in zip(windows, shape[-2:]))
     if min(height, width) < 1:
-        extents = tuple(window.extent for window in windows)
-        room = tuple(n + window.before + window.after for window, n in zip(windows, shape[-2:]))
-        raise ShapeError(f"{who}: expected a window {extents} that fits into padded images of {room}, got x {shape}")
+        extents = tuple(window.extent for window in windows)[-axes:]
+        room = tuple(n + window.before + window.after for window, n in zip(windows, shape[-2:]))[-axes:]
+        what, given = ("images", shape) if axes == 2 else ("rows", (*shape[:-2], shape[-1]))
+        raise ShapeError(f"{who}: expected a window {extents} that fits into padded {what} of {room}, got x {given}")
     return height, width
 
 

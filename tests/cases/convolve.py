@@ -29,21 +29,52 @@ _CONV2D = {
     "one_pixel": ((2, 3, 1, 1), (4, 3, 3, 3), {"padding": 1}),
     "empty_batch": ((0, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}),
 }
+_CONV1D = {
+    "plain": ((2, 3, 6), (4, 3, 3), {}),
+    "no_bias": ((2, 3, 6), (4, 3, 2), {"bias": False, "stride": 2}),
+    "one_row": ((3, 6), (4, 3, 3), {"padding": 1}),
+    "all": ((2, 4, 9), (6, 2, 3), {"stride": 2, "padding": (2,), "dilation": 2, "groups": 2}),
+    "same": ((2, 2, 5), (3, 2, 4), {"padding": "same"}),
+    "empty_batch": ((0, 3, 5), (4, 3, 3), {}),
+}
+_TRANSPOSED2D = {
+    "plain": ((2, 3, 2, 3), (3, 4, 3, 3), {}),
+    "no_bias": ((2, 3, 3, 2), (3, 2, 4, 4), {"bias": False, "stride": 2, "padding": 1}),
+    "one_image": ((3, 2, 3), (3, 2, 2, 3), {"stride": (2, 1)}),
+    "all": ((2, 4, 3, 2), (4, 3, 3, 2), {
+        "stride": (2, 3), "padding": (1, 0), "output_padding": (1, 2), "groups": 2, "dilation": (1, 2),
+    }),
+    "depthwise": ((1, 3, 2, 2), (3, 2, 3, 3), {"groups": 3}),
+    "stride_beyond_kernel": ((1, 2, 2, 3), (2, 2, 2, 2), {"stride": 3}),
+    "end_beyond_stride": ((1, 2, 3, 2), (2, 2, 2, 2), {"dilation": 3, "output_padding": 2}),
+    "empty_batch": ((0, 3, 2, 2), (3, 2, 2, 2), {}),
+}
+_TRANSPOSED1D = {
+    "plain": ((2, 3, 4), (3, 4, 3), {}),
+    "one_row": ((3, 4), (3, 2, 3), {"bias": False, "stride": 2}),
+    "all": ((2, 4, 4), (4, 3, 3), {"stride": 3, "padding": 1, "output_padding": 2, "groups": 2, "dilation": 2}),
+}
 
 
-def _conv2d(label, image, weight, bias=True, **options):
-    shapes = (image, weight, weight[:1]) if bias else (image, weight)
+def _convolution(op, label, image, weight, bias=True, **options):
+    outputs = weight[1] * options.get("groups", 1) if "transpose" in op else weight[0]
+    shapes = (image, weight, (outputs,)) if bias else (image, weight)
     absent = () if bias else (None,)
     return Case(
-        "conv2d",
+        op,
         label,
         normal(*shapes),
-        lambda *a: ops.conv2d(*a, *absent, **options),
-        lambda t, *a: t.nn.functional.conv2d(*a, *absent, **options),
+        lambda *a: getattr(ops, op)(*a, *absent, **options),
+        lambda t, *a: getattr(t.nn.functional, op)(*a, *absent, **options),
     )
 
 
-CASES = [_conv2d(label, image, weight, **options) for label, (image, weight, options) in _CONV2D.items()] + [
+_ALL = {"conv2d": _CONV2D, "conv1d": _CONV1D, "conv_transpose2d": _TRANSPOSED2D, "conv_transpose1d": _TRANSPOSED1D}
+CASES = [
+    _convolution(op, label, image, weight, **options)
+    for op, cases in _ALL.items()
+    for label, (image, weight, options) in cases.items()
+] + [
     Case(
         "conv2d",
         "transposed_memory",

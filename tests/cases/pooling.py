@@ -35,6 +35,23 @@ _ADAPTIVE = {
     "one_image": ((3, 4, 5), 2),
     "empty_batch": ((0, 3, 4, 4), 2),
 }
+_ROWS = {
+    "max_pool1d": {
+        "plain": ((2, 3, 7), (2,), {}),
+        "all": ((2, 2, 8), (3,), {"stride": 2, "padding": 1, "dilation": 2, "ceil_mode": True}),
+        "one_row": ((3, 6), ((3,),), {"stride": 1}),
+    },
+    "avg_pool1d": {
+        "plain": ((2, 3, 7), (2,), {}),
+        "all": ((2, 2, 8), (3, 2, 1), {"ceil_mode": True, "count_include_pad": False}),
+        "one_row": ((3, 6), (3,), {"stride": 1}),
+    },
+    "adaptive_avg_pool1d": {
+        "uneven": ((2, 3, 7), (3,), {}),
+        "larger": ((2, 2, 3), ((5,),), {}),
+        "one_row": ((3, 6), (2,), {}),
+    },
+}
 
 
 def _pool(op, label, shape, arguments, options):
@@ -54,4 +71,5 @@ CASES = (
         _pool("adaptive_avg_pool2d", label, shape, (output_size,), {})
         for label, (shape, output_size) in _ADAPTIVE.items()
     ]
+    + [_pool(op, label, *case) for op, cases in _ROWS.items() for label, case in cases.items()]
 )

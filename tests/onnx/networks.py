@@ -68,6 +68,30 @@ def _conv(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
     return _like(F.conv2d(image, filters, bias, strides, 0, dilations, node.get("group", 1)), x)
 
 
+def _conv_transpose(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
+    """Whole first, then cut to size: ONNX may cut more at one side."""
+    image, filters = _as_image(x), _as_image(weight)
+    kernel, strides, dilations, pads = _geometry(node, image, weight.shape[2:])
+    ends = _pair(node.get("output_padding", (0,) * (x.ndim - 2)), 0)
+    y = F.conv_transpose2d(image, filters, bias, strides, 0, ends, node.get("group", 1), dilations)
+    how, sizes = node.get("auto_pad", "NOTSET"), node.get("output_shape")
+    if how.startswith("SAME") and sizes is None:
+        sizes = [n * s for n, s in zip(image.shape[2:], strides)]
+    if sizes is not None:
+        more = [n - wanted for n, wanted in zip(y.shape[2:], _pair(sizes, 1))]
+        pads = tuple((n // 2, n - n // 2) if how == "SAME_UPPER" else (n - n // 2, n // 2) for n in more)
+    (top, bottom), (left, right) = pads
+    return _like(mg.ops.pad(y, (-left, -right, -top, -bottom)), x)
+
+
+def _causal_conv(node: Node, x: Any, weight: Any, bias: Any = None, past: Any = None) -> Any:
+    """Each channel by itself, over what came before; the last pixels are what comes before the next ones."""
+    before = weight.shape[2] - 1
+    seen = F.pad(x, (before, 0)) if past is None else mg.cat([past, x], 2)
+    y = F.conv1d(seen, weight, bias, groups=x.shape[1])
+    return y if node.get("activation", "none") == "none" else F.silu(y), seen[:, :, seen.shape[2] - before :]
+
+
 def _max_pool(node: Node, x: Any) -> Any:
     if node.outputs > 1:
         raise Inexpressible("pooling says no indices")
@@ -182,7 +206,9 @@ def _lrn(node: Node, x: Any) -> Any:
 FUNCTIONS: dict[str, Function] = {
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
+    "CausalConvWithState": _causal_conv,
     "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
     "GlobalAveragePool": lambda node, x: mg.mean(x, _space(x), True),
     "GlobalMaxPool": lambda node, x: mg.amax(x, _space(x), True),
     "GroupNormalization": _group_norm,

@@ -24,8 +24,6 @@ REASONS: dict[str, str] = {
     "Bernoulli": "the elements are drawn by NumPy's generator",
     "BitCast": "bits of one dtype read as another",
     "BitShift": "no operation shifts bits",
-    "CausalConvWithState": "no conv1d yet",
-    "ConvTranspose": "no transposed convolution yet",
     "FlexAttention": "it is given functions",
     "GRU": "no recurrent layers yet",
     "ImageDecoder": "files of images",

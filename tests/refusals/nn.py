@@ -40,6 +40,22 @@ ROWS = [
         (lambda: nn.Conv2d(1, 1, 3, dilation=0), "Conv2d: expected dilation"),
         (lambda: nn.Conv2d(1, 1, 3, padding="full"), "Conv2d: expected padding of integers, 'valid', or 'same'"),
         (lambda: nn.Conv2d(1, 1, 3, 2, "same"), r"'same' with stride 1, got 'same' with \(2, 2\)"),
+        (lambda: nn.Conv1d(1, 1, (3, 3)), r"Conv1d: expected kernel_size to be an integer >= 1 .* got \(3, 3\)"),
+        (lambda: nn.Conv1d(1, 1, 3, padding_mode="circular"), "Conv1d: expected no padding_mode.*nn.functional.pad"),
+        (lambda: nn.ConvTranspose1d(4, 6, 3, groups=4), "ConvTranspose1d: expected groups to divide the channels"),
+        (lambda: nn.ConvTranspose2d(1, 1, 3, padding="same"), "ConvTranspose2d: expected padding to be an integer"),
+        (lambda: nn.ConvTranspose2d(1, 1, 3, 2, 1, 2), r"ConvTranspose2d: expected output_padding less than stride"),
+        *[
+            (lambda size=size: nn.ConvTranspose2d(1, 1, 3, 2, 1)(ones(1, 1, 2, 2), output_size=size), words)
+            for size, words in (
+                ((3, 5), r"ConvTranspose2d: expected output_size of \(3, 3\) to \(4, 4\) for x .* got \(3, 5\)"),
+                ((1, 3, 3), "ConvTranspose2d: expected output_size of 2 or 4 integers"),
+                (3, "ConvTranspose2d: expected output_size to be a list or a tuple, got 3"),
+            )
+        ],
+        (lambda: nn.MaxPool1d(3, padding=2), r"MaxPool1d: expected padding of at most half the window \(3,\), got 2"),
+        (lambda: nn.AvgPool1d(0), "AvgPool1d: expected kernel_size"),
+        (lambda: nn.AdaptiveAvgPool1d(0), "AdaptiveAvgPool1d: expected output_size to be an integer >= 1"),
         (lambda: nn.MaxPool2d(0), "MaxPool2d: expected kernel_size"),
         (lambda: nn.MaxPool2d(2, 0), "MaxPool2d: expected stride"),
         (lambda: nn.MaxPool2d(3, padding=2), r"MaxPool2d: expected padding of at most half the window \(3, 3\), got 2"),

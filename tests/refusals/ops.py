@@ -161,6 +161,27 @@ ROWS = [
         ((2, 3, 5, 5), (4, 3, 3, 3), {"bias": 0.0}, DtypeError, r"tensors, got float"),
         who="conv2d: expected .*",
     ),
+    *each(
+        lambda x, weight, options: ops.conv1d(tensor(*x), tensor(*weight), **options),
+        ((2, 3, 5), (4, 3, 7), {}, ShapeError, r"window \(7,\) that fits into padded rows of \(5,\), got x \(2, 3, 5"),
+        ((2, 3, 5), (4, 3, 3, 3), {}, ShapeError, r"x \(N, C, L\) and weight \(O, C / groups, K\)"),
+        ((2, 3, 5), (4, 3, 3), {"stride": (1, 1)}, ArgumentError, r"stride to be an integer >= 1 .* got \(1, 1\)"),
+        who="conv1d: expected .*",
+    ),
+    *each(
+        lambda x, weight, options: ops.conv_transpose2d(tensor(*x), tensor(*weight), **options),
+        ((2, 3, 5, 5), (4, 3, 3, 3), {}, ShapeError, r"4 channels for weight \(4, 3, 3, 3\), got x \(2, 3"),
+        ((2, 3, 5, 5), (3, 4, 3, 3), {"groups": 2}, ArgumentError, "groups to divide the 3 input channels, got 2"),
+        ((2, 3, 5, 5), (3, 4, 3, 3), {"output_padding": 1}, ArgumentError, r"output_padding less than stride \(1, 1\)"),
+        ((2, 3, 5, 5), (3, 4, 3, 3), {"padding": "same"}, ArgumentError, "padding to be an integer >= 0"),
+        ((2, 3, 1, 1), (3, 4, 3, 3), {"padding": 2}, ShapeError, r"is left, got x .* a size of \[-1, -1\]"),
+        ((2, 3, 0, 1), (3, 4, 3, 3), {}, ShapeError, "something is left, got x"),
+        ((2, 3, 5, 5), (3, 4, 0, 3), {}, ShapeError, "a weight without empty axes"),
+        ((2, 3, 5, 5), (3, 4, 3, 3), {"bias": tensor(3)}, ShapeError, r"bias of shape \(4,\), got \(3,\)"),
+        ((2, 3, 5, 5), (3, 4, 3, 3), {"bias": tensor(4, dtype=np.float64)}, DtypeError, r"float32.*float64"),
+        who="conv_transpose2d: expected .*",
+    ),
+    (lambda: ops.conv_transpose1d(tensor(2, 3, 5), tensor(2, 3, 5)), ShapeError, "conv_transpose1d: .* 2 channels"),
     (
         lambda: ops.conv2d(tensor(1, 1, 3, 3, dtype=np.int64), tensor(1, 1, 2, 2)),
         DtypeError,
@@ -234,6 +255,13 @@ ROWS = [
     (lambda: ops.dropout2d(ones(3, 4)), ShapeError, r"dropout2d: expected x of shape \(N, C, H, W\), got \(3, 4\)"),
     # pooling
     (lambda: ops.adaptive_avg_pool2d(Tensor(np.zeros((1, 2, 0, 4))), 1), ShapeError, r"with pixels, got \(1, 2, 0"),
+    *each(
+        lambda name, *rest: getattr(ops, name)(tensor(3, 4), *rest),
+        ("max_pool1d", 5, ShapeError, r"max_pool1d: .* window \(5,\) .* padded rows of \(4,\), got x \(3, 4"),
+        ("avg_pool1d", (2, 2), ArgumentError, r"avg_pool1d: expected kernel_size to be an integer .* got \(2, 2\)"),
+        ("adaptive_avg_pool1d", 0, ArgumentError, "adaptive_avg_pool1d: expected output_size to be an integer >= 1"),
+    ),
+    (lambda: ops.max_pool1d(tensor(3), 1), ShapeError, r"max_pool1d: expected x of shape \(N, C, L\) or \(C, L\)"),
     # precision
     (lambda: vector(4, 6) + vector(4, 6).to("float16"), DtypeError, "one float dtype"),
     # reduce

@@ -4,12 +4,10 @@
 REFUSED = {
     "old names of tensor types": ["write minigrad.tensor(data, minigrad.float32)"],
     "unsqueeze_ and squeeze_ and t_": ["write x = x.unsqueeze(...)"],
-    "a convolution of one dimension": ["write Conv2d of (k, 1) on x.unsqueeze(-1)"],
     "upsampling by nearest neighbours": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
     "bilinear upsampling by interpolate": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
     "apply by type and class name": ["give the tensor itself, not its .data"],
     "saving a whole model": ["save its state_dict()"],
-    "a transposed convolution": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)", "Conv2d"],
     "reduce to a root": ["write all_reduce(tensor), and use it on dst alone"],
     "send and recv": ["write broadcast(tensor, src)"],
     "batch norm over all ranks": ["write distributed.convert_sync_batchnorm(module)"],

@@ -19,7 +19,7 @@ def integers(high, *shape):
     return Tensor(np.random.default_rng(0).integers(0, high, shape))
 
 
-IMAGE, ROWS = (2, 4, 6, 6), (5, 4)
+IMAGE, SERIES, ROWS = (2, 4, 6, 6), (2, 4, 6), (5, 4)
 
 # a layer, the shape of its input, and the call of the operation that it stands for
 CALLS = {
@@ -35,6 +35,24 @@ CALLS = {
         IMAGE,
         lambda m, x: ops.conv2d(x, m.weight, padding=1),
     ),
+    "Conv1d": (
+        lambda: nn.Conv1d(4, 6, 3, 2, 1, 2, 2),
+        SERIES,
+        lambda m, x: ops.conv1d(x, m.weight, m.bias, 2, 1, 2, 2),
+    ),
+    "ConvTranspose1d": (
+        lambda: nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2, True, 2),
+        SERIES,
+        lambda m, x: ops.conv_transpose1d(x, m.weight, m.bias, 2, 1, 1, 2, 2),
+    ),
+    "ConvTranspose2d": (
+        lambda: nn.ConvTranspose2d(4, 6, (3, 2), 2, (1, 0), 1, 2, False, (1, 2)),
+        IMAGE,
+        lambda m, x: ops.conv_transpose2d(x, m.weight, None, 2, (1, 0), 1, 2, (1, 2)),
+    ),
+    "MaxPool1d": (lambda: nn.MaxPool1d(3, 1, 1, 2, True), SERIES, lambda m, x: ops.max_pool1d(x, 3, 1, 1, 2, True)),
+    "AvgPool1d": (lambda: nn.AvgPool1d(3, 2, 1), SERIES, lambda m, x: ops.avg_pool1d(x, 3, 2, 1)),
+    "AdaptiveAvgPool1d": (lambda: nn.AdaptiveAvgPool1d(2), SERIES, lambda m, x: ops.adaptive_avg_pool1d(x, 2)),
     "MaxPool2d": (lambda: nn.MaxPool2d(2), IMAGE, lambda m, x: ops.max_pool2d(x, 2)),
     "MaxPool2d with all": (
         lambda: nn.MaxPool2d((3, 2), 1, (1, 0), 2, True),
@@ -120,8 +138,13 @@ def test_every_parameter_gets_a_gradient_of_its_dtype(make, shape, call):
 
 @pytest.mark.parametrize(
     "make, fan_in",
-    [(lambda: nn.Linear(50, 400), 50), (lambda: nn.Conv2d(20, 60, (5, 3), groups=2), 150)],
-    ids=["Linear", "Conv2d"],
+    [
+        (lambda: nn.Linear(50, 400), 50),
+        (lambda: nn.Conv2d(20, 60, (5, 3), groups=2), 150),
+        (lambda: nn.Conv1d(40, 200, 5), 200),
+        (lambda: nn.ConvTranspose2d(60, 200, (5, 3), groups=5), 600),
+    ],
+    ids=["Linear", "Conv2d", "Conv1d", "ConvTranspose2d"],
 )
 def test_weights_start_uniform_within_one_over_root_fan_in(make, fan_in):
     manual_seed(0)
@@ -390,6 +413,10 @@ def test_losses_with_weights():
         (nn.Conv2d(4, 4, (3, 2), 2, 1, 2, 2, False), "Conv2d(4, 4, kernel_size=(3, 2), stride=(2, 2), padding=(1, 1), "
          "dilation=(2, 2), groups=2, bias=False)"),
         (nn.Conv2d(1, 2, 3, padding="same"), "Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1), padding='same')"),
+        (nn.Conv1d(1, 2, 3, padding="same"), "Conv1d(1, 2, kernel_size=(3,), stride=(1,), padding='same')"),
+        (nn.ConvTranspose2d(4, 4, 3, 2, 1, 1, 2, False, 2), "ConvTranspose2d(4, 4, kernel_size=(3, 3), stride=(2, 2), "
+         "padding=(1, 1), dilation=(2, 2), output_padding=(1, 1), groups=2, bias=False)"),
+        (nn.AdaptiveAvgPool1d(2), "AdaptiveAvgPool1d(output_size=2)"),
         (nn.MaxPool2d(2), "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)"),
         (nn.AvgPool2d(2, 1), "AvgPool2d(kernel_size=2, stride=1, padding=0)"),
         (nn.AdaptiveAvgPool2d((1, None)), "AdaptiveAvgPool2d(output_size=(1, None))"),
@@ -426,7 +453,7 @@ MORE = {
     "ParameterList", "Sequential", "GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell",
 }
 PAIRED = {"CosineSimilarity", "PairwiseDistance"}
-BASES = {"BatchNorm", "Loss", "Overwriting", "Recurrent"}
+BASES = {"AvgPool", "BatchNorm", "Convolution", "ConvolutionBack", "Loss", "MaxPool", "Overwriting", "Recurrent"}
 
 
 def test_every_layer_is_public_and_compared_with_its_operation():

@@ -29,6 +29,9 @@ CALLS = {
     "matmul": lambda: X @ W,
     "linear": lambda: ops.linear(X, W, B),
     "conv2d": lambda: ops.conv2d(IMAGES, vector(4, 3, 3, 3), vector(4)),
+    "conv1d": lambda: ops.conv1d(IMAGES[0], vector(4, 5, 3)),
+    "conv_transpose1d": lambda: ops.conv_transpose1d(IMAGES[0], vector(5, 4, 3)),
+    "conv_transpose2d": lambda: ops.conv_transpose2d(IMAGES, vector(3, 4, 3, 3), vector(4)),
     "prelu": lambda: X.prelu(W[:, 0]),
     "mm": lambda: X.mm(W),
     "bmm": lambda: X.reshape(2, 2, 6).bmm(X.reshape(2, 6, 2)),
@@ -110,7 +113,7 @@ def test_an_operation_runs_as_the_table_says(name):
         out = CALLS[name]()
     assert out.dtype.name == ("bfloat16" if PRECISION[name] == "low" else "float32")
     out.backward(minigrad.ones_like(out))
-    assert X.grad.dtype == np.float32 if X.grad is not None else name == "conv2d"
+    assert X.grad.dtype == np.float32 if X.grad is not None else name.startswith("conv")
     X.grad = None
 
 
