@@ -161,7 +161,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "reduce_scatter": "write sum(all_gather(x)), and take this rank's part",
     },
     "minigrad.utils": {
-        "checkpoint": "leave it out: activations are kept",
         "tensorboard": "write to a file, or import tensorboardX",
     },
     "minigrad.accelerator": {

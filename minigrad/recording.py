@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,6 +14,8 @@ from minigrad.arguments import check_switch
 
 _recording: ContextVar[bool] = ContextVar("minigrad_recording", default=True)
 is_grad_enabled = _recording.get
+_recomputing: ContextVar[bool] = ContextVar("minigrad_recomputing", default=False)
+is_recomputing = _recomputing.get  # within a backward, which is no new forward: nothing is to be counted twice
 _Blocks = tuple[tuple[object, bool], ...]  # those that are open in this context, and what each found
 _open: ContextVar[_Blocks] = ContextVar("minigrad_recording_blocks", default=())
 
@@ -77,6 +80,16 @@ def _decorates(kind: type[_Block], *args: Any) -> Any:
         made.__init__()  # type: ignore[misc]
         return made(args[0])
     return made
+
+
+@contextmanager
+def recomputing() -> Iterator[None]:
+    """Record inside what was recorded before, and dropped since."""
+    token = _recomputing.set(True)
+    try:
+        yield
+    finally:
+        _recomputing.reset(token)
 
 
 class no_grad(_Block):

@@ -17,8 +17,14 @@ from minigrad.recording import (
 if typing.TYPE_CHECKING:
     from minigrad.autograd.function import Function as Function
     from minigrad.autograd.gradients import backward as backward, grad as grad
+    from minigrad.autograd.recompute import checkpoint as checkpoint
 
-_LATER = {"Function": "function", "backward": "gradients", "grad": "gradients"}  # name -> the file that it is in
+_LATER = {  # name -> the file that it is in
+    "Function": "function",
+    "backward": "gradients",
+    "checkpoint": "recompute",
+    "grad": "gradients",
+}
 __all__ = sorted(["enable_grad", "inference_mode", "no_grad", "set_grad_enabled", *_LATER])
 
 if not typing.TYPE_CHECKING:

@@ -70,6 +70,17 @@ class Streams:
             self.shards[shard] = _philox(self.seed, _FIRST_SHARD_STREAM + shard)
         return self.shards[shard]
 
+    def position(self) -> tuple[Any, Any]:
+        """Where both streams are, to be given to `at`."""
+        return self.init.bit_generator.state, self.noise.bit_generator.state
+
+    def at(self, position: tuple[Any, Any]) -> Streams:
+        """Streams apart from these that begin at a position."""
+        twin = copy.copy(self)
+        twin.init, twin.noise = _philox(0, 0), _philox(0, 0)
+        twin.init.bit_generator.state, twin.noise.bit_generator.state = position
+        return twin
+
 
 _streams: ContextVar[Streams] = ContextVar("minigrad_random_streams")
 
@@ -84,6 +95,16 @@ def _current() -> Streams:
         streams = Streams(secrets.randbits(63), 0)
         _streams.set(streams)
     return streams
+
+
+def current_streams() -> Streams:
+    """The streams of this context."""
+    return _current()
+
+
+def replay_from(position: tuple[Any, Any]) -> None:
+    """Let the streams of this context, and of no other, be at a position."""
+    _streams.set(_current().at(position))
 
 
 def manual_seed(seed: int) -> None:

@@ -13,6 +13,7 @@ from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_buffer, zero_parameter
 from minigrad.nn.state import overwrite
 from minigrad.ops import families as ops
+from minigrad.recording import is_recomputing
 from minigrad.tensor import Tensor
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
@@ -81,7 +82,7 @@ class BatchNorm(Module):
             self._share_of_next_batch() if counts else 0.0,
             self.eps,
         )
-        if counts and self.num_batches_tracked is not None and x.numel():
+        if counts and self.num_batches_tracked is not None and x.numel() and not is_recomputing():
             self.num_batches_tracked.add_(1)
         return y
 

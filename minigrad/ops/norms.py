@@ -29,6 +29,7 @@ from minigrad.ops.statistics import (
     statistics,
     work_dtype,
 )
+from minigrad.recording import is_recomputing
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor, record
 
@@ -108,8 +109,8 @@ def inverse_root(variance: Array, eps: float) -> Array:
 
 
 def move_running(running: Tensor | None, new: Array, momentum: float) -> None:
-    """running = (1 - momentum) · running + momentum · new, in place; nothing where running is None."""
-    if running is None:
+    """running = (1 - momentum) · running + momentum · new, in place; nothing where it is None, or was moved already."""
+    if running is None or is_recomputing():
         return
     running.data *= 1.0 - momentum
     running.data += (new.reshape(-1) * momentum).astype(running.data.dtype, copy=False)

@@ -5,5 +5,6 @@ from minigrad.testing.compare import assert_close
 from minigrad.testing import endings as _endings  # adds its cases to the contract  # noqa: F401
 from minigrad.testing.contract import check_communicator
 from minigrad.testing.gradcheck import gradcheck
+from minigrad.testing.tape import saved_bytes
 
-__all__ = ["assert_close", "check_balancer", "check_communicator", "gradcheck"]
+__all__ = ["assert_close", "check_balancer", "check_communicator", "gradcheck", "saved_bytes"]

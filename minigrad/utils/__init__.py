@@ -1,11 +1,11 @@
-"""What PyTorch's scripts import from `torch.utils`: `minigrad.data`, under the name that it has there."""
+"""What PyTorch's scripts import from `torch.utils`: checkpointing, and `minigrad.data` under its name there."""
 
 import typing
 
 from minigrad.absent import absent as _absent
-from minigrad.utils import data as data
+from minigrad.utils import checkpoint as checkpoint, data as data
 
-__all__ = ["data"]
+__all__ = ["checkpoint", "data"]
 
 if not typing.TYPE_CHECKING:
 

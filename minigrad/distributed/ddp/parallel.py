@@ -23,7 +23,7 @@ from minigrad.distributed.ddp.stats import NonFinite, Stats
 from minigrad.distributed.ddp.upkeep import BufferPolicy, Upkeep, policy_of
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn.module import Module
-from minigrad.recording import is_grad_enabled
+from minigrad.recording import is_grad_enabled, is_recomputing
 from minigrad.stamp import mark_changed, next_number
 from minigrad.tensor import Tensor
 
@@ -154,7 +154,7 @@ class DistributedDataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module, and count the samples where gradients are recorded."""
-        recording = is_grad_enabled()
+        recording = is_grad_enabled() and not is_recomputing()
         if recording:
             self._check_parameters()
             samples = self._count(args, kwargs)
@@ -173,7 +173,7 @@ class DistributedDataParallel(Module):
         stats, clock = self.reducer.stats, self.comm.clock
         began_s, before_s = clock.now_s(), stats.forward_s
         output = super()._call_watched(args, kwargs)
-        if is_grad_enabled():  # in a simulation forward's time passes before it is called
+        if is_grad_enabled() and not is_recomputing():  # in a simulation forward's time passes before it is called
             stats.forward_s = before_s + clock.now_s() - began_s
         return output
 

@@ -25,6 +25,7 @@ from minigrad.ops.norms import move_running, record_rows
 from minigrad.ops.operands import check_float
 from minigrad.ops.precision import at_precision
 from minigrad.ops.statistics import Folding, affine, as_rows, batch_rows, moments, work_dtype
+from minigrad.recording import is_recomputing
 from minigrad.tensor import Tensor
 
 
@@ -106,7 +107,7 @@ class SyncBatchNorm(BatchNorm):
 
     def move_statistics(self, mean: Array, variance: Array) -> None:
         """Count a batch with this mean and unbiased variance, (num_features,) each, in the running statistics."""
-        if self.num_batches_tracked is not None:
+        if self.num_batches_tracked is not None and not is_recomputing():
             share = self._share_of_next_batch()
             move_running(self.running_mean, mean, share)
             move_running(self.running_var, variance, share)

@@ -13,7 +13,7 @@ from minigrad.arguments import as_amount, as_real
 from minigrad.autograd.tape import Reached
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.trace import Recorder
-from minigrad.recording import is_grad_enabled
+from minigrad.recording import is_grad_enabled, is_recomputing
 from minigrad.stamp import next_number
 
 _MOST_CALLS = 65536  # remembered at once, to tell which backward is theirs
@@ -105,7 +105,7 @@ class VirtualClock:
         self._pay([call for call in self._owing if call.is_old])
         began, backward_s = next_number(), self._forward(samples)
         yield
-        if is_grad_enabled():
+        if is_grad_enabled() and not is_recomputing():
             made = _Call(began, next_number(), backward_s)
             self._calls.append(made)
             self._owing.append(made)
@@ -115,7 +115,7 @@ class VirtualClock:
         total_s = self._cluster.compute_s(self._rank, samples, self._step)
         backward_s = total_s * self._cluster.backward_fraction
         self._step += 1
-        recording = is_grad_enabled()
+        recording = is_grad_enabled() and not is_recomputing()
         self._recorder.compute(self._now_s, total_s if recording else total_s - backward_s, samples)
         self._now_s += total_s - backward_s
         return backward_s if recording else 0.0
