@@ -33,7 +33,7 @@ class Killed(Exception):
 def everything(comm):
     """All that a rank trains with."""
     minigrad.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)).to(comm.device)
     ddp = DistributedDataParallel(model, comm, buffer_cadence=3)
     optimizer = optim.Adam(model.parameters(), lr=0.01)
     sampler = DistributedSampler(len(DATA), seed=3)
@@ -42,7 +42,7 @@ def everything(comm):
         "optimizer": optimizer,
         "schedule": optim.LRScheduler(optimizer, optim.StepDecay(3, gamma=0.5)),
         "scaler": optim.GradScaler(2.0**4, growth_interval=3),
-        "loader": DataLoader(Blurred(), batch_size=4, sampler=sampler, prefetch=2),
+        "loader": DataLoader(Blurred(), batch_size=4, sampler=sampler, prefetch=2, device=comm.device),
     }
 
 
@@ -81,7 +81,7 @@ def exact(state):
         return {key: exact(value) for key, value in state.items()}
     if isinstance(state, list):
         return [*map(exact, state)]
-    return state.numpy().tobytes().hex() if hasattr(state, "numpy") else state
+    return state.cpu().numpy().tobytes().hex() if hasattr(state, "numpy") else state
 
 
 def kill(rank):

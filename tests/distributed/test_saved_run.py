@@ -181,6 +181,17 @@ def test_what_can_not_be_saved_is_refused_on_all_ranks(tmp_path, body, kind, wor
         run(body, 2, tmp_path / "run", timeout_s=TIMEOUT_S)
 
 
+def test_training_goes_on_after_a_file_that_could_not_be_written(tmp_path):
+    def body(comm):
+        ddp, optimizer = wrapped(comm)
+        with pytest.raises(FileNotFoundError if comm.rank == 0 else RankFailedError, match="none"):
+            minigrad.save({"model": ddp}, tmp_path / "none" / "run")
+        backward(ddp)
+        minigrad.save({"model": ddp}, tmp_path / "run")
+
+    run(body, 2, timeout_s=TIMEOUT_S)
+
+
 def test_gradients_that_were_used_or_dropped_are_no_hindrance(tmp_path):
     def body(comm):
         ddp, optimizer = wrapped(comm)

@@ -32,7 +32,7 @@ from minigrad.distributed.comm.rendezvous import free_port
 from minigrad.errors import DeviceError, DistributedError
 from tests.cases import CASES
 from tests.cases.evaluate import evaluate
-from tests.distributed import contrastive
+from tests.distributed import contrastive, resumed
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
 from tests.examples.test_readme import ROOT
@@ -67,6 +67,7 @@ def ranks(strict_cupy, monkeypatch):
             comm.close()
 
     def start(fn):
+        errors.clear()
         contexts = [contextvars.copy_context() for _ in range(2)]
         threads = [threading.Thread(target=one.run, args=(body, rank, fn)) for rank, one in enumerate(contexts)]
         for thread in threads:
@@ -125,6 +126,20 @@ def test_collectives_by_name_and_gradients_of_gathered_rows(ranks):
         return distributed.get_backend(), [part.tolist() for part in parts], x.tolist(), str(parts[0].device)
 
     assert ranks(body) == [("nccl", [[0.0] * 2, [1.0] * 2], [1.0] * 2, f"cuda:{rank}") for rank in range(2)]
+
+
+def test_a_run_on_two_gpus_is_killed_and_resumed(ranks, tmp_path):
+    """And ends in the bits of one that never stopped; see tests/distributed/test_saved_run.py."""
+
+    def stop(rank):
+        raise resumed.Killed
+
+    expected = ranks(lambda comm: resumed.train(comm, tmp_path / "whole"))
+    with pytest.raises(resumed.Killed):
+        ranks(lambda comm: resumed.train(comm, tmp_path / "run", 3, stop))
+    found = ranks(lambda comm: resumed.train(comm, tmp_path / "run", resumes=True))
+    for mine, whole in zip(found, expected):
+        assert mine[1] == whole[1][3:] and (mine[0], *mine[2:]) == (whole[0], *whole[2:])
 
 
 def test_a_net_catches_a_thread_on_another_gpu(strict_cupy):
