@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from minigrad.arguments import as_integer, check_choice
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, StateDictError
 
 _SEED_LIMIT = 2**64
 _FIRST_SHARD_STREAM = 2**63
@@ -51,6 +51,23 @@ class Generator(np.random.Generator):
         seed = as_integer("Generator.manual_seed", "seed", seed, 0, _SEED_LIMIT)
         self.bit_generator.state = _philox(seed, 0).bit_generator.state
         return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, as plain data, so that `minigrad.save` takes it as it is."""
+        return _plain(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            StateDictError: it is something else; nothing was changed then.
+        """
+        tried: Any = np.random.Philox(0)
+        try:
+            tried.state = state
+        except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise StateDictError(f"Generator: expected what state_dict returned, got {state!r:.200}") from error
+        self.bit_generator.state = tried.state
 
 
 class Streams:

@@ -33,7 +33,8 @@ class Killed(Exception):
 def everything(comm):
     """All that a rank trains with."""
     minigrad.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)).to(comm.device)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+    model.to(comm.device)
     ddp = DistributedDataParallel(model, comm, buffer_cadence=3)
     optimizer = optim.Adam(model.parameters(), lr=0.01)
     sampler = DistributedSampler(len(DATA), seed=3)

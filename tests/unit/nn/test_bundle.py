@@ -82,6 +82,19 @@ def test_objects_lie_where_they_like(tmp_path):
     assert [net.weight.item() for net in fresh] == [net.weight.item() for net in nets]
 
 
+def test_a_generator_of_ones_own(tmp_path):
+    rng, other = minigrad.Generator().manual_seed(3), minigrad.Generator()
+    rng.standard_normal(5)
+    minigrad.save({"rng": rng}, tmp_path / "run")
+    minigrad.load(tmp_path / "run", into={"rng": other})
+    assert other.standard_normal(3).tolist() == rng.standard_normal(3).tolist()
+    for wrong in ({}, {"bit_generator": "Philox"}, 3, {**rng.state_dict(), "state": {"counter": [1], "key": [2]}}):
+        before = other.state_dict()
+        with pytest.raises(StateDictError, match="Generator: expected what state_dict returned, got"):
+            other.load_state_dict(wrong)
+        assert other.state_dict() == before
+
+
 def test_without_objects_to_fill_there_are_their_states(tmp_path):
     """As in a checkpoint that was saved by hand; the tensors have names that say whose they are."""
     mine, before = parts(), minigrad.get_rng_state()
