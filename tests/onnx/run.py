@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 import minigrad
-from tests.onnx import attention, elementwise, networks, reduce, shape
+from tests.onnx import attention, elementwise, networks, recurrent, reduce, shape
 from tests.onnx.node import Function, Inexpressible, Node
 from tests.onnx.reasons import REASONS
 
 FUNCTIONS: dict[str, Function] = {
-    **attention.FUNCTIONS, **elementwise.FUNCTIONS, **networks.FUNCTIONS, **reduce.FUNCTIONS, **shape.FUNCTIONS,
+    **attention.FUNCTIONS, **elementwise.FUNCTIONS, **networks.FUNCTIONS, **recurrent.FUNCTIONS,
+    **reduce.FUNCTIONS, **shape.FUNCTIONS,
 }
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16")
 
