@@ -1,18 +1,14 @@
-"""ResNet-18, written once for `torch.nn` and for `minigrad.nn`, with torchvision's names; and what is kept of it.
-
-He et al., "Deep residual learning for image recognition", 2016. The weights are drawn by name, from a stream for each,
-so that 45 MB need not be kept; of each gradient and each running statistic a few elements and the norm are.
-"""
-
-import zlib
+"""ResNet-18 with torchvision's names: He et al., "Deep residual learning for image recognition", 2016."""
 
 import numpy as np
 
+from tests.parity.streams import as_arrays, stream
+
 SHAPE, CLASSES = (3, 3, 33, 33), 10
-ELEMENTS = 12
+WHOLE = {"evaluated", "output"}
 
 
-def resnet18(nn):
+def make(nn):
     """The network, of the layers of this package."""
 
     def conv3x3(inputs, outputs, stride=1):
@@ -68,10 +64,6 @@ def resnet18(nn):
     return ResNet([2, 2, 2, 2], CLASSES)
 
 
-def stream(name):
-    return np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
-
-
 def state_value(name, shape):
     """What a tensor of the state_dict holds."""
     rng = stream(name)
@@ -86,13 +78,6 @@ def state_value(name, shape):
 def batch():
     """Images and labels."""
     return stream("images").standard_normal(SHAPE, np.float32), stream("labels").integers(0, CLASSES, SHAPE[0])
-
-
-def extract(name, array):
-    """Some elements of an array, at places that its name says, and its norm; all of them where they are few."""
-    flat = np.asarray(array, np.float64).reshape(-1)
-    places = stream(f"places of {name}").integers(0, flat.size, ELEMENTS)
-    return np.append(flat[places] if flat.size > ELEMENTS else flat, np.linalg.norm(flat))
 
 
 def run(package, model, as_tensor):
@@ -111,6 +96,4 @@ def run(package, model, as_tensor):
     loss = package.nn.CrossEntropyLoss()(output, labels)
     loss.backward()
     found = {"evaluated": evaluated, "output": output.detach(), "loss": loss.detach(), "gradient/input": images.grad}
-    found |= {f"gradient/{name}": param.grad for name, param in model.named_parameters()}
-    found |= {f"buffer/{name}": buffer for name, buffer in model.named_buffers()}
-    return {name: value.numpy() for name, value in found.items()}
+    return as_arrays(found, model)
