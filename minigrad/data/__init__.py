@@ -16,6 +16,7 @@ from minigrad.data.sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from minigrad.data.shards import FileShards
 from minigrad.data.stream import IterableDataset
 from minigrad.data.tokens import Sequences, Text
 from minigrad.foreign import offer_classes as _offer_classes
@@ -27,6 +28,7 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "DistributedSampler",
+    "FileShards",
     "IterableDataset",
     "RandomSampler",
     "Sampler",

@@ -268,10 +268,14 @@ def _check_kinds(dataset: Any, batch_sampler: Any, collate_fn: Any) -> None:
 
 def _check_some_batch(dataset: Any, batch_sampler: Any) -> None:
     """Refuse to drop all there is, on every rank. A rank alone may have no batch, a dataset no sample."""
-    if not isinstance(batch_sampler, BatchSampler):
+    if isinstance(batch_sampler, Stream):
+        sampler, most = None, getattr(dataset, "longest", _length(dataset))
+    elif isinstance(batch_sampler, BatchSampler):
+        sampler = batch_sampler.sampler
+        most = sampler.longest if isinstance(sampler, EpochSampler) else max(len(dataset), _length(sampler))
+    else:
         return
-    sampler, size = batch_sampler.sampler, batch_sampler.batch_size
-    most = sampler.longest if isinstance(sampler, EpochSampler) else max(len(dataset), _length(sampler))
+    size = batch_sampler.batch_size
     if isinstance(sampler, DistributedSampler) and most == 0 < sampler.length:
         raise ArgumentError(
             f"DataLoader: expected at least one batch in an epoch, got none: the sampler's mode leaves out all of "

@@ -30,12 +30,13 @@ _CHOICE_STREAM = 0x63686F696365
 _FRACTION = 2.0**-53  # of the 53 bits that a float has
 
 
-def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
+def permutation(length: int, seed: int, epoch: int = 0, part: int = 0) -> Indices:
     """The shuffled order of `length` samples in one epoch.
 
     Args:
         length: >= 0.
         seed, epoch: In [0, 2**64). Each pair gives an order of its own.
+        part: In [0, 2**64). Which one of several orders of this pair.
 
     Raises:
         ArgumentError: an argument out of its range.
@@ -47,7 +48,8 @@ def permutation(length: int, seed: int, epoch: int = 0) -> Indices:
     as_integer("permutation", "length", length, 0)
     as_integer("permutation", "seed", seed, 0, WORD)
     as_integer("permutation", "epoch", epoch, 0, WORD)
-    return _order_of(_draws(length, seed, epoch, _SHUFFLE_STREAM))
+    as_integer("permutation", "part", part, 0, WORD)
+    return _order_of(_draws(length, seed, epoch, _SHUFFLE_STREAM, part))
 
 
 def permutations(length: int, count: int, seed: int, epoch: int = 0) -> Indices:
@@ -85,8 +87,8 @@ def choices(weights: Weights, count: int, seed: int, epoch: int = 0, *, replacem
     return drawn
 
 
-def _draws(count: int, seed: int, epoch: int, stream: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, 0, stream], np.uint64)
+def _draws(count: int, seed: int, epoch: int, stream: int, part: int = 0) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, part, stream], np.uint64)
     return np.random.Philox(counter=counter, key=key).random_raw(count)
 
 
