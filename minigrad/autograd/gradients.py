@@ -1,8 +1,8 @@
 """Gradients that a call returns, rather than adds to `.grad`, and backward from several tensors at once.
 
-`grad` walks the nodes between outputs and inputs and no others. For that while an edge that leads to no input is None,
-so that operations leave its gradient out, and one to an input that is a leaf is a node of its own, where what comes is
-collected: no leaf is touched, and nobody who listens to one hears of it.
+`grad` walks the nodes between outputs and inputs and no others. While the backward function of one runs, an edge that
+leads to no input is None, so that it leaves that gradient out, and one to an input that is a leaf is a node of its own,
+where what comes is collected: no leaf is touched, and nobody who listens to one hears of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from minigrad.arguments import check_switch, kind_of
 from minigrad.autograd.tape import Edge, Node, freed, lend, reach, run_backward, walk
+from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import duplicate
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ShapeError
@@ -245,30 +246,44 @@ class _Between:
         A backward through the same nodes may be under way, from a hook of which this was called: what has come to them
         there is set aside.
         """
-        here = None if seeds[0].__class__ is np.ndarray else seeds[0].device.id
         walked = {number: node for number, node in self._nodes.items() if self._edge(node) is not None}
-        before = [(node, node.inputs, node.grad_array, getattr(node, "grad_owned", False)) for node in walked.values()]
+        before = [(node, node.grad_array, getattr(node, "grad_owned", False)) for node in walked.values()]
         found: dict[int, Array | None] = {}
         try:
             for node in walked.values():
-                node.inputs, node.grad_array = [self._edge(edge) for edge in node.inputs], None
+                node.grad_array = None
             for x, seed in zip(self._roots, seeds):
                 lend(self._edge(x.node or x), seed)
             for number in reversed(walked):
                 node = walked[number]
+                grad = _heard(node, node)
                 if number in self._inner:
-                    found[number] = _heard(node, node)
-                if number in self._leads:
-                    _walk_one(node, retain, here, number in self._inner)
+                    found[number] = None if grad is None else duplicate(grad)
+                if number in self._leads and grad is not None:
+                    self._send(node, retain)
             for x in self._wanted:
                 if x.node is None and id(x) not in found:
-                    found[id(x)] = _heard(self._ends[id(x)], x)
+                    grad = _heard(self._ends[id(x)], x)
+                    found[id(x)] = None if grad is None else duplicate(grad)
         finally:
-            for node, inputs, grad, owned in before:
-                node.grad_array, node.grad_owned = grad, owned
-                if node.inputs:  # it was not freed
-                    node.inputs = inputs
+            for node, came, owned in before:
+                node.grad_array, node.grad_owned = came, owned
         return [found.get(id(x) if x.node is None else x.node.seq) for x in self._wanted]
+
+    def _send(self, node: Node, retain: bool) -> None:
+        """Send the gradient of a node on along the edges that lead to an input; its hooks have heard of it."""
+        hooks, inputs = hooks_of(node), node.inputs
+        if isinstance(hooks, Hooked):
+            node.backward = hooks.backward
+        node.inputs = [self._edge(edge) for edge in inputs]
+        try:
+            here = None if node.grad_array.__class__ is np.ndarray else -1  # walk enters the device of its gradient
+            walk({node.seq: node}, [node.seq], None, retain, [], here)
+        finally:
+            if node.inputs:  # it was not freed
+                node.inputs = inputs
+            if isinstance(hooks, Hooked) and node.backward is hooks.backward:
+                node.backward = hooks
 
 
 def _collector() -> Node:
@@ -279,24 +294,9 @@ def _collector() -> Node:
 
 
 def _heard(node: Node, of: Node | Tensor) -> Array | None:
-    """The gradient that came to a node, as the hooks of that node, or of a leaf, leave it, as an array of its own."""
+    """The gradient that came to a node, which becomes what the hooks of that node, or of a leaf, make of it."""
     grad, hooks = node.grad_array, hooks_of(of)
-    if grad is None:
-        return None
-    if hooks is not None:
-        node.grad_array = grad = hooks.heard(of, grad)
-    return duplicate(grad)
-
-
-def _walk_one(node: Node, retain: bool, here: int | None, heard: bool) -> None:
-    """Send the gradient of a node on; its hooks have heard of it where it is an input."""
-    hooks = hooks_of(node) if heard else None
-    if not isinstance(hooks, Hooked):
-        walk({node.seq: node}, [node.seq], None, retain, [], here)
-        return
-    node.backward = hooks.backward
-    try:
-        walk({node.seq: node}, [node.seq], None, retain, [], here)
-    finally:
-        if node.backward is hooks.backward:
-            node.backward = hooks
+    if grad is not None and hooks is not None:
+        with device_of(grad).current():
+            node.grad_array = grad = hooks.heard(of, grad)
+    return grad

@@ -32,6 +32,8 @@ from minigrad.tensor import Tensor
 class LossWeight(Protocol):
     """What knows how much this rank's loss counts in the backward under way; the reducer does."""
 
+    unfinished: str  # empty where it hears of no backward under way
+
     @property
     def loss_weight(self) -> float:
         """n_r: this rank's loss counts n_r / Σn."""
@@ -101,7 +103,7 @@ class SyncBatchNorm(BatchNorm):
 
     def loss_weight(self, x: Tensor) -> float:
         """n_r, of the backward under way, up to a factor that all ranks share."""
-        if self.weigher is not None:
+        if self.weigher is not None and self.weigher.unfinished:  # else it is autograd.grad
             return self.weigher.loss_weight
         return float(x.shape[0]) if self.reduce == "mean" else 1.0
 

@@ -81,6 +81,21 @@ def test_inside_a_backward_through_the_same_nodes():
     assert found == [[36.0]] and x.grad.tolist() == [51.0]
 
 
+def test_inside_another_one_through_the_same_nodes():
+    x, w, found = leaf(2.0), leaf(4.0), []
+    h = x * w
+    y = h * h * w
+
+    def look(g):
+        found.append(g)
+        if len(found) == 1:
+            found.extend(lists(grad(y, [x, w], retain_graph=True)))
+            del found[:2]  # what the hook saw
+
+    h.register_hook(look)
+    assert lists(grad(y, x, retain_graph=True)) == [[2 * 2.0 * 4.0**3]] and found == [[256.0], [3 * 4.0 * 16.0]]
+
+
 def test_an_error_leaves_all_as_it_was():
     x = leaf(2.0)
     h = x * 3
