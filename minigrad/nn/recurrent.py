@@ -51,7 +51,7 @@ class _Layers(Recurrent):
         check_real(who, 0.0, 1.0, dropout=dropout)
         if dropout and num_layers == 1:
             warnings.warn(
-                f"{who}: expected num_layers > 1 for dropout={dropout}, got 1: it drops between layers", stacklevel=4
+                f"{who}: expected num_layers > 1 for dropout={dropout}, got 1: it drops between layers", stacklevel=5
             )
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
