@@ -132,6 +132,15 @@ class Bundle:
         """The kind of the object at each place, with what is kept beside its state."""
         return dict(_objects(self.trees[WHOLE], WHOLE, self))
 
+    def check_whole(self) -> None:
+        """Look up all that is referred to; KeyError, TypeError, ValueError or AttributeError where that fails."""
+        for tree in self.trees.values():
+            self.built(tree)
+        kinds = self.kinds()
+        for place, said in kinds.items():
+            self.trees[place], dict(said["beside"])
+        self.built(self.trees[STREAMS if kinds else WHOLE])
+
     def over(self, other: Bundle) -> Bundle:
         """A bundle with what is in this one, and with all else as in the other."""
         both = Bundle()
@@ -214,8 +223,7 @@ def read(path: Path, device: Device | str) -> Recorded | dict[str, Tensor]:
         found = Recorded(own, facts["world_size"], facts["number"])
         found.trees, found.tensors = facts["trees"], tensors
         for each in (found, *(found.of_rank(rank) for rank in own)):
-            each.built(each.trees[WHOLE])
-            each.kinds()
+            each.check_whole()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, StateDictError):
             raise

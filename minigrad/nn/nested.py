@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,9 +37,9 @@ def save(obj: Any, f: Path) -> None:
     Objects that have state_dict() and load_state_dict() make it a training state: models, wrapped or not, optimizers,
     schedules, loss scales, loaders, balancers. Each is kept by its state, and the random streams are kept with them, so
     that a run that is killed and resumed ends in the same bits. With several ranks every one of them calls it then, at
-    the same place; rank 0 writes, and what is not alike on all ranks (random streams, buffers that each rank keeps for
-    itself, plain values) is kept for each. Call it between two steps: gradients are not kept. Nor is what no object
-    named here has in its state, such as what a comm hook remembers.
+    the same place, and all return once the file is there. Rank 0 writes; what is not alike on all ranks (random
+    streams, buffers that each keeps for itself, plain values) is kept for each. Call it between two steps: gradients
+    are not kept, nor is what no object named here has in its state, such as what a comm hook remembers.
 
     Args:
         obj: For example `{"model": model, "optimizer": optimizer, "loader": loader, "step": 3}`, or in PyTorch's way
@@ -188,14 +188,21 @@ def _fill(objects: Mapping[str, Any], bundle: Bundle, undo: list[Callable[[], ob
     kinds = bundle.kinds()
     for place, thing in objects.items():
         undo.append(_way_back(thing))
-        try:
+        with _naming(_in_into(place)):
             thing.load_state_dict(bundle.state(place))
-        except MinigradError as error:
-            raise StateDictError(f"load: {_in_into(place)}: {error}") from error
         _set_beside(thing, kinds[place]["beside"])
     streams = get_rng_state()
     undo.append(lambda: set_rng_state(streams, "theirs"))
-    set_rng_state(bundle.state(STREAMS), "theirs")
+    with _naming(STREAMS):
+        set_rng_state(bundle.state(STREAMS), "theirs")  # this rank's own, whatever key it has here
+
+
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    try:
+        yield
+    except MinigradError as error:
+        raise StateDictError(f"load: {place}: {error}") from error
 
 
 def _way_back(thing: Any) -> Callable[[], object]:

@@ -1,5 +1,6 @@
 """A training state in one file: what comes back, what is refused, and that the old file stays whole."""
 
+import contextlib
 import json
 import os
 
@@ -203,6 +204,22 @@ def test_a_file_that_is_none_is_refused(tmp_path, case):
         minigrad.load(tmp_path / "run", into=mine)
     with pytest.raises(FileNotFoundError):
         minigrad.load(tmp_path / "absent", into=mine)
+
+
+def test_a_file_that_was_cut_or_scribbled_on_is_refused_in_words_or_loads(tmp_path):
+    path, mine = tmp_path / "run", {"net": nn.Linear(2, 2)}
+    minigrad.save({**mine, "plain": [1, {"a": None}]}, path)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for length in range(0, len(whole), 41):
+        path.write_bytes(whole[:length])
+        with pytest.raises(StateDictError):
+            minigrad.load(path, into=mine)
+    for _ in range(100):
+        scribbled = bytearray(whole)
+        scribbled[rng.integers(len(whole) - 24)] = rng.integers(32, 127)
+        path.write_bytes(scribbled)
+        with contextlib.suppress(StateDictError):
+            minigrad.load(path, into=mine)
 
 
 def test_arguments_are_refused(tmp_path):

@@ -103,13 +103,21 @@ def linear_by_loops(x, weight):
 
 def conv_by_loops(x, weight, stride, padding, dilation, groups):
     """The sum of the definition, place by place."""
-    x = np.pad(x, [(0, 0), (0, 0), (padding, padding), (padding, padding)])
-    (n, _, h, w), (out, per, kh, kw) = x.shape, weight.shape
-    high, wide = ((size - dilation * (k - 1) - 1) // stride + 1 for size, k in ((h, kh), (w, kw)))
-    for b, o, i, j in np.ndindex(n, out, high, wide):
-        first = o // (out // groups) * per
-        for c, di, dj in np.ndindex(per, kh, kw):
-            weight[o, c, di, dj] * x[b, first + c, i * stride + di * dilation, j * stride + dj * dilation]
+    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+    out, per, *kernel = weight.shape
+    sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, stride, dilation)]
+    for b, o, *place in np.ndindex(len(x), out, *sizes):
+        for c, *at in np.ndindex(per, *kernel):
+            where = [i * s + j * d for i, s, j, d in zip(place, stride, at, dilation)]
+            weight[(o, c, *at)] * x[(b, o // (out // groups) * per + c, *where)]
+
+
+def turned_by_loops(x, weight, groups):
+    """Each element of the input goes to all places of the kernel, in each output channel of its group."""
+    (n, channels, *places), (_, per, *kernel) = x.shape, weight.shape
+    for b, c, *place in np.ndindex(n, channels, *places):
+        for o, *at in np.ndindex(per, *kernel):
+            x[(b, c, *place)] * weight[(c, o, *at)]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +127,9 @@ def conv_by_loops(x, weight, stride, padding, dilation, groups):
         (nn.Linear(3, 5, bias=False), (2, 4, 3)),
         (nn.Conv2d(2, 3, 3), (2, 2, 5, 4)),
         (nn.Conv2d(4, 6, (2, 3), stride=2, padding=1, dilation=2, groups=2), (1, 4, 7, 8)),
+        (nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), (2, 4, 7)),
+        (nn.ConvTranspose1d(4, 6, 3, stride=2), (2, 4, 3)),
+        (nn.ConvTranspose2d(4, 6, (2, 3), groups=2), (2, 4, 3, 2)),
     ],
     ids=str,
 )
@@ -127,8 +138,10 @@ def test_products_are_those_of_the_definition(layer, shape):
     Counted.times = 0
     if isinstance(layer, nn.Linear):
         linear_by_loops(x, weight)
+    elif isinstance(layer, (nn.ConvTranspose1d, nn.ConvTranspose2d)):
+        turned_by_loops(x, weight, layer.groups)
     else:
-        conv_by_loops(x, weight, layer.stride[0], layer.padding[0], layer.dilation[0], layer.groups)
+        conv_by_loops(x, weight, layer.stride, layer.padding, layer.dilation, layer.groups)
     assert summary(layer, shape).totals["products"] == Counted.times > 0
 
 
@@ -177,6 +190,13 @@ def test_nothing_is_left_of_the_run(fails):
     assert left() == before
     assert minigrad.is_grad_enabled()
     loss.backward()  # nor has the tape noticed anything
+
+
+def test_what_is_not_counted_is_named():
+    model = nn.Sequential(nn.LSTM(3, 4), nn.Identity())
+    found = summary(model, (5, 2, 3))
+    assert found.rows[1]["outputs"] == [[[5, 2, 4], [1, 2, 4], [1, 2, 4]]] and found.rows[1]["products"] is None
+    assert str(found).endswith("0 products with weights, without those in 0") and found.totals["uncounted"] == ["0"]
 
 
 def test_a_rank_asks_for_a_wrapped_model_by_itself():
