@@ -221,28 +221,27 @@ OF_TENSORS = """
     as_strided_ as_strided_scatter as_subclass asin_ asinh_ atan2_ atan_ atanh_ baddbmm_ bitwise_left_shift
     bitwise_left_shift_ bitwise_right_shift bitwise_right_shift_ cauchy_ ccol_indices cdouble cfloat chalf cholesky
     cholesky_inverse cholesky_solve clamp_max_ clamp_min_ coalesce col_indices conj conj_physical conj_physical_
-    const_data_ptr copysign copysign_ corrcoef cosh_ cov cross crow_indices cummax cummin cumprod_ deg2rad deg2rad_
-    dense_dim dequantize diag_embed diagflat diagonal_scatter digamma digamma_ dim_order dist divide_ dsplit eig eq_
-    erfc erfc_ erfinv erfinv_ exp2_ exponential_ fill_diagonal_ fix_ float_power float_power_ fmax fmin frac_ frexp
-    gcd gcd_ ge_ geometric_ geqrf ger grad_dtype greater_ greater_equal_ gt_ hardshrink hash_tensor heaviside
-    heaviside_ histc histogram hsplit hypot hypot_ i0 i0_ igamma igamma_ igammac igammac_ imag index index_copy
-    index_copy_ index_put index_put_ index_reduce index_reduce_ indices inner int_repr ipu is_coalesced is_conj
-    is_cpu is_distributed is_inference is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_neg is_nested is_nonzero
-    is_pinned is_quantized is_same_size is_set_to is_shared is_signed is_sparse is_sparse_csr is_vulkan is_xla
-    is_xpu isneginf isposinf isreal istft kron kthvalue layout lcm lcm_ ldexp ldexp_ le_ less_ less_equal_ lgamma
-    lgamma_ log_normal_ logaddexp2 logcumsumexp logdet logit_ lstsq lt_ lu lu_solve mH map2_ map_ masked_scatter
-    masked_scatter_ matrix_exp matrix_power mode msort mtia multiply_ mvlgamma mvlgamma_ nan_to_num_ nanmean
-    nanmedian nanquantile nansum narrow_copy ne_ negative_ new new_empty_strided nextafter nextafter_ nonzero_static
-    not_equal_ orgqr ormqr output_nr pin_memory pinverse polygamma polygamma_ positive put put_ q_per_channel_axis
+    const_data_ptr copysign copysign_ corrcoef cosh_ cov crow_indices cummax cummin cumprod_ deg2rad deg2rad_
+    dense_dim dequantize diagflat diagonal_scatter digamma digamma_ dim_order dist divide_ dsplit eig eq_ erfc erfc_
+    erfinv erfinv_ exp2_ fix_ float_power float_power_ fmax fmin frac_ frexp gcd gcd_ ge_ geometric_ geqrf ger
+    grad_dtype greater_ greater_equal_ gt_ hardshrink hash_tensor heaviside heaviside_ histc histogram hsplit hypot
+    hypot_ i0 i0_ igamma igamma_ igammac igammac_ imag index index_put index_put_ index_reduce index_reduce_ indices
+    inner int_repr ipu is_coalesced is_conj is_cpu is_distributed is_inference is_ipu is_maia is_meta is_mkldnn
+    is_mps is_mtia is_neg is_nested is_nonzero is_pinned is_quantized is_same_size is_set_to is_shared is_signed
+    is_sparse is_sparse_csr is_vulkan is_xla is_xpu isneginf isposinf isreal istft kron kthvalue layout lcm lcm_
+    ldexp ldexp_ le_ less_ less_equal_ lgamma lgamma_ log_normal_ logaddexp2 logcumsumexp logdet logit_ lstsq lt_ lu
+    lu_solve mH map2_ map_ matrix_exp matrix_power mode msort mtia multiply_ mvlgamma mvlgamma_ nanmedian
+    nanquantile narrow_copy ne_ negative_ new new_empty_strided nextafter nextafter_ nonzero_static not_equal_ orgqr
+    ormqr output_nr pin_memory pinverse polygamma polygamma_ positive put put_ q_per_channel_axis
     q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qr qscheme quantile rad2deg rad2deg_ random_
     real record_stream reinforce renorm renorm_ resize resize_ resize_as resize_as_ resize_as_sparse_ resolve_conj
-    resolve_neg rot90 row_indices scatter_reduce scatter_reduce_ select_scatter set_ sgn sgn_
-    share_memory_ signbit sinc sinc_ sinh_ slice_inverse slice_scatter slogdet smm solve sparse_dim sparse_mask
-    sparse_resize_ sparse_resize_and_clear_ split_with_sizes squeeze_ sspaddmm stft storage storage_offset
-    storage_type subtract_ sum_to_size svd swapaxes_ swapdims_ symeig t_ to_dense to_mkldnn to_padded_tensor
-    to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr transpose_ triangular_solve
-    true_divide_ unique_consecutive unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze_ untyped_storage
-    values vdot vsplit xlogy xlogy_ xpu
+    resolve_neg rot90 row_indices scatter_reduce scatter_reduce_ select_scatter set_ sgn sgn_ share_memory_ signbit
+    sinc sinc_ sinh_ slice_inverse slice_scatter slogdet smm solve sparse_dim sparse_mask sparse_resize_
+    sparse_resize_and_clear_ split_with_sizes squeeze_ sspaddmm stft storage storage_offset storage_type subtract_
+    sum_to_size svd swapaxes_ swapdims_ symeig t_ to_dense to_mkldnn to_padded_tensor to_sparse to_sparse_bsc
+    to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr transpose_ triangular_solve true_divide_
+    unique_consecutive unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze_ untyped_storage values vdot
+    vsplit xlogy xlogy_ xpu
 """.split()  # what PyTorch's tensors have, and ours have not
 _ROOMS = ("minigrad", "minigrad.nn", "minigrad.nn.functional", "minigrad.optim", "minigrad.data", "minigrad.cuda")
 

@@ -127,6 +127,8 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     ("save", "pickle_protocol"): ("nothing is pickled: leave it out", _never),
     ("load", "pickle_module"): ("nothing is pickled: leave it out", _one_of(None)),
     ("load", "mmap"): ("leave it out", _one_of(None, False)),
+    ("cov", "fweights"): ("repeat the columns: write x.repeat_interleave(fweights, 1)", _one_of(None)),
+    ("cov", "aweights"): ("write ((x - m) * aweights) @ (x - m).T of the weighted mean m", _one_of(None)),
     ("wait", "timeout"): ("write init_process_group(timeout=...), which holds for every call", _one_of(None)),
     ("embedding", "max_norm"): ("clip the weight after the step", _one_of(None)),
     ("embedding", "norm_type"): ("there is no max_norm", _always),

@@ -5,7 +5,8 @@ import typing
 from minigrad import ops as _ops
 from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_operations as _offer_operations, spoken as _spoken
-from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, sigmoid as sigmoid, tanh as tanh
+from minigrad.ops import linear as linear, one_hot as one_hot, pad as pad, pixel_shuffle as pixel_shuffle
+from minigrad.ops import pixel_unshuffle as pixel_unshuffle, sigmoid as sigmoid, tanh as tanh
 from minigrad.ops.activation import *
 from minigrad.ops.attention import *
 from minigrad.ops.convolve import *

@@ -14,16 +14,17 @@ from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.axes import normalize_axis
+from minigrad.ops.convert import clone
 from minigrad.ops.index import index_select
 from minigrad.ops.join import cat, narrow
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, same_device
-from minigrad.ops.shape import expand, flip, permute, reshape, sizes_of, unsqueeze
+from minigrad.ops.shape import expand, flip, permute, reshape, sizes_of, transpose, unsqueeze
 from minigrad.tensor import Tensor, record
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "dstack", "fliplr", "flipud", "hstack", "meshgrid",
-    "movedim", "repeat_interleave", "tensor_split", "vstack",
+    "movedim", "pixel_shuffle", "pixel_unshuffle", "repeat_interleave", "rot90", "tensor_split", "vstack",
 ]
 
 
@@ -157,6 +158,80 @@ def flipud(x: TensorLike) -> Tensor:
     if not x.ndim:
         raise ShapeError("flipud: expected at least one axis, got shape ()")
     return flip(x, 0)
+
+
+def rot90(x: TensorLike, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Tensor:
+    """x turned k times by a quarter, from the first of two axes towards the second. dx = g turned back.
+
+    Raises:
+        ShapeError: other than two different axes of x.
+        ArgumentError: k is no integer.
+    """
+    x, times = as_operand("rot90", x), as_integer("rot90", "k", k) % 4
+    if not isinstance(dims, (tuple, list)) or len(dims) != 2:
+        raise ShapeError(f"rot90: expected dims to be two axes, got {dims!r}")
+    first, second = (normalize_axis("rot90", dim, x.ndim) for dim in dims)
+    if first == second:
+        raise ShapeError(f"rot90: expected two different axes of {x.shape}, got {dims}")
+    if times % 2 == 0:
+        return flip(x, first, second) if times else clone(x)
+    return flip(transpose(x, first, second), first if times == 1 else second)
+
+
+def pixel_shuffle(x: TensorLike, upscale_factor: int) -> Tensor:
+    """Each r·r channels as the pixels of squares: z[c, h·r + i, w·r + j] = x[c·r·r + i·r + j, h, w]. dx = g there.
+
+    Source: Shi et al., Real-Time Single Image and Video Super-Resolution Using an Efficient Sub-Pixel CNN (2016).
+
+    Args:
+        upscale_factor: r >= 1.
+
+    Shapes:
+        (..., C·r·r, H, W) -> (..., C, H·r, W·r)
+
+    Raises:
+        ShapeError: other shapes.
+        ArgumentError: upscale_factor < 1.
+    """
+    x, r = as_operand("pixel_shuffle", x), _factor("pixel_shuffle", "upscale_factor", upscale_factor)
+    if x.ndim < 3 or x.shape[-3] % r**2:
+        raise ShapeError(f"pixel_shuffle: expected x (..., C·{r}·{r}, H, W), got {x.shape}")
+    *lead, channels, height, width = x.shape
+    n = len(lead)
+    parts = reshape(x, *lead, channels // r**2, r, r, height, width)
+    return reshape(
+        permute(parts, *range(n), n, n + 3, n + 1, n + 4, n + 2), *lead, channels // r**2, height * r, width * r
+    )
+
+
+def pixel_unshuffle(x: TensorLike, downscale_factor: int) -> Tensor:
+    """The pixels of r by r squares as channels: `pixel_shuffle` undone.
+
+    Args:
+        downscale_factor: r >= 1.
+
+    Shapes:
+        (..., C, H·r, W·r) -> (..., C·r·r, H, W)
+
+    Raises:
+        ShapeError: other shapes.
+        ArgumentError: downscale_factor < 1.
+    """
+    x, r = as_operand("pixel_unshuffle", x), _factor("pixel_unshuffle", "downscale_factor", downscale_factor)
+    if x.ndim < 3 or x.shape[-2] % r or x.shape[-1] % r:
+        raise ShapeError(f"pixel_unshuffle: expected x (..., C, H·{r}, W·{r}), got {x.shape}")
+    *lead, channels, height, width = x.shape
+    n = len(lead)
+    parts = reshape(x, *lead, channels, height // r, r, width // r, r)
+    return reshape(
+        permute(parts, *range(n), n, n + 2, n + 4, n + 1, n + 3), *lead, channels * r**2, height // r, width // r
+    )
+
+
+def _factor(who: str, name: str, factor: int) -> int:
+    if as_integer(who, name, factor) < 1:
+        raise ArgumentError(f"{who}: expected {name} >= 1, got {factor}")
+    return factor
 
 
 @method

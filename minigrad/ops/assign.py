@@ -206,7 +206,7 @@ def normal_(x: Same, mean: float = 0.0, std: float = 1.0, *, rng: np.random.Gene
     """
     check_real("normal_", mean=mean)
     check_real("normal_", 0.0, std=std)
-    return _drawn("normal_", x, "normal", mean, std, rng)
+    return _drawn("normal_", x, "normal", (mean, std), rng)
 
 
 @method
@@ -223,7 +223,23 @@ def uniform_(x: Same, low: float = 0.0, high: float = 1.0, *, rng: np.random.Gen
     check_real("uniform_", low=low, high=high)
     if low > high:
         raise ArgumentError(f"uniform_: expected low <= high, got low={low} and high={high}")
-    return _drawn("uniform_", x, "uniform", low, high, rng)
+    return _drawn("uniform_", x, "uniform", (low, high), rng)
+
+
+@method
+def exponential_(x: Same, lambd: float = 1.0, *, rng: np.random.Generator | None = None) -> Same:
+    """Overwrite x with numbers of density λ·e^(-λx), drawn on the host; returns x.
+
+    Args:
+        rng: Where they come from; this context's noise stream by default.
+
+    Raises:
+        DtypeError: x is not of floats.
+        ArgumentError: lambd <= 0, or rng is no generator.
+    """
+    if as_real("exponential_", "lambd", lambd) <= 0:
+        raise ArgumentError(f"exponential_: expected lambd > 0, got {lambd}")
+    return _drawn("exponential_", x, "exponential", (1 / lambd,), rng)
 
 
 @method
@@ -243,9 +259,9 @@ def bernoulli_(x: Same, p: TensorLike = 0.5, *, rng: np.random.Generator | None 
     return _assign("bernoulli_", x, (...,), Tensor(tossed("bernoulli_", x, chances, rng)))
 
 
-def _drawn(who: str, x: Same, method: str, first: float, second: float, rng: np.random.Generator | None) -> Same:
+def _drawn(who: str, x: Same, method: str, facts: tuple[float, ...], rng: np.random.Generator | None) -> Same:
     check_float(who, x)
     check_generator(who, rng)
     _check_target(who, x)  # before anything is drawn
-    drawn = getattr(noise_generator() if rng is None else rng, method)(first, second, x.data.shape)
+    drawn = getattr(noise_generator() if rng is None else rng, method)(*facts, x.data.shape)
     return _assign(who, x, (...,), Tensor(to_device(converted(np.asarray(drawn), x.data.dtype), x.device)))

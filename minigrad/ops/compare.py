@@ -18,8 +18,9 @@ from minigrad.ops.operands import TensorLike, as_operand, operands
 from minigrad.tensor import Tensor
 
 __all__ = [
-    "allclose", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "equal", "ge", "gt", "isclose",
-    "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
+    "allclose", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "eq", "equal", "ge", "gt", "isclose", "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "lt", "ne",
 ]
 
 
@@ -162,6 +163,42 @@ def bitwise_not(x: TensorLike) -> Tensor:
     x = as_operand("bitwise_not", x)
     _check_bits("bitwise_not", x)
     return Tensor(array_module(x.data).invert(x.data))
+
+
+@method_as("__lshift__")
+def bitwise_left_shift(x: TensorLike, y: TensorLike) -> Tensor:
+    """x << y: the bits of integers, y places up; 0 where y is negative or no bit is left.
+
+    Raises:
+        DtypeError: an operand that is not of integers.
+    """
+    x, places, inside = _places("bitwise_left_shift", x, y)
+    return Tensor(array_module(x.data).left_shift(x.data, places) * inside)
+
+
+@method_as("__rshift__")
+def bitwise_right_shift(x: TensorLike, y: TensorLike) -> Tensor:
+    """x >> y: the bits of integers, y places down, with copies of the sign above; all are where y is negative.
+
+    Raises:
+        DtypeError: an operand that is not of integers.
+    """
+    x, places, _ = _places("bitwise_right_shift", x, y)
+    return Tensor(array_module(x.data).right_shift(x.data, places))
+
+
+def _places(who: str, x: TensorLike, y: TensorLike) -> tuple[Tensor, Array, Array]:
+    """x, how far its bits go, at most to the last place, and whether they do."""
+    x, y = operands(who, x, y)
+    if x.data.dtype.kind not in "iu":
+        raise DtypeError(f"{who}: expected integers, got {x.dtype.name} {x.shape}")
+    xp, last = array_module(x.data), x.data.dtype.type(8 * x.data.dtype.itemsize - 1)
+    try:
+        np.broadcast_shapes(x.data.shape, y.data.shape)
+    except ValueError as error:
+        raise broadcast_error(who, x, y) from error
+    inside = (y.data >= 0) & (y.data <= last)
+    return x, xp.where(inside, y.data, last), inside
 
 
 def _bitwise(who: str, x: TensorLike, y: TensorLike) -> Tensor:

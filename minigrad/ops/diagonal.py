@@ -1,4 +1,4 @@
-"""Diagonals of matrices: diagonal, diag, trace."""
+"""Diagonals of matrices: diagonal, diag, diag_embed, trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minigrad.ops.reduce import sum
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor, record
 
-__all__ = ["diag", "diagonal", "trace"]
+__all__ = ["diag", "diag_embed", "diagonal", "trace"]
 
 
 @method
@@ -89,6 +89,40 @@ def diag(x: TensorLike, diagonal: int = 0) -> Tensor:
 
 def _diag_backward(node: Node, grad: Array) -> None:
     lend(node.inputs[0], array_module(grad).diagonal(grad, node.saved[0]))
+
+
+@method
+def diag_embed(x: TensorLike, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Square matrices with the vectors of the last axis on their diagonals, and zeros elsewhere. dx = g there.
+
+    Args:
+        offset: 0 for the main diagonal, positive above it, negative below.
+        dim1, dim2: Where the axes of the matrices are in the result.
+
+    Shapes:
+        (A, N) -> (A, M, M) with M = N + |offset|
+
+    Raises:
+        ShapeError: x has no axes, an axis out of range, or the same one twice.
+        DtypeError: offset is no integer.
+    """
+    x = as_operand("diag_embed", x)
+    if not x.ndim:
+        raise ShapeError("diag_embed: expected at least one axis, got shape ()")
+    first, second = (normalize_axis("diag_embed", dim, x.ndim + 1) for dim in (dim1, dim2))
+    if first == second:
+        raise ShapeError(f"diag_embed: expected two different axes of the result of {x.shape}, got {dim1} and {dim2}")
+    _check_offset("diag_embed", "offset", offset)
+    xp, length = array_module(x.data), x.data.shape[-1]
+    matrices = xp.zeros((*x.data.shape[:-1], *(length + abs(offset),) * 2), x.data.dtype)
+    steps = xp.arange(length)
+    matrices[..., steps + max(-offset, 0), steps + max(offset, 0)] = x.data
+    data = xp.moveaxis(matrices, (-2, -1), (first, second))
+    return record(data, _diag_embed_backward, (x,), (offset, first, second))
+
+
+def _diag_embed_backward(node: Node, grad: Array) -> None:
+    lend(node.inputs[0], array_module(grad).diagonal(grad, *node.saved))
 
 
 @method

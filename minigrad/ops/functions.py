@@ -25,7 +25,7 @@ from minigrad.tensor import Tensor, record
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "exp2", "frac", "log10", "log2", "logaddexp",
-    "logit", "nan_to_num", "sinh", "tan", "trunc",
+    "logit", "nan_to_num", "sinh", "tan", "trunc", "xlogy",
 ]
 
 _LN_2, _LN_10 = math.log(2), math.log(10)
@@ -331,3 +331,31 @@ def _largest(dtype: np.dtype[Any]) -> float:
 def _nan_to_num_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
     accumulate(node.inputs[0], masked(grad, array_module(grad).isfinite(x.data)))
+
+
+def xlogy(x: TensorLike, y: TensorLike) -> Tensor:
+    """x·ln(y), and 0 where x is 0, unless y is NaN; broadcasting. dx = g·ln(y), 0 where x = 0 and y <= 0; dy = g·x/y.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+    """
+    x, y = operands("xlogy", promote_to_float("xlogy", x), promote_to_float("xlogy", y))
+    xp = array_module(x.data)
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            data = xp.where((x.data == 0) & ~xp.isnan(y.data), x.data.dtype.type(0), x.data * xp.log(y.data))
+    except ValueError as error:
+        raise broadcast_error("xlogy", x, y) from error
+    return record(data, _xlogy_backward, (x, y), (x, y))
+
+
+@np.errstate(divide="ignore", invalid="ignore")
+def _xlogy_backward(node: Node, grad: Array) -> None:
+    x, y = node.saved
+    dx, dy = node.inputs
+    if dx is not None:
+        none = (x.data == 0) & (y.data <= 0)
+        part = array_module(grad).where(none, grad.dtype.type(0), grad * array_module(grad).log(y.data))
+        accumulate(dx, unbroadcast(part, x.data.shape))
+    if dy is not None:
+        accumulate(dy, unbroadcast(grad * x.data / y.data, y.data.shape))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minigrad.errors import AutogradError
+from minigrad.backend.device import array_module
+from minigrad.errors import AutogradError, ShapeError
 from minigrad.ops import arithmetic, compare, elementwise, linalg, scatter
 from minigrad.ops import mask as choice
 from minigrad.ops.assign import Same, update
@@ -141,6 +142,31 @@ def index_add_(x: Same, dim: int, index: Tensor, source: Tensor, *, alpha: float
 def index_fill_(x: Same, dim: int, index: Tensor, value: TensorLike) -> Same:
     """Overwrite the slices that index names along dim with one value; returns x. See `index_fill`."""
     return update("index_fill_", x, scatter.index_fill, dim, index, value)
+
+
+@method
+def index_copy_(x: Same, dim: int, index: Tensor, source: Tensor) -> Same:
+    """Overwrite the slices that index names along dim with those of source; returns x. See `index_copy`."""
+    return update("index_copy_", x, scatter.index_copy, dim, index, source)
+
+
+@method
+def masked_scatter_(x: Same, mask: TensorLike, source: TensorLike) -> Same:
+    """Overwrite x with the elements of source where a mask holds; returns x. See `masked_scatter`."""
+    return update("masked_scatter_", x, choice.masked_scatter, mask, source)
+
+
+@method
+def fill_diagonal_(x: Same, fill_value: float) -> Same:
+    """Overwrite the main diagonal of a matrix with a number; returns x, of whose gradient 0 is left there.
+
+    Raises:
+        ShapeError: x is no matrix.
+    """
+    if x.ndim != 2:
+        raise ShapeError(f"fill_diagonal_: expected a matrix, got shape {x.shape}")
+    mask = array_module(x.data).eye(*x.data.shape, dtype=bool)
+    return update("fill_diagonal_", x, choice.masked_fill, Tensor(mask), fill_value)
 
 
 @method

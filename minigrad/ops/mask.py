@@ -1,7 +1,8 @@
-"""Choosing by a condition: where, masked_fill, tril, triu."""
+"""Choosing by a condition: where, masked_fill, masked_scatter, tril, triu."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, overload
 
 import numpy as np
@@ -10,6 +11,7 @@ from minigrad.arguments import is_integer, is_number
 from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module, to_device
 from minigrad.backend.dtypes import Array
+from minigrad.backend.flags import check_range
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.arithmetic import broadcast_error
 from minigrad.ops.axes import unbroadcast
@@ -19,7 +21,7 @@ from minigrad.ops.operands import TensorLike, as_operand, as_truth, masked, oper
 from minigrad.ops.shape import MOST_ELEMENTS
 from minigrad.tensor import Tensor, record
 
-__all__ = ["masked_fill", "tril", "triu", "where"]
+__all__ = ["masked_fill", "masked_scatter", "tril", "triu", "where"]
 
 
 def _check_mask(who: str, mask: TensorLike) -> Tensor:
@@ -113,6 +115,51 @@ def _masked_fill_backward(node: Node, grad: Array) -> None:
         accumulate(dx, unbroadcast(masked(grad, ~mask.data), shape))
     if dvalue is not None:
         accumulate(dvalue, masked(grad, mask.data).sum(dtype=grad.dtype))
+
+
+@method
+def masked_scatter(x: TensorLike, mask: TensorLike, source: TensorLike) -> Tensor:
+    """x with the first elements of source, one after the other, where mask holds.
+
+    dx = g·(not mask), dsource = g where its elements went, else 0.
+
+    Args:
+        mask: Bools, which broadcast with x.
+        source: As many elements as mask holds, or more.
+
+    Raises:
+        DtypeError: a mask that is not bool, or a source of another dtype than x.
+        ShapeError: the shapes do not broadcast.
+        IndexRangeError: source has too few elements; on a GPU when the host next reads from it.
+    """
+    x, mask = as_operand("masked_scatter", x), _check_mask("masked_scatter", mask)
+    source = as_operand("masked_scatter", source)
+    same_device("masked_scatter", x, mask, source)
+    if source.data.dtype != x.data.dtype:
+        raise DtypeError(f"masked_scatter: expected a source of {x.dtype.name}, got {source.dtype.name}")
+    xp = array_module(x.data)
+    try:
+        shape = np.broadcast_shapes(x.data.shape, mask.data.shape)
+    except ValueError as error:
+        raise broadcast_error("masked_scatter", x, mask) from error
+    there = xp.broadcast_to(mask.data, shape)
+    counts = xp.cumsum(there.reshape(-1), dtype=np.int64)  # of elements that went, up to each place
+    check_range("masked_scatter", "counts of elements", counts, 0, source.data.size + 1)
+    given = source.data.reshape(-1) if source.data.size else xp.zeros(1, x.data.dtype)
+    data = xp.where(there, given[xp.clip(counts - 1, 0, given.size - 1)].reshape(shape), x.data)
+    return record(data, _masked_scatter_backward, (x, source, mask), (there, counts, x.data.shape, source.data.shape))
+
+
+def _masked_scatter_backward(node: Node, grad: Array) -> None:
+    there, counts, shape, source_shape = node.saved
+    dx, dsource, _ = node.inputs
+    if dx is not None:
+        accumulate(dx, unbroadcast(masked(grad, ~there), shape))
+    if dsource is not None:
+        xp, flat = array_module(grad), grad.reshape(-1)
+        places = xp.searchsorted(counts, xp.arange(1, math.prod(source_shape) + 1))  # where each went; or the end
+        ends = xp.zeros(1, grad.dtype)
+        accumulate(dsource, xp.concatenate([flat, ends])[places].reshape(source_shape))
 
 
 @method

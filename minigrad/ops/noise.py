@@ -1,7 +1,7 @@
-"""Dropout: zero a random part of the elements, or of the channels, and scale up the rest.
+"""Dropout: zero a random part of the elements, or of the channels, and scale up the rest; gumbel_softmax.
 
-A 16-bit word is drawn for each element and compared with a threshold. The probability is thereby rounded to a
-multiple of 2⁻¹⁶, and the scale is computed from the rounded one, so the expectation of the output is exactly x. Words
+For dropout a 16-bit word is drawn for each element and compared with a threshold. The probability is thereby rounded to
+a multiple of 2⁻¹⁶, and the scale is computed from the rounded one, so the expectation of the output is exactly x. Words
 are drawn on the host, or by a kernel that draws the same, so a seed drops the same elements on a CPU and on a GPU.
 """
 
@@ -16,17 +16,20 @@ import numpy as np
 from minigrad.arguments import as_real, check_generator, check_switch
 from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module, device_of, to_device
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, converted
 from minigrad.backend.fused.dropout import ELEMENTS_PER_WORD, drop, take_words
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.backend.random import noise_generator
-from minigrad.errors import DtypeError, ShapeError
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.activation import softmax
 from minigrad.ops.assign import overwrite
-from minigrad.ops.operands import check_float
+from minigrad.ops.axes import normalize_axis
+from minigrad.ops.extremum import argmax
+from minigrad.ops.operands import TensorLike, check_float, float_operand
 from minigrad.tensor import Tensor, record
 
-__all__ = ["dropout", "dropout2d"]
+__all__ = ["dropout", "dropout2d", "gumbel_softmax"]
 
 _WORDS = 2**16
 
@@ -158,3 +161,47 @@ def _masked(x: Array, mask: Array, scale: float) -> Array:
     xp.multiply(x, mask, out=out)
     out *= scale
     return out
+
+
+def gumbel_softmax(
+    logits: TensorLike,
+    tau: float = 1,
+    hard: bool = False,
+    eps: float = 1e-10,
+    dim: int = -1,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Tensor:
+    """softmax((logits + G) / τ) with noise G, whose largest element is drawn as softmax(logits) says.
+
+    Source: Jang, Gu and Poole, Categorical Reparameterization with Gumbel-Softmax (2017).
+
+    Args:
+        tau: τ > 0, the temperature: the smaller, the nearer to 0 and 1.
+        hard: Give 1 for the largest and 0 for the others, with the gradient of the soft ones.
+        eps: Has no use any more, as in PyTorch.
+        rng: Where G = -ln E, of exponential numbers E, is drawn from, on the host; the noise stream by default.
+
+    Shapes:
+        (...) -> as logits
+
+    Raises:
+        ArgumentError: tau <= 0, another eps, hard is no bool, or rng is no generator.
+        DtypeError: an integer tensor.
+        ShapeError: the axis is out of range.
+    """
+    logits = float_operand("gumbel_softmax", logits)
+    if as_real("gumbel_softmax", "tau", tau) <= 0 or eps != 1e-10:
+        raise ArgumentError(f"gumbel_softmax: expected tau > 0, and eps as it is, got tau={tau} and eps={eps}")
+    check_switch("gumbel_softmax", hard=hard)
+    check_generator("gumbel_softmax", rng)
+    axis = normalize_axis("gumbel_softmax", dim, logits.ndim)
+    noise = (noise_generator() if rng is None else rng).gumbel(size=logits.data.shape)
+    drawn = to_device(converted(np.asarray(noise), logits.data.dtype), logits.device)
+    soft = softmax((logits + Tensor(drawn)) / tau, axis)
+    if not hard:
+        return soft
+    xp, best = array_module(soft.data), argmax(soft, axis, keepdim=True)
+    places = xp.arange(soft.data.shape[axis]).reshape([-1 if i == axis else 1 for i in range(soft.ndim)])
+    once = Tensor((places == best.data).astype(soft.data.dtype))
+    return once - soft.detach() + soft

@@ -1,17 +1,29 @@
-"""Two reductions in one call: var_mean, std_mean, aminmax."""
+"""Reductions that are made of others: var_mean, std_mean, aminmax, nansum, nanmean, cov, corrcoef."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
+
+from minigrad.arguments import as_integer
+from minigrad.autograd.tape import Node, accumulate
+from minigrad.backend.dtypes import Array, DtypeLike, converted, is_float, widened
 from minigrad.bound import Dim
+from minigrad.errors import ShapeError
+from minigrad.ops.axes import normalize_axes
+from minigrad.ops.compare import isnan
+from minigrad.ops.diagonal import diagonal
 from minigrad.ops.extremum import amax, amin
 from minigrad.ops.methods import method
-from minigrad.ops.operands import TensorLike, as_operand
-from minigrad.ops.reduce import mean, std, var
-from minigrad.tensor import Tensor
+from minigrad.ops.operands import TensorLike, as_operand, check_float, float_operand, in_dtype
+from minigrad.ops.precision import autocasts
+from minigrad.ops.reduce import mean, std, sum, var
+from minigrad.ops.shape import reshape, unsqueeze
+from minigrad.tensor import Tensor, record
 
-__all__ = ["aminmax", "std_mean", "var_mean"]
+__all__ = ["aminmax", "corrcoef", "cov", "nanmean", "nansum", "std_mean", "var_mean"]
 
 
 class Range(NamedTuple):
@@ -69,3 +81,99 @@ def std_mean(
 def _axes(dim: Dim) -> Dim:
     """dim, in the place of which `unbiased` may stand."""
     return None if isinstance(dim, bool) else dim
+
+
+# --------------------------------------------------------------------------------------------------- without NaN
+
+
+@method
+@autocasts("high")
+def nansum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike = None) -> Tensor:
+    """`sum` of what is not NaN; 0 of nothing. dx = g, 0 for NaN.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+    """
+    x = in_dtype("nansum", x, dtype)
+    normalize_axes("nansum", dim, x.ndim)
+    return sum(x.masked_fill(isnan(x), 0) if is_float(x.data.dtype) else x, dim, keepdim)
+
+
+@method
+@autocasts("high")
+def nanmean(x: TensorLike, dim: Dim = None, keepdim: bool = False, *, dtype: DtypeLike = None) -> Tensor:
+    """`mean` of what is not NaN; NaN of nothing. dx = g/n, 0 for NaN.
+
+    Raises:
+        DtypeError: an integer tensor.
+        ShapeError: an axis out of range, or named twice.
+    """
+    x = in_dtype("nanmean", x, dtype)
+    check_float("nanmean", x)
+    counts = sum(~isnan(x), dim, keepdim)
+    return (nansum(x, dim, keepdim) / counts.clamp(min=1)).masked_fill(counts == 0, math.nan)
+
+
+# ---------------------------------------------------------------------------------------- how variables vary together
+
+
+@autocasts("high")
+def cov(x: TensorLike, *, correction: int = 1) -> Tensor:
+    """The covariances of the rows of x: z @ zᵀ / (M - correction), with z = x less the means of its rows.
+
+    dx = (g + gᵀ) @ z / (M - correction), less the means of its rows.
+
+    Args:
+        correction: Degrees of freedom that the means took; NaN or infinite where M <= correction.
+
+    Shapes:
+        (N, M) -> (N, N); (M,) and (1, M) -> ()
+
+    Raises:
+        ShapeError: more than two axes.
+        DtypeError: an integer tensor.
+    """
+    return _cov("cov", x, correction)
+
+
+def _cov(who: str, x: TensorLike, correction: int) -> Tensor:
+    rows = float_operand(who, x)
+    if rows.ndim > 2:
+        raise ShapeError(f"{who}: expected a matrix of variables by samples, or a vector, got shape {rows.shape}")
+    shape = (rows.shape[0],) * 2 if rows.ndim == 2 and rows.shape[0] != 1 else ()
+    rows = rows if rows.ndim == 2 else reshape(rows, 1, -1)
+    centred = _centred(widened(rows.data))
+    freedom = max(rows.shape[1] - as_integer(who, "correction", correction), 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        data = converted(centred @ centred.T / freedom, rows.data.dtype)
+    return reshape(record(data, _cov_backward, (rows,), (centred, freedom)), shape)
+
+
+def _centred(rows: Array) -> Array:
+    count = max(rows.shape[1], 1)
+    return rows - rows.sum(1, keepdims=True) / count
+
+
+@np.errstate(divide="ignore", invalid="ignore")
+def _cov_backward(node: Node, grad: Array) -> None:
+    centred, freedom = node.saved
+    wide = widened(grad)
+    accumulate(node.inputs[0], converted(_centred((wide + wide.T) @ centred / freedom), grad.dtype))
+
+
+@autocasts("high")
+def corrcoef(x: TensorLike) -> Tensor:
+    """The correlations of the rows of x: c_ij / sqrt(c_ii·c_jj), in [-1, 1], of their covariances c.
+
+    Shapes:
+        (N, M) -> (N, N); (M,) and (1, M) -> ()
+
+    Raises:
+        ShapeError: more than two axes.
+        DtypeError: an integer tensor.
+    """
+    c = _cov("corrcoef", x, 1)
+    if not c.ndim:
+        return c / c
+    deviations = diagonal(c).sqrt()
+    return (c / unsqueeze(deviations, 1) / deviations).clamp(-1, 1)

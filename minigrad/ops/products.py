@@ -1,4 +1,4 @@
-"""Products of a given number of axes, sums of them, and distances: mm to baddbmm, addcmul, addcdiv, cdist.
+"""Products of a given number of axes, sums of them, and distances: mm to baddbmm, cross, addcmul, cdist, dist.
 
 A Linear layer and matmul for any shape are in linalg.py, any other contraction is in einsum.py.
 """
@@ -10,19 +10,22 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_real, check_choice, is_number
+from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import is_float
 from minigrad.errors import DtypeError, ShapeError
-from minigrad.ops.arithmetic import add, div, mul, sub
+from minigrad.ops.arithmetic import add, broadcast_error, div, mul, sub
+from minigrad.ops.axes import normalize_axis
 from minigrad.ops.linalg import matmul
+from minigrad.ops.mask import where
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, operands, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.ops.reduce import norm
-from minigrad.ops.shape import unsqueeze
+from minigrad.ops.shape import broadcast_to, roll, unsqueeze
 from minigrad.tensor import Tensor
 
 _MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
-__all__ = ["addcdiv", "addcmul", "addmm", "baddbmm", "bmm", "cdist", "dot", "mm", "mv", "outer"]
+__all__ = ["addcdiv", "addcmul", "addmm", "baddbmm", "bmm", "cdist", "cross", "dist", "dot", "mm", "mv", "outer"]
 
 
 @method
@@ -97,6 +100,38 @@ def outer(x: TensorLike, vec2: TensorLike) -> Tensor:
     return mul(unsqueeze(x, 1), vec2)
 
 
+@method
+def cross(x: TensorLike, y: TensorLike, dim: int | None = None) -> Tensor:
+    """The vector products x × y of the vectors along an axis of length 3, broadcasting. dx = y × g, dy = g × x.
+
+    Args:
+        dim: By default the first axis of this length.
+
+    Raises:
+        ShapeError: an axis of another length, or shapes that do not broadcast.
+    """
+    x, y = operands("cross", x, y)
+    try:
+        shape = np.broadcast_shapes(x.data.shape, y.data.shape)
+    except ValueError as error:
+        raise broadcast_error("cross", x, y) from error
+    axis = normalize_axis("cross", dim if dim is not None else shape.index(3) if 3 in shape else -1, len(shape))
+    if not shape or shape[axis] != 3:
+        raise ShapeError(f"cross: expected an axis of length 3, got {x.shape} and {y.shape}, dim={dim}")
+    x, y = broadcast_to(x, shape), broadcast_to(y, shape)
+    return sub(mul(roll(x, -1, axis), roll(y, -2, axis)), mul(roll(x, -2, axis), roll(y, -1, axis)))
+
+
+def dist(x: TensorLike, y: TensorLike, p: float = 2) -> Tensor:
+    """The p-norm of x - y, broadcasting; see `norm`.
+
+    Raises:
+        ArgumentError: p is no number.
+        ShapeError: the shapes do not broadcast.
+    """
+    return norm(sub(*operands("dist", x, y)), as_real("dist", "p", p))
+
+
 def _factors(who: str, x: TensorLike, y: TensorLike, wanted: str, x_ndim: int, y_ndim: int) -> tuple[Tensor, Tensor]:
     """Both factors of a product, which have as many axes as wanted."""
     x, y = operands(who, x, y)
@@ -150,7 +185,9 @@ def _added(who: str, x: TensorLike, factors: tuple[Tensor, Tensor], beta: float,
     if x.ndim > product.ndim or any(n not in (1, m) for n, m in zip(x.shape[::-1], product.shape[::-1])):
         raise ShapeError(f"{who}: expected x that broadcasts to {product.shape}, got {x.shape}")
     product = _times(who, "alpha", product, alpha)
-    return add(_times(who, "beta", x, beta), product) if beta != 0 else product
+    if beta != 0:
+        return add(_times(who, "beta", x, beta), product)
+    return where(Tensor(array_module(product.data).zeros((), bool)), x, product) if x.requires_grad else product
 
 
 def _times(who: str, name: str, x: Tensor, factor: float) -> Tensor:

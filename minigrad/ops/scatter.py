@@ -20,7 +20,7 @@ from minigrad.ops.operands import TensorLike, as_operand, as_truth, operands, sa
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
 
-__all__ = ["index_add", "index_fill", "scatter", "scatter_add"]
+__all__ = ["index_add", "index_copy", "index_fill", "scatter", "scatter_add"]
 
 
 @method
@@ -174,6 +174,50 @@ def _index_add_backward(node: Node, grad: Array) -> None:
         pass_on(dx, grad, grad.shape)
     if dsource is not None:
         accumulate(dsource, grad.take(picked, dim))
+
+
+@method
+def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """x with the slices of source along dim in the places that an integer vector names.
+
+    dx is g, but 0 there; dsource = the slices of g that index names. Which of several slices for one place stays is
+    not said.
+
+    Shapes:
+        x: (A, N, B), index: (K,), source: (A, K, B) -> (A, N, B) for dim = 1; x and source of no axes count as (1,)
+
+    Raises:
+        ShapeError: as said above.
+        DtypeError: source is of another dtype than x.
+        IndexRangeError: an index outside [0, x.shape[dim]); on a GPU when the host next reads from it.
+    """
+    x, source = as_operand("index_copy", x), as_operand("index_copy", source)
+    index = check_index("index_copy", index, x)
+    dim = normalize_axis("index_copy", dim, x.ndim)
+    if not x.ndim and not source.ndim and index.numel() == 1:
+        return reshape(index_copy(reshape(x, 1), 0, index, reshape(source, 1)), ())
+    wanted = (*x.data.shape[:dim], index.numel(), *x.data.shape[dim + 1 :])
+    if index.ndim > 1 or not x.ndim or source.data.shape != wanted:
+        shapes = f"{x.shape}, {index.shape} and {source.shape}"
+        raise ShapeError(f"index_copy: expected x (..., N, ...), index (K,) and source (..., K, ...), got {shapes}")
+    _check_source("index_copy", x, source)
+    picked = index.data.reshape(-1)
+    check_range("index_copy", "indexes", picked, 0, x.data.shape[dim])
+    places = (slice(None),) * dim + (picked,)
+    data = x.data.copy()
+    data[places] = source.data
+    return record(data, _index_copy_backward, (x, source, index), (dim, places, index))
+
+
+def _index_copy_backward(node: Node, grad: Array) -> None:
+    dim, places, _ = node.saved
+    dx, dsource = node.inputs[:2]
+    if dsource is not None:
+        accumulate(dsource, grad.take(places[dim], dim))
+    if dx is not None:
+        kept = grad.copy()
+        kept[places] = 0
+        accumulate(dx, kept)
 
 
 @method

@@ -32,6 +32,6 @@ for _function in (
     *(elementwise.round, elementwise.rsqrt, elementwise.sigmoid, elementwise.sign, elementwise.sin, elementwise.sqrt),
     *(elementwise.square, elementwise.tanh, compare.logical_and, compare.logical_not, compare.logical_or),
     *(compare.logical_xor, compare.bitwise_not, choice.tril, choice.triu, reduce.cumsum, functions.trunc),
-    *(functions.log2, functions.log10, functions.tan, products.addcmul, products.addcdiv),
+    *(functions.log2, functions.log10, functions.tan, functions.nan_to_num, products.addcmul, products.addcdiv),
 ):
     _bind(_function)

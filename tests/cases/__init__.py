@@ -41,6 +41,7 @@ from tests.cases import (
     scatter,
     shape,
     sorting,
+    sundry,
 )
 
 FAMILIES = {
@@ -78,5 +79,6 @@ FAMILIES = {
     "scatter": scatter.CASES,
     "shape": shape.CASES,
     "sorting": sorting.CASES,
+    "sundry": sundry.CASES,
 }
 CASES = [case for cases in FAMILIES.values() for case in cases]

@@ -96,6 +96,7 @@ CALLED = {  # beside what tests/distributed/test_messages.py makes
     "scatter": lambda **o: X[0].scatter(0, ZERO, 1.0, **o),
     "scatter_": lambda **o: X[0].clone().scatter_(0, ZERO, 1.0, **o),
     "searchsorted": lambda **o: minigrad.searchsorted(X[0], X, **o),
+    "cov": lambda **o: minigrad.cov(X, **o),
     "wait": lambda **o: PendingWork(OVER).wait(**o),
     "embedding": lambda **o: functional.embedding(ZERO, X, **o),
     "Embedding": lambda **o: nn.Embedding(2, 3, **o),

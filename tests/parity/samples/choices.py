@@ -112,6 +112,13 @@ CHOICES = {
         "refused",
         r"ShapeError: dropout2d: expected x of shape \(N, C, H, W\), got \(5, 5, 5\)",
     ),
+    "no weights": Choice(
+        "Covariances are of samples that weigh the same.",
+        "minigrad/foreign.py",
+        "repeat the columns",
+        "refused",
+        r"ArgumentError: cov: expected no [fa]weights",
+    ),
     "norms of matrices": Choice(
         "Of the norms of matrices there is Frobenius's alone; others need singular values.",
         "minigrad/linalg.py",
@@ -188,7 +195,7 @@ CHOICES = {
         "dx = g·e^(x - logsumexp), 0 where x is -inf.",
         "differs",
         r"gradient 0: -?0.0 for nan",
-        r"logsumexp|logit|linalg\.norm.*|nn\.functional\.softsign",
+        r"logsumexp|logit|nanmean|linalg\.norm.*|nn\.functional\.softsign",
     ),
     "after an infinity": Choice(
         "Behind an infinity the gradient of cumprod is a sum of infinities, NaN where their signs differ.",

@@ -18,8 +18,9 @@ LARGEST = 10_000  # elements of all tensors of a sample together
 SPOILT = 8  # samples of a dtype in which an element becomes NaN or infinite
 EXTREMES = (math.nan, math.inf, -math.inf)
 RANDOM = {
-    "bernoulli", "multinomial", "nn.functional.dropout", "nn.functional.dropout2d", "normal", "rand_like", "randint",
-    "nn.functional.scaled_dot_product_attention", "randint_like", "randn", "randn_like", "randperm", "uniform",
+    "bernoulli", "exponential", "multinomial", "nn.functional.dropout", "nn.functional.dropout2d",
+    "nn.functional.scaled_dot_product_attention", "normal", "rand_like", "randint", "randint_like", "randn",
+    "randn_like", "randperm", "uniform",
 }  # fmt: skip
 EMPTY = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
