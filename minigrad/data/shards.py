@@ -111,6 +111,7 @@ class FileShards(IterableDataset):
                 f"{who}: expected at least one sample in an epoch, got none: mode={mode!r} leaves out all of "
                 f"{sum(self._lengths)}, for there are {world_size} ranks: take fewer, or another mode"
             )
+        self._fixed = self._settings()
         self.epoch = 0
         self._at: list[int] | None = None  # epoch and samples given, of the iteration that goes on
         self._loaded: list[int] | None = None  # the same, of the state that was loaded and not gone on from yet
@@ -177,7 +178,7 @@ class FileShards(IterableDataset):
         theirs. The `DataLoader` has one that leaves out what was only made ahead.
         """
         epoch, position = self._at or self._loaded or [self.epoch, 0]
-        return {"epoch": epoch, "position": position, "seed": self.seed, **self._settings()}
+        return {"epoch": epoch, "position": position, "seed": self.seed, **self._fixed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration the rest of an interrupted epoch: take over epoch, place and seed.
@@ -187,7 +188,7 @@ class FileShards(IterableDataset):
         """
         own = self.state_dict()
         check_keys("FileShards", state, own)
-        for key, value in self._settings().items():
+        for key, value in self._fixed.items():
             if state[key] != value:
                 hint = ": it was saved over other files" if key in ("files", "rows", "checksum") else ""
                 raise StateDictError(f"FileShards: expected a state with {key} {value!r}, got {state[key]!r}{hint}")
