@@ -38,6 +38,17 @@ class IterableDataset:
         ...         return itertools.islice(self.lines, self.rank, None, self.world_size)
         >>> list(DataLoader(Lines(["a", "b", "c", "d", "e"], rank=1, world_size=2), batch_size=1))
         [['b'], ['d']]
+        >>> def train(comm):
+        ...     ddp = distributed.DDP(nn.Linear(2, 1), comm)
+        ...     optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+        ...     with ddp.join():  # rank 1 has one batch less
+        ...         batches = DataLoader(Lines(np.ones((5, 2), np.float32), comm.rank, comm.world_size), batch_size=1)
+        ...         for number, batch in enumerate(batches, 1):
+        ...             ddp(batch).mean().backward()
+        ...             optimizer.step()
+        ...     return number
+        >>> distributed.run(train, 2)
+        [3, 2]
     """
 
     def __iter__(self) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minigrad import Tensor
 from minigrad.nn import Parameter
 from minigrad.nn.flat import flatten
-from minigrad.optim import SGD, Adam, AdamW, clip_grad_norm_
+from minigrad.optim import LAMB, SGD, Adam, AdamW, clip_grad_norm_
 
 sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 seeds = st.integers(0, 2**32 - 1)
@@ -17,6 +17,7 @@ dtypes = st.sampled_from([np.float32, np.float64])
 KINDS = {
     "SGD": lambda params: SGD(params, lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.1),
     "Adam": lambda params: Adam(params, lr=0.1, weight_decay=0.1),
+    "LAMB": lambda params: LAMB(params, lr=0.1, maximize=True),
     "AdamW": lambda params: AdamW(params, lr=0.1, maximize=True),
 }
 
