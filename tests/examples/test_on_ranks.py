@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from minigrad import distributed
@@ -28,7 +29,7 @@ def example(monkeypatch):
         spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        monkeypatch.setattr(module, "digits", some_digits)
+        monkeypatch.setattr(module, "digits", some_digits, raising=False)
         monkeypatch.setattr(sys, "argv", [name, *options])
         return module
 
@@ -78,6 +79,51 @@ def test_el_che(example, launched, capsys):
     module = example("05_el_che", "--smoke", "--device", "cuda")
     assert launched(module.main, 2) == [0, 0]
     assert "2 rank(s): replicas bit-equal" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_char_gpt(world_size, example, launched, monkeypatch, capsys):
+    options = ["--width", "8", "--heads", "1", "--steps", "2", "--length", "6", "--stride", "4", "--target", "9"]
+    options += ["--dropout", "0"]  # the noise is each rank's own
+    module = example("08_char_gpt", "--smoke", "--dtype", "float64", *options)
+    monkeypatch.setattr(module, "text", lambda: some_text(module.Text))
+    for name, value in {"CONTEXT": 8, "GLOBAL_BATCH": 4, "COMPARED_STEPS": 1}.items():
+        monkeypatch.setattr(module, name, value)
+    module.main()
+    expected = capsys.readouterr().out
+    sys.argv += ["--device", "cuda" if world_size > 1 else "cuda:1"]
+    assert launched(module.main, world_size) == [0] * world_size
+    printed = capsys.readouterr().out
+    assert f"{world_size} rank(s), float64" in printed and "replicas: bit-equal" in printed
+    losses = [float(value_of(text, "the network ")) for text in (printed, expected)]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)
+    assert float(value_of(printed, "after 1 step(s): ")) < 1e-11
+
+
+def some_text(kind):
+    """Two topics whose last sequences are not full, and one that is held out."""
+    train = {"short": np.arange(13) % 7, "long": np.arange(50) % 11}
+    return kind(train, {"other": np.arange(15) % 11}, "Th e abcdfg", 78, "0" * 64, {})
+
+
+def test_tables_of_counts_by_hand(example):
+    """After 0 the training part has 1 twice and 0 once, after 1 it has 0 twice."""
+    module = example("08_char_gpt")
+    train = [np.array([0, 1, 0, 1, 0, 0])]
+    # before a 1 there is one other character, before a 0 there are two: of discount 1/3, as once / (once + 2 * twice)
+    zero, one = (2 - 1 / 3 + 1 / 3 * 2 / 2) / 3, (1 - 1 / 3 + 1 / 3 * 2 / 2) / 3
+    after_zero = [(1 - 0.2 + 0.2 * 2 * zero) / 3, (2 - 0.2 + 0.2 * 2 * one) / 3]
+    after_one = [(2 - 0.2 + 0.2 * zero) / 2, (0 + 0.2 * one) / 2]
+    assert sum(after_zero) == pytest.approx(1) and sum(after_one) == pytest.approx(1)
+    loss = -np.log([after_zero[1], after_one[1], after_one[0]]).mean()  # of 1, 1 and 0 after the first character
+    assert module.count_tables(train, [np.array([0, 1, 1, 0])], 2, 1) == pytest.approx([loss])
+
+
+def test_where_a_table_has_not_been_it_asks_the_shorter_one(example):
+    """Nothing followed a 2, so that a 0 is as likely there as anywhere: (2 - 1/3 + 1/3 * 2 / 4) / 3."""
+    module = example("08_char_gpt")
+    losses = module.count_tables([np.array([0, 1, 0, 1, 0, 0])], [np.array([2, 0])], 4, 3)
+    assert losses == pytest.approx([-np.log((2 - 1 / 3 + 1 / 3 * 2 / 4) / 3)] * 3)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,17 @@ def test_digits_below_the_target():
     assert "(target 0.97)" in run_script("01_digits.py", "--epochs", "1", exit_code=1)
 
 
+def test_char_gpt_on_two_ranks():
+    """Whose parts of a batch have unequal numbers of characters."""
+    options = ["--ranks", "2", "--dtype", "float64", "--steps", "5", "--target", "9"]
+    printed = run_script("08_char_gpt.py", "--smoke", *options)
+    assert "replicas: bit-equal" in printed and float(value_of(printed, "after 10 step(s): ")) < 1e-10
+
+
+def test_char_gpt_below_its_target():
+    assert "(target 0.5)" in run_script("08_char_gpt.py", "--smoke", "--steps", "1", "--target", "0.5", exit_code=1)
+
+
 def test_graph_writes_its_picture(tmp_path):
     picture = tmp_path / "graph.dot"
     assert "(target 0.965)" in run_script("03_graph.py", "--epochs", "1", "--dot", str(picture), exit_code=1)
