@@ -94,6 +94,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "InstanceNorm2d": "write GroupNorm(channels, channels)",
         "MultiheadAttention": "write nn.functional.scaled_dot_product_attention",
         "PixelShuffle": "write a Module that calls reshape, permute and reshape in forward",
+        "RNNBase": "write (nn.RNN, nn.GRU, nn.LSTM)",
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
     },
     "minigrad.nn.functional": {

@@ -105,6 +105,7 @@ ROWS = [
     ],
     (lambda: packing.pack_padded_sequence(ones(3), [1]), ShapeError, r"axes for steps and sequences, got shape \(3,\)"),
     (lambda: packing.pack_padded_sequence([1], [1]), DtypeError, "pack_padded_sequence: expected a tensor, got list"),
+    (lambda: packing.pack_padded_sequence(ones(3, 0), []), ArgumentError, "expected at least one sequence, got none"),
     (lambda: packing.pad_packed_sequence(X), DtypeError, "expected a PackedSequence, got Tensor: pack_padded_sequence"),
     (lambda: packing.pad_packed_sequence(PACKED, total_length=3), ArgumentError, "total_length to be an integer >= 4"),
     (lambda: packing.pack_sequence([ones(2), ones(3)]), ArgumentError, r"longest sequence first, got lengths \[2, 3\]"),

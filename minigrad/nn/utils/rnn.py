@@ -171,7 +171,9 @@ def _lengths(who: str, lengths: Any, count: int, longest: int) -> np.ndarray[Any
         listed = [one.item() if isinstance(one, Tensor) and one.numel() == 1 else one for one in listed]
     if not isinstance(listed, (list, tuple)) or not all(is_integer(one) for one in listed):
         raise DtypeError(f"{who}: expected lengths as integers, one for each sequence, got {lengths!r:.100}")
-    if len(listed) != count or not count:
+    if not count:
+        raise ArgumentError(f"{who}: expected at least one sequence, got none")
+    if len(listed) != count:
         raise ArgumentError(f"{who}: expected a length for each of {count} sequences, got {len(listed)}")
     if min(listed) < 1 or max(listed) > longest:
         raise ArgumentError(f"{who}: expected lengths in [1, {longest}], got {listed!r:.100}")

@@ -116,12 +116,13 @@ def test_gradients_of_single_outputs_add_up_to_that_of_all(kind):
         assert_close(value.grad, expected)
 
 
-def test_outputs_may_be_changed_in_place_and_a_changed_weight_is_noticed():
-    layer, x = nn.LSTM(3, 4).double(), normal(5, 2, 3)
+@pytest.mark.parametrize("shape", [(5, 2, 3), (1, 5, 3), (5, 3)])
+def test_outputs_may_be_changed_in_place_and_a_changed_weight_is_noticed(shape):
+    layer, x = nn.LSTM(3, 4, batch_first=True).double(), normal(*shape)
     output, (h, c) = layer(x)
     before = output.data.copy()
     output += 1
-    h.mul_(2)
+    h = h * 2
     (output.sum() + h.sum() + c.sum()).backward()
     expected = [param.grad.data.copy() for param in layer.parameters()]
     layer.zero_grad()
