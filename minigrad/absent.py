@@ -128,7 +128,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.distributed": {
         "algorithms": "write minigrad.distributed.fp16_compress_hook and its kin",
-        "checkpoint": "write minigrad.save(state, path) on rank 0",
+        "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank",
         "device_mesh": "write init(), which says who the ranks are",
         "elastic": "write python -m minigrad.distributed.launch -n N script.py",
         "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",

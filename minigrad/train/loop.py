@@ -243,8 +243,9 @@ class DistributedTrainer:
     def train_epoch(self, batches: Iterable[Any]) -> float:
         """Train on this rank's batches, until no rank has any left or all stop; ranks may have different numbers.
 
-        After a stop a loader is in the epoch that was interrupted. To resume, give its state on rank 0 to the loaders
-        of all ranks, which may be used up already, and call this again: it trains on the rest.
+        After a stop a loader is in the epoch that was interrupted. To resume, `minigrad.load` into what was saved, give
+        the loader's state on rank 0, `minigrad.load(path)["loader"]`, to the loaders of all ranks, which may be used up
+        already, and call this again: it trains on the rest.
 
         Returns:
             The mean loss over the samples of all ranks; NaN where there were none.

@@ -1,7 +1,4 @@
-"""A run of two ranks that is stopped and resumed; their epochs, and the file that they save."""
-
-import copy
-import json
+"""A trainer of two ranks that is stopped and resumed; their epochs, and the file that they save."""
 
 import numpy as np
 import pytest
@@ -54,19 +51,8 @@ class Training:
             self.trainer.train_epoch(self.loader)
         return [param.detach().numpy().copy() for param in self.model.parameters()]
 
-    def save(self, folder):
-        """Values by the coordinator. All but the random streams is alike, so that of rank 0 will do."""
-        if self.trainer.is_coordinator:
-            nn.save_file(self.model.state_dict(), folder / "model")
-        alike = json.dumps([self.schedule.state_dict(), self.loader.state_dict()])
-        return alike, copy.deepcopy(self.optimizer.state_dict()), json.dumps(minigrad.get_rng_state())
-
-    def load(self, folder, saved, rank):
-        self.model.load_state_dict(nn.load_file(folder / "model"))
-        self.optimizer.load_state_dict(saved[0][1])
-        for part, state in zip((self.schedule, self.loader), json.loads(saved[0][0])):
-            part.load_state_dict(state)
-        minigrad.set_rng_state(json.loads(saved[rank][2]))
+    def parts(self):
+        return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "loader": self.loader}
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 6])
@@ -77,18 +63,19 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, stop):
     def first(comm):
         training = Training(comm, ArrayDataset(DATA, DATA[:, :1]), max_steps=stop)
         training.train(2)  # where the first epoch is interrupted, the second leaves the loader alone
-        return training.save(tmp_path)
+        minigrad.save(training.parts(), tmp_path / "run")
 
-    def rest(comm, saved):
+    def rest(comm):
         training = Training(comm, ArrayDataset(DATA, DATA[:, :1]))
-        training.load(tmp_path, saved, comm.rank)
+        minigrad.load(tmp_path / "run", into=training.parts())
+        training.loader.load_state_dict(minigrad.load(tmp_path / "run")["loader"])  # that of the others may be used up
         return training.train(2 if stop <= 4 else 1)  # the interrupted epoch first, even if nothing is left of it
 
     minigrad.manual_seed(1)
     expected = run(whole, 2, timeout_s=TIMEOUT_S)
-    saved = run(first, 2, timeout_s=TIMEOUT_S)
+    run(first, 2, timeout_s=TIMEOUT_S)
     minigrad.manual_seed(2)
-    for mine, other in zip(run(rest, 2, saved, timeout_s=TIMEOUT_S), expected):
+    for mine, other in zip(run(rest, 2, timeout_s=TIMEOUT_S), expected):
         assert all(a.tobytes() == b.tobytes() for a, b in zip(mine, other))
 
 
