@@ -88,11 +88,11 @@ class DataLoader:
         check_switch("DataLoader", shuffle=shuffle, drop_last=drop_last)
         _check_exclusive(batch_size, shuffle, sampler, batch_sampler, drop_last, seed)
         self.dataset: Any = dataset
-        as_integer("DataLoader", "batch_size", batch_size, 1)
         if isinstance(dataset, IterableDataset):
-            _check_no_order(shuffle, sampler, batch_sampler)
+            _check_stream(batch_size, shuffle, sampler, batch_sampler)
             batch_sampler = Stream(dataset, batch_size, drop_last)
         elif batch_sampler is None:
+            as_integer("DataLoader", "batch_size", batch_size, 1)
             order = RandomSampler(dataset, seed=seed) if shuffle else SequentialSampler(dataset)
             batch_sampler = BatchSampler(order if sampler is None else sampler, batch_size, drop_last)
         _check_some_batch(dataset, batch_sampler)
@@ -292,7 +292,12 @@ def _length(sampler: Any) -> int:
     return len(sampler) if hasattr(sampler, "__len__") else sys.maxsize
 
 
-def _check_no_order(shuffle: bool, sampler: Any, batch_sampler: Any) -> None:
+def _check_stream(batch_size: Any, shuffle: bool, sampler: Any, batch_sampler: Any) -> None:
+    if batch_size is None:
+        raise ArgumentError(
+            "DataLoader: expected a batch_size, got None: iterate over an IterableDataset that makes batches itself"
+        )
+    as_integer("DataLoader", "batch_size", batch_size, 1)
     if shuffle or sampler is not None or batch_sampler is not None:
         given = "shuffle=True" if shuffle else "a sampler" if sampler is not None else "a batch_sampler"
         raise ArgumentError(

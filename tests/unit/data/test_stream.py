@@ -165,7 +165,7 @@ def test_what_is_no_stream_is_refused():
 
     with pytest.raises(ArgumentError, match="both state_dict and load_state_dict or neither, got a Half with one"):
         DataLoader(Half(3))
-    with pytest.raises(ArgumentError, match="batch_size to be an integer >= 1, got None"):
+    with pytest.raises(ArgumentError, match="a batch_size, got None: iterate over an IterableDataset that makes"):
         DataLoader(Numbers(3), None)
 
 
