@@ -181,7 +181,9 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad.autograd": {
         **{name: f"write from minigrad.autograd.tape import {name}" for name in ("Node", "accumulate", "lend")},
         "Variable": "leave it out: a tensor is one, and x.requires_grad_() lets it collect a gradient",
-        "functional": _FIRST,
+        **dict.fromkeys(["forward_ad", "gradgradcheck"], _FIRST),
+        "functional": "write autograd.grad(y, x, retain_graph=True) for each y of the outputs",
+        "graph": "write utils.checkpoint.checkpoint(function, x), which saves less",
         "set_detect_anomaly": "write with minigrad.debug():",
         "detect_anomaly": "write with minigrad.debug():",
     },

@@ -19,11 +19,14 @@ if typing.TYPE_CHECKING:
     from minigrad.autograd.gradients import backward as backward, grad as grad
     from minigrad.autograd.recompute import checkpoint as checkpoint
 
+    gradcheck: typing.Any
+
 _LATER = {  # name -> the file that it is in
-    "Function": "function",
-    "backward": "gradients",
-    "checkpoint": "recompute",
-    "grad": "gradients",
+    "Function": "minigrad.autograd.function",
+    "backward": "minigrad.autograd.gradients",
+    "checkpoint": "minigrad.autograd.recompute",
+    "grad": "minigrad.autograd.gradients",
+    "gradcheck": "minigrad.testing",
 }
 __all__ = sorted(["enable_grad", "inference_mode", "no_grad", "set_grad_enabled", *_LATER])
 
@@ -32,7 +35,7 @@ if not typing.TYPE_CHECKING:
     def __getattr__(name: str) -> typing.Any:
         if name not in _LATER:
             raise _absent(__name__, name)
-        found = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        found = globals()[name] = getattr(_importlib.import_module(_LATER[name]), name)
         return found
 
     def __dir__() -> list[str]:

@@ -357,7 +357,10 @@ def _fitting(who: str, i: int, like: _Like, grad: Any) -> Array:
         raise DtypeError(f"{who}: expected a gradient that is a tensor for argument {i}, got {kind_of(grad)}")
     x = grad if isinstance(grad, Tensor) else Tensor(grad)
     if x.shape != like.shape:
-        raise ShapeError(f"{who}: expected a gradient of shape {like.shape} for argument {i}, got {x.shape}")
+        raise ShapeError(
+            f"{who}: expected a gradient of shape {like.shape} for argument {i}, got {x.shape}: sum it over the axes "
+            "that broadcast"
+        )
     if x.dtype != like.dtype:
         raise DtypeError(f"{who}: expected a gradient of {like.dtype.name} for argument {i}, got {x.dtype.name}")
     if x.device != like.device:

@@ -7,22 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_amount, as_real
+from minigrad.arguments import as_amount, as_real, kind_of
+from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_float
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, DtypeError
+from minigrad.foreign import spoken
 from minigrad.recording import no_grad
 from minigrad.tensor import Tensor
 
 
+@spoken
 def gradcheck(
     function: Callable[..., Tensor],
-    inputs: Sequence[Any],
-    *,
+    inputs: Any,
     step: float = 1e-6,
     tolerance: float = 1e-6,
+    *,
     rng: np.random.Generator | None = None,
-) -> None:
-    """Check the gradient of a function of float64 arrays.
+) -> bool:
+    """Check the gradient of a function of float64 arrays, or of tensors; True, or an error.
 
     For each float input x, a random direction v of length 1 and a random cotangent u:
     <u, (f(x + h·v) - f(x - h·v)) / 2h> must equal <backward(u), v>, to tolerance · max(1, |either|). The cost does
@@ -30,7 +33,8 @@ def gradcheck(
 
     Args:
         function: Takes tensors, in the order of inputs, and returns one tensor. It must be deterministic.
-        inputs: float64 arrays to differentiate; arrays of other dtypes and other values are passed on as they are.
+        inputs: float64 arrays, or tensors that require grad, to differentiate; other tensors, arrays of other dtypes
+            and other values are passed on as they are.
         step: h, > 0.
         tolerance: >= 0.
         rng: Source of directions; seeded with 0 by default.
@@ -39,15 +43,23 @@ def gradcheck(
         ArgumentError: a float input that is not float64, a step or a tolerance out of its range.
         AssertionError: a gradient is wrong; the message names the input and the element.
 
+    Returns:
+        True.
+
     Example:
         >>> gradcheck(lambda x: x * x, [np.array([1.0, 2.0])])
+        True
     """
+    inputs = [_differentiated(x) for x in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
     rng = rng or np.random.default_rng(0)
     _check_inputs(inputs)
     as_real("gradcheck", "step", step, above=0.0, finite=True)
     as_amount("gradcheck", "tolerance", tolerance)
     with no_grad():
-        output = function(*_tensors(inputs)).data
+        found = function(*_tensors(inputs))
+    if not isinstance(found, Tensor):
+        raise DtypeError(f"gradcheck: expected a function that returns one tensor, got {kind_of(found)}")
+    output = found.data
     cotangent = np.asarray(rng.standard_normal(output.shape))
     gradients = _backward(function, inputs, cotangent)
     for i, gradient in gradients.items():
@@ -61,6 +73,12 @@ def gradcheck(
                 f"gradcheck: expected slope {numeric:.9g} of input {i} of shape {inputs[i].shape}, "
                 f"got {analytic:.9g}{where}"
             )
+    return True
+
+
+def _differentiated(x: Any) -> Any:
+    """The array of a tensor that requires grad, which is to be checked."""
+    return to_host(x.data) if isinstance(x, Tensor) and x.requires_grad else x
 
 
 def _check_inputs(inputs: Sequence[Any]) -> None:

@@ -114,14 +114,17 @@ CALLED = {  # beside what tests/distributed/test_messages.py makes
     "clip_grad_value_": lambda **o: nn.utils.clip_grad_value_([PARAM], 1.0, **o),
     "clip_grads_with_norm_": lambda **o: nn.utils.clip_grads_with_norm_([PARAM], 1.0, minigrad.ones(1), **o),
     "get_total_norm": lambda **o: nn.utils.get_total_norm([X], **o),
+    "gradcheck": lambda **o: minigrad.autograd.gradcheck(minigrad.exp, [np.ones(1)], **o),
 }
 DEFAULTS = {  # where it is not None
     "padding_mode": "zeros",
     "proj_size": 0,
+    "raise_exception": True,
+    "nondet_tol": 0.0,
     **dict.fromkeys(["non_blocking", "requires_grad", "sparse_grad", "return_indices", "capturable"], False),
-    **dict.fromkeys(["differentiable", "scale_grad_by_freq", "sparse"], False),
+    **dict.fromkeys(["differentiable", "fast_mode", "scale_grad_by_freq", "sparse"], False),
 }
-ANYTHING = {"norm_type"}  # of what is not there
+ANYTHING = {"norm_type", "rtol"}  # of what is not there
 
 
 @pytest.mark.parametrize("who, name", [entry for entry in KEYWORDS if entry[0] in CALLED], ids=lambda text: text)
@@ -155,7 +158,7 @@ ABSENT = {
     "minigrad.cuda: .* 'max_memory_allocated': write cuda.max": lambda: cuda.max_memory_allocated,
     "minigrad.utils: .* 'tensorboard'": lambda: minigrad.utils.tensorboard,
     "minigrad.data: .* 'get_worker_info': there are no": lambda: minigrad.utils.data.get_worker_info,
-    "minigrad.autograd: .* 'functional': there are first": lambda: minigrad.autograd.functional,
+    "minigrad.autograd: .* 'functional': write autograd.grad": lambda: minigrad.autograd.functional,
     "Tensor: .* 'to_sparse': tensors are dense": lambda: X.to_sparse(),
     "Tensor: .* 'unsqueeze_': write x = x.unsqueeze": lambda: X.unsqueeze_(0),
     "Tensor: .* 'fmax': write .*numpy.fmax": lambda: X.fmax,

@@ -75,6 +75,7 @@ def test_as_pytorch_users_type_it():
     gradcheck(Exp.apply, [RNG.normal(size=(2, 3))])
     gradcheck(lambda a, b: Mul.apply(a, b, 3.0), [RNG.normal(size=4), RNG.normal(size=4)])
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    assert torch.autograd.gradcheck(Mul.apply, (a, b, 3.0), eps=1e-6, atol=1e-4, rtol=1e-3)
     Mul.apply(a, b.detach(), 2.0, "unused").sum().backward()
     assert a.grad.tolist() == [6.0, 8.0] and b.grad is None
     assert Mul.apply(a, b, factor=1.0).tolist() == [3.0, 8.0]
