@@ -31,6 +31,7 @@ _SOFT_MARGIN = "write softplus(-target * x).mean()"
 _ON_OUTPUT = "write register_forward_hook(lambda layer, args, output: output.register_hook(hook))"
 _WITHOUT = "save what it would give beside the state_dict()"
 _BITS = "write all_gather(tensors, tensor), and combine them"
+_DECODER = "write TransformerEncoder, with mask=minigrad.ones(n, n, dtype=bool).triu(1) for a causal one"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad": {
@@ -92,7 +93,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "Softmin": "write Softmax on -x",
         "TripletMarginWithDistanceLoss": "write relu(d(anchor, positive) - d(anchor, negative) + margin).mean()",
         "InstanceNorm2d": "write GroupNorm(channels, channels)",
-        "MultiheadAttention": "write nn.functional.scaled_dot_product_attention",
+        **dict.fromkeys(["Transformer", "TransformerDecoder", "TransformerDecoderLayer"], _DECODER),
         "PixelShuffle": "write a Module that calls reshape, permute and reshape in forward",
         "RNNBase": "write (nn.RNN, nn.GRU, nn.LSTM)",
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",

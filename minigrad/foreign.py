@@ -108,6 +108,7 @@ _IMPLEMENTATIONS: dict[str, tuple[str, _Fits]] = {  # of a step, among which PyT
     "differentiable": ("there are no gradients of gradients: leave it out", _one_of(False)),
 }
 _WORKERS = "write prefetch=2, which makes batches ahead in a thread"
+_PROJECTED = "write scaled_dot_product_attention, which takes what is projected already"
 _REDUCTION = "write reduction="
 KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to do here, and what is taken
     (_OPERATION, "out"): ("use the result, or write y.copy_(result)", _one_of(None)),
@@ -137,6 +138,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     ("cov", "fweights"): ("repeat the columns: write x.repeat_interleave(fweights, 1)", _one_of(None)),
     ("cov", "aweights"): ("write ((x - m) * aweights) @ (x - m).T of the weighted mean m", _one_of(None)),
     ("wait", "timeout"): ("write init_process_group(timeout=...), which holds for every call", _one_of(None)),
+    **{("multi_head_attention_forward", name): (_PROJECTED, _one_of(None)) for name in ("static_k", "static_v")},
     ("embedding", "max_norm"): ("clip the weight after the step", _one_of(None)),
     ("embedding", "norm_type"): ("there is no max_norm", _always),
     ("embedding", "scale_grad_by_freq"): ("gradients are not scaled by counts", _one_of(False)),

@@ -7,6 +7,7 @@ from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.nn import functional as functional, init as init, utils as utils
 from minigrad.nn.activation import *
+from minigrad.nn.attention import *
 from minigrad.nn.cell import *
 from minigrad.nn.container import *
 from minigrad.nn.conv import *
@@ -22,6 +23,7 @@ from minigrad.nn.pooling import *
 from minigrad.nn.recurrent import *
 from minigrad.nn.serialize import *
 from minigrad.nn.shape import *
+from minigrad.nn.transformer import *
 from minigrad.ops.methods import names_in as _names_in
 
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list

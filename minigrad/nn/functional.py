@@ -17,6 +17,7 @@ from minigrad.ops.layer_norms import *
 from minigrad.ops.likelihood import *
 from minigrad.ops.losses import *
 from minigrad.ops.methods import names_in as _names_in
+from minigrad.ops.multihead import *
 from minigrad.ops.noise import *
 from minigrad.ops.norms import *
 from minigrad.ops.piecewise import *

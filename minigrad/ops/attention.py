@@ -10,7 +10,7 @@ import numpy as np
 from minigrad.arguments import as_real, check_switch, kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, converted, is_half, widened
+from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_half, widened
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.axes import max_axes, row_dot, sum_axes, unbroadcast
 from minigrad.ops.linalg import product, wide_product
@@ -57,6 +57,14 @@ class _Shape(NamedTuple):
         return x if self.heads is None else x.reshape(*self.batch, self.queries, x.shape[-1])
 
 
+class _Form(NamedTuple):
+    """What backward has to know of a call beside its arrays; mask: its shape and dtype, where there is one."""
+
+    factor: float
+    shape: _Shape
+    mask: tuple[tuple[int, ...], np.dtype[Any]] | None
+
+
 @autocasts("low")
 def scaled_dot_product_attention(
     query: Tensor,
@@ -91,44 +99,87 @@ def scaled_dot_product_attention(
     """
     who = "scaled_dot_product_attention"
     check_switch(who, is_causal=is_causal, enable_gqa=enable_gqa)
-    dropout_p = as_real(who, "dropout_p", dropout_p, 0.0, 1.0)
     shape = _agreed(who, query, key, value, enable_gqa)
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else as_real(who, "scale", scale, finite=True)
-    scores = _scores(query.data, key.data, shape)
-    scores *= factor
+    scores = _scores(query.data, key.data, factor, shape)
     if attn_mask is not None:
         scores += _bias(who, attn_mask, scores, query)
     if is_causal:
         scores += _causal(scores)
     weights = _weigh(scores, query.data.dtype)
-    drops = take_drops(weights, dropout_p) if dropout_p else None
+    drops = _drops(who, weights, dropout_p)
     out = _mean(weights if drops is None else dropped(weights, drops), value.data, query.data, shape)
-    inputs = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    given = None if attn_mask is None else (attn_mask.data.shape, attn_mask.data.dtype)
-    return record(out, _attention_backward, inputs, (query, key, value, given, weights, drops, factor, shape))
+    return record(
+        out,
+        _attention_backward,
+        (query, key, value, *_given(attn_mask)),
+        (query, key, value, weights, drops, _Form(factor, shape, _kind(attn_mask))),
+    )
 
 
 def _attention_backward(node: Node, grad: Array) -> None:
-    query, key, value, mask, weights, drops, factor, shape = node.saved
-    dquery, dkey, dvalue = node.inputs[:3]
-    dmask = None if mask is None else node.inputs[3]
-    grad_rows = shape.shared(grad)
+    query, key, value, weights, drops, form = node.saved
+    dquery, dkey, dvalue, *dmask = node.inputs
+    grad_rows = form.shape.shared(grad)
     if dvalue is not None:
-        used = shape.shared(weights if drops is None else dropped(weights, drops))
+        used = form.shape.shared(weights if drops is None else dropped(weights, drops))
         _give_product(dvalue, used.swapaxes(-1, -2), grad_rows, value.data)
-    if dquery is None and dkey is None and dmask is None:
-        return
-    dscores = _score_gradient(grad_rows, value.data, weights, drops, shape)
-    if dmask is not None:
-        found = unbroadcast(dscores, mask[0])
-        accumulate(dmask, found.astype(mask[1], copy=found is dscores))
-    dscores *= factor
-    low = shape.shared(converted(dscores, query.data.dtype) if is_half(query.data.dtype) else dscores)
+    if any(edge is not None for edge in (dquery, dkey, *dmask)):
+        dweights = wide_product(grad_rows, value.data.swapaxes(-1, -2)).reshape(form.shape.weights)
+        dscores = _score_gradient(dweights, weights, drops)
+        _give_scores([dquery, dkey, *dmask], dscores, query.data, key.data, form)
+
+
+def attention_weights(query: Tensor, key: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:
+    """The weights of `scaled_dot_product_attention`, dropped ones as 0: what it multiplies the values by."""
+    who = "attention_weights"
+    shape = _agreed(who, query, key, key, False)
+    factor = 1.0 / math.sqrt(max(query.shape[-1], 1))
+    scores = _scores(query.data, key.data, factor, shape)
+    if attn_mask is not None:
+        scores += _bias(who, attn_mask, scores, query)
+    weights = _weigh(scores, query.data.dtype)
+    drops = _drops(who, weights, dropout_p)
+    return record(
+        weights if drops is None else dropped(weights, drops),
+        _attention_weights_backward,
+        (query, key, *_given(attn_mask)),
+        (query, key, weights, drops, _Form(factor, shape, _kind(attn_mask))),
+        saves_output=drops is None,
+    )
+
+
+def _attention_weights_backward(node: Node, grad: Array) -> None:
+    query, key, weights, drops, form = node.saved
+    dscores = _score_gradient(grad.astype(accumulator_dtype(grad.dtype)), weights, drops)
+    _give_scores(node.inputs, dscores, query.data, key.data, form)
+
+
+def _score_gradient(dweights: Array, weights: Array, drops: Drops | None) -> Array:
+    """The gradient of the scores, (..., L, S), from that of the weights, which it overwrites."""
+    dscores = dweights if drops is None else dropped(dweights, drops)
+    wide = widened(weights)
+    if wide.size:
+        rows = (-1, wide.shape[-1])
+        dscores -= row_dot(dscores.reshape(rows), wide.reshape(rows)).reshape(*wide.shape[:-1], 1)
+    dscores *= wide
+    return dscores
+
+
+def _give_scores(edges: list[Edge], dscores: Array, query: Array, key: Array, form: _Form) -> None:
+    """Give query, key, and a mask, their parts of the gradient of the scores, which it overwrites."""
+    dquery, dkey, *dmask = edges
+    shape = form.shape
+    if form.mask is not None and dmask[0] is not None:
+        found = unbroadcast(dscores, form.mask[0])
+        accumulate(dmask[0], found.astype(form.mask[1], copy=found is dscores))
+    dscores *= form.factor
+    low = shape.shared(converted(dscores, query.dtype) if is_half(query.dtype) else dscores)
     if dquery is not None:
-        found = shape.apart(product(low, key.data, _like(query.data, low, key.data)))
-        accumulate(dquery, unbroadcast(found, query.data.shape))
+        found = shape.apart(product(low, key, _like(query, low, key)))
+        accumulate(dquery, unbroadcast(found, query.shape))
     if dkey is not None:
-        _give_product(dkey, low.swapaxes(-1, -2), shape.shared(query.data), key.data)
+        _give_product(dkey, low.swapaxes(-1, -2), shape.shared(query), key)
 
 
 def _give_product(edge: Edge, a: Array, b: Array, x: Array) -> None:
@@ -136,12 +187,27 @@ def _give_product(edge: Edge, a: Array, b: Array, x: Array) -> None:
     accumulate(edge, unbroadcast(product(a, b, _like(x, a, b)), x.shape))
 
 
-def _scores(query: Array, key: Array, shape: _Shape) -> Array:
-    """The products of queries and keys, (..., L, S), in float32 where these are of half precision."""
+def _scores(query: Array, key: Array, factor: float, shape: _Shape) -> Array:
+    """The scaled products of queries and keys, (..., L, S), in float32 where these are of half precision."""
     rows = shape.shared(query)
     if rows.shape[:-2] != shape.products:
         rows = array_module(query).broadcast_to(rows, (*shape.products, *rows.shape[-2:]))
-    return wide_product(rows, key.swapaxes(-1, -2)).reshape(shape.weights)
+    scores = wide_product(rows, key.swapaxes(-1, -2)).reshape(shape.weights)
+    scores *= factor
+    return scores
+
+
+def _drops(who: str, weights: Array, p: float) -> Drops | None:
+    p = as_real(who, "dropout_p", p, 0.0, 1.0)
+    return take_drops(weights, p) if p else None
+
+
+def _given(mask: Tensor | None) -> tuple[Tensor, ...]:
+    return () if mask is None else (mask,)
+
+
+def _kind(mask: Tensor | None) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    return None if mask is None else (mask.data.shape, mask.data.dtype)
 
 
 def _weigh(scores: Array, dtype: np.dtype[Any]) -> Array:
@@ -169,19 +235,6 @@ def _like(model: Array, a: Array, b: Array) -> Array | None:
     if model.ndim < 3 or shape[:-1] != model.shape[:-1]:
         return None
     return array_module(model).empty_like(model, shape=shape)
-
-
-def _score_gradient(grad: Array, value: Array, weights: Array, drops: Drops | None, shape: _Shape) -> Array:
-    """The gradient of the scores, (..., L, S), in the dtype that they were in."""
-    dscores = wide_product(grad, value.swapaxes(-1, -2)).reshape(shape.weights)
-    if drops is not None:
-        dscores = dropped(dscores, drops)
-    wide = widened(weights)
-    if wide.size:
-        rows = (-1, shape.keys)
-        dscores -= row_dot(dscores.reshape(rows), wide.reshape(rows)).reshape(*shape.weights[:-1], 1)
-    dscores *= wide
-    return dscores
 
 
 # ------------------------------------------------------------------------------------------------------------- masks

@@ -32,6 +32,7 @@ from minigrad.ops.linalg import *
 from minigrad.ops.lookup import *
 from minigrad.ops.losses import *
 from minigrad.ops.mask import *
+from minigrad.ops.multihead import *
 from minigrad.ops.noise import *
 from minigrad.ops.norms import *
 from minigrad.ops.pairs import *

@@ -18,28 +18,13 @@ TIMEOUT_S = 20.0
 SHARDS = {1: [9], 2: [7, 2], 3: [1, 5, 3], 4: [2, 0, 6, 1]}
 
 
-class Attention(Module):
-    """One layer of self-attention on (samples, time, features), with what usually stands around it."""
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(features, dtype="float64")
-        self.mix = nn.Linear(features, 3 * features, dtype="float64")
-        self.out = nn.Linear(features, features, dtype="float64")
-        self.scale = features**-0.5
-
-    def forward(self, x):
-        query, key, value = minigrad.chunk(self.mix(self.norm(x)), 3, dim=-1)
-        weights = F.softmax(minigrad.matmul(query, key.transpose(-2, -1)) * self.scale, dim=-1)
-        return x + self.out(minigrad.matmul(weights, value))
-
-
 class TwoLayers(Module):
-    """Two layers of attention, and a mean over time."""
+    """The encoder of a transformer, of two layers, and a mean over time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(Attention(6), Attention(6))
+        layer = nn.TransformerEncoderLayer(6, 2, 8, 0.0, "gelu", batch_first=True, norm_first=True, dtype="float64")
+        self.layers = nn.TransformerEncoder(layer, 2)
         self.head = nn.Linear(6, 3, dtype="float64")
 
     def forward(self, x):

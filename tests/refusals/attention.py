@@ -4,18 +4,70 @@ import numpy as np
 
 from minigrad import Tensor, nn, ops
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.nn import functional as F
 from tests.refusals import each
 
 X, Y, ROW = Tensor(np.full((2, 3), 0.5)), Tensor(np.full((2, 3), 0.25)), Tensor(np.full(3, 0.5))
 SIGNS, SINGLE = Tensor(np.array([1, -1])), Tensor(np.full((2, 3), 0.5, np.float32))
-HEADS = Tensor(np.ones((4, 2, 3)))
+HEADS, SEEN = Tensor(np.ones((4, 2, 3))), Tensor(np.ones((2, 4)) > 0)
 
 
 def attention(*args, **options):
     return ops.scaled_dot_product_attention(*args, **options)
 
 
+def heads(query=HEADS, key=HEADS, value=HEADS, features=3, count=3, **options):
+    arguments = {"training": False, **options}
+    weight = arguments.pop("weight", Tensor(np.ones((9, 3))))
+    added = arguments.pop("added", (None, None))
+    last = Tensor(np.ones((3, 3)))
+    return ops.multi_head_attention_forward(
+        query, key, value, features, count, weight, None, *added, False, 0.0, last, None, **arguments
+    )
+
+
 ROWS = [
+    *each(
+        (lambda call: call(), ShapeError),
+        (lambda: heads(ROW), r"of shape \(length, N, features\) or \(length, features\), got query \(3,\), key \(4,"),
+        (lambda: heads(ROW, batch_first=True), r"expected query, key and value of shape \(N, length, features\) or"),
+        (lambda: heads(features=6), r"expected query of 6 features, got query \(4, 2, 3\)"),
+        (lambda: heads(key=HEADS[:3]), r"key and value of one length, and one number of samples, got .*, key \(3,"),
+        (lambda: heads(key=HEADS[:, :1], value=HEADS[:, :1]), "and one number of samples, got"),
+        (lambda: heads(weight=Tensor(np.ones((6, 3)))), r"in_proj_weight of shape \(9, 3\), got \(6, 3\)"),
+        (lambda: heads(attn_mask=SEEN), r"attn_mask of shape \(4, 4\) or \(6, 4, 4\), got \(2, 4\)"),
+        (lambda: heads(key_padding_mask=SEEN[:1]), r"key_padding_mask of shape \(2, 4\), got \(1, 4\)"),
+    ),
+    *each(
+        (lambda call: call(), ArgumentError),
+        (lambda: heads(count=2), "expected num_heads to divide the 3 features, got 2"),
+        (lambda: heads(is_causal=True), "multi_head_attention_forward: expected attn_mask with is_causal"),
+        (lambda: heads(added=(HEADS[:1, :1], None)), "expected bias_k and bias_v, or neither, got one of them"),
+        (lambda: heads(need_weights=1), "expected need_weights to be True or False, got 1"),
+        (lambda: F.multi_head_attention_forward(*[HEADS] * 3, 3, 3, *[HEADS] * 4, False, 0.0, HEADS, None,
+                                                static_k=HEADS), "forward: expected no static_k, got"),
+    ),
+    *each(
+        (lambda call: call(), DtypeError),
+        (lambda: heads(key=1.0), "multi_head_attention_forward: expected key to be a tensor, got float"),
+        (lambda: heads(weight=None), "expected in_proj_weight to be a tensor, got NoneType"),
+        (lambda: heads(use_separate_proj_weight=True), "expected q_proj_weight to be a tensor, got NoneType"),
+        (lambda: heads(attn_mask=Tensor(np.ones((4, 4), int))), "attn_mask to be a tensor of bools or floats, got "),
+    ),
+    # layers
+    *each(
+        (lambda call: call(), ArgumentError),
+        (lambda: nn.MultiheadAttention(4, 3), "MultiheadAttention: expected num_heads to divide embed_dim, got 3 and"),
+        (lambda: nn.MultiheadAttention(4, 0), "MultiheadAttention: expected num_heads"),
+        (lambda: nn.MultiheadAttention(4, 2, 1.5), "MultiheadAttention: expected dropout"),
+        (lambda: nn.MultiheadAttention(4, 2, kdim=0), "MultiheadAttention: expected kdim"),
+        (lambda: nn.TransformerEncoderLayer(4, 2, activation="tanh"), "activation to be 'relu', 'gelu' or a function"),
+        (lambda: nn.TransformerEncoderLayer(4, 2, 0), "TransformerEncoderLayer: expected dim_feedforward"),
+        (lambda: nn.TransformerEncoder(nn.Sequential(), 0), "TransformerEncoder: expected num_layers"),
+        (lambda: nn.TransformerEncoder(nn.Sequential(), 1, mask_check=None), "TransformerEncoder: expected mask_check"),
+    ),
+    (lambda: nn.TransformerEncoder(nn.Sequential, 1), DtypeError, "TransformerEncoder: expected modules as enc"),
+    # attention
     *each(
         (attention, ShapeError),
         (X, X, ROW, r"attention: expected value of shape \(..., length, features\), got \(3,\)"),

@@ -99,6 +99,9 @@ CALLED = {  # beside what tests/distributed/test_messages.py makes
     "cov": lambda **o: minigrad.cov(X, **o),
     "wait": lambda **o: PendingWork(OVER).wait(**o),
     "embedding": lambda **o: functional.embedding(ZERO, X, **o),
+    "multi_head_attention_forward": lambda **o: functional.multi_head_attention_forward(
+        X, X, X, X.shape[-1], 1, minigrad.ones(3 * X.shape[-1], X.shape[-1], dtype=X.dtype), *[None] * 3, False, 0.0,
+        minigrad.ones(X.shape[-1], X.shape[-1], dtype=X.dtype), None, **o),
     "Embedding": lambda **o: nn.Embedding(2, 3, **o),
     "Convolution": lambda **o: nn.Conv2d(1, 1, 1, **o),
     "ConvolutionBack": lambda **o: nn.ConvTranspose1d(1, 1, 1, **o),

@@ -450,7 +450,12 @@ def test_repr(layer, text):
 # layers that do more than call an operation: tested here by themselves, in test_container.py and test_recurrent.py
 MORE = {
     "BatchNorm1d", "BatchNorm2d", "Dropout", "Dropout2d", "Embedding", "ModuleDict", "ModuleList", "ParameterDict",
+<<<<<<< HEAD
     "ParameterList", "Sequential", "GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell",
+=======
+    "ParameterList", "Sequential",
+    "MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer",  # tests/unit/nn/test_transformer.py
+>>>>>>> 9ee4d1d (MultiheadAttention, TransformerEncoderLayer and TransformerEncoder, whose heads come out of one product and are merged as views)
 }
 PAIRED = {"CosineSimilarity", "PairwiseDistance"}
 BASES = {"AvgPool", "BatchNorm", "Convolution", "ConvolutionBack", "Loss", "MaxPool", "Overwriting", "Recurrent"}
