@@ -97,23 +97,18 @@ def multi_head_attention_forward(
         raise ArgumentError(f"{_WHO}: expected attn_mask with is_causal, which says what is in it, got None")
     lengths = _agreed((query, key, value), embed_dim_to_check, num_heads, batch_first)
     batched = query.ndim == 3
-    parts = _in_projection(
-        _batched((query, key, value), batched, batch_first),
-        (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight,
-        in_proj_bias,
-    )
+    weight = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight
+    parts = _in_projection(_batched((query, key, value), batched, batch_first), weight, in_proj_bias)
     parts, extra = _extended(parts, bias_k, bias_v, add_zero_attn, lengths)
     dropout_p = dropout_p if training else 0.0
-    if is_causal and key_padding_mask is None and not need_weights and not extra:
-        mask = None
-    else:
-        mask, is_causal = _merged(key_padding_mask, attn_mask, lengths, query, extra), False
+    hinted = is_causal and key_padding_mask is None and not need_weights and not extra
+    mask = None if hinted else _merged(key_padding_mask, attn_mask, lengths, query, extra)
     q, k, v = (lengths.split(part) for part in parts)
     if need_weights:
         weights = attention_weights(q, k, mask, dropout_p)
         joined = matmul(weights, v)
     else:
-        weights, joined = None, scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)
+        weights, joined = None, scaled_dot_product_attention(q, k, v, mask, dropout_p, hinted)
     out = linear(lengths.merge(joined), out_proj_weight, out_proj_bias)
     if weights is not None:
         weights = weights.mean(1) if average_attn_weights else weights

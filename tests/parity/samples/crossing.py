@@ -1,5 +1,7 @@
 """PyTorch's values as ours, and ours compared with PyTorch's."""
 
+from types import BuiltinFunctionType
+
 import numpy as np
 import torch
 
@@ -65,6 +67,16 @@ def renewed(value, known):
     return value
 
 
+def encoder_layer(layer):
+    """A layer of a transformer of PyTorch as one of ours; its values are taken over where it is part of a module."""
+    attention, wide = layer.self_attn, layer.linear1
+    return minigrad.nn.TransformerEncoderLayer(
+        wide.in_features, attention.num_heads, wide.out_features, layer.dropout.p,
+        {1: "relu", 2: "gelu"}[layer.activation_relu_or_gelu], layer.norm1.eps, attention.batch_first,
+        layer.norm_first, wide.bias is not None,
+    )
+
+
 class Crossing:
     """Takes PyTorch's arguments over: the same tensor twice is the same tensor twice here."""
 
@@ -89,6 +101,10 @@ class Crossing:
             return (list if isinstance(value, list) else tuple)(self(one) for one in value)
         if isinstance(value, dict):
             return {name: self(one) for name, one in value.items()}
+        if isinstance(value, torch.nn.TransformerEncoderLayer):
+            return encoder_layer(value)
+        if isinstance(value, BuiltinFunctionType) and hasattr(minigrad.nn.functional, value.__name__):
+            return getattr(minigrad.nn.functional, value.__name__)
         return value
 
     def _tensor(self, value):

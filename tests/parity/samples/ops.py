@@ -19,6 +19,7 @@ SPOILT = 8  # samples of a dtype in which an element becomes NaN or infinite
 EXTREMES = (math.nan, math.inf, -math.inf)
 RANDOM = {
     "bernoulli", "exponential", "multinomial", "nn.functional.dropout", "nn.functional.dropout2d",
+    "nn.functional.multi_head_attention_forward",
     "nn.functional.scaled_dot_product_attention", "normal", "rand_like", "randint", "randint_like", "randn",
     "randn_like", "randperm", "uniform",
 }  # fmt: skip

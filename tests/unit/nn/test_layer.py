@@ -447,15 +447,11 @@ def test_repr(layer, text):
     assert repr(layer) == text
 
 
-# layers that do more than call an operation: tested here by themselves, in test_container.py and test_recurrent.py
+# layers that do more than call an operation: tested here by themselves, or in a file of their own beside this one
 MORE = {
     "BatchNorm1d", "BatchNorm2d", "Dropout", "Dropout2d", "Embedding", "ModuleDict", "ModuleList", "ParameterDict",
-<<<<<<< HEAD
     "ParameterList", "Sequential", "GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell",
-=======
-    "ParameterList", "Sequential",
-    "MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer",  # tests/unit/nn/test_transformer.py
->>>>>>> 9ee4d1d (MultiheadAttention, TransformerEncoderLayer and TransformerEncoder, whose heads come out of one product and are merged as views)
+    "MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer",
 }
 PAIRED = {"CosineSimilarity", "PairwiseDistance"}
 BASES = {"AvgPool", "BatchNorm", "Convolution", "ConvolutionBack", "Loss", "MaxPool", "Overwriting", "Recurrent"}
