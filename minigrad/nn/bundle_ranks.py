@@ -65,10 +65,10 @@ def together(comm: Any, who: str, do: Callable[[], T]) -> T:
     return result
 
 
-def check_one_file(comm: Any, bundle: Recorded) -> None:
-    """Refuse ranks that have read different files; ReplicaMismatchError on all."""
+def check_one_file(comm: Any, number: str) -> None:
+    """Refuse ranks that have read files of different numbers; ReplicaMismatchError on all."""
     if comm is not None:
-        numbers = comm.all_gather_object(bundle.number)
+        numbers = comm.all_gather_object(number)
         other = next((rank for rank, number in enumerate(numbers) if number != numbers[0]), None)
         if other is not None:
             raise ReplicaMismatchError(

@@ -44,7 +44,7 @@ def save(obj: Any, f: Path) -> None:
     Args:
         obj: For example `{"model": model, "optimizer": optimizer, "loader": loader, "step": 3}`, or in PyTorch's way
             `{"model": model.state_dict(), "epoch": 3}`, which a rank may save by itself.
-        f: The path of the file; a folder has to be there.
+        f: The path of the file; its folder has to be there.
 
     Raises:
         DtypeError: something in obj is neither plain nor a tensor, and has no state; or obj itself is an object.
@@ -95,8 +95,8 @@ def load(
         map_location: Where the tensors go; the CPU by default.
         weights_only: Either: a file holds no code.
         into: Objects to fill, in the places in which those were that were saved, and no others. The random streams are
-            put back too. Every rank calls it, of as many as have saved. All is checked first: where something does not
-            fit, on any rank, everything is as before.
+            put back too. Every rank calls it, of as many as have saved. It is all or nothing: where something does not
+            fit, on any rank, everything is as before on all.
 
     Returns:
         What was saved; the objects of into are in it.
@@ -124,9 +124,10 @@ def _load_into(f: Path, device: Device | str, into: Any) -> Any:
     objects = _objects_to_fill(into)
     comm = ranks_of(objects.values())
     begin(comm, "load")
-    found = together(comm, "load", lambda: _fitting(f, device, objects, 1 if comm is None else comm.world_size))
-    check_one_file(comm, found)
-    bundle, undo = found.of_rank(0 if comm is None else comm.rank), list[Callable[[], object]]()
+    rank, world_size = (0, 1) if comm is None else (comm.rank, comm.world_size)
+    number, bundle = together(comm, "load", lambda: _fitting(f, device, objects, rank, world_size))
+    check_one_file(comm, number)
+    undo: list[Callable[[], object]] = []
     try:
         together(comm, "load", lambda: _fill(objects, bundle, undo))
     except BaseException:
@@ -155,18 +156,26 @@ def _in_into(place: str) -> str:
     return place.replace(WHOLE, "into", 1)
 
 
-def _fitting(f: Path, device: Device | str, objects: Mapping[str, Any], world_size: int) -> Recorded:
-    """The bundle of a file, which has exactly these objects, of so many ranks.
+def _fitting(
+    f: Path, device: Device | str, objects: Mapping[str, Any], rank: int, world_size: int
+) -> tuple[str, Bundle]:
+    """The number of a file, and what this rank, of so many, has in it: exactly these objects.
 
     Raises:
-        StateDictError: it has not.
+        StateDictError: it has something else.
     """
     check_at_rest("load", objects.values())
-    name, bundle = os.fspath(f), read(f, device)
-    if not isinstance(bundle, Recorded) or not bundle.world_size:
+    name, found = os.fspath(f), read(f, device)
+    if not isinstance(found, Recorded) or not found.world_size:
         raise StateDictError(
             f"load: expected a file that save wrote with objects in it, got {name} without: leave into out"
         )
+    if found.world_size != world_size:
+        raise StateDictError(
+            f"load: expected a training state of {world_size} rank(s), got {name}, which {found.world_size} rank(s) "
+            "have saved: start as many, or take single states from load(f) without into"
+        )
+    bundle = found.of_rank(rank)
     kinds, own = bundle.kinds(), {place: kind_of(thing) for place, thing in objects.items()}
     for place in {**kinds, **own}:
         saved, given = kinds.get(place, {}).get("object", "nothing"), own.get(place, "nothing")
@@ -175,12 +184,7 @@ def _fitting(f: Path, device: Device | str, objects: Mapping[str, Any], world_si
                 f"load: expected into to have the objects that were saved, got {given} at "
                 f"{_in_into(place)}, where {name} has {saved}"
             )
-    if bundle.world_size != world_size:
-        raise StateDictError(
-            f"load: expected a training state of {world_size} rank(s), got {name}, which {bundle.world_size} rank(s) "
-            "have saved: start as many, or take single states from load(f) without into"
-        )
-    return bundle
+    return found.number, bundle
 
 
 def _fill(objects: Mapping[str, Any], bundle: Bundle, undo: list[Callable[[], object]]) -> None:

@@ -101,6 +101,15 @@ def test_what_differs_by_rank_is_kept_for_each(tmp_path):
     assert minigrad.load(tmp_path / "run")["best"] == 0  # without ranks, that of rank 0
 
 
+def test_ranks_need_not_save_the_same_objects(tmp_path):
+    def body(comm):
+        mine = {"model": wrapped(comm)[0], **({"log": Remembered(5)} if comm.rank else {})}
+        minigrad.save(mine, tmp_path / "run")
+        assert minigrad.load(tmp_path / "run", into=mine).keys() == mine.keys()
+
+    run(body, 2, timeout_s=TIMEOUT_S)
+
+
 def test_half_precision_and_empty_tensors_travel(tmp_path):
     def body(comm):
         values = [minigrad.full((2, 2), comm.rank, dtype=d) for d in ("bfloat16", "float16", "int64", "bool")]
