@@ -161,7 +161,7 @@ def arrays_of(steps: Steps, given: dict[str, Tensor], cells: int = 0) -> Arrays:
     outputs = states[: ends[0]].reshape(steps.rows, width)
     h, c = states[ends[0] : ends[1]], states[ends[1] :]
     for part, name in ((h, "h"), (c, "c")):
-        part[...] = given[name].data.reshape(-1) if name in given else 0
+        part[...] = widened(given[name].data).reshape(-1) if name in given else 0
     return Arrays(rows, states, outputs, h.reshape(-1, width), c.reshape(steps.sequences, cells))
 
 

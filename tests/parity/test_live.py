@@ -9,6 +9,7 @@ from tests.parity.compare import compare, float32_tolerance, run_ours
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # PyTorch's, of how it computes them
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("case", [*CASES, *LAYERS], ids=lambda case: case.id)
 def test_same_as_torch(case, dtype):
