@@ -16,7 +16,7 @@ from tests.parity.optim_cases import HALF, MATRICES, MUON, STEPS, draw, make, ru
 
 FIXTURE = Path(__file__).with_name("fixtures") / "muon.safetensors"
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
-ROUNDED = 0.07  # of what a step changes: bfloat16 has 8 bits, and the iteration makes an error of them larger
+ROUNDED = 0.05  # of what changes between two steps that are shown: bfloat16 has 8 bits
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def test_a_state_of_pytorch_is_loaded_as_it_is(recorded):
 @pytest.mark.torch
 @pytest.mark.parametrize("name", MUON)
 def test_muon_as_it_is_there(name):
-    """To the rounding of bfloat16 in each step, and to 1e-12 without it."""
+    """To the rounding of bfloat16, and to 1e-12 without it."""
     from tests.parity import optim_theirs
 
     found, expected = (run(library, MUON[name], *inputs()) for library in (optim_ours, optim_theirs))
     changed = np.abs(np.diff(found, axis=0, prepend=np.concatenate([x.ravel() for x in inputs()[0]])[None])).max()
-    assert np.abs(found - expected).max() < ROUNDED * changed * (3 if name == "iteration" else 1)
+    assert np.abs(found - expected).max() < ROUNDED * changed
     with optim_theirs.exactly():
         assert_close(found, run(optim_theirs, MUON[name], *inputs()), tolerance=1e-12)
 
