@@ -19,14 +19,11 @@ _LEGACY |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "
 _THREADS = "set OMP_NUM_THREADS before Python starts"
 _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
 _REPARAMETER = "write a Module that computes its weight in forward"
-_PADDING = "write a Module that calls nn.functional.pad in forward"
 _FLAT = "an image has two axes beside its channels"
-_NEAREST = "write x.repeat_interleave(n, 2).repeat_interleave(n, 3) for nearest neighbours"
 _TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
 _PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
 _BAG = "write embedding, and .mean(1) of what it gives"
 _BILINEAR = "write einsum('bi,oij,bj->bo', x1, weight, x2) + bias"
-_HARDSHRINK = "write where(x.abs() > lambd, x, 0.0)"
 _SOFT_MARGIN = "write softplus(-target * x).mean()"
 _ON_OUTPUT = "write register_forward_hook(lambda layer, args, output: output.register_hook(hook))"
 _WITHOUT = "save what it would give beside the state_dict()"
@@ -73,28 +70,19 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "modules": "write import minigrad.nn, where all layers are",
         "quantized": "weights are floats",
         **{f"{kind}3d": _FLAT for kind in ("Conv", "ConvTranspose", "AvgPool", "MaxPool")},
-        "Upsample": _NEAREST,
-        "Threshold": "write a Module that calls where(x > threshold, x, value) in forward",
-        "UpsamplingNearest2d": _NEAREST,
         "DataParallel": "write distributed.Ddp.wrap(models, devices)",
-        **{f"{kind}Pad2d": _PADDING for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")},
         **{f"Lazy{kind}": f"write {kind} with its number of inputs" for kind in ("Linear", "Conv2d", "BatchNorm2d")},
         "AlphaDropout": "write Dropout",
         "Bilinear": _BILINEAR,
         "CTCLoss": "there is no loss over alignments",
         "EmbeddingBag": _BAG,
-        "Hardshrink": _HARDSHRINK,
         "LocalResponseNorm": "write BatchNorm2d",
         "MultiLabelSoftMarginLoss": "write BCEWithLogitsLoss",
         "MultiMarginLoss": "write CrossEntropyLoss",
         "RReLU": "write LeakyReLU",
         "SoftMarginLoss": _SOFT_MARGIN,
-        "Softmax2d": "write Softmax(dim=-3)",
-        "Softmin": "write Softmax on -x",
         "TripletMarginWithDistanceLoss": "write relu(d(anchor, positive) - d(anchor, negative) + margin).mean()",
-        "InstanceNorm2d": "write GroupNorm(channels, channels)",
         **dict.fromkeys(["Transformer", "TransformerDecoder", "TransformerDecoderLayer"], _DECODER),
-        "PixelShuffle": "write a Module that calls reshape, permute and reshape in forward",
         "RNNBase": "write (nn.RNN, nn.GRU, nn.LSTM)",
         "SyncBatchNorm": "write distributed.convert_sync_batchnorm(module)",
     },
@@ -102,13 +90,12 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "bilinear": _BILINEAR,
         "ctc_loss": "there is no loss over alignments",
         "embedding_bag": _BAG,
-        "hardshrink": _HARDSHRINK,
-        "interpolate": _NEAREST,
+        **dict.fromkeys(["upsample", "upsample_nearest"], "write interpolate"),
+        "upsample_bilinear": 'write interpolate(x, size, mode="bilinear", align_corners=True)',
         "multi_margin_loss": "write cross_entropy",
         "multilabel_soft_margin_loss": "write binary_cross_entropy_with_logits",
         "rrelu": "write leaky_relu",
         "soft_margin_loss": _SOFT_MARGIN,
-        "softmin": "write softmax(-x, dim)",
     },
     "minigrad.nn.utils": {
         "parametrizations": _REPARAMETER,

@@ -18,12 +18,14 @@ from minigrad.nn.linear import *
 from minigrad.nn.loss import *
 from minigrad.nn.module import *
 from minigrad.nn.norm import *
+from minigrad.nn.padding import *
 from minigrad.nn.parameter import *
 from minigrad.nn.pooling import *
 from minigrad.nn.recurrent import *
 from minigrad.nn.serialize import *
 from minigrad.nn.shape import *
 from minigrad.nn.transformer import *
+from minigrad.nn.upsampling import *
 from minigrad.ops.methods import names_in as _names_in
 
 if not typing.TYPE_CHECKING:  # a type checker takes all that the families list

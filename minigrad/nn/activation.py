@@ -5,7 +5,7 @@ from __future__ import annotations
 from minigrad.arguments import as_integer, check_choice, check_counts, check_real, check_switch
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn import init as initial
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
@@ -13,9 +13,9 @@ from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
 __all__ = [
-    "CELU", "ELU", "GELU", "GLU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "LogSoftmax",
-    "Mish", "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Softshrink", "Softsign",
-    "Tanh", "Tanhshrink",
+    "CELU", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid",
+    "LogSoftmax", "Mish", "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin",
+    "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
 ]
 
 
@@ -168,6 +168,40 @@ class Softshrink(Module):
     def extra_repr(self) -> str:
         """lambd."""
         return f"{self.lambd}"
+
+
+class Hardshrink(Module):
+    """x where |x| is above lambd, else 0, for each element; see `ops.hardshrink`."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        check_real("Hardshrink", lambd=lambd)
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x, or 0 where it is near that."""
+        return ops.hardshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        """lambd."""
+        return f"{self.lambd}"
+
+
+class Threshold(Overwriting):
+    """x where it is above a threshold, else a value, for each element; see `ops.threshold`."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        check_real("Threshold", threshold=threshold, value=value)
+        self.threshold, self.value = threshold, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x, or the value."""
+        return ops.threshold(x, self.threshold, self.value, self.inplace)
+
+    def options(self) -> str:
+        """Both numbers."""
+        return f"threshold={self.threshold}, value={self.value}"
 
 
 class GELU(Module):
@@ -345,6 +379,31 @@ class Softmax(_AlongAxis):
     def forward(self, x: Tensor) -> Tensor:
         """Numbers in [0, 1] that add up to 1 along the axis."""
         return ops.softmax(x, self.dim)
+
+
+class Softmin(_AlongAxis):
+    """exp(-x) / Σ exp(-x) along an axis, which has to be named; see `ops.softmin`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Numbers in [0, 1] that add up to 1 along the axis."""
+        return ops.softmin(x, self.dim)
+
+
+class Softmax2d(Module):
+    """`Softmax` over the channels of each pixel.
+
+    Shapes:
+        x: (N, C, H, W) or (C, H, W) -> the same
+
+    Raises:
+        ShapeError: x is no image.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Numbers in [0, 1] that add up to 1 over the channels."""
+        if x.ndim not in (3, 4):
+            raise ShapeError(f"Softmax2d: expected x of shape (N, C, H, W) or (C, H, W), got {x.shape}")
+        return ops.softmax(x, -3)
 
 
 class LogSoftmax(_AlongAxis):

@@ -13,6 +13,7 @@ from minigrad.ops.convolve import *
 from minigrad.ops.distance import *
 from minigrad.ops.entropy import *
 from minigrad.ops.gated import *
+from minigrad.ops.interpolate import *
 from minigrad.ops.layer_norms import *
 from minigrad.ops.likelihood import *
 from minigrad.ops.losses import *

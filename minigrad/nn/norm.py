@@ -16,11 +16,11 @@ from minigrad.ops import families as ops
 from minigrad.recording import is_recomputing
 from minigrad.tensor import Tensor
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "RMSNorm"]
 
 
-class BatchNorm(Module):
-    """What all batch norms share; a subclass says how many axes its input may have."""
+class TrackingNorm(Module):
+    """What batch and instance norms share: statistics that run; a subclass says how many axes its input may have."""
 
     axes: tuple[int, ...]
     _state_since = {"num_batches_tracked": 2}  # what of its state came with which version of PyTorch's layer
@@ -66,11 +66,25 @@ class BatchNorm(Module):
         self.reset_running_stats()
         _reset_affine(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The normalised batch; in training the running statistics move towards the batch's."""
+    def _check_axes(self, x: Tensor) -> None:
         if x.ndim not in self.axes:
             listed = " or ".join(str(n) for n in self.axes)
             raise ShapeError(f"{self._who()}: expected x with {listed} axes, got shape {x.shape}")
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class BatchNorm(TrackingNorm):
+    """What all batch norms share; a subclass says how many axes its input may have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised batch; in training the running statistics move towards the batch's."""
+        self._check_axes(x)
         counts = self.training and self.track_running_stats
         y = ops.batch_norm(
             x,
@@ -91,13 +105,6 @@ class BatchNorm(Module):
         if self.momentum is not None or self.num_batches_tracked is None:
             return self.momentum or 0.0
         return 1.0 / (int(self.num_batches_tracked) + 1)
-
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
-        )
 
 
 class BatchNorm1d(BatchNorm):
@@ -132,6 +139,75 @@ class BatchNorm2d(BatchNorm):
     """
 
     axes = (4,)
+
+
+class InstanceNorm(TrackingNorm):
+    """What all instance norms share; a subclass says how many axes its input may have."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised samples; in training the running statistics, where there are any, move towards theirs."""
+        self._check_axes(x)
+        alone = x.ndim == min(self.axes)
+        if x.shape[0 if alone else 1] != self.num_features:
+            raise ShapeError(f"{self._who()}: expected {self.num_features} channels, got x {x.shape}")
+        y = ops.instance_norm(
+            ops.unsqueeze(x, 0) if alone else x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            self.momentum or 0.0,
+            self.eps,
+        )
+        return ops.squeeze(y, 0) if alone else y
+
+
+class InstanceNorm1d(InstanceNorm):
+    """Each channel of each sequence normalised by itself; see `ops.instance_norm`.
+
+    It does not depend on the rest of the batch, so it computes the same on any number of ranks, but for running
+    statistics.
+
+    Shapes:
+        x: (N, num_features, L) or (num_features, L) -> the same
+        weight, bias, running_mean, running_var: (num_features,)
+
+    Args:
+        eps: Added to the variance.
+        momentum: How much of the running statistics a batch replaces, in [0, 1]; None is 0, as in PyTorch.
+        affine: Have weight, and bias unless bias is False.
+        track_running_stats: Have running statistics, which are used in evaluation.
+
+    Raises:
+        ArgumentError: num_features below 1, eps below 0, momentum outside [0, 1].
+    """
+
+    axes = (2, 3)
+
+
+class InstanceNorm2d(InstanceNorm):
+    """Each channel of each image normalised by itself; see `InstanceNorm1d`.
+
+    Shapes:
+        x: (N, num_features, H, W) or (num_features, H, W) -> the same
+    """
+
+    axes = (3, 4)
 
 
 class LayerNorm(Module):
@@ -291,7 +367,7 @@ def _as_shape(normalized_shape: int | tuple[int, ...] | list[int]) -> tuple[int,
     return tuple(int(length) for length in lengths)
 
 
-def _reset_affine(layer: BatchNorm | LayerNorm | GroupNorm) -> None:
+def _reset_affine(layer: TrackingNorm | LayerNorm | GroupNorm) -> None:
     if layer.weight is not None:
         init.ones_(layer.weight)
     if layer.bias is not None:

@@ -9,7 +9,7 @@ from minigrad.nn.module import Module
 from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
 
-__all__ = ["Flatten", "Identity", "Unflatten"]
+__all__ = ["Flatten", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten"]
 
 
 class Flatten(Module):
@@ -60,6 +60,58 @@ class Unflatten(Module):
     def extra_repr(self) -> str:
         """The axes."""
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+class PixelShuffle(Module):
+    """Channels laid out as the pixels of a larger image; see `ops.pixel_shuffle`.
+
+    Shapes:
+        x: (..., C · r², H, W) -> (..., C, H · r, W · r)
+
+    Args:
+        upscale_factor: r >= 1.
+
+    Raises:
+        ArgumentError: a factor below 1.
+    """
+
+    def __init__(self, upscale_factor: int) -> None:
+        super().__init__()
+        self.upscale_factor = as_integer("PixelShuffle", "upscale_factor", upscale_factor, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The larger image."""
+        return ops.pixel_shuffle(x, self.upscale_factor)
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"upscale_factor={self.upscale_factor}"
+
+
+class PixelUnshuffle(Module):
+    """Blocks of pixels laid out as channels of a smaller image; see `ops.pixel_unshuffle`.
+
+    Shapes:
+        x: (..., C, H · r, W · r) -> (..., C · r², H, W)
+
+    Args:
+        downscale_factor: r >= 1.
+
+    Raises:
+        ArgumentError: a factor below 1.
+    """
+
+    def __init__(self, downscale_factor: int) -> None:
+        super().__init__()
+        self.downscale_factor = as_integer("PixelUnshuffle", "downscale_factor", downscale_factor, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The smaller image."""
+        return ops.pixel_unshuffle(x, self.downscale_factor)
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"downscale_factor={self.downscale_factor}"
 
 
 class Identity(Module):

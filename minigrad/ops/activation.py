@@ -26,8 +26,8 @@ from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 __all__ = [
-    "celu", "elu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "selu", "softmax", "softplus", "softsign",
-    "tanhshrink",
+    "celu", "elu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "selu", "softmax", "softmin", "softplus",
+    "softsign", "tanhshrink",
 ]
 
 
@@ -346,6 +346,19 @@ def _softmax_backward(node: Node, grad: Array) -> None:
     dx = g * y
     dx -= y * sum_axes(dx, (axis,), keepdim=True)
     accumulate(node.inputs[0], dx.astype(grad.dtype, copy=False).reshape(grad.shape))
+
+
+def softmin(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
+    """`softmax` of -x.
+
+    Args:
+        dtype: Convert x to it first.
+
+    Raises:
+        DtypeError: an integer tensor.
+        ShapeError: the axis is out of range.
+    """
+    return softmax(-float_operand("softmin", in_dtype("softmin", x, dtype)), dim)
 
 
 @method

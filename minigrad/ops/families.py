@@ -24,6 +24,7 @@ from minigrad.ops.extremum import *
 from minigrad.ops.functions import *
 from minigrad.ops.gated import *
 from minigrad.ops.index import *
+from minigrad.ops.interpolate import *
 from minigrad.ops.inverse import *
 from minigrad.ops.join import *
 from minigrad.ops.layer_norms import *

@@ -14,7 +14,6 @@ from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.image_order import channels_last
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.statistics import (
@@ -24,6 +23,7 @@ from minigrad.ops.statistics import (
     batch_rows,
     from_rows,
     group_rows,
+    height_and_width,
     input_gradient,
     row_sums,
     statistics,
@@ -33,7 +33,7 @@ from minigrad.recording import is_recomputing
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor, record
 
-__all__ = ["batch_norm", "group_norm"]
+__all__ = ["batch_norm", "group_norm", "instance_norm"]
 
 
 # ----------------------------------------------------------------------------------------------------------- batch
@@ -75,7 +75,7 @@ def batch_norm(
     check_switch("batch_norm", training=training)
     channels = x.data.shape[1]
     _check_vectors("batch_norm", channels, weight=weight, bias=bias)
-    _check_running(x, running_mean, running_var, training)
+    _check_running("batch_norm", x, running_mean, running_var, training)
     folding = batch_rows(x.data.size // max(channels, 1), channels)
     if training and folding.population == 1:
         raise ShapeError(
@@ -117,15 +117,17 @@ def move_running(running: Tensor | None, new: Array, momentum: float) -> None:
     mark_changed(running)
 
 
-def _check_running(x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, training: bool) -> None:
+def _check_running(
+    who: str, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, training: bool
+) -> None:
     if not training and (running_mean is None or running_var is None):
-        raise ArgumentError("batch_norm: expected running_mean and running_var outside training, got None")
-    _check_vectors("batch_norm", x.data.shape[1], running_mean=running_mean, running_var=running_var)
+        raise ArgumentError(f"{who}: expected running_mean and running_var outside training, got None")
+    _check_vectors(who, x.data.shape[1], running_mean=running_mean, running_var=running_var)
     for running in (running_mean, running_var):
         if running is not None:
-            check_float("batch_norm", running)
+            check_float(who, running)
             if running.data.__class__ is not np.ndarray or x.data.__class__ is not np.ndarray:
-                same_device("batch_norm", x, running)
+                same_device(who, x, running)
 
 
 # ---------------------------------------------------------------------------------------------------------------- group
@@ -153,12 +155,70 @@ def group_norm(
         DtypeError: no float tensors, or different dtypes.
     """
     check_input("group_norm", x, weight, bias, eps)
-    height, batch, width, channels = channels_last(x.data).shape
+    channels = x.data.shape[1]
     if channels % as_integer("group_norm", "num_groups", num_groups, 1):
         raise ArgumentError(f"group_norm: expected num_groups to divide the {channels} channels, got {num_groups!r}")
     _check_vectors("group_norm", channels, weight=weight, bias=bias)
-    folding = group_rows(height, batch, width, channels, num_groups)
+    folding = _groups_of(x, num_groups)
     mean, variance = statistics(as_rows(x.data, folding), folding)
+    return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed=False)
+
+
+def _groups_of(x: Tensor, groups: int) -> Folding:
+    height, width = height_and_width(x.data)
+    return group_rows(height, x.data.shape[0], width, x.data.shape[1], groups)
+
+
+@autocasts("high", itself=True)
+def instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) · weight + bias for each channel of each sample: `group_norm` with groups of one.
+
+    With use_input_stats the running statistics move, in place, towards the mean over the samples of their means and
+    unbiased variances; without it they take the place of both (Ulyanov et al., "Instance normalization", 2016).
+
+    Shapes:
+        x: (N, C, ...); running_mean, running_var, weight, bias: (C,) -> as x
+
+    Args:
+        running_mean, running_var: May be None with use_input_stats.
+        momentum: In [0, 1].
+        eps: >= 0.
+
+    Raises:
+        ShapeError: the shapes do not fit as above, or use_input_stats with one value for each channel of a sample.
+        ArgumentError: no running statistics without use_input_stats, or momentum or eps out of range.
+        DtypeError: no float tensors, or weight and bias of another dtype than x.
+    """
+    x, weight, bias = at_precision("instance_norm", x, weight, bias)  # the running statistics are written to
+    check_input("instance_norm", x, weight, bias, eps)
+    momentum = as_real("instance_norm", "momentum", momentum, 0.0, 1.0)
+    check_switch("instance_norm", use_input_stats=use_input_stats)
+    channels = x.data.shape[1]
+    _check_vectors("instance_norm", channels, weight=weight, bias=bias)
+    _check_running("instance_norm", x, running_mean, running_var, use_input_stats)
+    if not use_input_stats:
+        folding = batch_rows(x.data.size // max(channels, 1), channels)
+        mean, variance = _fixed_statistics(x, running_mean, running_var)
+        return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed=True)
+    folding = _groups_of(x, channels)
+    if folding.population == 1:
+        raise ShapeError(
+            f"instance_norm: expected several values for each channel of a sample in training, got x {x.shape}"
+        )
+    mean, variance = statistics(as_rows(x.data, folding), folding)
+    if x.data.size:
+        move_running(running_mean, mean.mean(axis=0), momentum)
+        unbiased = folding.population / (folding.population - 1)
+        move_running(running_var, variance.mean(axis=0) * unbiased, momentum)
     return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed=False)
 
 

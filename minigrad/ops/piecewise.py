@@ -17,7 +17,7 @@ from minigrad.ops.operands import TensorLike, as_operand, float_operand, masked,
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
-__all__ = ["hardsigmoid", "hardswish", "hardtanh", "prelu", "relu6", "softshrink"]
+__all__ = ["hardshrink", "hardsigmoid", "hardswish", "hardtanh", "prelu", "relu6", "softshrink", "threshold"]
 
 
 def hardtanh(x: TensorLike, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
@@ -150,6 +150,58 @@ def _shrink(out: Array, x: Array, width: float) -> None:
 def _softshrink_backward(node: Node, grad: Array) -> None:
     x, width = node.saved
     accumulate(node.inputs[0], masked(grad, ~(array_module(grad).abs(x.data) <= width)))
+
+
+def hardshrink(x: TensorLike, lambd: float = 0.5) -> Tensor:
+    """x where |x| > lambd or NaN, else 0. dx = g there, else 0.
+
+    Raises:
+        ArgumentError: lambd is no finite number.
+        DtypeError: an integer tensor.
+    """
+    x = float_operand("hardshrink", x)
+    width = as_real("hardshrink", "lambd", lambd, finite=True)
+    return record(masked(x.data, _is_far(x.data, width)), _hardshrink_backward, (x,), (x, width))
+
+
+def _is_far(x: Array, width: float) -> Array:
+    return ~((x >= -width) & (x <= width))
+
+
+def _hardshrink_backward(node: Node, grad: Array) -> None:
+    x, width = node.saved
+    accumulate(node.inputs[0], masked(grad, _is_far(x.data, width)))
+
+
+def threshold(x: TensorLike, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where it is above the threshold or NaN, else value. dx = g there, else 0.
+
+    Args:
+        threshold, value: Finite.
+        inplace: Write the result into x, as the methods with an underscore do.
+
+    Raises:
+        ArgumentError: a threshold or a value that is no finite number.
+        DtypeError: an integer tensor.
+    """
+    if inplace:
+        return overwrite("threshold", _threshold, x, threshold, value)
+    return _threshold(x, threshold, value)
+
+
+def _threshold(x: TensorLike, threshold: float, value: float) -> Tensor:
+    x = float_operand("threshold", x)
+    least = as_real("threshold", "threshold", threshold, finite=True)
+    filling = as_real("threshold", "value", value, finite=True)
+    xp = array_module(x.data)
+    data = xp.full_like(x.data, filling)
+    xp.copyto(data, x.data, where=~(x.data <= least))
+    return record(data, _threshold_backward, (x,), (x, least))
+
+
+def _threshold_backward(node: Node, grad: Array) -> None:
+    x, least = node.saved
+    accumulate(node.inputs[0], masked(grad, ~(x.data <= least)))
 
 
 # ---------------------------------------------------------------------------------------------- with a learned slope

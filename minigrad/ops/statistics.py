@@ -84,6 +84,11 @@ def group_rows(height: int, batch: int, width: int, channels: int, groups: int) 
     return Folding(batch, width, groups, inside, max(1, height * width * inside))
 
 
+def height_and_width(x: Array) -> tuple[int, int]:
+    """Of images (N, C, H, ...), as `channels_last` lays them out."""
+    return (x.shape[2], math.prod(x.shape[3:])) if x.ndim > 2 else (1, 1)
+
+
 def row_blocks(rows: Array) -> list[slice]:
     """Consecutive parts of an array of rows; on a GPU, all of it."""
     count, length = rows.shape
@@ -171,5 +176,5 @@ def as_rows(x: Array, folding: Folding) -> Array:
 
 def from_rows(rows: Array, like: Array) -> Array:
     """What `as_rows` did, undone: the (N, C, ...) view of rows made of an array like this one."""
-    height, width = (like.shape[2], math.prod(like.shape[3:])) if like.ndim > 2 else (1, 1)
+    height, width = height_and_width(like)
     return channels_first(rows.reshape(height, like.shape[0], width, like.shape[1]), like.shape)

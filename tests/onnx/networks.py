@@ -130,6 +130,54 @@ def _lp_pool(node: Node, x: Any) -> Any:
     return _like((powers * math.prod(kernel)) ** (1 / p), x)
 
 
+def _resize(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+    """What is resized has to be the axes of space, all of them."""
+    how, mode = node.get("coordinate_transformation_mode", "half_pixel"), node.get("mode", "nearest")
+    if node.get("antialias"):
+        raise Inexpressible("interpolation looks at two or four elements, however small the result is")
+    if how in ("tf_crop_and_resize", "half_pixel_symmetric"):
+        raise Inexpressible(f"places by {how}")
+    if node.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Inexpressible("sizes that keep the proportions")
+    axes = [axis % x.ndim for axis in node.get("axes", range(x.ndim))]
+    given = sizes if sizes is not None else scales
+    asked = dict(zip(axes, given.tolist()))
+    size = {axis: n if sizes is not None else math.floor(x.shape[axis] * n) for axis, n in asked.items()}
+    if any(size.get(axis, x.shape[axis]) != x.shape[axis] for axis in (0, 1)):
+        raise Inexpressible("samples and channels resized")
+    options = _places(node, how, mode, x.ndim)
+    if sizes is not None:
+        if how == "pytorch_half_pixel" and 1 in size.values():
+            raise Inexpressible("one pixel that is looked for at the first place")
+        turned = _space(x) if options["mode"] == "nearest-exact" else ()  # of two as near, ONNX takes the one before
+        y = F.interpolate(mg.flip(x, turned), tuple(size.get(axis, x.shape[axis]) for axis in _space(x)), **options)
+        return mg.flip(y, turned)
+    if how == "align_corners" and any(n != asked[axis] * x.shape[axis] for axis, n in size.items()):
+        raise Inexpressible("corners of a size that is no integer")
+    return F.interpolate(x, scale_factor=tuple(asked.get(axis, 1.0) for axis in _space(x)), **options)
+
+
+def _places(node: Node, how: str, mode: str, ndim: int) -> dict[str, Any]:
+    """The arguments that look at ONNX's places in x."""
+    if mode == "nearest":
+        nearest = node.get("nearest_mode", "round_prefer_floor")
+        found = {("asymmetric", "floor"): "nearest", ("half_pixel", "round_prefer_floor"): "nearest-exact"}
+        if (how, nearest) not in found:
+            raise Inexpressible("another element than the one before its place, or the nearest to its middle")
+        return {"mode": found[how, nearest]}
+    if how not in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+        raise Inexpressible(f"places by {how}")
+    if mode == "cubic" and (node.get("cubic_coeff_a", -0.75) != -0.75 or node.get("exclude_outside")):
+        raise Inexpressible("another cubic kernel")
+    name = {"linear": "linear" if ndim == 3 else "bilinear", "cubic": "bicubic"}[mode]
+    return {"mode": name, "align_corners": how == "align_corners"}
+
+
+def _upsample(node: Node, x: Any, scales: Any) -> Any:
+    mode = {"nearest": "nearest", "linear": "bilinear"}[node.get("mode", "nearest")]
+    return F.interpolate(x, scale_factor=tuple(scales.tolist()[2:]), mode=mode)
+
+
 def _space(x: Any) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
 
@@ -153,7 +201,7 @@ def _group_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _instance_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
-    return F.group_norm(x, x.shape[1], scale, bias, node.get("epsilon", 1e-5))
+    return F.instance_norm(x, None, None, scale, bias, eps=node.get("epsilon", 1e-5))
 
 
 def _layer_norm(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
@@ -220,7 +268,9 @@ FUNCTIONS: dict[str, Function] = {
     "MaxPool": _max_pool,
     "MeanVarianceNormalization": _mean_variance,
     "NegativeLogLikelihoodLoss": _nll,
+    "Resize": _resize,
     "RMSNormalization": _rms_norm,
     "Softmax": lambda node, x: F.softmax(x, node.get("axis", -1)),
     "SoftmaxCrossEntropyLoss": _cross_entropy,
+    "Upsample": _upsample,
 }

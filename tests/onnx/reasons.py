@@ -27,8 +27,6 @@ REASONS: dict[str, str] = {
     "FlexAttention": "it is given functions",
     "ImageDecoder": "files of images",
     "LinearAttention": "no recurrence over positions yet",
-    "Resize": "no interpolation yet",
     "TreeEnsemble": "trees",
     "Unique": "it asks for the first place of each element",
-    "Upsample": "no interpolation yet",
 }

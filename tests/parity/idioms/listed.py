@@ -4,8 +4,6 @@
 REFUSED = {
     "old names of tensor types": ["write minigrad.tensor(data, minigrad.float32)"],
     "unsqueeze_ and squeeze_ and t_": ["write x = x.unsqueeze(...)"],
-    "upsampling by nearest neighbours": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
-    "bilinear upsampling by interpolate": ["write x.repeat_interleave(n, 2).repeat_interleave(n, 3)"],
     "apply by type and class name": ["give the tensor itself, not its .data"],
     "saving a whole model": ["save its state_dict()"],
     "reduce to a root": ["write all_reduce(tensor), and use it on dst alone"],

@@ -20,6 +20,7 @@ def integers(high, *shape):
 
 
 IMAGE, SERIES, ROWS = (2, 4, 6, 6), (2, 4, 6), (5, 4)
+PADS = {"Zero": "constant", "Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}
 
 # a layer, the shape of its input, and the call of the operation that it stands for
 CALLS = {
@@ -50,6 +51,40 @@ CALLS = {
         IMAGE,
         lambda m, x: ops.conv_transpose2d(x, m.weight, None, 2, (1, 0), 1, 2, (1, 2)),
     ),
+    "InstanceNorm1d": (
+        lambda: nn.InstanceNorm1d(4, 0.1, affine=True),
+        SERIES,
+        lambda m, x: ops.instance_norm(x, None, None, m.weight, m.bias, eps=0.1),
+    ),
+    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(4), IMAGE, lambda m, x: ops.instance_norm(x)),
+    **{
+        f"{kind}Pad{axes}d": (
+            lambda kind=kind, axes=axes: getattr(nn, f"{kind}Pad{axes}d")((1, 2) * axes),
+            shape,
+            lambda m, x, mode=mode, axes=axes: ops.pad(x, (1, 2) * axes, mode),
+        )
+        for kind, mode in PADS.items()
+        for axes, shape in ((1, SERIES), (2, IMAGE))
+    },
+    "ConstantPad1d": (lambda: nn.ConstantPad1d(1, 0.5), SERIES, lambda m, x: ops.pad(x, (1, 1), value=0.5)),
+    "ConstantPad2d": (lambda: nn.ConstantPad2d(1, 2), IMAGE, lambda m, x: ops.pad(x, (1, 1, 1, 1), value=2)),
+    "PixelShuffle": (lambda: nn.PixelShuffle(2), IMAGE, lambda m, x: ops.pixel_shuffle(x, 2)),
+    "PixelUnshuffle": (lambda: nn.PixelUnshuffle(3), IMAGE, lambda m, x: ops.pixel_unshuffle(x, 3)),
+    "Upsample": (
+        lambda: nn.Upsample(None, (1.5, 2), "bilinear", False, True),
+        IMAGE,
+        lambda m, x: ops.interpolate(x, None, (1.5, 2), "bilinear", False, True),
+    ),
+    "UpsamplingNearest2d": (lambda: nn.UpsamplingNearest2d(3), IMAGE, lambda m, x: ops.interpolate(x, 3)),
+    "UpsamplingBilinear2d": (
+        lambda: nn.UpsamplingBilinear2d(None, 2),
+        IMAGE,
+        lambda m, x: ops.interpolate(x, None, 2, "bilinear", True),
+    ),
+    "Threshold": (lambda: nn.Threshold(0.1, 2), ROWS, lambda m, x: ops.threshold(x, 0.1, 2)),
+    "Hardshrink": (lambda: nn.Hardshrink(0.2), ROWS, lambda m, x: ops.hardshrink(x, 0.2)),
+    "Softmin": (lambda: nn.Softmin(0), ROWS, lambda m, x: ops.softmin(x, 0)),
+    "Softmax2d": (nn.Softmax2d, IMAGE, lambda m, x: ops.softmax(x, 1)),
     "MaxPool1d": (lambda: nn.MaxPool1d(3, 1, 1, 2, True), SERIES, lambda m, x: ops.max_pool1d(x, 3, 1, 1, 2, True)),
     "AvgPool1d": (lambda: nn.AvgPool1d(3, 2, 1), SERIES, lambda m, x: ops.avg_pool1d(x, 3, 2, 1)),
     "AdaptiveAvgPool1d": (lambda: nn.AdaptiveAvgPool1d(2), SERIES, lambda m, x: ops.adaptive_avg_pool1d(x, 2)),
@@ -423,6 +458,14 @@ def test_losses_with_weights():
         (nn.BatchNorm1d(3), "BatchNorm1d(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)"),
         (nn.LayerNorm(3), "LayerNorm((3,), eps=1e-05, elementwise_affine=True)"),
         (nn.RMSNorm(3), "RMSNorm((3,), eps=None, elementwise_affine=True)"),
+        (nn.InstanceNorm2d(3), "InstanceNorm2d(3, eps=1e-05, momentum=0.1, affine=False, track_running_stats=False)"),
+        (nn.Upsample(scale_factor=2.0), "Upsample(scale_factor=2.0, mode='nearest')"),
+        (nn.UpsamplingBilinear2d(3), "UpsamplingBilinear2d(size=3, mode='bilinear')"),
+        (nn.ReflectionPad2d(1), "ReflectionPad2d((1, 1, 1, 1))"),
+        (nn.ConstantPad1d(1, 2), "ConstantPad1d(padding=(1, 1), value=2)"),
+        (nn.PixelShuffle(2), "PixelShuffle(upscale_factor=2)"),
+        (nn.PixelUnshuffle(2), "PixelUnshuffle(downscale_factor=2)"),
+        (nn.Threshold(1, 2, True), "Threshold(threshold=1, value=2, inplace=True)"),
         (nn.GroupNorm(2, 4), "GroupNorm(2, 4, eps=1e-05, affine=True)"),
         (nn.Dropout(), "Dropout(p=0.5)"),
         (nn.LeakyReLU(), "LeakyReLU(negative_slope=0.01)"),
@@ -454,7 +497,10 @@ MORE = {
     "MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer",
 }
 PAIRED = {"CosineSimilarity", "PairwiseDistance"}
-BASES = {"AvgPool", "BatchNorm", "Convolution", "ConvolutionBack", "Loss", "MaxPool", "Overwriting", "Recurrent"}
+BASES = {
+    "AvgPool", "BatchNorm", "Border", "ConstantBorder", "Convolution", "ConvolutionBack", "InstanceNorm", "Loss",
+    "MaxPool", "Overwriting", "Recurrent", "TrackingNorm",
+}
 
 
 def test_every_layer_is_public_and_compared_with_its_operation():

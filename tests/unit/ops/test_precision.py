@@ -72,6 +72,7 @@ CALLS = {
     "softmax": lambda: ops.softmax(low(X), 1),
     "log_softmax": lambda: ops.log_softmax(low(X), 1),
     "batch_norm": lambda: ops.batch_norm(low(X), None, None, B, B, training=True),
+    "instance_norm": lambda: ops.instance_norm(low(X)[None], None, None, B[:4]),
     "group_norm": lambda: ops.group_norm(low(X), 2, B, B),
     "layer_norm": lambda: ops.layer_norm(low(X), 6, B, B),
     "rms_norm": lambda: ops.rms_norm(low(X), 6, B),
