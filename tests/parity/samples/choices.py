@@ -60,6 +60,14 @@ CHOICES = {
         "refused",
         r"ArgumentError: \w+: expected no return_indices, got True",
     ),
+    "two axes": Choice(
+        "An image has one or two axes beside its channels.",
+        "minigrad/absent.py",
+        "an image has two axes beside its channels",
+        "refused",
+        r"ShapeError: interpolate: expected x of shape .*, got \(\d+, \d+, \d+, \d+, \d+\)"
+        r"|ArgumentError: interpolate: expected mode .* got 'trilinear'",
+    ),
     "no divisor": Choice(
         "avg_pool2d divides by what its window holds; another divisor is a factor on the result.",
         "minigrad/foreign.py",
@@ -238,7 +246,7 @@ CHOICES = {
         "as in PyTorch's scalar code, but not in all of its vector code",
         "differs",
         r"gradient 0: \S+ for (nan|0.0) at",
-        r"nn\.functional\.(celu|elu|hardswish|hardtanh|relu6|selu|softshrink)",
+        r"nn\.functional\.(celu|elu|hardshrink|hardswish|hardtanh|relu6|selu|softshrink)",
     ),
     "a rounded slope": Choice(
         "The slopes of celu and hardsigmoid are exact in float64; PyTorch's have the rounding of a float32.",
