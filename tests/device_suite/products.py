@@ -72,6 +72,23 @@ def test_attention_on_heads_that_lie_side_by_side(cuda, dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
+def test_attention_of_shared_heads(cuda, dtype):
+    """Views of heads, a mask and dropout: the elements that a seed drops are those that it drops on a CPU."""
+
+    def attended(device):
+        query, key, value = (to_device(x, device) for x in draw(((2, 9, 4, 16), (2, 7, 2, 16), (2, 7, 2, 16)), dtype))
+        tensors = [Tensor(x, requires_grad=True) for x in (query, key, value)]
+        mask = Tensor(to_device(np.arange(63).reshape(9, 7) % 3 > 0, device))
+        minigrad.manual_seed(0)
+        y = ops.scaled_dot_product_attention(*[x.transpose(1, 2) for x in tensors], mask, 0.25, enable_gqa=True)
+        (y * y).sum().backward()
+        return [x.cpu().double() for x in (y.detach(), *[x.grad for x in tensors])]
+
+    for got, expected in zip(attended(cuda), attended(minigrad.Device("cpu"))):
+        assert_close(got, expected, tolerance=20 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
 def test_into_memory_with_gaps(cuda, dtype):
     a, b = draw(((3, 5, 7), (3, 7, 4)), dtype)
     whole, turned = (minigrad.zeros(*shape, dtype=dtype, device=cuda).data for shape in ((3, 5, 6), (3, 4, 5)))

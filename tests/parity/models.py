@@ -8,10 +8,10 @@ from a stream for each, so that none need be kept.
 
 import numpy as np
 
-from tests.parity import resnet, tagger
+from tests.parity import bert, gpt, resnet, tagger
 from tests.parity.streams import stream
 
-MODELS = {"resnet": resnet, "tagger": tagger}
+MODELS = {"bert": bert, "gpt": gpt, "resnet": resnet, "tagger": tagger}
 ELEMENTS = 12
 
 

@@ -45,6 +45,7 @@ def test_a_state_dict_of_pytorch_gives_what_pytorch_computes(name):
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")  # of its own encoder, in evaluation
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-9), ("float32", 1e-5)])
 def test_a_model_of_pytorch_gives_what_pytorch_computes(name, dtype, tolerance):
