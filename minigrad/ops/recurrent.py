@@ -193,7 +193,7 @@ def _gru_backward(node: Node, grad: Array) -> None:
         of_n[span] *= d
         now = factors[span]
         now *= d[:, None]
-        product(now.reshape(size, -1), weight, dh[:size])
+        product(now.reshape(size, len(weight)), weight, dh[:size])
         d *= z[span]
         dh[:size] += d
     of_hidden = factors.reshape(gates.shape)
@@ -314,7 +314,7 @@ def _lstm_backward(node: Node, grad: Array) -> None:
         now[:, :3] *= back[:, None]
         now[:, 3] *= d
         back *= f[span]
-        product(now.reshape(size, -1), weight, dh[:size])
+        product(now.reshape(size, len(weight)), weight, dh[:size])
     if down is not None:
         give_product(edges["weight_hr"], of_height.T, o * squashed, weight_hr)
     of_gates = factors.reshape(gates.shape)

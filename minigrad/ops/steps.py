@@ -252,7 +252,7 @@ def give_back(
         dh: That of the initial h.
     """
     give_product(edges["x"], of_input, widened(weight_ih.data), x)
-    give_product(edges["weight_ih"], of_input.T, widened(x.data).reshape(of_input.shape[0], -1), weight_ih)
+    give_product(edges["weight_ih"], of_input.T, widened(x.data).reshape(len(of_input), x.shape[-1]), weight_ih)
     give_product(edges["weight_hh"], of_hidden.T, before, weight_hh)
     _give_sum(edges.get("bias_ih"), of_input, x)
     _give_sum(edges.get("bias_hh"), of_hidden, x)

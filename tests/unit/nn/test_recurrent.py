@@ -139,6 +139,16 @@ def test_outputs_may_be_changed_in_place_and_a_changed_weight_is_noticed(shape):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_no_sequence_at_all_gives_zeros(kind):
+    """As a rank gets them whose shard is empty."""
+    layer, x = getattr(nn, kind)(3, 4, 2, bidirectional=True), normal(5, 0, 3, dtype=np.float32, grad=True)
+    output, last = layer(x)
+    assert output.shape == (5, 0, 8) and {one.shape for one in parts(last)} == {(4, 0, 4)}
+    output.sum().backward()
+    assert x.grad.shape == x.shape and not any(param.grad.data.any() for param in layer.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_half_precision_is_summed_in_float32(kind):
     layer, x = getattr(nn, kind)(8, 8), normal(6, 3, 8, dtype=np.float32)
     expected, _ = layer(x)
