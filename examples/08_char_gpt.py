@@ -47,6 +47,22 @@ LEAD = 0.1  # nats per character, over the best table
 # ---------------------------------------------------------------------------------------------------- the network
 
 
+def turned(x: Tensor) -> Tensor:
+    """Queries or keys, turned by angles that grow with the place, so that their products tell how far apart they are.
+
+    Source: Su et al., "RoFormer: Enhanced transformer with rotary position embedding", 2021.
+
+    Shapes:
+        (..., T, D) -> (..., T, D): element i and element i + D/2 are a point in a plane
+    """
+    length, width = x.shape[-2:]
+    speeds = 10_000.0 ** -(np.arange(0, width, 2) / width)
+    angles = minigrad.tensor(np.outer(np.arange(length), speeds), dtype=x.dtype, device=x.device)
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x.chunk(2, -1)
+    return minigrad.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
 class Block(nn.Module):
     """Each character looks back at those before it, then thinks for itself: x + attention(x), x + mlp(x)."""
 
@@ -63,7 +79,9 @@ class Block(nn.Module):
         """(N, T, width) -> (N, T, width)"""
         n, length, width = x.shape
         heads = self.query_key_value(self.norm1(x)).reshape(n, length, 3, self.heads, width // self.heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)  # (N, heads, T, width of a head) each
+        heads = heads.permute(2, 0, 3, 1, 4)  # three times (N, heads, T, width of a head)
+        query, key = turned(F.rms_norm(heads[:2], heads.shape[-1:]))
+        value = heads[2]
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.dropout(self.mix(seen.transpose(1, 2).reshape(n, length, width)))
         out: Tensor = x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)), "tanh")))
@@ -79,7 +97,6 @@ class GPT(nn.Module):
     def __init__(self, characters: int, width: int, layers: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.embedding = nn.Embedding(characters, width)
-        self.position = nn.Embedding(CONTEXT, width)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.Sequential(*[Block(width, heads, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
@@ -92,8 +109,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The score of each character to be the next, at each place."""
-        x = self.embedding(tokens) + self.position.weight[: tokens.shape[1]]
-        scores: Tensor = self.head(self.norm(self.blocks(self.dropout(x))))
+        scores: Tensor = self.head(self.norm(self.blocks(self.dropout(self.embedding(tokens)))))
         return scores
 
 
@@ -108,7 +124,7 @@ class Training:
         minigrad.manual_seed(options.seed)  # the same weights on every rank, another noise on each
         model = GPT(len(book.vocabulary), options.width, options.layers, options.heads, dropout)
         self.ddp = DistributedDataParallel(model.to(options.dtype).to(comm.device), comm)
-        sequences = Sequences(book.train, CONTEXT, stride=CONTEXT // 4)
+        sequences = Sequences(book.train, CONTEXT, stride=4)
         # every rank's batches are its share of the global ones, so that W ranks see what one rank sees
         sampler = DistributedSampler(sequences, rank=comm.rank, world_size=comm.world_size, seed=options.seed)
         each = GLOBAL_BATCH // comm.world_size
@@ -291,7 +307,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1, help="thread ranks; a launcher's processes come instead")
     parser.add_argument("--device", help="cpu by default; cuda: the GPU of each process that the launcher starts")
     parser.add_argument("--dtype", choices=sorted(ALLOWED_DIFFERENCE), default="float32")
-    parser.add_argument("--steps", type=int, default=3500)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--every", type=int, default=250, help="steps from one line of the report to the next")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
