@@ -183,7 +183,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "compile": "leave it out: a module runs as it is",
         "get_extra_state": _WITHOUT,
         "register_backward_hook": _ON_OUTPUT,
-        "register_full_backward_hook": _ON_OUTPUT,
         "register_full_backward_pre_hook": _ON_OUTPUT,
         "register_load_state_dict_post_hook": "do it after load_state_dict()",
         "register_load_state_dict_pre_hook": "change what is given to load_state_dict()",

@@ -16,7 +16,7 @@ from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.parameter import zero_gradients
 from minigrad.nn.state import IncompatibleKeys, State, load_state, move_state
 from minigrad.nn.tree import ModuleTree
-from minigrad.nn.watch import current_watcher, watching_calls
+from minigrad.nn.watch import current_watcher, register_full_backward_hook, watching_calls
 from minigrad.ops.convert import read_target
 from minigrad.removal import Removal
 from minigrad.tensor import Tensor, tensors_in
@@ -113,6 +113,8 @@ class Module(ModuleTree["Module"]):
             What removes the hook, by `.remove()`.
         """
         return _add_hook(self._forward_hooks, hook)
+
+    register_full_backward_hook = register_full_backward_hook
 
     # ---------------------------------------------------------------------------------------------------- state
 
@@ -240,8 +242,7 @@ class Module(ModuleTree["Module"]):
         return f"{self._who()}({body})"
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
+        made = memo[id(self)] = type(self).__new__(type(self))
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return made
 
