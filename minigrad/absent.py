@@ -112,7 +112,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.data": {
         "ChainDataset": "write an IterableDataset whose __iter__ is itertools.chain(*datasets)",
-        "get_worker_info": "there are no worker processes: DataLoader(prefetch=2) makes batches ahead in a thread",
     },
     "minigrad.distributed": {
         "algorithms": "write minigrad.distributed.fp16_compress_hook and its kin",

@@ -17,7 +17,7 @@ from minigrad.data.sampler import (
     WeightedRandomSampler,
 )
 from minigrad.data.shards import FileShards
-from minigrad.data.stream import IterableDataset
+from minigrad.data.stream import IterableDataset, get_worker_info
 from minigrad.data.tokens import Sequences, Text
 from minigrad.foreign import offer_classes as _offer_classes
 
@@ -41,6 +41,7 @@ __all__ = [
     "WeightedRandomSampler",
     "default_collate",
     "digits",
+    "get_worker_info",
     "random_split",
     "text",
 ]

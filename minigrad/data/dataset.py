@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from bisect import bisect_right
@@ -157,6 +158,9 @@ class Subset(Dataset):
         dataset: Any dataset.
         indices: Which of its samples, in [0, len(dataset)); the same one may come again.
 
+    Attributes:
+        places: The indices as an array.
+
     Raises:
         ArgumentError: something that is no dataset.
         DtypeError: indices that are no integers.
@@ -165,20 +169,25 @@ class Subset(Dataset):
 
     def __init__(self, dataset: Dataset, indices: Sequence[int] | Indices) -> None:
         self.dataset = check_dataset("Subset", dataset)
-        self.indices = as_indices("Subset", indices)
-        check_index_range("Subset", self.indices, 0, len(dataset))
+        self.places = as_indices("Subset", indices)
+        check_index_range("Subset", self.places, 0, len(dataset))
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self.places)
+
+    @functools.cached_property
+    def indices(self) -> list[int]:
+        """Which samples of the dataset these are."""
+        return [int(place) for place in self.places]
 
     def __getitem__(self, index: int) -> Any:
         check_index("Subset", index, len(self))
-        return self.dataset[int(self.indices[index])]
+        return self.dataset[int(self.places[index])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         places = as_indices("Subset", indices)
         check_index_range("Subset", places, -len(self), len(self))
-        return read_samples(self.dataset, self.indices[places].tolist())
+        return read_samples(self.dataset, self.places[places].tolist())
 
 
 class ConcatDataset(Dataset):
@@ -234,7 +243,7 @@ def batch_reader(dataset: Any) -> Callable[[Sequence[int] | Indices], Any] | Non
         return dataset.batch
     if type(dataset) is Subset:
         subset, read = dataset, batch_reader(dataset.dataset)
-        return None if read is None else lambda indices: read(subset.indices[as_indices("Subset", indices)])
+        return None if read is None else lambda indices: read(subset.places[as_indices("Subset", indices)])
     return None
 
 

@@ -118,3 +118,7 @@ class Stream:
         if self.is_stateful:
             self.dataset.load_state_dict(copy.deepcopy(state["dataset"]))  # type: ignore[attr-defined]
         self._has_ended = bool(state["has_ended"])
+
+
+def get_worker_info() -> None:
+    """None: there are no worker processes, so that a pass reads all of its samples, as in PyTorch's main process."""

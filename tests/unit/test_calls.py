@@ -160,7 +160,6 @@ ABSENT = {
     "minigrad.data: .* 'DataLoder'": lambda: data.DataLoder,
     "minigrad.cuda: .* 'max_memory_allocated': write cuda.max": lambda: cuda.max_memory_allocated,
     "minigrad.utils: .* 'tensorboard'": lambda: minigrad.utils.tensorboard,
-    "minigrad.data: .* 'get_worker_info': there are no": lambda: minigrad.utils.data.get_worker_info,
     "minigrad.autograd: .* 'functional': write autograd.grad": lambda: minigrad.autograd.functional,
     "Tensor: .* 'to_sparse': tensors are dense": lambda: X.to_sparse(),
     "Tensor: .* 'unsqueeze_': write x = x.unsqueeze": lambda: X.unsqueeze_(0),

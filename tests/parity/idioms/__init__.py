@@ -7,17 +7,24 @@ from typing import NamedTuple
 
 from tests.parity.idioms import (
     algebra,
+    attention,
     autograd,
+    derivatives,
     feeding,
     held_out,
+    images,
     indexing,
     layers,
     maths,
     modules,
     networks,
     ranks,
+    recurrence,
+    saving,
     shapes,
+    streams,
     tensors,
+    texts,
     training,
 )
 
@@ -43,5 +50,12 @@ GROUPS = [
     Group("feeding", feeding.IDIOMS),
     Group("networks", networks.IDIOMS),
     Group("held out", held_out.IDIOMS),
+    Group("attention", attention.IDIOMS),
+    Group("recurrence", recurrence.IDIOMS),
+    Group("images", images.IDIOMS),
+    Group("derivatives", derivatives.IDIOMS),
+    Group("streams", streams.IDIOMS),
+    Group("saving", saving.IDIOMS),
+    Group("texts", texts.IDIOMS),
     Group("ranks", ranks.IDIOMS, ranks=2),
 ]

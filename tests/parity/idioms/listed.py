@@ -2,6 +2,10 @@
 
 # Refused by an error of ours: words of its message that say what to write instead.
 REFUSED = {
+    "a causal mask from the transformer": ["write TransformerEncoder, with mask="],
+    "a gradient penalty": ["expected create_graph=False", "only first derivatives"],
+    "a hessian vector product": ["expected create_graph=False", "only first derivatives"],
+    "into memory": ["expected a path", "a file on disk is read and written"],
     "old names of tensor types": ["write minigrad.tensor(data, minigrad.float32)"],
     "unsqueeze_ and squeeze_ and t_": ["write x = x.unsqueeze(...)"],
     "apply by type and class name": ["give the tensor itself, not its .data"],

@@ -77,7 +77,8 @@ def test_indices_that_are_no_integers_are_refused(dataset, indices):
 
 
 def test_a_subset_has_its_own_order(dataset):
-    subset = Subset(dataset, [4, 1, 1])
+    subset = Subset(dataset, np.array([4, 1, 1]))
+    assert subset.indices == [4, 1, 1] and type(subset.indices[0]) is int and subset.places.dtype == np.int64
     assert len(subset) == 3
     assert [label for _, label in (subset[0], subset[1], subset[-1])] == [4, 1, 1]
     assert [label for _, label in subset.__getitems__([2, 0])] == [1, 4]
@@ -135,14 +136,14 @@ def test_random_split_is_the_same_each_time_and_another_for_another_seed():
     dataset = ArrayDataset(np.arange(100))
 
     def parts(seed):
-        return [part.indices.tolist() for part in random_split(dataset, [0.7, 0.3], seed=seed)]
+        return [part.indices for part in random_split(dataset, [0.7, 0.3], seed=seed)]
 
     assert parts(3) == parts(3) != parts(4)
 
 
 def test_a_split_is_no_shuffle_of_the_same_seed():
     (whole,) = random_split(ArrayDataset(np.arange(100)), [100], seed=3)
-    assert whole.indices.tolist() != RandomSampler(100, seed=3).order(0).tolist()
+    assert whole.indices != RandomSampler(100, seed=3).order(0).tolist()
 
 
 def test_random_split_takes_whole_numbers():
@@ -180,12 +181,12 @@ def test_a_generator_gives_the_seed(write):
         given = {write: Generator().manual_seed(number)}
         (order,) = DataLoader(TensorDataset(Tensor(np.arange(20))), 20, shuffle=True, **given)
         parts = random_split(range(20), [0.5, 0.5], **given)
-        return [order[0].tolist(), parts[0].indices.tolist(), list(WeightedRandomSampler([1, 2], 20, **given))]
+        return [order[0].tolist(), parts[0].indices, list(WeightedRandomSampler([1, 2], 20, **given))]
 
     assert orders(3) == orders(3)
     assert all(one != other for one, other in zip(orders(3), orders(4)))
     first, second = (random_split(range(20), [10, 10], *none) for none in ([], [None]))
-    assert first[0].indices.tolist() == second[0].indices.tolist()
+    assert first[0].indices == second[0].indices
 
 
 def test_datasets_are_added_and_a_loader_says_what_it_was_made_with():
