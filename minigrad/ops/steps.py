@@ -7,8 +7,10 @@ and no row is made for a step that a sequence has not.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -166,11 +168,10 @@ def arrays_of(steps: Steps, given: dict[str, Tensor], cells: int = 0) -> Arrays:
 
 
 def affine(rows: Array, weight: Tensor, *biases: Tensor | None) -> Array:
-    """rows @ weightᵀ + biases."""
-    out = product(rows, widened(weight.data).T)
-    for bias in biases:
-        if bias is not None:
-            out += widened(bias.data)
+    """rows @ weightᵀ + biases, whose sum is added in one pass over the rows."""
+    out, given = product(rows, widened(weight.data).T), [widened(bias.data) for bias in biases if bias is not None]
+    if given:
+        out += functools.reduce(operator.add, given)
     return out
 
 
