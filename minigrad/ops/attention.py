@@ -124,6 +124,7 @@ def _attention_backward(node: Node, grad: Array) -> None:
     if dvalue is not None:
         used = form.shape.shared(weights if drops is None else dropped(weights, drops))
         _give_product(dvalue, used.swapaxes(-1, -2), grad_rows, value.data)
+        del used
     if any(edge is not None for edge in (dquery, dkey, *dmask)):
         dweights = wide_product(grad_rows, value.data.swapaxes(-1, -2)).reshape(form.shape.weights)
         dscores = _score_gradient(dweights, weights, drops)
@@ -157,7 +158,7 @@ def _attention_weights_backward(node: Node, grad: Array) -> None:
 
 def _score_gradient(dweights: Array, weights: Array, drops: Drops | None) -> Array:
     """The gradient of the scores, (..., L, S), from that of the weights, which it overwrites."""
-    dscores = dweights if drops is None else dropped(dweights, drops)
+    dscores = dweights if drops is None else dropped(dweights, drops, dweights)
     wide = widened(weights)
     if wide.size:
         rows = (-1, wide.shape[-1])

@@ -124,9 +124,13 @@ def take_drops(x: Array, p: float, rng: np.random.Generator | None = None) -> Dr
     return _place(_mask(x.shape, p, generator), x)
 
 
-def dropped(x: Array, drops: Drops) -> Array:
-    """An array without the elements that are dropped, and with the others scaled up."""
-    return _masked(x, *drops) if len(drops) == 2 else drop(contiguous(x), *drops)
+def dropped(x: Array, drops: Drops, out: Array | None = None) -> Array:
+    """An array without the elements that are dropped, and with the others scaled up.
+
+    Args:
+        out: May be written over, x itself too.
+    """
+    return _masked(x, *drops, out) if len(drops) == 2 else drop(contiguous(x), *drops)
 
 
 def _place(drops: tuple[Array, float], like: Array) -> Drops:
@@ -155,9 +159,9 @@ def _mask(shape: tuple[int, ...], p: float, rng: np.random.Generator) -> tuple[A
     return (words >= threshold).reshape(shape), scale
 
 
-def _masked(x: Array, mask: Array, scale: float) -> Array:
+def _masked(x: Array, mask: Array, scale: float, out: Array | None = None) -> Array:
     xp = array_module(x)
-    out = xp.empty_like(x)
+    out = xp.empty_like(x) if out is None else out
     xp.multiply(x, mask, out=out)
     out *= scale
     return out
