@@ -147,13 +147,14 @@ def masked_scatter(x: TensorLike, mask: TensorLike, source: TensorLike) -> Tenso
     check_range("masked_scatter", "counts of elements", counts, 0, source.data.size + 1)
     given = source.data.reshape(-1) if source.data.size else xp.zeros(1, x.data.dtype)
     data = xp.where(there, given[xp.clip(counts - 1, 0, given.size - 1)].reshape(shape), x.data)
-    return record(data, _masked_scatter_backward, (x, source, mask), (there, counts, x.data.shape, source.data.shape))
+    return record(data, _masked_scatter_backward, (x, source, mask), (mask, counts, x.data.shape, source.data.shape))
 
 
 def _masked_scatter_backward(node: Node, grad: Array) -> None:
-    there, counts, shape, source_shape = node.saved
+    mask, counts, shape, source_shape = node.saved
     dx, dsource, _ = node.inputs
     if dx is not None:
+        there = array_module(grad).broadcast_to(mask.data, grad.shape)
         accumulate(dx, unbroadcast(masked(grad, ~there), shape))
     if dsource is not None:
         xp, flat = array_module(grad), grad.reshape(-1)
