@@ -307,7 +307,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1, help="thread ranks; a launcher's processes come instead")
     parser.add_argument("--device", help="cpu by default; cuda: the GPU of each process that the launcher starts")
     parser.add_argument("--dtype", choices=sorted(ALLOWED_DIFFERENCE), default="float32")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=4500)
     parser.add_argument("--every", type=int, default=250, help="steps from one line of the report to the next")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
