@@ -126,6 +126,18 @@ def test_where_a_table_has_not_been_it_asks_the_shorter_one(example):
     assert losses == pytest.approx([-np.log((2 - 1 / 3 + 1 / 3 * 2 / 4) / 3)] * 3)
 
 
+def test_gan(example, launched, capsys):
+    module = example("09_gan", "--epochs", "1")
+    module.main()
+    expected = capsys.readouterr().out
+    sys.argv += ["--device", "cuda"]
+    launched(module.main, 2)
+    printed = capsys.readouterr().out
+    assert "replicas: bit-equal" in printed
+    losses = [[float(x) for x in text.splitlines()[2].split()[1:3]] for text in (printed, expected)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)
+
+
 @pytest.mark.parametrize(
     "options, told",
     [

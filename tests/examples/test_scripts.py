@@ -75,6 +75,14 @@ def test_digits_have_the_same_bits_however_the_ranks_are_started():
     assert len(found) == 1
 
 
+def test_a_gan_on_two_ranks_has_the_losses_of_one():
+    """Noise by the place in the global batch, batch norm over all ranks: the same but for rounding, which grows."""
+    one, two = (run_script("09_gan.py", "--smoke", *options) for options in ((), ("--ranks", "2")))
+    assert "replicas: bit-equal" in two
+    first = [[float(x) for x in text.splitlines()[2].split()[1:3]] for text in (one, two)]
+    assert first[0] == pytest.approx(first[1], abs=2e-3)
+
+
 def test_ddp_by_hand_on_three_ranks():
     """No power of two, so dividing the sum is no longer adding up what was divided."""
     assert run_script("02_ddp_by_hand.py", "--ranks", "3").count("the bits of DDP") == 4
