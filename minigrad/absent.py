@@ -66,7 +66,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "matrix_norm": "write norm",
     },
     "minigrad.nn": {
-        "attention": "leave it out: attention is computed in one way",
         "modules": "write import minigrad.nn, where all layers are",
         "quantized": "weights are floats",
         **{f"{kind}3d": _FLAT for kind in ("Conv", "ConvTranspose", "AvgPool", "MaxPool")},
@@ -106,6 +105,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "weight_norm": _REPARAMETER,
     },
     "minigrad.optim": {
+        "Lamb": "write LAMB",
         **{name: "write Adam or AdamW" for name in ("Adafactor", "Adamax", "NAdam", "RAdam", "SparseAdam")},
         **{name: "write SGD or RMSprop" for name in ("ASGD", "Rprop")},
         "LBFGS": "write Adam, or scipy.optimize.minimize on nn.utils.parameters_to_vector",

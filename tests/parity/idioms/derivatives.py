@@ -289,6 +289,35 @@ z = (y * y).sum()
 z.backward()
 result = [y.grad, y.is_leaf, y.retains_grad, x.grad]
 
+## grad-cam
+class GradCAM:
+    def __init__(self, model, layer):
+        self.model = model
+        self.gradients = None
+        self.activations = None
+        layer.register_forward_hook(self.save_activation)
+        layer.register_full_backward_hook(self.save_gradient)
+
+    def save_activation(self, module, input, output):
+        self.activations = output.detach()
+
+    def save_gradient(self, module, grad_input, grad_output):
+        self.gradients = grad_output[0].detach()
+
+    def __call__(self, x, class_idx=None):
+        out = self.model(x)
+        if class_idx is None:
+            class_idx = out.argmax(dim=1).item()
+        self.model.zero_grad()
+        out[0, class_idx].backward()
+        weights = self.gradients.mean(dim=(2, 3), keepdim=True)
+        cam = F.relu((weights * self.activations).sum(dim=1))
+        return cam / (cam.max() + 1e-8)
+
+head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3)]
+model = fixed(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), *head))
+result = GradCAM(model, model[0])(torch.arange(16.0).reshape(1, 1, 4, 4).sin())
+
 ## grad-cam by a hook on the features
 class Net(nn.Module):
     def __init__(self):
