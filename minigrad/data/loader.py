@@ -102,6 +102,7 @@ class DataLoader:
         default = PREFETCH if self._read_batch is None else 0
         self.prefetch = default if prefetch is None else as_integer("DataLoader", "prefetch", prefetch, 0)
         self.device = None if device is None else Device(device)
+        self._batches: Generator[_Made, None, None] | None = None  # of the iteration that goes on
         self._progress: _Progress | None = None
         self._loaded: _Progress | None = None
 
@@ -188,11 +189,15 @@ class DataLoader:
 
     def _deliver(self, batches: Generator[_Made, None, None], progress: _Progress) -> Iterator[Any]:
         """Hand batches to the consumer, and count them there: those that were only made ahead do not count."""
-        with contextlib.closing(batches):
+        self._batches = batches
+        try:
             for batch, state in batches:
                 progress.delivered += 1
                 progress.sampler = progress.sampler if state is None else state
                 yield batch if self.device is None else map_tensors(self._move, batch)
+        finally:
+            batches.close()
+            self._batches = None if self._batches is batches else self._batches
         if self._progress is progress:
             self._progress = None
 
@@ -215,6 +220,8 @@ class DataLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration the rest of an interrupted epoch: the batches not yet delivered, in the same order.
 
+        One that goes on meanwhile has no more batches.
+
         An `IterableDataset` with load_state_dict goes on where it was. One without is read from its beginning, and the
         batches that were delivered are left out: that takes as long as reading them, and has to give the same ones.
 
@@ -235,6 +242,8 @@ class DataLoader:
                 as_integer("DataLoader", "a noise seed", noise["seed"], 0, WORD)
         except ArgumentError as error:
             raise StateDictError(f"DataLoader: expected a usable state, got {state!r}: {error}") from error
+        if self._batches is not None:
+            self._batches.close()  # what it makes ahead may move the dataset on
         load_sampler_state(self.batch_sampler, state["sampler"])
         loaded = _Progress(self.batch_sampler)
         loaded.delivered = delivered

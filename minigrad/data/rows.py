@@ -10,6 +10,7 @@ import numpy as np
 
 from minigrad.backend.dtypes import Array, as_dtype
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.nn.serialize import names_stored
 
 ROW = ""  # the key of what a .npy file holds
 _FORMATS = (".safetensors", ".npy")
@@ -56,6 +57,8 @@ def describe(path: str) -> RowFile:
     if not path.endswith(_FORMATS):
         hint = {".npz": ": write its arrays to a safetensors file"}.get(os.path.splitext(path)[1], "")
         raise ArgumentError(f"FileShards: expected files that end in {' or '.join(_FORMATS)}, got {path}{hint}")
+    if os.path.isdir(path):
+        raise ArgumentError(f"FileShards: expected files, got the folder {path}")
     shapes = _shapes(path)
     if not shapes:
         raise ArgumentError(f"FileShards: expected arrays in each file, got none in {path}")
@@ -116,7 +119,8 @@ def _shapes(path: str) -> dict[str, tuple[int, ...]]:
 
     try:
         with safe_open(path, framework="np") as file:
-            return {key: tuple(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
+            stored = _stored(file)
+            return {key: tuple(file.get_slice(stored[key]).get_shape()) for key in sorted(stored)}
     except SafetensorError as error:
         raise ArgumentError(f"FileShards: expected a safetensors file, got {path}: {error}") from error
 
@@ -128,15 +132,20 @@ def _rows(path: str, keys: Sequence[str], start: int, stop: int) -> list[Array]:
 
     try:
         with safe_open(path, framework="np") as file:
-            return [file.get_slice(key)[start:stop] for key in keys]
+            stored = _stored(file)
+            return [file.get_slice(stored[key])[start:stop] for key in keys]
     except SafetensorError as error:
         raise ArgumentError(f"FileShards: expected rows {start} to {stop} of {path}, got none: {error}") from error
+
+
+def _stored(file: Any) -> dict[str, str]:
+    return names_stored(file.keys(), file.metadata() or {})
 
 
 def _open_npy(path: str) -> Array:
     """The array of a .npy file, of which nothing is read yet; a pickle in it never is."""
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError) as error:
         raise ArgumentError(f"FileShards: expected a .npy file of numbers, got {path}: {error}") from error
     return array

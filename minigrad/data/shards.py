@@ -91,7 +91,7 @@ class FileShards(IterableDataset):
         check_choice(who, DEALS, deal=deal)
         check_sharding(who, rank, world_size, mode, None)
         check_switch(who, shuffle=shuffle)
-        self.rank, self.world_size, self.deal, self.mode, self.shuffle = rank, world_size, deal, mode, shuffle
+        self.rank, self.world_size, self.deal, self.mode, self.shuffle = int(rank), int(world_size), deal, mode, shuffle
         self.seed = as_integer(who, "seed", seed, 0, WORD)
         self.pool_samples = as_integer(who, "pool_samples", pool_samples, 1)
         self.files = [describe(path) for path in _sorted_paths(paths)]
@@ -229,9 +229,11 @@ def _sorted_paths(paths: Any) -> list[str]:
     found = sorted(os.fspath(path) for path in given)
     if not found:
         raise ArgumentError("FileShards: expected at least one path, got none: does the pattern fit the files?")
-    for one, next_one in zip(found, found[1:]):
-        if one == next_one:
-            raise ArgumentError(f"FileShards: expected each file once, got {one} twice")
+    seen = set[str]()
+    for path in found:
+        if os.path.abspath(path) in seen:
+            raise ArgumentError(f"FileShards: expected each file once, got {path} twice")
+        seen.add(os.path.abspath(path))
     return found
 
 

@@ -55,9 +55,29 @@ def kind_of(thing: Any) -> str:
     return "Module" if isinstance(thing, Module) else type(thing).__name__
 
 
-def beside(thing: Any) -> dict[str, Any]:
-    """Plain attributes that belong to an object's state and are not in its state_dict."""
-    return {name: getattr(thing, name) for name in getattr(thing, "kept_beside", ())}
+def beside(thing: Any) -> Plain:
+    """What belongs to an object's state and is not in its state_dict, as plain data.
+
+    These are the attributes that it names in kept_beside; of a module also what is not in training, and not trained.
+    """
+    found: Plain = {name: getattr(thing, name) for name in getattr(thing, "kept_beside", ())}
+    if isinstance(thing, Module):
+        found["evaluating"] = [name for name, module in thing.named_modules() if not module.training]
+        found["frozen"] = [name for name, param in thing.named_parameters() if not param.requires_grad]
+    return found
+
+
+def set_beside(thing: Any, values: Plain) -> None:
+    """Put back what `beside` returned."""
+    for name, value in values.items():
+        if name in getattr(thing, "kept_beside", ()):
+            setattr(thing, name, value)
+    if isinstance(thing, Module) and values.keys() >= {"evaluating", "frozen"}:
+        evaluating, frozen = set(values["evaluating"]), set(values["frozen"])
+        for name, module in thing.named_modules():
+            module.training = name not in evaluating
+        for name, param in thing.named_parameters():
+            param.requires_grad = name not in frozen
 
 
 class Bundle:

@@ -28,8 +28,7 @@ T = TypeVar("T")
 def ranks_of(objects: Iterable[Any]) -> Any:
     """The communicator of the ranks that train these objects; None where there is one rank."""
     found = [ranks_here(), *(getattr(thing, "comm", None) for thing in objects)]
-    comm = next((each for each in found if each is not None), None)
-    return None if comm is None or comm.world_size == 1 else comm
+    return next((comm for comm in found if comm is not None and comm.world_size > 1), None)
 
 
 def begin(comm: Any, who: str) -> None:

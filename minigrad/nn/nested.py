@@ -19,7 +19,7 @@ from minigrad.backend.random import get_rng_state, set_rng_state
 from minigrad.errors import ArgumentError, MinigradError, StateDictError
 from minigrad.foreign import spoken
 from minigrad.nn.bundle import (
-    STREAMS, WHOLE, Bundle, Path, Recorded, beside, is_stateful, kind_of, leaves_in, objects_in, read
+    STREAMS, WHOLE, Bundle, Path, Recorded, beside, is_stateful, kind_of, leaves_in, objects_in, read, set_beside
 )
 from minigrad.nn.bundle_ranks import begin, check_at_rest, check_one_file, ranks_of, recorded, together
 from minigrad.nn.serialize import save_file
@@ -38,8 +38,9 @@ def save(obj: Any, f: Path) -> None:
     schedules, loss scales, loaders, balancers. Each is kept by its state, and the random streams are kept with them, so
     that a run that is killed and resumed ends in the same bits. With several ranks every one of them calls it then, at
     the same place, and all return once the file is there. Rank 0 writes; what is not alike on all ranks (random
-    streams, buffers that each keeps for itself, plain values) is kept for each. Call it between two steps: gradients
-    are not kept, nor is what no object named here has in its state, such as what a comm hook remembers.
+    streams, buffers that each keeps for itself, plain values) is kept for each. Of a module it is also kept what is in
+    evaluation mode or does not require a gradient. Call it between two steps: gradients are not kept, nor is what no
+    object named here has in its state, such as what a comm hook remembers, or the streams of `random` and NumPy.
 
     Args:
         obj: For example `{"model": model, "optimizer": optimizer, "loader": loader, "step": 3}`, or in PyTorch's way
@@ -189,14 +190,18 @@ def _fitting(
 
 def _fill(objects: Mapping[str, Any], bundle: Bundle, undo: list[Callable[[], object]]) -> None:
     """Load each state, and put down how to go back."""
-    kinds = bundle.kinds()
+    kinds, streams = bundle.kinds(), get_rng_state()
+    undo.append(lambda: set_rng_state(streams, "theirs"))
+    _set_streams(bundle)  # a loader asks whose noise this is
     for place, thing in objects.items():
         undo.append(_way_back(thing))
         with _naming(_in_into(place)):
             thing.load_state_dict(bundle.state(place))
-        _set_beside(thing, kinds[place]["beside"])
-    streams = get_rng_state()
-    undo.append(lambda: set_rng_state(streams, "theirs"))
+        set_beside(thing, kinds[place]["beside"])
+    _set_streams(bundle)  # an object may have drawn
+
+
+def _set_streams(bundle: Bundle) -> None:
     with _naming(STREAMS):
         set_rng_state(bundle.state(STREAMS), "theirs")  # this rank's own, whatever key it has here
 
@@ -218,15 +223,9 @@ def _way_back(thing: Any) -> Callable[[], object]:
 
     def go_back() -> None:
         thing.load_state_dict(copied.built(tree))
-        _set_beside(thing, kept)
+        set_beside(thing, kept)
 
     return go_back
-
-
-def _set_beside(thing: Any, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if name in getattr(thing, "kept_beside", ()):
-            setattr(thing, name, value)
 
 
 def _check_path(who: str, path: Any) -> None:

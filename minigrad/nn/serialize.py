@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ _Path = str | os.PathLike[str]
 def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors to a safetensors file; an old file of that name is replaced only once the new one is whole.
 
-    A tensor that has several names is stored once, under the first in sorted order; the metadata maps its other
-    names to that one, as in files of `safetensors.torch.save_model`.
+    Of a link the file is written to which it points. A tensor that has several names is stored once, under the first in
+    sorted order; the metadata maps its other names to that one, as in files of `safetensors.torch.save_model`.
 
     Args:
         tensors: Tensors or arrays by name, on any device: for example a state_dict, of PyTorch too.
@@ -51,7 +51,7 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
     _check_names(tensors, texts)
     arrays = {name: _as_array(name, value) for name, value in tensors.items()}
     stored, aliases = _stored_once(arrays)
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # through a link, which stays one
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         mode = _create(temporary)
@@ -95,7 +95,10 @@ def _as_array(name: str, value: Any) -> Any:
     array = array_of(f"save_file: {name!r}", value)
     if array is None:
         raise DtypeError(f"save_file: expected a tensor for {name!r}, got {type(value).__name__}")
-    as_dtype(array.dtype)
+    try:
+        as_dtype(array.dtype)
+    except DtypeError as error:
+        raise DtypeError(f"save_file: {name!r}: {error}") from error
     return array
 
 
@@ -145,8 +148,13 @@ def read_file(path: _Path, device: Device | str = CPU) -> tuple[dict[str, Tensor
     except (SafetensorError, DtypeError) as error:
         found = _what_it_is(path, error)
         raise StateDictError(f"load_file: expected a safetensors file of known dtypes, got {found}") from error
-    tensors |= {name: tensors[kept] for name, kept in texts.items() if kept in tensors and name not in tensors}
-    return tensors, texts
+    return {name: tensors[stored] for name, stored in names_stored(tensors, texts).items()}, texts
+
+
+def names_stored(names: Iterable[str], texts: Mapping[str, str]) -> dict[str, str]:
+    """All names of the tensors in a file, with the one under which each is stored; see `save_file`."""
+    stored = {name: name for name in names}
+    return stored | {name: kept for name, kept in texts.items() if kept in stored and name not in stored}
 
 
 def load_metadata(path: _Path) -> dict[str, str]:

@@ -113,6 +113,8 @@ def test_ranks_need_not_save_the_same_objects(tmp_path):
 def test_half_precision_and_empty_tensors_travel(tmp_path):
     def body(comm):
         values = [minigrad.full((2, 2), comm.rank, dtype=d) for d in ("bfloat16", "float16", "int64", "bool")]
+        values += [minigrad.zeros(2 + comm.rank, 3 - comm.rank), minigrad.zeros(3 - comm.rank, 2 + comm.rank).T]
+        values += [minigrad.zeros(1, dtype="int32" if comm.rank else "float32")]  # of the same bytes
         own = Remembered(0)
         own.held = {"values": [*values, minigrad.zeros(comm.rank, 0), minigrad.tensor(float(comm.rank))]}
         before = repr(own.held)

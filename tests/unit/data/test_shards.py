@@ -181,6 +181,40 @@ def test_a_run_that_is_stopped_in_mid_file_ends_in_the_same_bits(paths, tmp_path
     assert all(np.array_equal(weight, unstopped[0]) for weight in unstopped + resumed)
 
 
+def test_files_that_are_dealt_stay_in_their_own_order(paths):
+    dealt = [FileShards(paths, "y", rank=rank, world_size=3, deal="files") for rank in range(3)]
+    assert [[int(y) for y in part] for part in dealt] == [[0, 1, 2, 3, 4], [8, 9, 10, 11], [5, 6, 7]]
+
+
+def test_ranks_mix_their_pools_in_ways_of_their_own(written):
+    path = written("a.npy", np.arange(16))
+    parts = [FileShards([path], rank=rank, world_size=2, shuffle=True, pool_samples=64) for rank in range(2)]
+    first, second = ([int(row) for row in part] for part in parts)
+    assert sorted(first + second) == list(range(16)) and {row // 8 for row in first} in ({0}, {1})
+    assert [row % 8 for row in first] != [row % 8 for row in second]
+
+
+def test_a_state_brings_its_seed(paths):
+    first, other = (FileShards(paths, "y", shuffle=True, seed=seed) for seed in (1, 2))
+    samples = iter(first)
+    next(samples)
+    other.load_state_dict(first.state_dict())
+    assert [int(y) for y in other] == [int(y) for y in samples]
+    assert [int(y) for y in other] == [int(y) for y in first]
+
+
+def test_files_may_differ_in_their_order_of_bytes(written):
+    shards = FileShards([written(f"{i}.npy", np.ones((2, 2), kind)) for i, kind in enumerate(("<f4", ">f4"))])
+    assert [row.dtype.isnative for row in shards] == [True] * 4
+
+
+def test_an_array_of_two_names_has_both(tmp_path):
+    """save_file writes it once."""
+    array = np.arange(3)
+    nn.save_file({"x": array, "y": array}, tmp_path / "a.safetensors")
+    assert [{**sample} for sample in FileShards([tmp_path / "a.safetensors"])] == [{"x": i, "y": i} for i in range(3)]
+
+
 # ------------------------------------------------------------------------------------------------------ refusals
 
 
@@ -197,8 +231,9 @@ def test_a_run_that_is_stopped_in_mid_file_ends_in_the_same_bits(paths, tmp_path
         ("b.safetensors", {}, ArgumentError, "expected arrays in each file, got none in .*b.safetensors"),
         ("b.safetensors", b"", ArgumentError, "expected a safetensors file, got .*b.safetensors: .*header"),
         ("b.npy", np.ones(3), ArgumentError, "expected the keys .*, got '' in .*b.npy"),
-        ("b.npy", b"", ArgumentError, "expected a .npy file of numbers, got .*b.npy: No data left"),
-        ("b.npy", b"\x80\x04N.", ArgumentError, "expected a .npy file of numbers, got .*b.npy: .*pickle"),
+        ("b.npy", b"", ArgumentError, "expected a .npy file of numbers, got .*b.npy: EOF"),
+        ("b.npy", b"\x80\x04N.", ArgumentError, "expected a .npy file of numbers, got .*b.npy: .*magic string"),
+        ("b.npy", b"PK\x03\x04" + bytes(99), ArgumentError, "expected a .npy file of numbers, got .*b.npy: .*magic"),
         ("b.npy", np.array([{}, 1]), ArgumentError, "expected a .npy file of numbers, got .*b.npy: .*Python objects"),
         ("b.npy", np.array(["a"]), DtypeError, "b.npy: dtype: expected one of .*, got str"),
         ("b.npy", np.ones((0, 2)), ArgumentError, "(at least one row|a .npy file of numbers).* got .*b.npy"),
@@ -259,6 +294,7 @@ def test_options_that_do_not_fit_are_refused(paths, options, message):
         ([], "expected at least one path, got none: does the pattern fit"),
         ([None], "expected a list of paths, got None in it"),
         (["a.npy", "b.npy", "a.npy"], "expected each file once, got a.npy twice"),
+        (["a.npy", "./a.npy"], "expected each file once, got a.npy twice"),
     ],
 )
 def test_what_is_no_list_of_paths_is_refused(given, message):

@@ -91,6 +91,19 @@ def test_resumed_anywhere(kind, length, batch_size, drop_last, prefetches, epoch
     assert [numbers for numbers, _ in as_lists(second)] == [numbers for numbers, _ in as_lists(first)]
 
 
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_a_state_that_is_loaded_in_mid_epoch_ends_that_epoch(kind):
+    """What was being made ahead must not move on a dataset that was put back."""
+    loader = DataLoader(KINDS[kind](9), 2, prefetch=3)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    [expected] = [numbers for numbers, _ in as_lists(itertools.islice(batches, 1))]
+    loader.load_state_dict(state)
+    assert list(batches) == [] and loader.state_dict() == state
+    assert next(iter(loader))[0].tolist() == expected == [2, 3]
+
+
 def test_only_a_dataset_without_state_is_read_again():
     for kind, read in (("stateless", 8), ("stateful", 4)):
         first, again = KINDS[kind](8), KINDS[kind](8)

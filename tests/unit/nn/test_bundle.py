@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+from contextvars import copy_context
 
 import numpy as np
 import pytest
 
 import minigrad
 from minigrad import nn, optim
+from minigrad.backend.random import set_noise_key
 from minigrad.data import ArrayDataset, DataLoader
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, StateDictError
 from minigrad.nn import bundle
@@ -94,6 +96,65 @@ def test_a_generator_of_ones_own(tmp_path):
         with pytest.raises(StateDictError, match="Generator: expected what state_dict returned, got"):
             other.load_state_dict(wrong)
         assert other.state_dict() == before
+
+
+def test_what_evaluates_and_what_is_frozen_comes_back(tmp_path):
+    mine, fresh = parts(), parts(seed=1)
+    mine["model"][1].eval()
+    mine["model"][0].bias.requires_grad = False
+    minigrad.save(mine, tmp_path / "run")
+
+    def modes(model):
+        return [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()]
+
+    assert modes(mine["model"]) != modes(fresh["model"])
+    minigrad.load(tmp_path / "run", into=fresh)
+    assert modes(mine["model"]) == modes(fresh["model"])
+    before = modes(fresh["model"].train().requires_grad_())
+    with pytest.raises(StateDictError):
+        minigrad.load(tmp_path / "run", into={**fresh, "loader": DataLoader(ArrayDataset(X), batch_size=5)})
+    assert modes(fresh["model"]) == before
+
+
+def test_noise_goes_on_as_the_rank_that_saved_drew_it(tmp_path):
+    """Also where this context counts as another one, as that of a communicator made by hand may."""
+
+    class Noisy:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, place):
+            return minigrad.rand(1).numpy()
+
+    def body(noise_key):
+        set_noise_key(noise_key)
+        return DataLoader(Noisy(), batch_size=2)
+
+    def save():
+        loader = body(1)
+        batches = iter(loader)
+        next(batches)
+        minigrad.save({"loader": loader}, tmp_path / "run")
+        return minigrad.rand(2).tolist(), [batch.tolist() for batch in batches]
+
+    def resume():
+        loader = body(0)
+        minigrad.load(tmp_path / "run", into={"loader": loader})
+        return minigrad.rand(2).tolist(), [batch.tolist() for batch in loader]
+
+    assert copy_context().run(save) == copy_context().run(resume)
+
+
+def test_a_link_stays_one(tmp_path):
+    minigrad.save({"a": 1}, tmp_path / "file")
+    (tmp_path / "link").symlink_to("file")
+    minigrad.save({"a": 2}, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and minigrad.load(tmp_path / "file") == {"a": 2}
+
+
+def test_a_tensor_that_no_file_holds_is_named(tmp_path):
+    with pytest.raises(DtypeError, match="save_file: 'x.y': dtype: expected one of .*, got uint16"):
+        minigrad.save({"x": {"y": np.zeros(2, np.uint16)}}, tmp_path / "file")
 
 
 def test_without_objects_to_fill_there_are_their_states(tmp_path):
