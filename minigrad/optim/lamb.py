@@ -10,7 +10,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.optim.adam import as_betas
 from minigrad.optim.optimizer import Params, average_squares, numbers_like
-from minigrad.optim.whole import WholeOptimizer
+from minigrad.optim.whole import WholeOptimizer, norm
 
 __all__ = ["LAMB", "lamb_update"]
 
@@ -58,10 +58,9 @@ def lamb_update(
 
 
 def trust_ratio(param: Array, change: Array) -> Array:
-    """‖param‖ / ‖change‖ as float64, 1 where one of them is 0; it stays on the device."""
-    xp = array_module(param)
-    length, step = (xp.sqrt(xp.sum(xp.square(array.astype("float64")))) for array in (param, change))
-    usable = (length > 0) & (step > 0)
+    """‖param‖ / ‖change‖ as float64, 1 where one of them is 0, NaN where one is; it stays on the device."""
+    xp, length, step = array_module(param), norm(param), norm(change)
+    usable = (length != 0) & (step != 0)
     return xp.asarray(xp.where(usable, length, 1.0) / xp.where(usable, step, 1.0))
 
 

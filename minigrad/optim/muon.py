@@ -10,7 +10,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.optim.optimizer import Params, numbers_like
-from minigrad.optim.whole import WholeOptimizer
+from minigrad.optim.whole import WholeOptimizer, norm
 
 __all__ = ["Muon", "muon_update"]
 
@@ -50,7 +50,7 @@ def newton_schulz(
     a, b, c, least = numbers_like(x, *coefficients, eps)
     tall = x.shape[0] > x.shape[1]
     y = x.T if tall else x
-    y = y / xp.maximum(xp.sqrt(xp.sum(xp.square(y))), least)
+    y = y / xp.maximum(norm(y).astype(y.dtype), least)
     for _ in range(steps):
         gram = xp.matmul(y, y.T)
         gram = b * gram + c * xp.matmul(gram, gram)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import LayoutError
 from minigrad.optim.attempts import Controls
@@ -45,6 +46,12 @@ class WholeOptimizer(Optimizer):
                     self.master = None if master is None else master[at].reshape(shape)
                     arrays: list[Array] = [array[at].reshape(shape) for array in (buffer.data, buffer.grad, *state)]
                     self._update_block(group, step, arrays[0], arrays[1], arrays[2:])
+
+
+def norm(x: Array) -> Array:
+    """‖x‖ of all elements, as float64, which holds the squares of float32; it stays on the device."""
+    xp = array_module(x)
+    return xp.sqrt(xp.sum(xp.square(x.astype("float64"))))
 
 
 def check_whole(who: str, part: Part) -> None:

@@ -11,6 +11,7 @@ from minigrad.distributed import DDP, run
 from minigrad.errors import ArgumentError, ShapeError
 from minigrad.nn import functional
 from minigrad.nn.module import Module
+from minigrad.nn.watch import watching_calls
 
 
 class Tied(nn.Module):
@@ -190,6 +191,22 @@ def test_nothing_is_left_of_the_run(fails):
     assert left() == before
     assert minigrad.is_grad_enabled()
     loss.backward()  # nor has the tape noticed anything
+
+
+def test_the_run_records_nothing_and_nobody_hears_of_it():
+    class Asking(nn.Linear):
+        def forward(self, x):
+            found.append(minigrad.is_grad_enabled())
+            return super().forward(x)
+
+    class Watcher:
+        def call(self, samples):
+            raise AssertionError(samples)
+
+    found = []
+    with watching_calls(Watcher()):
+        summary(nn.Sequential(Asking(3, 4)), (2, 3))
+    assert found == [False]
 
 
 def test_what_is_not_counted_is_named():

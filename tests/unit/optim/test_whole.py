@@ -61,6 +61,39 @@ def test_lamb_changes_a_parameter_by_a_fraction_of_its_norm(rng):
         assert math.isclose(moved, 0.25 * length, rel_tol=1e-5)
 
 
+@pytest.mark.parametrize("make", [LAMB, Muon])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_no_number_is_not_lost_in_a_norm(rng, make, wrong):
+    """Nor are the other elements changed as if there were none."""
+    param, drawn = nn.Parameter(rng.standard_normal((3, 4))), rng.standard_normal((3, 4))
+    drawn[1, 2] = wrong
+    param.grad = Tensor(drawn)
+    with np.errstate(invalid="ignore"):
+        make([param], lr=0.1).step()
+    assert np.isnan(param.detach().numpy()).all()
+
+
+def test_a_gradient_whose_squares_float32_does_not_hold_still_counts(rng):
+    start, drawn = rng.standard_normal((3, 4)).astype("float32"), rng.standard_normal((3, 4)).astype("float32")
+    small, large = nn.Parameter(start.copy()), nn.Parameter(start.copy())
+    for param, scale in ((small, 1.0), (large, 2.0**80)):
+        param.grad = Tensor(drawn * np.float32(scale))
+        Muon([param], lr=0.1).step()
+    assert small.tolist() == large.tolist() != start.tolist()
+
+
+@pytest.mark.parametrize("make", [LAMB, Muon])
+def test_going_up_is_going_down_the_other_way(rng, make):
+    start, gradients = rng.standard_normal((3, 4)), rng.standard_normal((2, 3, 4))
+    up, down = nn.Parameter(start.copy()), nn.Parameter(start.copy())
+    climber, other = make([up], lr=0.1, maximize=True), make([down], lr=0.1)
+    for drawn in gradients:
+        up.grad, down.grad = Tensor(drawn), Tensor(-drawn)
+        climber.step()
+        other.step()
+    assert up.tolist() == down.tolist() != start.tolist()
+
+
 # -------------------------------------------------------------------------------------------------------- Muon
 
 
