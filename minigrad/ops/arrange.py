@@ -20,6 +20,7 @@ from minigrad.ops.join import cat, narrow
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, same_device
 from minigrad.ops.shape import expand, flip, permute, reshape, sizes_of, transpose, unsqueeze
+from minigrad.stamp import is_view
 from minigrad.tensor import Tensor, record
 
 __all__ = [
@@ -199,9 +200,8 @@ def pixel_shuffle(x: TensorLike, upscale_factor: int) -> Tensor:
     *lead, channels, height, width = x.shape
     n = len(lead)
     parts = reshape(x, *lead, channels // r**2, r, r, height, width)
-    return reshape(
-        permute(parts, *range(n), n, n + 3, n + 1, n + 4, n + 2), *lead, channels // r**2, height * r, width * r
-    )
+    turned = permute(parts, *range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return _reshaped_copy(turned, *lead, channels // r**2, height * r, width * r)
 
 
 def pixel_unshuffle(x: TensorLike, downscale_factor: int) -> Tensor:
@@ -223,9 +223,14 @@ def pixel_unshuffle(x: TensorLike, downscale_factor: int) -> Tensor:
     *lead, channels, height, width = x.shape
     n = len(lead)
     parts = reshape(x, *lead, channels, height // r, r, width // r, r)
-    return reshape(
-        permute(parts, *range(n), n, n + 2, n + 4, n + 1, n + 3), *lead, channels * r**2, height // r, width // r
-    )
+    turned = permute(parts, *range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return _reshaped_copy(turned, *lead, channels * r**2, height // r, width // r)
+
+
+def _reshaped_copy(x: Tensor, *shape: int) -> Tensor:
+    """x in another shape and in memory of its own, also where the elements lie in that order already."""
+    y = reshape(x, *shape)
+    return clone(y) if is_view(y) else y
 
 
 def _factor(who: str, name: str, factor: int) -> int:
