@@ -77,7 +77,7 @@ class _Cell(Recurrent):
         hx = None if not state else state if len(state) > 1 else state[0]
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         last = operation(x.unsqueeze(0), hx, *weights, **options)[1:]
-        return [one.squeeze(0) for one in last] if alone else last
+        return [one.squeeze(0).clone() for one in last] if alone else last  # a view could not be changed in place
 
     def _check(self, x: Any, state: tuple[Any, ...]) -> None:
         who, width = self._who(), self.input_size

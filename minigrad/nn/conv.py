@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from minigrad.arguments import Pair, as_integer, as_pair, as_sequence, check_counts, check_switch
+from minigrad.arguments import Pair, as_integer, as_pair, as_sequence, check_counts, check_switch, kind_of
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_parameter
@@ -182,11 +182,13 @@ class ConvolutionBack(Convolution):
         """The output_padding with which the output has a size that is asked for.
 
         Raises:
-            ArgumentError: no output_padding less than the stride gives it.
+            ArgumentError: no output_padding less than the stride gives it. DtypeError: x is no tensor.
         """
         if output_size is None:
             return self.output_padding
         who = self._who()
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"{who}: expected a tensor, got {kind_of(x)}")
         given = tuple(as_integer(who, "output_size", n, 0) for n in as_sequence(who, "output_size", output_size))
         if len(given) not in (self.axes, x.ndim):
             raise ArgumentError(f"{who}: expected output_size of {self.axes} or {x.ndim} integers, got {output_size}")

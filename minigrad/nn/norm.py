@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from minigrad.arguments import check_counts, check_real, check_sizes, check_switch
+from minigrad.arguments import check_counts, check_real, check_sizes, check_switch, kind_of
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import DtypeLike
-from minigrad.errors import ArgumentError, ShapeError
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn import init
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_buffer, zero_parameter
@@ -67,6 +67,8 @@ class TrackingNorm(Module):
         _reset_affine(self)
 
     def _check_axes(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"{self._who()}: expected a tensor, got {kind_of(x)}")
         if x.ndim not in self.axes:
             listed = " or ".join(str(n) for n in self.axes)
             raise ShapeError(f"{self._who()}: expected x with {listed} axes, got shape {x.shape}")
@@ -174,7 +176,7 @@ class InstanceNorm(TrackingNorm):
             self.momentum or 0.0,
             self.eps,
         )
-        return ops.squeeze(y, 0) if alone else y
+        return ops.squeeze(y, 0).clone() if alone else y  # a view could not be changed in place
 
 
 class InstanceNorm1d(InstanceNorm):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad.arguments import check_real, is_integer
-from minigrad.errors import ArgumentError, ShapeError
+from minigrad.arguments import as_real, is_integer, kind_of
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.nn.module import Module
 from minigrad.ops import families as ops
 from minigrad.tensor import Tensor
@@ -41,6 +41,8 @@ class Border(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x with its border."""
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"{self._who()}: expected a tensor, got {kind_of(x)}")
         if x.ndim not in (self.axes + 1, self.axes + 2):
             shapes = "(N, C, H, W) or (C, H, W)" if self.axes == 2 else "(N, C, L) or (C, L)"
             raise ShapeError(f"{self._who()}: expected x of shape {shapes}, got {x.shape}")
@@ -56,7 +58,7 @@ class ConstantBorder(Border):
 
     def __init__(self, padding: int | tuple[int, ...], value: float) -> None:
         super().__init__(padding)
-        check_real(self._who(), value=value)
+        as_real(self._who(), "value", value)  # -inf too, as before a maximum
         self.value = value
 
     def extra_repr(self) -> str:

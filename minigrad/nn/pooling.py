@@ -22,6 +22,7 @@ class MaxPool(Module):
         stride: Pair | None = None,
         padding: Pair = 0,
         dilation: Pair = 1,
+        *,  # PyTorch has return_indices before ceil_mode
         ceil_mode: bool = False,
     ) -> None:
         super().__init__()

@@ -97,10 +97,11 @@ class _Layers(Recurrent):
         if x.ndim == 2:
             states = [state.unsqueeze(1) for state in self._states(hx, x, (), 0)]
             output, last = self._run(x.unsqueeze(1), states)
-            return output.squeeze(1).clone(), self._as_given([state.squeeze(1) for state in last])
+            output, *last = (one.squeeze(1).clone() for one in (output, *last))  # a view can not be changed in place
+            return output, self._as_given(last)
         x = x.transpose(0, 1) if self.batch_first else x
         output, last = self._run(x, self._states(hx, x, (x.shape[1],), 1))
-        # a copy, since a view could not be changed in place, and what follows would copy it anyway
+        # a copy for the same reason, and what follows would copy it anyway
         return output.transpose(0, 1).clone() if self.batch_first else output, self._as_given(last)
 
     def _run_packed(self, x: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:

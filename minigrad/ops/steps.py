@@ -109,7 +109,8 @@ def check_tensors(who: str, gates: int, steps: Steps, tensors: dict[str, Any]) -
     Raises:
         DtypeError, ShapeError, DeviceError: they do not fit; the first that does not is named.
     """
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    always = ("x", "weight_ih", "weight_hh")
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None or name in always}
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"{who}: expected {name} to be a tensor, got {kind_of(tensor)}")

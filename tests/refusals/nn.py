@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 
 from minigrad import Tensor, nn
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, CallError, DtypeError, ShapeError
 from minigrad.nn import Buffer, Module, Parameter, Sequential
 from tests.refusals import each, run
 from tests.unit.nn.nets import Scale
@@ -46,7 +46,7 @@ ROWS = [
         (lambda: nn.ConvTranspose2d(1, 1, 3, padding="same"), "ConvTranspose2d: expected padding to be an integer"),
         (lambda: nn.ConvTranspose2d(1, 1, 3, 2, 1, 2), r"ConvTranspose2d: expected output_padding less than stride"),
         *[
-            (lambda size=size: nn.ConvTranspose2d(1, 1, 3, 2, 1)(ones(1, 1, 2, 2), output_size=size), words)
+            (lambda size=size: nn.ConvTranspose2d(1, 1, 3, 2, 1)(Tensor(ones(1, 1, 2, 2)), output_size=size), words)
             for size, words in (
                 ((3, 5), r"ConvTranspose2d: expected output_size of \(3, 3\) to \(4, 4\) for x .* got \(3, 5\)"),
                 ((1, 3, 3), "ConvTranspose2d: expected output_size of 2 or 4 integers"),
@@ -56,7 +56,7 @@ ROWS = [
         (lambda: nn.InstanceNorm1d(0), "InstanceNorm1d: expected num_features to be an integer >= 1, got 0"),
         (lambda: nn.InstanceNorm2d(3, momentum=2), r"InstanceNorm2d: expected momentum to be a number in \[0, 1\]"),
         (lambda: nn.ConstantPad1d(1.5, 0), "ConstantPad1d: expected padding of an integer or 2 of them, got 1.5"),
-        (lambda: nn.ConstantPad2d(1, "a"), "ConstantPad2d: expected value to be a finite number, got 'a'"),
+        (lambda: nn.ConstantPad2d(1, "a"), "ConstantPad2d: expected value to be a number, got 'a'"),
         (lambda: nn.PixelShuffle(0), "PixelShuffle: expected upscale_factor to be an integer >= 1, got 0"),
         (lambda: nn.PixelUnshuffle(1.5), "PixelUnshuffle: expected downscale_factor to be an integer >= 1, got 1.5"),
         (lambda: nn.Upsample(), "Upsample: expected size or scale_factor, got size=None and scale_factor=None"),
@@ -121,6 +121,10 @@ ROWS = [
         *["ReLU", "ReLU6", "Hardsigmoid", "Hardswish", "SiLU", "Mish", "Sigmoid", "LogSigmoid", "Softsign", "Tanh"],
         *["Tanhshrink", "SELU"],
     ),
+    (lambda: nn.ZeroPad2d(1)([1.0]), DtypeError, "ZeroPad2d: expected a tensor, got list"),
+    (lambda: nn.BatchNorm1d(1)([1.0]), DtypeError, "BatchNorm1d: expected a tensor, got list"),
+    (lambda: nn.ConvTranspose1d(1, 1, 2)([1.0], [2]), DtypeError, "ConvTranspose1d: expected a tensor, got list"),
+    (lambda: nn.MaxPool1d(2, 2, 0, 1, True), CallError, r"MaxPool1d: expected .*dilation=1, \*, ceil_mode=False"),
     (lambda: nn.LogSoftmax("1"), ArgumentError, "LogSoftmax: expected dim to be an integer, got '1'"),
     (lambda: nn.Flatten(3)(Tensor(np.ones((2, 3)))), ShapeError, r"flatten: expected an axis in \[-2, 2\), got 3"),
     (lambda: nn.ModuleList([nn.ReLU]), DtypeError, "ModuleList: expected a Module, got type"),

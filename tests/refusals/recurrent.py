@@ -33,6 +33,8 @@ TOLD = [  # of an operation: arguments by name, error, words
     ({"x": ROWS_OF_X, "batch_sizes": [3, 1]}, ArgumentError, r"never grow and add up to 5 rows, got \[3, 1\]"),
     ({"x": ROWS_OF_X, "batch_sizes": [5, 0]}, ArgumentError, r"batch_sizes to be integers >= 1, got \[5, 0\]"),
     ({"weight_ih": ones(7)}, ShapeError, r"expected weight_ih of shape \(.*hidden, features\), got \(7,\)"),
+    ({"weight_ih": None}, DtypeError, "expected weight_ih to be a tensor, got NoneType"),
+    ({"weight_hh": None}, DtypeError, "expected weight_hh to be a tensor, got NoneType"),
     ({"weight_hh": ones(5, 4)}, ShapeError, r"expected weight_hh of shape \(\d+, 5\) for x \(4, 3, 2\), got \(5, 4\)"),
     ({"bias_ih": ones(4)}, ShapeError, r"expected bias_ih of shape \(\d+,\) for x \(4, 3, 2\), got \(4,\)"),
     ({"bias_hh": 1.0}, DtypeError, "expected bias_hh to be a tensor, got float"),

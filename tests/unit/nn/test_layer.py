@@ -85,12 +85,16 @@ CALLS = {
     "Hardshrink": (lambda: nn.Hardshrink(0.2), ROWS, lambda m, x: ops.hardshrink(x, 0.2)),
     "Softmin": (lambda: nn.Softmin(0), ROWS, lambda m, x: ops.softmin(x, 0)),
     "Softmax2d": (nn.Softmax2d, IMAGE, lambda m, x: ops.softmax(x, 1)),
-    "MaxPool1d": (lambda: nn.MaxPool1d(3, 1, 1, 2, True), SERIES, lambda m, x: ops.max_pool1d(x, 3, 1, 1, 2, True)),
+    "MaxPool1d": (
+        lambda: nn.MaxPool1d(3, 1, 1, 2, ceil_mode=True),
+        SERIES,
+        lambda m, x: ops.max_pool1d(x, 3, 1, 1, 2, True),
+    ),
     "AvgPool1d": (lambda: nn.AvgPool1d(3, 2, 1), SERIES, lambda m, x: ops.avg_pool1d(x, 3, 2, 1)),
     "AdaptiveAvgPool1d": (lambda: nn.AdaptiveAvgPool1d(2), SERIES, lambda m, x: ops.adaptive_avg_pool1d(x, 2)),
     "MaxPool2d": (lambda: nn.MaxPool2d(2), IMAGE, lambda m, x: ops.max_pool2d(x, 2)),
     "MaxPool2d with all": (
-        lambda: nn.MaxPool2d((3, 2), 1, (1, 0), 2, True),
+        lambda: nn.MaxPool2d((3, 2), 1, (1, 0), 2, ceil_mode=True),
         IMAGE,
         lambda m, x: ops.max_pool2d(x, (3, 2), 1, (1, 0), 2, True),
     ),
@@ -482,12 +486,31 @@ def test_losses_with_weights():
         (nn.Unflatten(1, (2, 3)), "Unflatten(dim=1, unflattened_size=(2, 3))"),
         (nn.Embedding(3, 4, padding_idx=0), "Embedding(3, 4, padding_idx=0)"),
         (nn.ReLU(), "ReLU()"),
+        (nn.ConstantPad2d(1, -math.inf), "ConstantPad2d(padding=(1, 1, 1, 1), value=-inf)"),
         (nn.MSELoss(), "MSELoss()"),
     ],
     ids=lambda value: value.split("(")[0] if isinstance(value, str) else "",
 )
 def test_repr(layer, text):
     assert repr(layer) == text
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [
+        *[(nn.PixelShuffle(r), (r * r, 1, 1)) for r in (1, 2)],
+        *[(nn.PixelUnshuffle(r), (1, r, r)) for r in (1, 2)],
+        *[(nn.InstanceNorm1d(3), (3, 5)), (nn.RNNCell(3, 2), (3,)), (nn.LSTMCell(3, 2), (3,)), (nn.GRU(3, 2), (5, 3))],
+    ],
+)
+def test_what_a_layer_makes_of_one_sample_may_be_changed_in_place(layer, shape):
+    x = normal(*shape).requires_grad_()
+    before, made = x.data.copy(), layer(x)
+    for y in made if isinstance(made, tuple) else (made,):
+        y.mul_(2)
+    assert x.data.tobytes() == before.tobytes()
+    (y * y).sum().backward()
+    assert x.grad is not None
 
 
 # layers that do more than call an operation: tested here by themselves, or in a file of their own beside this one
