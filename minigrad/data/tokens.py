@@ -43,8 +43,10 @@ class Text:
         """The place of each character in the vocabulary, int64.
 
         Raises:
-            ArgumentError: a character that is not in it: the error names all of them.
+            ArgumentError: no str, or a character that is not in it: the error names all of them.
         """
+        if not isinstance(characters, str):
+            raise ArgumentError(f"Text.encode: expected a text, got {type(characters).__name__}")
         missing = sorted(set(characters) - set(self.vocabulary))
         if missing:
             raise ArgumentError(f"Text.encode: expected characters of the vocabulary, got {''.join(missing)!r}")

@@ -66,14 +66,28 @@ def together(comm: Any, who: str, do: Callable[[], T]) -> T:
 
 def check_one_file(comm: Any, number: str) -> None:
     """Refuse ranks that have read files of different numbers; ReplicaMismatchError on all."""
-    if comm is not None:
-        numbers = comm.all_gather_object(number)
-        other = next((rank for rank, number in enumerate(numbers) if number != numbers[0]), None)
-        if other is not None:
-            raise ReplicaMismatchError(
-                f"rank {comm.rank}: load: expected one file on all ranks, got another one on rank {other} than on "
-                "rank 0: save to a path that all see, or copy it"
-            )
+    other, _ = _first_other(comm, number)
+    if other:
+        raise ReplicaMismatchError(
+            f"rank {comm.rank}: load: expected one file on all ranks, got another one on rank {other} than on "
+            "rank 0: save to a path that all see, or copy it"
+        )
+
+
+def check_one_path(comm: Any, path: str) -> None:
+    """Refuse ranks that each want a file of their own, which would not be written; ReplicaMismatchError on all."""
+    other, paths = _first_other(comm, path)
+    if other:
+        raise ReplicaMismatchError(
+            f"rank {comm.rank}: save: expected one path on all ranks, got {paths[0]} on rank 0 and {paths[other]} on "
+            f"rank {other}: rank 0 writes what all have into one file"
+        )
+
+
+def _first_other(comm: Any, value: str) -> tuple[int, list[str]]:
+    """The first rank with another value than rank 0, 0 where there is none; and all values."""
+    values = [value] if comm is None else comm.all_gather_object(value)
+    return next((rank for rank, each in enumerate(values) if each != values[0]), 0), values
 
 
 def check_at_rest(who: str, objects: Iterable[Any]) -> None:

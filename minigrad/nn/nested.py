@@ -21,7 +21,7 @@ from minigrad.foreign import spoken
 from minigrad.nn.bundle import (
     STREAMS, WHOLE, Bundle, Path, Recorded, beside, is_stateful, kind_of, leaves_in, objects_in, read, set_beside
 )
-from minigrad.nn.bundle_ranks import begin, check_at_rest, check_one_file, ranks_of, recorded, together
+from minigrad.nn.bundle_ranks import begin, check_at_rest, check_one_file, check_one_path, ranks_of, recorded, together
 from minigrad.nn.serialize import save_file
 from minigrad.ops.foreign import array_of
 from minigrad.tensor import Tensor
@@ -52,6 +52,7 @@ def save(obj: Any, f: Path) -> None:
         ArgumentError: a path that is none.
         AutogradError: inside a backward, or with gradients that were not combined over the ranks yet.
         CollectiveMismatchError, CollectiveTimeoutError: objects, and a rank does something else, or nothing.
+        ReplicaMismatchError: ranks name different paths.
         RankFailedError: another rank could not. OSError: the file can't be written; on rank 0.
 
     Example:
@@ -73,6 +74,7 @@ def save(obj: Any, f: Path) -> None:
             return
     comm = ranks_of(objects.values()) if objects else None
     begin(comm, "save")
+    check_one_path(comm, os.fspath(f))
     bundle = together(comm, "save", lambda: _taken(obj, objects))
     whole = recorded(comm, bundle, with_objects=bool(objects))
     together(comm, "save", lambda: whole.write(f) if comm is None or comm.rank == 0 else None)

@@ -171,6 +171,10 @@ def unlike_objects(comm, path):
     minigrad.save({"model": ddp, "more": optimizer if comm.rank else object()}, path)
 
 
+def path_of_each(comm, path):
+    minigrad.save({"model": wrapped(comm)[0]}, f"{path}-{comm.rank}")
+
+
 def no_folder(comm, path):
     minigrad.save({"model": wrapped(comm)[0]}, path / "none" / "run")
 
@@ -182,6 +186,7 @@ REFUSED = [
     (not_combined, AutogradError, "got one of module.weight that waits for the other ranks, as under no_sync"),
     (joined, CollectiveMismatchError, f"{EVERY}[^:]* on rank 1"),
     (unlike_objects, Exception, "got object in obj..more..|rank 0, got DtypeError"),
+    (path_of_each, ReplicaMismatchError, "one path on all ranks, got .*run-0 on rank 0 and .*run-1 on rank 1"),
     (no_folder, FileNotFoundError, "none"),
 ]
 

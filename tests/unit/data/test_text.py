@@ -7,7 +7,7 @@ import pytest
 
 from minigrad.data import DataLoader, DistributedSampler, Sequences, text
 from minigrad.data.bundled import split_topics
-from minigrad.errors import MissingPackageError
+from minigrad.errors import ArgumentError, MissingPackageError
 from minigrad.nn.functional import cross_entropy
 from minigrad.tensor import Tensor
 
@@ -67,6 +67,8 @@ def test_encode_and_decode_are_inverses():
     parts = text()
     codes = parts.encode("def f(x):\n    return x")
     assert codes.dtype == np.int64 and parts.decode(Tensor(codes)) == "def f(x):\n    return x"
+    with pytest.raises(ArgumentError, match="Text.encode: expected a text, got int"):
+        parts.encode(3)
 
 
 def test_without_topics_the_error_says_so(monkeypatch):
