@@ -223,9 +223,11 @@ class _Between:
         self._ends = {id(x): _collector() for x in wanted if x.node is None}
         self._inner = {x.node.seq for x in wanted if x.node is not None}
         self._leads = set[int]()  # the nodes with an edge that leads to an input
+        self._met = {id(x) for x in roots}  # outputs, and leaves among the inputs that an output depends on
         for number, node in self._nodes.items():
             if any(self._edge(edge) is not None for edge in node.inputs):
                 self._leads.add(number)
+                self._met.update(id(edge) for edge in node.inputs)
 
     def _edge(self, edge: Edge) -> Edge:
         """An edge while the walk lasts."""
@@ -235,10 +237,7 @@ class _Between:
 
     def reaches(self, x: Tensor) -> bool:
         """Whether an output depends on an input, or is that input."""
-        if x.node is not None:
-            return x.node.seq in self._nodes
-        edges = (edge for number in self._leads for edge in self._nodes[number].inputs)
-        return any(x is edge for edge in (*self._roots, *edges))
+        return id(x) in self._met if x.node is None else x.node.seq in self._nodes
 
     def walk(self, seeds: list[Array], retain: bool) -> list[Array | None]:
         """The gradient of each input; None where none came.

@@ -8,7 +8,7 @@ with the old ones, and thrown away as backward goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from typing import Any
 from weakref import ref
@@ -21,6 +21,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.random import current_streams, replay_from
 from minigrad.errors import ArgumentError, AutogradError
 from minigrad.ops.hooks import Hooked
+from minigrad.ops.precision import convert_anew
 from minigrad.recording import is_grad_enabled, recomputing
 from minigrad.stamp import Stamp, next_number, shared_stamp
 from minigrad.tensor import Tensor, tensors_in
@@ -47,7 +48,8 @@ def checkpoint(
     your own), autocast and other modes. It is no new forward: nothing is counted, the running statistics of a batch
     norm stay as they are, and hooks on tensors are those of the first. Hooks on modules are called again. It may not
     change its arguments in place, nor depend on what changes between forward and backward: a changed argument or
-    parameter is an error, as is another course of operations. What else it reads should be an argument.
+    parameter is an error, as is another course of operations. What else it reads should be an argument. Buffers of
+    your own that it moves are moved again, which is an error where an operation saved them.
 
     Args:
         function: Returns a tensor, or tensors in tuples, lists and mappings.
@@ -60,7 +62,7 @@ def checkpoint(
     Raises:
         ArgumentError: no function, another option, or no tensor in what it returns.
         AutogradError: an argument was changed in place inside. In backward: what it was computed from was changed
-            since, or it computes something else.
+            since, or in the second run, or it computes something else.
 
     Example:
         >>> import minigrad
@@ -106,9 +108,10 @@ class _Stretch:
     """
 
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any, keeps_noise: bool) -> None:
-        self._function, self.args, self.kwargs = function, args, kwargs
+        self.function, self.args, self.kwargs = function, args, kwargs
         self._noise = current_streams().position() if keeps_noise else None
         self._context = copy_context()
+        self._context.run(convert_anew)
         self._began = self._ended = next_number()
         self._sources: list[tuple[Stamp, tuple[int, ...]]] = []  # of what it is computed from, with the shape
         self._looks: list[_Look] = []
@@ -144,14 +147,10 @@ class _Stretch:
 
     def again(self) -> None:
         """Run once more, and hand what is saved to the backward functions that wait for it."""
-        for stamp, shape in self._sources:
-            if stamp.changed > self._ended:
-                raise AutogradError(
-                    f"checkpoint: expected what the function read to be as it was, got a tensor of shape {shape} "
-                    "changed in place since: change it after backward(), or change a copy"
-                )
+        self._check_sources(self._ended, "since: change it after backward(), or change a copy")
         began = next_number()
         output = self._context.copy().run(self._run)
+        self._check_sources(began, "by the second run: change it outside of the function")
         nodes = _nodes_since(tensors_in(output), began)
         _check_same(self._looks, [_look(node) for node in nodes])
         for waiting, node in zip(self._waiting, nodes):
@@ -162,11 +161,20 @@ class _Stretch:
                     node.backward = node.backward.backward
                 redone.lent = node
 
+    def _check_sources(self, began: int, how: str) -> None:
+        for stamp, shape in self._sources:
+            if stamp.changed > began:
+                raise AutogradError(
+                    f"checkpoint: expected what the function read to be as it was, got a tensor of shape {shape} "
+                    f"changed in place {how}"
+                )
+
     def _run(self) -> Any:
+        convert_anew()
         if self._noise is not None:
             replay_from(self._noise)
         with recomputing():
-            return self._function(*self.args, **self.kwargs)
+            return self.function(*self.args, **self.kwargs)
 
 
 class Redone:
@@ -195,14 +203,24 @@ class Redone:
 
 # ------------------------------------------------------------------------------------------------- what is compared
 
-_Look = tuple[str, tuple[bool, ...], tuple[tuple[tuple[int, ...], str], ...]]  # name, edges wanted, arrays saved
+_Look = tuple[str, tuple[bool, ...], tuple[Any, ...]]  # name, edges wanted, what is saved
 
 
 def _look(node: Node) -> _Look:
     """What a node that is made again has to be like."""
-    arrays = [x.data if isinstance(x, Variable) else x for x in node.saved]
-    shapes = tuple((x.shape, str(x.dtype)) for x in arrays if hasattr(x, "shape") and hasattr(x, "dtype"))
-    return node.backward.__name__, tuple(edge is not None for edge in node.inputs), shapes
+    return node.backward.__name__, tuple([edge is not None for edge in node.inputs]), tuple(_parts(node.saved))
+
+
+def _parts(saved: Iterable[Any]) -> Iterator[Any]:
+    """Shape and dtype of arrays, and switches; those of a tuple among them too."""
+    for x in saved:
+        array = x.data if isinstance(x, Variable) else x
+        if isinstance(x, bool):
+            yield x
+        elif isinstance(x, tuple):
+            yield from _parts(x)
+        elif hasattr(array, "shape") and hasattr(array, "dtype"):
+            yield array.shape, array.dtype
 
 
 def _check_same(before: list[_Look], now: list[_Look]) -> None:
@@ -222,8 +240,8 @@ def _check_same(before: list[_Look], now: list[_Look]) -> None:
 
 
 def _told(look: _Look) -> str:
-    name, wanted, shapes = look
-    saved = ", ".join(f"{dtype} {shape}" for shape, dtype in shapes)
+    name, wanted, parts = look
+    saved = ", ".join(str(part) if isinstance(part, bool) else f"{part[1].name} {part[0]}" for part in parts)
     name = name.strip("_").removesuffix("_backward")
     return f"{name} with {saved or 'nothing'} saved for {sum(wanted)} of {len(wanted)} inputs"
 

@@ -170,6 +170,13 @@ def at_precision(who: str, *values: Any) -> tuple[Any, ...]:
     )
 
 
+def convert_anew() -> None:
+    """Let this context, and no other, keep none of the conversions so far: they live as long as it does."""
+    mode = _mode.get()
+    if mode is not None:
+        _mode.set(mode._replace(kept={}))
+
+
 def _raised(x: Tensor, mode: _Mode) -> Tensor:
     return cast(x, _FLOAT32) if x.data.dtype.itemsize == 2 else x
 

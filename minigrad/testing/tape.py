@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 from minigrad.autograd.function import FunctionCtx
@@ -68,6 +71,10 @@ def _arrays(value: Any) -> Iterator[Array]:
     elif isinstance(value, Hooked):
         yield from _arrays(value.backward)
     elif isinstance(value, Redone):
-        yield from _arrays([value.stretch.args, value.stretch.kwargs, value.lent])
+        yield from _arrays([value.stretch.function, value.stretch.args, value.stretch.kwargs, value.lent])
+    elif isinstance(value, functools.partial):
+        yield from _arrays([value.func, value.args, value.keywords])
+    elif isinstance(value, FunctionType):
+        yield from _arrays(list(inspect.getclosurevars(value).nonlocals.values()))
     elif isinstance(value, Node):
         yield from _arrays(value.saved)

@@ -1,6 +1,8 @@
 """Checkpointing: the same bits with less memory, and what is refused."""
 
+import functools
 import gc
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -66,6 +68,27 @@ def test_what_a_small_case_holds():
     assert saved_bytes(kept) == 24 and saved_bytes(kept, apart=[h]) == 0
     with pytest.raises(AutogradError, match="saved_bytes: expected the output of an operation"):
         saved_bytes(x)
+
+
+@pytest.mark.parametrize("function", [lambda h: lambda: h.exp().tanh(), lambda h: functools.partial(torch.tanh, h)])
+def test_what_a_function_holds_itself_counts(function):
+    h = -torch.ones(2, 3, requires_grad=True)
+    assert saved_bytes(checkpoint(function(h)).sum()) == 24
+
+
+def test_within_autocast_no_conversion_outlives_the_block():
+    """A weight of 1000 x 1000 in bfloat16 has 2 MB, of which a plain run holds one."""
+    net, x = nn.Linear(1000, 1000, bias=False), torch.ones(1, 1000)
+    tracemalloc.start()
+    try:
+        with torch.autocast("bfloat16"):
+            y = checkpoint(net, x)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1e5
+    y.float().sum().backward()
+    assert (net.weight.grad.numpy() == 1.0).all()
 
 
 def test_memory_goes_as_backward_comes():
@@ -200,6 +223,27 @@ def other(way):
     return run
 
 
+class Scaled(nn.Module):
+    """Moves a buffer of its own, and computes from it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, h, w):
+        with torch.no_grad():
+            self.mean.mul_(0.5).add_(h.detach() * 0.5)
+        return h * self.mean * w
+
+
+def switched():
+    """A batch norm that is in evaluation when backward comes."""
+    norm = nn.BatchNorm1d(1)
+    y = checkpoint(norm, torch.tensor([[1.0], [2.0]], requires_grad=True))
+    norm.eval()
+    y.sum().backward()
+
+
 def fails(h, w, again):
     if again:
         raise ZeroDivisionError("of the function")
@@ -223,6 +267,8 @@ CHANGED = {
     r"to be exp with float32 \(2,\) saved for 1 of 1 inputs again, got exp with float32 \(1,\)": lambda: later(
         other(lambda h, w, again: torch.ones(1, requires_grad=True).exp() if again else h.exp()), lambda h, w: None
     ),
+    r"of shape \(2,\) changed in place by the second run": lambda: later(Scaled(), lambda h, w: None),
+    r"operation 0 of 1 to be rows .*, False saved .*, got rows .*, True saved": switched,
     r"that leaves its arguments as they are": lambda: later(lambda h, w: h.mul_(2), lambda h, w: None),
     r"of the function": lambda: later(other(fails), lambda h, w: None),
 }
