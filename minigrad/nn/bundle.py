@@ -72,11 +72,14 @@ def set_beside(thing: Any, values: Plain) -> None:
     for name, value in values.items():
         if name in getattr(thing, "kept_beside", ()):
             setattr(thing, name, value)
-    if isinstance(thing, Module) and values.keys() >= {"evaluating", "frozen"}:
-        evaluating, frozen = set(values["evaluating"]), set(values["frozen"])
-        for name, module in thing.named_modules():
-            module.training = name not in evaluating
-        for name, param in thing.named_parameters():
+    if not isinstance(thing, Module) or not values.keys() >= {"evaluating", "frozen"}:
+        return
+    evaluating, frozen = set(values["evaluating"]), set(values["frozen"])
+    others = getattr(thing, "replicas", None)  # of a graph on several devices, which is the first of them
+    for module in others if isinstance(others, tuple) and thing in others else (thing,):
+        for name, part in module.named_modules():
+            part.training = name not in evaluating
+        for name, param in module.named_parameters():
             param.requires_grad = name not in frozen
 
 

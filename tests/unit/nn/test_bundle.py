@@ -14,6 +14,7 @@ from minigrad.backend.random import set_noise_key
 from minigrad.data import ArrayDataset, DataLoader
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, StateDictError
 from minigrad.nn import bundle
+from minigrad.train import FlowBuilder
 
 X = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
 
@@ -114,6 +115,21 @@ def test_what_evaluates_and_what_is_frozen_comes_back(tmp_path):
     with pytest.raises(StateDictError):
         minigrad.load(tmp_path / "run", into={**fresh, "loader": DataLoader(ArrayDataset(X), batch_size=5)})
     assert modes(fresh["model"]) == before
+
+
+def test_so_it_does_in_each_replica_of_a_graph(tmp_path):
+    def made():
+        graph = FlowBuilder.from_(nn.Linear(3, 4)).tag("hidden").through(nn.Dropout(0.5)).build()
+        graph.distribute(graph.replicate, ["cpu", "cpu"])
+        return graph
+
+    mine, fresh = made(), made()
+    mine.eval()
+    mine.freeze("hidden")
+    minigrad.save({"graph": mine}, tmp_path / "run")
+    minigrad.load(tmp_path / "run", into={"graph": fresh})
+    assert len(fresh.replicas) == 2 and not any(m.training for each in fresh.replicas for m in each.modules())
+    assert not any(p.requires_grad for each in fresh.replicas for p in each.parameters())
 
 
 def test_noise_goes_on_as_the_rank_that_saved_drew_it(tmp_path):
