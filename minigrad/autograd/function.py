@@ -348,7 +348,9 @@ def _pass_on(who: str, node: Node, inputs: list[_Like | None], grads: tuple[Any,
             continue
         edge = next(edges)
         if edge is not None and grad is not None:
-            lend(edge, _fitting(f"{who}.backward", i, like, grad))
+            array = _fitting(f"{who}.backward", i, like, grad)
+            with like.device.current():  # of the node it is that of a gradient of an output
+                lend(edge, array)
 
 
 def _fitting(who: str, i: int, like: _Like, grad: Any) -> Array:

@@ -132,7 +132,8 @@ def backward(
 
 def _spread(node: Node, grad: Array) -> None:
     for edge, seed in zip(node.inputs, node.saved):
-        lend(edge, seed)
+        with device_of(seed).current():  # a leaf has a copy
+            lend(edge, seed)
 
 
 # ------------------------------------------------------------------------------------------------- what is asked
@@ -252,7 +253,8 @@ class _Between:
             for node in walked.values():
                 node.grad_array = None
             for x, seed in zip(self._roots, seeds):
-                lend(self._edge(x.node or x), seed)
+                with device_of(seed).current():
+                    lend(self._edge(x.node or x), seed)
             for number in reversed(walked):
                 node = walked[number]
                 grad = _heard(node, node)

@@ -17,6 +17,7 @@ import numpy as np
 
 from minigrad.arguments import check_switch, kind_of
 from minigrad.autograd.tape import Node, Variable, walk
+from minigrad.backend.device import CPU
 from minigrad.backend.dtypes import Array
 from minigrad.backend.random import current_streams, replay_from
 from minigrad.errors import ArgumentError, AutogradError
@@ -149,7 +150,8 @@ class _Stretch:
         """Run once more, and hand what is saved to the backward functions that wait for it."""
         self._check_sources(self._ended, "since: change it after backward(), or change a copy")
         began = next_number()
-        output = self._context.copy().run(self._run)
+        with next((x.device for x in tensors_in([self.args, self.kwargs])), CPU).current():  # as it was in forward
+            output = self._context.copy().run(self._run)
         self._check_sources(began, "by the second run: change it outside of the function")
         nodes = _nodes_since(tensors_in(output), began)
         _check_same(self._looks, [_look(node) for node in nodes])

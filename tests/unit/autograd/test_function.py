@@ -243,3 +243,21 @@ def test_on_a_gpu(cuda):
     (first * second).sum().backward()
     assert x.grad.device == x.device
     np.testing.assert_allclose(x.grad.cpu().numpy(), np.exp([1, 2]) + 6 * np.array([1, 4]), rtol=1e-6)
+
+
+def test_a_gradient_stays_on_the_device_of_its_input(cuda):
+    """The backward of an output on another device, of which that is the current one."""
+
+    class Cross(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.to(cuda)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.to("cuda:0")
+
+    x = torch.ones(2, device="cuda:0", requires_grad=True)
+    for times in (1, 2):
+        Cross.apply(x).sum().backward()
+        assert x.grad.device == x.device and x.grad.cpu().tolist() == [times] * 2

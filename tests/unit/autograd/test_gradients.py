@@ -155,6 +155,11 @@ def test_on_a_gpu(cuda):
     x = torch.tensor([1.0, 2.0], requires_grad=True, device=cuda)
     h = x * x
     assert lists(grad(h.sum(), [h, x])) == [[1.0, 1.0], [2.0, 4.0]]
+    w = torch.ones(2, requires_grad=True, device="cuda:0")
+    backward([x * 3, w], [torch.ones(2, device=cuda), torch.ones(2, device="cuda:0")])
+    assert w.grad.device == w.device and x.grad.cpu().tolist() == [3.0, 3.0]
+    (found,) = grad([x * 3, w, w], w, [torch.ones(2, device=w) for w in (cuda, "cuda:0", "cuda:0")])
+    assert found.device == w.device and found.cpu().tolist() == [2.0, 2.0]
 
 
 def test_retain_grad_as_in_pytorch():

@@ -310,3 +310,10 @@ def test_on_a_gpu(cuda):
         found.append(x.grad.cpu().numpy())
         x.grad = None
     np.testing.assert_array_equal(*found)
+
+
+def test_a_second_run_begins_where_the_first_did(cuda):
+    """On the device of the arguments, though the gradient comes from another one."""
+    x = torch.ones(2, device=cuda, requires_grad=True)
+    checkpoint(lambda x: x.exp().to("cuda:0"), x).to(cuda).sum().backward()
+    assert x.grad.device == x.device and x.grad.cpu().tolist() == pytest.approx([np.e, np.e])
