@@ -233,11 +233,13 @@ def _counted(name: str, module: Module, calls: list[_Call], first: dict[int, str
 
 def _products(module: Module, calls: list[_Call]) -> int | None:
     """Multiplications by the weight in all calls; None where nobody knows how often the weights here are used."""
-    rule = next((_PLACES[kind.__name__] for kind in type(module).__mro__ if kind.__name__ in _PLACES), None)
-    if rule is not None:
-        of, per = rule
-        ends = [(given if of == "input" else returned)[0] for given, returned in calls]
-        places: int = sum(math.prod(shape) // max(1, getattr(module, per)) for shape in ends)
+    kind = next((kind for kind in type(module).__mro__ if kind.__name__ in _PLACES), None)
+    if kind is not None and type(module).forward is kind.forward:  # type: ignore[attr-defined]
+        of, per = _PLACES[kind.__name__]
+        ends = [(given if of == "input" else returned)[:1] for given, returned in calls]
+        if not all(ends):
+            return None  # what it was given by name is not seen
+        places: int = sum(math.prod(shape) // max(1, getattr(module, per)) for [shape] in ends)
         return places * sum(p.numel() for key, p in module._parameters.items() if p is not None and key == "weight")
     weights = [p for p in module._parameters.values() if p is not None and p.ndim > 1]
     known = any(kind.__name__ == _LOOKED_UP for kind in type(module).__mro__)

@@ -216,6 +216,27 @@ def test_what_is_not_counted_is_named():
     assert str(found).endswith("0 products with weights, without those in 0") and found.totals["uncounted"] == ["0"]
 
 
+def test_what_a_layer_makes_of_its_weights_in_a_forward_of_its_own_is_not_guessed():
+    class Silent(nn.Linear):
+        def forward(self, x):
+            super().forward(x)
+
+    class Named(nn.ConvTranspose1d):
+        def __call__(self, x):
+            return super().__call__(x=x)
+
+    class Adapted(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 3)
+            self.more = nn.Parameter(minigrad.ones(3, 3))
+
+        def forward(self, x):
+            return super().forward(x) + x @ self.more
+
+    for layer, shape in ((Silent(3, 3), (2, 3)), (Named(2, 3, 3), (1, 2, 4)), (Adapted(), (2, 3))):
+        assert summary(layer, shape).totals["uncounted"] == [type(layer).__name__]
+
+
 def test_a_rank_asks_for_a_wrapped_model_by_itself():
     def body(comm):
         ddp = DDP(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), comm)
