@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from minigrad.arguments import as_integer, check_switch, kind_of
+from minigrad.backend.dtypes import float_dtypes_mixed
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.attention import attention_weights, scaled_dot_product_attention
 from minigrad.ops.compare import logical_not, logical_or
@@ -102,7 +103,7 @@ def multi_head_attention_forward(
     parts, extra = _extended(parts, bias_k, bias_v, add_zero_attn, lengths)
     dropout_p = dropout_p if training else 0.0
     hinted = is_causal and key_padding_mask is None and not need_weights and not extra
-    mask = None if hinted else _merged(key_padding_mask, attn_mask, lengths, query, extra)
+    mask = _merged(key_padding_mask, attn_mask, lengths, query, extra, hinted)
     q, k, v = (lengths.split(part) for part in parts)
     if need_weights:
         weights = attention_weights(q, k, mask, dropout_p)
@@ -184,7 +185,9 @@ def _extended(
     return [q, k, v], len(added)
 
 
-def _merged(padding: Any, mask: Any, lengths: _Lengths, query: Tensor, extra: int) -> Tensor | None:
+def _merged(
+    padding: Any, mask: Any, lengths: _Lengths, query: Tensor, extra: int, hinted: bool
+) -> Tensor | None:
     """Both masks as `scaled_dot_product_attention` has them: True where a key is seen, or what is added."""
     samples, queries, keys, heads, _ = lengths
     found = []
@@ -194,13 +197,14 @@ def _merged(padding: Any, mask: Any, lengths: _Lengths, query: Tensor, extra: in
     if padding is not None:
         _check_mask("key_padding_mask", padding, [(samples, keys)] if query.ndim == 3 else [(keys,)])
         found.append(padding.reshape(samples, 1, 1, keys))
-    if not found:
+    if hinted or not found:
         return None
     if all(part.dtype.kind == "b" for part in found):
         seen = logical_not(found[0] if len(found) == 1 else logical_or(*found))
         return pad(seen, (0, extra), value=1) if extra else seen
     added = [where(part, -math.inf, 0.0).to(query.dtype) if part.dtype.kind == "b" else part for part in found]
-    bias = added[0] if len(added) == 1 else added[0] + added[1]
+    with float_dtypes_mixed(True):
+        bias = added[0] if len(added) == 1 else added[0] + added[1]
     return pad(bias, (0, extra)) if extra else bias
 
 

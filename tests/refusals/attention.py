@@ -36,6 +36,7 @@ ROWS = [
         (lambda: heads(key=HEADS[:, :1], value=HEADS[:, :1]), "and one number of samples, got"),
         (lambda: heads(weight=Tensor(np.ones((6, 3)))), r"in_proj_weight of shape \(9, 3\), got \(6, 3\)"),
         (lambda: heads(attn_mask=SEEN), r"attn_mask of shape \(4, 4\) or \(6, 4, 4\), got \(2, 4\)"),
+        (lambda: heads(attn_mask=SEEN, is_causal=True, need_weights=False), r"attn_mask of shape \(4, 4\) or"),
         (lambda: heads(key_padding_mask=SEEN[:1]), r"key_padding_mask of shape \(2, 4\), got \(1, 4\)"),
     ),
     *each(

@@ -74,3 +74,15 @@ def test_a_place_that_sees_nothing_gives_no_weights():
     assert not weights.detach().numpy()[1].any() and np.isfinite(output.detach().numpy()).all()
     output.sum().backward()
     assert np.isfinite(x.grad.numpy()).all()
+
+
+def test_masks_of_two_float_dtypes_meet_in_the_wider():
+    layer, x, bias = nn.MultiheadAttention(8, 2).half(), drawn(3, 2, 8, dtype=np.float16), drawn(3, 3)
+    hidden = Tensor(np.array([[False] * 3, [False, False, True]]))
+    both = minigrad.where(hidden[:, None, None], -math.inf, bias.detach()).repeat_interleave(2, 1).reshape(4, 3, 3)
+    expected = layer(x, x, x, need_weights=False, attn_mask=both)[0]
+    for padding in (hidden, minigrad.where(hidden, -math.inf, 0.0).half()):
+        output, _ = layer(x, x, x, padding, False, bias)
+        assert output.dtype == np.float16 and np.array_equal(output.data, expected.data)
+    output.sum().backward()
+    assert bias.grad.dtype == np.float32 and bias.grad.abs().sum() > 0
