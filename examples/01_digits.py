@@ -155,6 +155,8 @@ def main() -> int:
     options = parser.parse_args()
     if min(options.ranks, options.epochs) < 1:
         parser.error(f"expected --ranks and --epochs of at least 1, got {options.ranks} and {options.epochs}")
+    if GLOBAL_BATCH % options.ranks:
+        parser.error(f"expected --ranks to divide {GLOBAL_BATCH}, got {options.ranks}")
     if options.ranks > 1 and options.device not in (None, "cpu"):
         parser.error(f"expected the CPU for thread ranks, got --device {options.device}: start a process for each GPU")
     options.target = TARGET_ACCURACY

@@ -186,7 +186,8 @@ class Training:
         with minigrad.no_grad():
             while len(codes) < length:
                 tokens = minigrad.tensor([codes[-CONTEXT:]], device=self.comm.device)
-                best = self.ddp.module(tokens)[0, -1].topk(top_k)
+                scores = self.ddp.module(tokens)[0, -1]
+                best = scores.topk(min(top_k, len(scores)))
                 codes.append(int(best.indices[minigrad.multinomial(best.values.softmax(0), 1, rng=rng)].item()))
         self.ddp.train()
         return book.decode(codes)
@@ -325,8 +326,13 @@ def main() -> int:
         parser.set_defaults(steps=60, every=20, width=32, heads=2, layers=1, target=3.4, lead=-math.inf)
         parser.set_defaults(tables=1, stride=CONTEXT, length=40)
     options = parser.parse_args()
-    if min(options.ranks, options.steps) < 1:
-        parser.error(f"expected --ranks and --steps of at least 1, got {options.ranks} and {options.steps}")
+    for name in ("ranks", "steps", "every", "width", "layers", "heads", "tables", "stride", "top_k"):
+        if getattr(options, name) < 1:
+            parser.error(f"expected --{name.replace('_', '-')} of at least 1, got {getattr(options, name)}")
+    if options.width % (2 * options.heads):  # a head turns pairs of its elements
+        parser.error(f"expected --width to be a multiple of twice --heads, got {options.width} and {options.heads}")
+    if GLOBAL_BATCH % options.ranks:
+        parser.error(f"expected --ranks to divide {GLOBAL_BATCH}, got {options.ranks}")
     if options.ranks > 1 and options.device not in (None, "cpu"):
         parser.error(f"expected the CPU for thread ranks, got --device {options.device}: start a process for each GPU")
     keep_freed_memory()  # a step needs the same arrays again and again

@@ -178,7 +178,7 @@ def draw(images: Tensor, path: str) -> str:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    rows = images.cpu().numpy().reshape(8, 10, 8, 8).transpose(0, 2, 1, 3).reshape(64, 80)
+    rows = images.cpu().numpy().reshape(8, 10, 8, 8).transpose(0, 2, 1, 3).reshape(64, 80).repeat(6, 0).repeat(6, 1)
     pyplot.imsave(path, rows, cmap="gray_r")
     return f"picture: {path}"
 
@@ -225,6 +225,8 @@ def main() -> int:
     options = parser.parse_args()
     if min(options.ranks, options.epochs) < 1:
         parser.error(f"expected --ranks and --epochs of at least 1, got {options.ranks} and {options.epochs}")
+    if GLOBAL_BATCH % options.ranks:
+        parser.error(f"expected --ranks to divide {GLOBAL_BATCH}, got {options.ranks}")
     if options.ranks > 1 and options.device not in (None, "cpu"):
         parser.error(f"expected the CPU for thread ranks, got --device {options.device}: start a process for each GPU")
     options.target = TARGET

@@ -36,11 +36,21 @@ def digits(ranks=1, dtype="float32"):
     return run_script("01_digits.py", "--smoke", *options)
 
 
-@pytest.mark.parametrize("option", ["--ranks", "--epochs"])
-def test_digits_on_no_ranks_or_in_no_epochs(option):
-    command = [sys.executable, str(ROOT / "examples" / "01_digits.py"), option, "0"]
+@pytest.mark.parametrize(
+    "name, options, told",
+    [
+        ("01_digits.py", "--ranks 0", "expected --ranks and --epochs of at least 1"),
+        ("01_digits.py", "--epochs 0", "expected --ranks and --epochs of at least 1"),
+        ("01_digits.py", "--ranks 7", "expected --ranks to divide 60, got 7"),
+        ("08_char_gpt.py", "--top-k 0", "expected --top-k of at least 1, got 0"),  # used after the training
+        ("08_char_gpt.py", "--heads 3", "expected --width to be a multiple of twice --heads, got 128 and 3"),
+        ("09_gan.py", "--ranks 7", "expected --ranks to divide 60, got 7"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_is_trained(name, options, told):
+    command = [sys.executable, str(ROOT / "examples" / name), *options.split()]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
-    assert done.returncode == 2 and "expected --ranks and --epochs of at least 1" in done.stderr
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
 
 
 def test_digits_on_two_ranks():
