@@ -122,8 +122,11 @@ def test_an_operation_runs_as_the_table_says(name):
     X.grad = None
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.op.rstrip("_") not in PRECISION][::7],
-                         ids=lambda case: case.id)
+COMPOSED = {"multi_head_attention_forward"}  # of operations that the table has
+OTHERS = [case for case in CASES if case.op.rstrip("_") not in {*PRECISION, *COMPOSED}]
+
+
+@pytest.mark.parametrize("case", OTHERS[::7], ids=lambda case: case.id)
 def test_other_operations_are_untouched(case):
     from tests.cases.evaluate import evaluate
 
