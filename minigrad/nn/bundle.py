@@ -31,7 +31,8 @@ Path = str | os.PathLike[str]
 
 def is_stateful(value: Any) -> bool:
     """Whether it has a state that can be kept and put back."""
-    return all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+    names = ("state_dict", "load_state_dict")
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
 
 
 def leaves_in(value: Any, place: str = WHOLE) -> Iterator[tuple[str, Any]]:
@@ -58,9 +59,10 @@ def kind_of(thing: Any) -> str:
 def beside(thing: Any) -> Plain:
     """What belongs to an object's state and is not in its state_dict, as plain data.
 
-    These are the attributes that it names in kept_beside; of a module also what is not in training, and not trained.
+    These are the attributes that it, or a module in it, names in kept_beside; of a module also what is not in training,
+    and not trained.
     """
-    found: Plain = {name: getattr(thing, name) for name in getattr(thing, "kept_beside", ())}
+    found: Plain = {name: getattr(part, attribute) for name, part, attribute in _kept_beside(thing)}
     if isinstance(thing, Module):
         found["evaluating"] = [name for name, module in thing.named_modules() if not module.training]
         found["frozen"] = [name for name, param in thing.named_parameters() if not param.requires_grad]
@@ -69,9 +71,9 @@ def beside(thing: Any) -> Plain:
 
 def set_beside(thing: Any, values: Plain) -> None:
     """Put back what `beside` returned."""
-    for name, value in values.items():
-        if name in getattr(thing, "kept_beside", ()):
-            setattr(thing, name, value)
+    for name, part, attribute in _kept_beside(thing):
+        if name in values:
+            setattr(part, attribute, values[name])
     if not isinstance(thing, Module) or not values.keys() >= {"evaluating", "frozen"}:
         return
     evaluating, frozen = set(values["evaluating"]), set(values["frozen"])
@@ -81,6 +83,13 @@ def set_beside(thing: Any, values: Plain) -> None:
             part.training = name not in evaluating
         for name, param in module.named_parameters():
             param.requires_grad = name not in frozen
+
+
+def _kept_beside(thing: Any) -> Iterator[tuple[str, Any, str]]:
+    """A name, whose attribute it is, and the attribute."""
+    for place, part in thing.named_modules() if isinstance(thing, Module) else (("", thing),):
+        for attribute in getattr(part, "kept_beside", ()):
+            yield f"{place}.{attribute}" if place else attribute, part, attribute
 
 
 class Bundle:

@@ -27,8 +27,9 @@ T = TypeVar("T")
 
 def ranks_of(objects: Iterable[Any]) -> Any:
     """The communicator of the ranks that train these objects; None where there is one rank."""
-    found = [ranks_here(), *(getattr(thing, "comm", None) for thing in objects)]
-    return next((comm for comm in found if comm is not None and comm.world_size > 1), None)
+    parts = [part for thing in objects for part in (thing.modules() if isinstance(thing, Module) else [thing])]
+    found = [ranks_here(), *(getattr(part, "comm", None) for part in parts)]
+    return next((comm for comm in found if getattr(comm, "world_size", 1) > 1), None)
 
 
 def begin(comm: Any, who: str) -> None:

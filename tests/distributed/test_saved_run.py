@@ -4,15 +4,18 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import minigrad
 from minigrad import nn, optim
+from minigrad.backend.ranks import set_ranks_here
 from minigrad.distributed import DDP, run
 from minigrad.errors import (
     AutogradError, CollectiveMismatchError, RankFailedError, ReplicaMismatchError, StateDictError
 )
 from tests.distributed import resumed
+from tests.distributed.resumed import exact
 
 TIMEOUT_S = 10.0
 
@@ -261,10 +264,27 @@ def test_where_one_rank_can_not_load_nobody_has_changed_anything(tmp_path, how):
     run(body, 2, timeout_s=TIMEOUT_S)
 
 
+def test_a_wrapper_inside_a_module_goes_on_at_its_pass(tmp_path):
+    """Where buffers are agreed upon in every third pass, as in a GAN whose two wrappers are one object."""
+
+    def body(comm, resumed):
+        set_ranks_here(None)
+        minigrad.manual_seed(0)
+        nets = nn.ModuleDict({"norm": DDP(nn.BatchNorm1d(3), comm, buffer_cadence=3)})
+        if resumed:
+            minigrad.load(tmp_path / "run", into={"nets": nets})
+        for step in range(2 if resumed else 0, 4):
+            x = minigrad.tensor(np.random.default_rng([step, comm.rank]).standard_normal((4, 3)))
+            nets["norm"](x.float()).sum().backward()
+            if step == 1:
+                minigrad.save({"nets": nets}, tmp_path / "run")
+        return exact(nets.state_dict())
+
+    assert run(body, 2, False, timeout_s=TIMEOUT_S) == run(body, 2, True, timeout_s=TIMEOUT_S)
+
+
 def test_a_communicator_made_by_hand_is_that_of_what_it_trains(tmp_path):
     """Where no init() and no run() has told the context of its ranks."""
-    from minigrad.backend.ranks import set_ranks_here
-
     def body(comm):
         set_ranks_here(None)
         minigrad.save({"model": wrapped(comm)[0]}, tmp_path / "run")

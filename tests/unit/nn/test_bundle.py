@@ -161,6 +161,11 @@ def test_noise_goes_on_as_the_rank_that_saved_drew_it(tmp_path):
     assert copy_context().run(save) == copy_context().run(resume)
 
 
+def test_a_class_is_no_object(tmp_path):
+    with pytest.raises(DtypeError, match="expected tensors and plain values, got type in obj..model.."):
+        minigrad.save({"model": nn.Linear}, tmp_path / "run")
+
+
 def test_a_link_stays_one(tmp_path):
     minigrad.save({"a": 1}, tmp_path / "file")
     (tmp_path / "link").symlink_to("file")
