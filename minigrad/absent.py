@@ -25,7 +25,7 @@ _PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's
 _BAG = "write embedding, and .mean(1) of what it gives"
 _BILINEAR = "write einsum('bi,oij,bj->bo', x1, weight, x2) + bias"
 _SOFT_MARGIN = "write softplus(-target * x).mean()"
-_ON_OUTPUT = "write register_forward_hook(lambda layer, args, output: output.register_hook(hook))"
+_ON_OUTPUT = "write register_forward_hook(hook), whose hook calls output.register_hook(...) and returns None"
 _WITHOUT = "save what it would give beside the state_dict()"
 _BITS = "write all_gather(tensors, tensor), and combine them"
 _DECODER = "write TransformerEncoder, with mask=minigrad.ones(n, n, dtype=bool).triu(1) for a causal one"
@@ -181,7 +181,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "Module": {
         "compile": "leave it out: a module runs as it is",
         "get_extra_state": _WITHOUT,
-        "register_backward_hook": _ON_OUTPUT,
+        "register_backward_hook": "write register_full_backward_hook(hook)",
         "register_full_backward_pre_hook": _ON_OUTPUT,
         "register_load_state_dict_post_hook": "do it after load_state_dict()",
         "register_load_state_dict_pre_hook": "change what is given to load_state_dict()",
@@ -194,6 +194,10 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "xpu": "write to(device)",
     },
     "Tensor": {
+        **dict.fromkeys(["H", "mH", "adjoint"], "write x.mT"),
+        **dict.fromkeys(["conj", "conj_physical", "real", "resolve_conj"], "leave it out: no tensor is complex"),
+        **dict.fromkeys(["angle", "cdouble", "cfloat", "chalf", "imag"], "no tensor is complex"),
+        **dict.fromkeys(["coalesce", "indices", "to_dense", "values"], _DENSE),
         "index_put_": "write x[indices] = values, or x.index_add_(dim, index, values) for a sum",
         "apply_": "write minigrad.tensor(function(x.numpy()))",
         "map_": "write minigrad.tensor(function(x.numpy()))",
@@ -298,10 +302,11 @@ def _elsewhere(where: str, name: str) -> str:
     if where == "Tensor":
         own = vars(sys.modules["minigrad"])
         methods = {*dir(own["Tensor"])} - {*OF_TENSORS, *INSTEAD["Tensor"]}
-        if callable(own.get(name)):
-            return f"write minigrad.{name}(x)"
-        if name.endswith("_") and (callable(own.get(name[:-1])) or name[:-1] in methods):
-            return f"write x = x.{name[:-1]}(...)"
+        plain, result = (name[:-1], "x = ") if name.endswith("_") else (name, "")
+        if plain in methods:
+            return f"write {result}x.{plain}(...)"
+        if callable(own.get(plain)):
+            return f"write {result}minigrad.{plain}(x, ...)"
         return _in_numpy(name) or _near(name, sorted(methods))
     if where not in sys.modules:
         return ""
@@ -316,9 +321,11 @@ def _elsewhere(where: str, name: str) -> str:
 
 def _in_numpy(name: str) -> str:
     """What writes it with a function of NumPy, where there is one of this name."""
-    if name.startswith("_") or not callable(getattr(numpy, name, None)):
+    function = getattr(numpy, name, None)
+    if name.startswith("_") or isinstance(function, type) or not callable(function):
         return ""
-    return f"write minigrad.tensor(numpy.{name}(x.numpy())), which has no gradient"
+    others = ", y.numpy()" * (getattr(function, "nin", 1) - 1)
+    return f"write minigrad.tensor(numpy.{name}(x.numpy(){others})), which has no gradient"
 
 
 def _near(name: str, known: list[str]) -> str:

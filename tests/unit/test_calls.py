@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pickle
+import re
 import threading
 from types import ModuleType
 
@@ -200,6 +201,20 @@ def test_a_module_and_an_operation_of_ranks_say_what_to_write():
     with pytest.raises(AbsentNameError, match="^ReduceOp: expected a name that it has, got 'BAND': write all_gather"):
         distributed.ReduceOp.BAND
     assert not hasattr(nn.ReLU(), "register_backward_hook") and "BAND" not in distributed.ReduceOp.__members__
+
+
+def test_what_a_tensor_is_told_to_write_is_there():
+    for name in OF_TENSORS:
+        with pytest.raises(AbsentNameError) as caught:
+            getattr(X, name)
+        told = re.match(r".*: write (x = )?(x|minigrad|minigrad.tensor\(numpy)\.(\w+)\(", str(caught.value))
+        if told:
+            place = {"x": minigrad.Tensor, "minigrad": minigrad}.get(told[2], np)
+            assert callable(getattr(place, told[3])), str(caught.value)
+    with pytest.raises(AbsentNameError, match="write x = minigrad.xlogy"):
+        X.xlogy_
+    with pytest.raises(AbsentNameError, match="hypot.x.numpy.., y.numpy"):
+        X.hypot
 
 
 def test_what_is_absent_is_not_here():
