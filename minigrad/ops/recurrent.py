@@ -14,6 +14,7 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.ops.linalg import product
+from minigrad.ops.operands import masked
 from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.steps import (
     Arrays,
@@ -100,12 +101,16 @@ def rnn(
 def _rnn_backward(node: Node, grad: Array) -> None:
     steps, names, x, weight_ih, weight_hh, before, after, nonlinearity = node.saved
     g, dh, _ = parted(steps, grad, before.shape[1])
-    weight = widened(weight_hh.data)
-    d = 1 - after * after if nonlinearity == "tanh" else (~(after <= 0)).astype(after.dtype)
+    xp, weight = array_module(after), widened(weight_hh.data)
+    slopes = 1 - after * after if nonlinearity == "tanh" else after != 0  # of relu, whose h is positive, 0 or NaN
+    d = xp.empty_like(after)
     for span, size in reversed(steps.spans):
-        now = d[span]
-        now *= g[span] + dh[:size]
-        product(now, weight, dh[:size])
+        now = g[span] + dh[:size]
+        if nonlinearity == "tanh":
+            xp.multiply(now, slopes[span], out=d[span])
+        else:
+            masked(now, slopes[span], d[span])
+        product(d[span], weight, dh[:size])
     give_back(dict(zip(names, node.inputs)), x, weight_ih, weight_hh, before, d, d, dh)
 
 

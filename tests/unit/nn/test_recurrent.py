@@ -159,6 +159,15 @@ def test_half_precision_is_summed_in_float32(kind):
     assert {param.grad.dtype.name for param in layer.parameters()} == {"float16"}
 
 
+def test_relu_lets_nothing_through_where_it_is_0_and_all_where_it_is_none():
+    """As PyTorch 2.13: infinity times 0 would be NaN."""
+    weights = Tensor(np.array([[1.0], [-1.0]])), Tensor(np.zeros((2, 2)))
+    for value, seed, expected in ((2.0, [1.0, np.inf], 1.0), (np.nan, [1.0, 3.0], -2.0)):
+        x = Tensor(np.full((1, 1, 1), value), requires_grad=True)
+        ops.rnn(x, None, *weights, nonlinearity="relu")[0].backward(Tensor(np.array([[seed]])))
+        assert x.grad.item() == expected
+
+
 # -------------------------------------------------------------------------------------------------------- packing
 
 
@@ -174,6 +183,8 @@ def test_the_rows_of_a_packed_batch():
     assert x.grad.tolist() == [[2, 4, 0], [6, 0, 0], [8, 10, 12]]
     assert [one.tolist() for one in unpack_sequence(packed)] == [[1, 2], [3], [4, 5, 6]]
     assert [one.tolist() for one in unpad_sequence(x, lengths, batch_first=True)] == [[1, 2], [3], [4, 5, 6]]
+    equals = pack_padded_sequence(minigrad.ones(3, 4), [2, 3, 2, 3], enforce_sorted=False)
+    assert equals.sorted_indices.tolist() == [1, 3, 0, 2]
     in_order = pack_sequence([Tensor(np.arange(3)), Tensor(np.arange(2))])
     assert in_order.data.tolist() == [0, 0, 1, 1, 2] and in_order.sorted_indices is None
     assert pad_packed_sequence(in_order)[0].tolist() == [[0, 0], [1, 1], [2, 0]]
@@ -182,21 +193,23 @@ def test_the_rows_of_a_packed_batch():
     assert again.to("float16").data.dtype == np.float16 and not again.cpu().is_cuda
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_sequence_of_a_packed_batch_gets_what_it_gets_alone(kind):
-    """In both directions, whatever stands in the padding, and there no gradient comes back."""
-    layer = getattr(nn, kind)(3, 4, 2, batch_first=True, bidirectional=True).double()
-    x = normal(4, 5, 3)
+@pytest.mark.parametrize("kind, options", [*((kind, {}) for kind in KINDS), ("LSTM", {"proj_size": 2})])
+def test_each_sequence_of_a_packed_batch_gets_what_it_gets_alone(kind, options):
+    """In both directions, from a state of its own, whatever stands in the padding; no gradient comes back there."""
+    layer = getattr(nn, kind)(3, 4, 2, batch_first=True, bidirectional=True, **options).double()
+    x, h = normal(4, 5, 3), normal(4, 4, options.get("proj_size", 4), seed=1)
+    state = (h, normal(4, 4, 4, seed=2)) if kind == "LSTM" else h
     for row, length in zip(x.data, LENGTHS):
         row[length:] = np.nan
     x.requires_grad_()
     packed = pack_padded_sequence(x, Tensor(np.array(LENGTHS)), batch_first=True, enforce_sorted=False)
-    output, last = layer(packed)
-    assert output.data.shape == (12, 8) and output.sorted_indices is packed.sorted_indices
+    output, last = layer(packed, state)
+    assert output.data.shape == (12, 2 * h.shape[2]) and output.sorted_indices is packed.sorted_indices
     output, lengths = pad_packed_sequence(output, batch_first=True)
     assert lengths.tolist() == LENGTHS
     for k, length in enumerate(LENGTHS):
-        alone, ends = layer(x.detach()[k, :length])
+        own = [one[:, k] for one in parts(state)]
+        alone, ends = layer(x.detach()[k, :length], tuple(own) if kind == "LSTM" else own[0])
         assert_close(output[k, :length], alone.data)
         assert not output.data[k, length:].any()
         for one, other in zip(parts(last), parts(ends)):
