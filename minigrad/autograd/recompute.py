@@ -172,7 +172,6 @@ class _Stretch:
                 )
 
     def _run(self) -> Any:
-        convert_anew()
         if self._noise is not None:
             replay_from(self._noise)
         with recomputing():

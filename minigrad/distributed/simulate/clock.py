@@ -101,11 +101,18 @@ class VirtualClock:
 
     @contextmanager
     def call(self, samples: float) -> Iterator[None]:
-        """Around a call of a module; see `CallWatcher`."""
+        """Around a call of a module; see `CallWatcher`. One that is made again in backward costs its forward."""
+        if is_recomputing():
+            again_s = self._cluster.compute_s(self._rank, samples, max(0, self._step - 1))
+            again_s *= 1.0 - self._cluster.backward_fraction
+            self._recorder.compute_again(self._now_s, again_s)
+            self._now_s += again_s
+            yield
+            return
         self._pay([call for call in self._owing if call.is_old])
         began, backward_s = next_number(), self._forward(samples)
         yield
-        if is_grad_enabled() and not is_recomputing():
+        if is_grad_enabled():
             made = _Call(began, next_number(), backward_s)
             self._calls.append(made)
             self._owing.append(made)
@@ -115,7 +122,7 @@ class VirtualClock:
         total_s = self._cluster.compute_s(self._rank, samples, self._step)
         backward_s = total_s * self._cluster.backward_fraction
         self._step += 1
-        recording = is_grad_enabled() and not is_recomputing()
+        recording = is_grad_enabled()
         self._recorder.compute(self._now_s, total_s if recording else total_s - backward_s, samples)
         self._now_s += total_s - backward_s
         return backward_s if recording else 0.0

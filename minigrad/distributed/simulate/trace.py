@@ -97,6 +97,15 @@ class Recorder:
         self.starts.add(self._calls)
         self._stretches.append((self._calls, Step(now_s, now_s + seconds, compute_s=seconds, samples=samples)))
 
+    def compute_again(self, now_s: float, seconds: float) -> None:
+        """The rank computes once more what it did in this step: for a checkpoint, in backward."""
+        self._stretches.append((self._number, Step(now_s, now_s + seconds, compute_s=seconds)))
+
+    @property
+    def _number(self) -> int:
+        """What the step under way is noted under."""
+        return self._calls if self._calls in self.starts else self._calls - 1
+
     def called(self, times: Times | None = None) -> None:
         """The rank has called a collective: the next computing is a new step.
 
@@ -109,9 +118,8 @@ class Recorder:
 
     def wait(self, now_s: float, idle_s: float, exposed_s: float) -> None:
         """The rank waits: first for the others, then for the network."""
-        number = self._calls if self._calls in self.starts else self._calls - 1
         stretch = Step(now_s, now_s + idle_s + exposed_s, idle_s=idle_s, exposed_s=exposed_s)
-        self._stretches.append((number, stretch))
+        self._stretches.append((self._number, stretch))
 
     def trace(self, starts: Sequence[int]) -> RankTrace:
         """What was seen, in the steps that begin at these numbers; what came before the first is setting up."""

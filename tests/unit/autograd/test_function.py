@@ -146,6 +146,11 @@ def test_an_input_that_is_returned_is_a_view():
             y.mul_(2)
         with pytest.raises(AutogradError, match="changed in place"):
             saved.backward()
+        base = x * 1
+        y = Reverse.apply(base, by_array)
+        base.mul_(2)
+        with pytest.raises(AutogradError, match="take the view again"):
+            y * 1
 
 
 def test_what_was_saved_may_not_change_and_leaves_no_cycle():
@@ -231,9 +236,11 @@ def test_saved_tensors_are_read_in_backward_alone():
             kept.append(ctx)
             return Exp.forward(ctx, x)
 
-    Keeps.apply(leaf(1.0))
-    with pytest.raises(AutogradError, match="Keeps: expected saved_tensors to be read inside backward"):
-        kept[0].saved_tensors
+    y = Keeps.apply(leaf(1.0))
+    for _ in range(2):
+        with pytest.raises(AutogradError, match="Keeps: expected saved_tensors to be read inside backward"):
+            kept[0].saved_tensors
+        y.backward(retain_graph=True)
 
 
 def test_on_a_gpu(cuda):
@@ -241,6 +248,8 @@ def test_on_a_gpu(cuda):
     Exp.apply(x).sum().backward()
     first, second, *_ = Several.apply(x, x)
     (first * second).sum().backward()
+    with pytest.raises(AutogradError, match="Wrong.backward: expected the gradient that it was lent to stay"):
+        wrong(backward=wrote).apply(x, 3).sum().backward()
     assert x.grad.device == x.device
     np.testing.assert_allclose(x.grad.cpu().numpy(), np.exp([1, 2]) + 6 * np.array([1, 4]), rtol=1e-6)
 

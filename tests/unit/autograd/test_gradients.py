@@ -4,8 +4,20 @@ import numpy as np
 import pytest
 
 import minigrad as torch
-from minigrad.autograd import backward, grad
+from minigrad.autograd import Function, backward, grad
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ShapeError
+
+
+class Nothing(Function):
+    """Has no gradient for what it was computed from."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
 
 
 def leaf(*values):
@@ -66,6 +78,9 @@ def test_unused_inputs():
     assert lists(grad(y, [x, w], materialize_grads=True, retain_graph=True)) == [[2.0], [0.0]]
     with pytest.raises(AutogradError, match=r"got input 1 of shape \(1,\), on which none does: write allow_unused"):
         grad(y, [x, w])
+    with pytest.raises(AutogradError, match="got input 0 of shape .*, on which none does"):
+        grad(Nothing.apply(x), x)
+    assert lists(grad(Nothing.apply(x), [x], allow_unused=True)) == [None]
     grad(y * 1, x)  # which frees y too
     with pytest.raises(AutogradError, match="freed"):
         grad(y, x, allow_unused=True)
@@ -112,8 +127,9 @@ def test_an_error_leaves_all_as_it_was():
 
 def test_gradients_are_memory_of_their_own():
     a, b, seed = leaf(1.0), leaf(1.0), torch.ones(1)
-    da, db = grad(a + b, [a, b], seed)
-    assert len({x.data.ctypes.data for x in (da, db, seed)}) == 3
+    h, k = a * 1, b * 1
+    found = grad(h + k, [a, b, h, k], seed)
+    assert len({x.data.ctypes.data for x in (*found, seed)}) == 5
 
 
 def test_backward_of_several_tensors_is_one():
@@ -173,6 +189,7 @@ def test_retain_grad_as_in_pytorch():
     assert y.grad is None and y.retains_grad
     y.mul_(3)
     y.backward()
+    y.retain_grad()
     assert y.grad.tolist() == [1.0] and y.retains_grad
     grown = torch.zeros(1)
     grown += x

@@ -66,6 +66,11 @@ def test_what_a_small_case_holds():
     assert saved_bytes(h.exp().tanh().square().sum()) == 2 * 24  # the square saves what tanh gave
     kept = checkpoint(lambda h: h.exp().tanh().square(), h).sum()
     assert saved_bytes(kept) == 24 and saved_bytes(kept, apart=[h]) == 0
+    assert saved_bytes(checkpoint(lambda h: checkpoint(lambda k: k.exp().tanh(), -h), h).sum()) == 24
+    assert saved_bytes(h[0] * h[1]) == 24  # all that parts are of
+    first, second = checkpoint(lambda h: (h.sin(), h.exp()), h)
+    first.sum().backward()
+    assert saved_bytes(second.sum()) == 2 * 24  # with what the second run made for it
     with pytest.raises(AutogradError, match="saved_bytes: expected the output of an operation"):
         saved_bytes(x)
 
@@ -191,6 +196,21 @@ def test_a_function_of_several_outputs_in_it():
     y = torch.tensor([3.0], requires_grad=True)
     (y.exp() ** 2 * (2 * y.exp())).sum().backward()
     assert x.grad.item() == pytest.approx(y.grad.item())
+
+
+def test_both_streams_are_replayed():
+    x = torch.ones(1, 4, requires_grad=True)
+    y = checkpoint(lambda x: x.exp() * nn.Linear(4, 1).weight.detach() * torch.randn(4), x)
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), y.detach().numpy(), rtol=1e-5)
+
+
+def test_an_output_that_changes_in_place_is_computed_again():
+    x = torch.tensor([1.0], requires_grad=True)
+    y = checkpoint(lambda x: x.exp(), x)
+    y.mul_(2)
+    y.sum().backward()
+    assert x.grad.tolist() == pytest.approx([2 * np.e])
 
 
 def test_noise_without_preserve_is_drawn_anew():
