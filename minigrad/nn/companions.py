@@ -78,6 +78,15 @@ def _is_leaf(edge: Edge) -> bool:
     return isinstance(edge, Parameter)
 
 
+def held_by_others(things: Iterable[Any]) -> set[int]:
+    """The ids of those that another of these things has as an attribute, as a schedule has its optimizer.
+
+    Their states are loaded last: to load that of a schedule sets the rates, which need not be the last ones that the
+    optimizer had.
+    """
+    return {id(part) for thing in things for part in getattr(thing, "__dict__", {}).values() if part is not thing}
+
+
 def number_of(value: Any) -> int:
     """A number for plain data, the same in every process; numbers count by their value."""
     return zlib.crc32(_plain(value).encode())

@@ -22,6 +22,7 @@ from minigrad.nn.bundle import (
     STREAMS, WHOLE, Bundle, Path, Recorded, beside, is_stateful, kind_of, leaves_in, objects_in, read, set_beside
 )
 from minigrad.nn.bundle_ranks import begin, check_at_rest, check_one_file, check_one_path, ranks_of, recorded, together
+from minigrad.nn.companions import held_by_others
 from minigrad.nn.serialize import save_file
 from minigrad.ops.foreign import array_of
 from minigrad.tensor import Tensor
@@ -134,7 +135,7 @@ def _load_into(f: Path, device: Device | str, into: Any) -> Any:
     try:
         together(comm, "load", lambda: _fill(objects, bundle, undo))
     except BaseException:
-        for each in reversed(undo):
+        for each in undo:
             with contextlib.suppress(Exception):  # of an object that takes no state at all, not even its own
                 each()
         raise
@@ -195,8 +196,10 @@ def _fill(objects: Mapping[str, Any], bundle: Bundle, undo: list[Callable[[], ob
     kinds, streams = bundle.kinds(), get_rng_state()
     undo.append(lambda: set_rng_state(streams, "theirs"))
     _set_streams(bundle)  # a loader asks whose noise this is
-    for place, thing in objects.items():
-        undo.append(_way_back(thing))
+    held = held_by_others(objects.values())
+    in_order = sorted(objects.items(), key=lambda item: id(item[1]) in held)
+    undo += [_way_back(thing) for _, thing in in_order]
+    for place, thing in in_order:
         with _naming(_in_into(place)):
             thing.load_state_dict(bundle.state(place))
         set_beside(thing, kinds[place]["beside"])

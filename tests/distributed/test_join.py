@@ -182,6 +182,23 @@ def test_who_has_left_adds_neither_what_is_said_around_join_nor_a_combined_gradi
     assert run(body, 2, timeout_s=TIMEOUT_S) == [(found, 8.0) for found in seen]
 
 
+def test_rates_that_a_schedule_did_not_set_are_handed_on():
+    """Such as those of ReduceLROnPlateau after a warm-up: the warm-up is named behind the optimizer here."""
+
+    def body(comm):
+        ddp = DDP(nn.Linear(1, 1), comm)
+        optimizer = optim.SGD(ddp.parameters(), lr=1.0)
+        warmup = optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=1)
+        with ddp.join(also=[optimizer, warmup]):
+            for _ in range(1 + comm.rank):
+                ddp(minigrad.ones(1, 1)).mean().backward()
+            if comm.rank == 1:
+                optimizer.param_groups[0]["lr"] = 0.3
+        return optimizer.param_groups[0]["lr"]
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [0.3, 0.3]
+
+
 def test_a_gradient_set_by_hand_is_refused_where_its_rank_leaves():
     def body(comm):
         ddp = DDP(nn.Linear(1, 1, bias=False), comm)

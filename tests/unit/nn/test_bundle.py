@@ -99,6 +99,28 @@ def test_a_generator_of_ones_own(tmp_path):
         assert other.state_dict() == before
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_rates_that_a_schedule_did_not_set_stay(tmp_path, fits):
+    """Those of one that is over, and was followed by a plateau; also where a load fails in the end."""
+
+    def made():
+        optimizer = optim.SGD([nn.Parameter(np.ones(2))], lr=1.0)
+        warmup = optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+        return {"optimizer": optimizer, "warmup": warmup, "last": Counter() if fits else Refusing()}
+
+    class Refusing(Counter):
+        def load_state_dict(self, state):
+            raise KeyError("gone")
+
+    Refusing.__name__ = "Counter"
+    mine, fresh = made(), made()
+    (mine if fits else fresh)["optimizer"].param_groups[0]["lr"] = 0.3  # as ReduceLROnPlateau changes it
+    minigrad.save(mine, tmp_path / "run")
+    with contextlib.nullcontext() if fits else pytest.raises(KeyError):
+        minigrad.load(tmp_path / "run", into=fresh)
+    assert fresh["optimizer"].param_groups[0]["lr"] == 0.3
+
+
 def test_what_evaluates_and_what_is_frozen_comes_back(tmp_path):
     mine, fresh = parts(), parts(seed=1)
     mine["model"][1].eval()
