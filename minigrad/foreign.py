@@ -275,7 +275,8 @@ def _reread(
     signature = inspect.signature(function)
     names = list(signature.parameters)
     rest = next((n for n, p in signature.parameters.items() if p.kind is p.VAR_POSITIONAL), None)
-    used, own, foreign = set(names[: len(args)]), dict[str, Any](), dict[str, Any]()
+    by_place = names if rest is None else names[: names.index(rest) + 1]  # what comes behind has no place
+    used, own, foreign = set(by_place[: len(args)]), dict[str, Any](), dict[str, Any]()
     for name, value in options.items():
         meant = _meaning(name, known_as, [n for n in names if n not in used and (n not in options or n == rest)])
         if name in names and name != rest:
@@ -288,7 +289,7 @@ def _reread(
     spread = own.pop(rest) if rest is not None and rest in own else ()
     entries = {name: next((KEYWORDS[k, name] for k in known_as if (k, name) in KEYWORDS), None) for name in foreign}
     unknown = [name for name, entry in entries.items() if entry is None]
-    given = {**dict(zip(names, args)), **own}
+    given = {**dict(zip(by_place, args)), **own}
     for name in sorted(foreign.keys() - set(unknown)):
         advice, fits = entries[name]  # type: ignore[misc]
         if not fits(foreign[name], given):

@@ -396,3 +396,18 @@ def test_a_copy_shares_the_ranks_but_not_the_wrapper():
     assert twin.norm.comm is ddp.module.norm.comm and twin.norm.weigher is None
     assert copy.deepcopy(ddp).module.norm.weigher is not ddp.reducer
     assert ddp.unwrap().norm.weigher is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_behind_a_layer_in_half_precision_it_computes_in_float32(dtype):
+    x = minigrad.Tensor(np.random.default_rng(0).standard_normal((6, CHANNELS)).astype(np.float32)).to(dtype)
+
+    def body(comm, norm):
+        with minigrad.autocast(dtype):
+            return norm(comm)(x[comm.rank :: comm.world_size]).numpy()
+
+    (whole,) = run(body, 1, lambda comm: nn.BatchNorm1d(CHANNELS))
+    parts = run(body, 2, lambda comm: SyncBatchNorm(CHANNELS, comm))
+    assert all(part.dtype == np.float32 for part in parts)
+    for rank, part in enumerate(parts):
+        np.testing.assert_allclose(part, whole[rank::2], rtol=1e-5, atol=1e-5)

@@ -34,8 +34,8 @@ SPELLINGS = {  # as PyTorch or NumPy writes it, and as our signature has it
     "shape": (lambda: X.reshape(shape=(3, 2)), lambda: X.reshape(3, 2)),
     "size": (lambda: minigrad.zeros(size=(2, 3)), lambda: X * 0),
     "where": (lambda: minigrad.where(X > 2, input=X, other=0.0), lambda: X * (X > 2)),
-    "generator": (lambda: minigrad.rand(2, generator=GENERATOR.manual_seed(1)),
-                  lambda: minigrad.rand(2, rng=GENERATOR.manual_seed(1))),
+    "generator": (lambda: minigrad.rand(2, 3, 1, generator=GENERATOR.manual_seed(1)),  # as many as there are arguments
+                  lambda: minigrad.rand((2, 3, 1), rng=GENERATOR.manual_seed(1))),
     "out": (lambda: minigrad.exp(X, out=None), lambda: X.exp()),
     "to": (lambda: X.to("cpu", non_blocking=True, copy=False), lambda: X),
     "layout": (lambda: minigrad.zeros(2, 3, layout=None, pin_memory=False), lambda: X * 0),

@@ -98,8 +98,9 @@ class SyncBatchNorm(BatchNorm):
         """The normalised batch; in training the running statistics move towards those of all batches."""
         if not self.training:
             return super().forward(x)
+        (x,) = at_precision("batch_norm", x)
         self._check_input(x)
-        return _sync_batch_norm(self, *at_precision("batch_norm", x))
+        return _sync_batch_norm(self, x)
 
     def loss_weight(self, x: Tensor) -> float:
         """n_r, of the backward under way, up to a factor that all ranks share."""
