@@ -500,7 +500,8 @@ def test_repr(layer, text):
     [
         *[(nn.PixelShuffle(r), (r * r, 1, 1)) for r in (1, 2)],
         *[(nn.PixelUnshuffle(r), (1, r, r)) for r in (1, 2)],
-        *[(nn.InstanceNorm1d(3), (3, 5)), (nn.RNNCell(3, 2), (3,)), (nn.LSTMCell(3, 2), (3,)), (nn.GRU(3, 2), (5, 3))],
+        *[(nn.InstanceNorm1d(3), (3, 5)), (nn.InstanceNorm2d(3), (3, 4, 5)), (nn.GRU(3, 2), (5, 3))],
+        *[(nn.RNNCell(3, 2), (3,)), (nn.LSTMCell(3, 2), (3,))],
     ],
 )
 def test_what_a_layer_makes_of_one_sample_may_be_changed_in_place(layer, shape):
