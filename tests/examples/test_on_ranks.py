@@ -2,12 +2,13 @@
 
 import importlib.util
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from minigrad import distributed
+from minigrad import Tensor, distributed, ops
 from minigrad.data import ArrayDataset, digits
 from tests.distributed.launched import launcher
 from tests.examples.test_scripts import value_of
@@ -87,7 +88,7 @@ def test_char_gpt(world_size, example, launched, monkeypatch, capsys):
     options += ["--dropout", "0"]  # the noise is each rank's own
     module = example("08_char_gpt", "--smoke", "--dtype", "float64", *options)
     monkeypatch.setattr(module, "text", lambda: some_text(module.Text))
-    for name, value in {"CONTEXT": 8, "GLOBAL_BATCH": 4, "COMPARED_STEPS": 1}.items():
+    for name, value in {"CONTEXT": 8, "GLOBAL_BATCH": 4, "COMPARED_STEPS": 3}.items():
         monkeypatch.setattr(module, name, value)
     module.main()
     expected = capsys.readouterr().out
@@ -97,13 +98,37 @@ def test_char_gpt(world_size, example, launched, monkeypatch, capsys):
     assert f"{world_size} rank(s), float64" in printed and "replicas: bit-equal" in printed
     losses = [float(value_of(text, "the network ")) for text in (printed, expected)]
     assert losses[0] == pytest.approx(losses[1], abs=2e-4)
-    assert float(value_of(printed, "after 1 step(s): ")) < 1e-11
+    assert float(value_of(printed, "after 3 step(s): ")) < 1e-11
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_each_held_out_character_counts_once(world_size, example, monkeypatch):
+    """On any ranks, without dropout; and a seed writes its text."""
+    module = example("08_char_gpt")
+    monkeypatch.setattr(module, "CONTEXT", 8)
+    monkeypatch.setattr(module, "GLOBAL_BATCH", 2)
+    options = Namespace(seed=1, width=8, layers=1, heads=2, dtype="float64", steps=1)
+    book = some_text(module.Text)
+
+    def body(comm):
+        training = module.Training(comm, book, options, dropout=0.9)
+        model, document = training.ddp.module.eval(), book.held_out["other"]
+        assert model.head.weight is model.embedding.weight
+        scores = [model(Tensor(document[None, max(0, i - 8) : i]))[0, -1] for i in range(1, 9)]
+        scores += [model(Tensor(document[None, start : start + 8]))[0, i] for start in (2, 4, 6) for i in (6, 7)]
+        cut = module.F.cross_entropy(ops.stack(scores), Tensor(document[1:])).item()
+        training.ddp.train()
+        assert training.loss_on(book.held_out, stride=2) == pytest.approx(cut, abs=1e-12)
+        return [training.write(book, "Th", 12, 5) for _ in range(2)]
+
+    for written in distributed.run(body, world_size):
+        assert written[0] == written[1] and len(written[0]) == 12 and written[0].startswith("Th")
 
 
 def some_text(kind):
     """Two topics whose last sequences are not full, and one that is held out."""
-    train = {"short": np.arange(13) % 7, "long": np.arange(50) % 11}
-    return kind(train, {"other": np.arange(15) % 11}, "Th e abcdfg", 78, "0" * 64, {})
+    train = {"short": np.arange(12) % 7, "long": np.arange(50) % 11}
+    return kind(train, {"other": np.arange(15) % 11}, "Th e abcdfg", 77, "0" * 64, {})
 
 
 def test_tables_of_counts_by_hand(example):

@@ -103,7 +103,7 @@ def test_digits_below_the_target():
 
 
 def test_char_gpt_on_two_ranks():
-    """Whose parts of a batch have unequal numbers of characters."""
+    """With the bits of each other, and the parameters of one rank but for rounding."""
     options = ["--ranks", "2", "--dtype", "float64", "--steps", "5", "--target", "9"]
     printed = run_script("08_char_gpt.py", "--smoke", *options)
     assert "replicas: bit-equal" in printed and float(value_of(printed, "after 10 step(s): ")) < 1e-10

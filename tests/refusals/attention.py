@@ -59,6 +59,8 @@ ROWS = [
     *each(
         (lambda call: call(), ArgumentError),
         (lambda: nn.MultiheadAttention(4, 3), "MultiheadAttention: expected num_heads to divide embed_dim, got 3 and"),
+        (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(3, 1, 2), 1).double()(HEADS, is_causal=True),
+         "expected attn_mask with is_causal"),
         (lambda: nn.MultiheadAttention(4, 0), "MultiheadAttention: expected num_heads"),
         (lambda: nn.MultiheadAttention(4, 2, 1.5), "MultiheadAttention: expected dropout"),
         (lambda: nn.MultiheadAttention(4, 2, kdim=0), "MultiheadAttention: expected kdim"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minigrad.data import DataLoader, DistributedSampler, Sequences, text
+from minigrad.data import bundled
 from minigrad.data.bundled import split_topics
 from minigrad.errors import ArgumentError, MissingPackageError
 from minigrad.nn.functional import cross_entropy
@@ -51,6 +52,14 @@ def test_characters_too_rare_are_told():
     assert set(rare.replaced) >= {character for character, count in counts.items() if count < 10}
     assert rare.vocabulary[-1] == "\ufffd" and "replaced={" in repr(rare)
     assert np.concatenate(list(rare.train.values())).max() < len(rare.vocabulary)
+
+
+def test_what_is_held_out_has_no_say_in_the_vocabulary(monkeypatch):
+    topics = {"a": "x" * 400 + "yyy", "b": "yyyzz"}
+    monkeypatch.setattr(bundled, "_load_topics", lambda: topics)
+    parts = next(part for part in (text(seed=seed, min_count=4) for seed in range(20)) if part.held_out)
+    assert parts.vocabulary == "x\ufffd" and parts.replaced == {"y": 6, "z": 2}
+    assert parts.held_out["b"].tolist() == [1] * 5 and parts.train["a"].tolist() == [0] * 400 + [1] * 3
 
 
 def test_a_seed_gives_its_parts_and_the_text_its_hash():

@@ -65,6 +65,10 @@ def test_a_hint_of_causality_changes_nothing_but_the_way():
     expected = layer(x, x, x, attn_mask=later)[0]
     assert_close(layer(x, x, x, need_weights=False, attn_mask=later, is_causal=True)[0], expected, tolerance=1e-12)
     assert_close(layer(x, x, x, attn_mask=later, is_causal=True)[0], expected, tolerance=1e-12)
+    padding = Tensor(np.arange(5) >= np.array([5, 3, 4])[:, None])
+    both = [layer(x, x, x, padding, False, later, is_causal=hint)[0] for hint in (True, False)]
+    assert_close(*both, tolerance=1e-12)
+    assert not np.allclose(both[0].data, expected.data)
 
 
 def test_a_place_that_sees_nothing_gives_no_weights():
@@ -86,3 +90,40 @@ def test_masks_of_two_float_dtypes_meet_in_the_wider():
         assert output.dtype == np.float16 and np.array_equal(output.data, expected.data)
     output.sum().backward()
     assert bias.grad.dtype == np.float32 and bias.grad.abs().sum() > 0
+
+
+def test_keys_that_a_layer_adds_are_seen_whatever_masks_hide():
+    """Bools and the floats that they stand for give the same."""
+    layer, x = nn.MultiheadAttention(8, 2, add_bias_kv=True, add_zero_attn=True), drawn(3, 2, 8)
+    padding = Tensor(np.array([[False, False, True], [True] * 3]))
+    found = [layer(x, x, x, mask) for mask in (padding, minigrad.where(padding, -math.inf, 0.0))]
+    assert np.array_equal(found[0][0].data, found[1][0].data) and np.array_equal(found[0][1].data, found[1][1].data)
+    weights = found[0][1].detach().numpy()
+    assert (weights[:, :, 3:] > 0).all() and not weights[1, :, :3].any() and (weights[0, :, :2] > 0).all()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_dropout_is_where_pytorch_has_it(norm_first):
+    """After each of the two parts, on the weights of attention, and behind the activation; in training alone."""
+    layer, x = nn.TransformerEncoderLayer(8, 2, 16, 0.4, norm_first=norm_first, layer_norm_eps=0.5), drawn(5, 3, 8)
+    assert layer.self_attn.dropout == 0.4 and layer.norm1.eps == layer.norm2.eps == 0.5
+    for training in (True, False):
+        drops = iter([nn.functional.dropout] * 3 if training else [lambda x, p: x] * 3)
+        layer.train(training)
+        minigrad.manual_seed(1)
+        found = layer(x)
+        minigrad.manual_seed(1)
+
+        def attended(x):
+            return next(drops)(layer.self_attn(x, x, x, need_weights=False)[0], 0.4)
+
+        def fed(x):
+            return next(drops)(layer.linear2(next(drops)(layer.linear1(x).relu(), 0.4)), 0.4)
+
+        if norm_first:
+            y = x + attended(layer.norm1(x))
+            y = y + fed(layer.norm2(y))
+        else:
+            y = layer.norm1(x + attended(x))
+            y = layer.norm2(y + fed(y))
+        assert_close(found, y, tolerance=1e-6)

@@ -6,6 +6,8 @@ import pytest
 import minigrad
 from minigrad import Tensor, ops
 from minigrad.backend.dtypes import as_dtype
+from minigrad.errors import AutogradError
+from minigrad.ops.attention import attention_weights
 from minigrad.testing import assert_close
 
 
@@ -76,3 +78,24 @@ def test_a_mask_of_floats_may_be_wider():
     (mask,) = drawn((2, 2), dtype="float32")
     ops.scaled_dot_product_attention(*low, mask).sum().backward()
     assert mask.grad.dtype == np.float32 and low[0].grad.dtype == np.float16
+
+
+@pytest.mark.parametrize("p", [0.0, 0.4])
+def test_weights_that_are_given_have_the_gradients_of_softmax_and_dropout(p):
+    """And leave theirs, which others may hold, as it was."""
+    tensors, found = drawn((2, 4, 5, 3), (2, 4, 6, 3)), []
+    apart = [lambda x, y: ops.dropout(ops.softmax(x @ y.transpose(-1, -2) / 3**0.5, -1), p)]
+    for weigh in (*apart, lambda x, y: attention_weights(x, y, None, p)):
+        minigrad.manual_seed(3)
+        weights = weigh(*tensors)
+        weights.retain_grad()
+        found.append([*grads_of(weights, tensors), weights.grad.numpy()])
+    for got, expected in zip(*found):
+        assert_close(got, expected, tolerance=1e-12)
+
+
+def test_weights_that_were_changed_are_noticed():
+    weights = attention_weights(*drawn((2, 3), (2, 3)))
+    weights.mul_(2.0)
+    with pytest.raises(AutogradError, match="changed in place"):
+        weights.sum().backward()

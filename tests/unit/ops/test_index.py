@@ -43,8 +43,17 @@ def test_a_gpu_adds_in_a_fixed_order_and_waits_for_nothing(cuda, strict_cupy, mo
     assert weight.grad[:, 0].tolist() == [2, 2, 0, 4, 0]
 
 
-def test_half_precision_is_summed_in_float32():
-    """2,049 ones in float16 one after the other end at 2,048."""
-    weight = minigrad.zeros(2, 3, dtype="float16", requires_grad=True)
-    ops.embedding(weight, minigrad.ones(2052, dtype="int64")).backward(minigrad.ones(2052, 3, dtype="float16"))
-    assert weight.grad[1].tolist() == [2052.0] * 3
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_summed_in_float32(dtype):
+    """Ones one after the other end at 2,048 in float16, and at 256 in bfloat16, which NumPy adds by itself."""
+    weight = minigrad.zeros(2, 3, dtype=dtype, requires_grad=True)
+    ops.embedding(weight, minigrad.ones(2064, dtype="int64")).backward(minigrad.ones(2064, 3, dtype=dtype))
+    assert weight.grad[1].tolist() == [2064.0] * 3
+
+
+def test_a_table_that_is_used_again_adds_up():
+    """As a tied head is; one row is picked in both, one in one, one in none."""
+    weight = minigrad.zeros(3, 2, dtype="float64", requires_grad=True)
+    first, second = (ops.embedding(weight, Tensor(np.array(names))) for names in ([0, 1, 1], [1]))
+    (first.sum() + 10 * second.sum() + 100 * (weight @ minigrad.ones(2, 1, dtype="float64")).sum()).backward()
+    assert weight.grad.tolist() == [[101.0] * 2, [112.0] * 2, [100.0] * 2]

@@ -127,3 +127,10 @@ def test_what_a_backward_spreads_over_a_row_on_a_device(cuda, monkeypatch):
             patched.setattr(call, "perform", noted)
             out.backward()
         assert len(repeated) == 3 * 2  # over the channels inside, over the pixels
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rms_norm_of_half_precision_adds_the_eps_of_float32(dtype):
+    """That of float16, 1e-3, would leave nothing of 1e-4."""
+    found = ops.rms_norm(ones(2, 4).to(dtype) * 1e-4, 4).float().numpy()
+    assert np.allclose(found, 1e-4 / np.sqrt(1e-8 + np.finfo(np.float32).eps), rtol=1e-2)
