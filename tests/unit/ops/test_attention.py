@@ -92,6 +92,9 @@ def test_weights_that_are_given_have_the_gradients_of_softmax_and_dropout(p):
         found.append([*grads_of(weights, tensors), weights.grad.numpy()])
     for got, expected in zip(*found):
         assert_close(got, expected, tolerance=1e-12)
+    given = minigrad.ones(2, 4, 5, 6, dtype="float64")
+    attention_weights(*tensors, None, p).backward(given)
+    assert (given.numpy() == 1).all()
 
 
 def test_weights_that_were_changed_are_noticed():
