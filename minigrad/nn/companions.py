@@ -78,13 +78,27 @@ def _is_leaf(edge: Edge) -> bool:
     return isinstance(edge, Parameter)
 
 
-def held_by_others(things: Iterable[Any]) -> set[int]:
-    """The ids of those that another of these things has as an attribute, as a schedule has its optimizer.
+def loading_turns(things: Iterable[Any]) -> dict[int, int]:
+    """By id in which turn the state of each of these things is loaded, where one holds another.
 
-    Their states are loaded last: to load that of a schedule sets the rates, which need not be the last ones that the
-    optimizer had.
+    A loader comes after its dataset and its sampler, which may be ahead of what it has delivered. An optimizer comes
+    after its schedules: loading these sets the rates, which need not be the last ones that the optimizer had.
     """
-    return {id(part) for thing in things for part in getattr(thing, "__dict__", {}).values() if part is not thing}
+    everything = list(things)
+    known = {id(thing) for thing in everything}
+    turns = dict.fromkeys(known, 0)
+    for thing in everything:
+        near = _attributes(thing)
+        held = [part for part in (*near, *(each for part in near for each in _attributes(part))) if id(part) in known]
+        for part in held:
+            if part is not thing:
+                turns[id(thing)] = max(turns[id(thing)], 1)
+                turns[id(part)] = 2 if hasattr(part, "settle") else turns[id(part)]
+    return turns
+
+
+def _attributes(thing: Any) -> list[Any]:
+    return list(getattr(thing, "__dict__", {}).values())
 
 
 def number_of(value: Any) -> int:

@@ -22,7 +22,7 @@ from minigrad.nn.bundle import (
     STREAMS, WHOLE, Bundle, Path, Recorded, beside, is_stateful, kind_of, leaves_in, objects_in, read, set_beside
 )
 from minigrad.nn.bundle_ranks import begin, check_at_rest, check_one_file, check_one_path, ranks_of, recorded, together
-from minigrad.nn.companions import held_by_others
+from minigrad.nn.companions import loading_turns
 from minigrad.nn.serialize import save_file
 from minigrad.ops.foreign import array_of
 from minigrad.tensor import Tensor
@@ -196,8 +196,8 @@ def _fill(objects: Mapping[str, Any], bundle: Bundle, undo: list[Callable[[], ob
     kinds, streams = bundle.kinds(), get_rng_state()
     undo.append(lambda: set_rng_state(streams, "theirs"))
     _set_streams(bundle)  # a loader asks whose noise this is
-    held = held_by_others(objects.values())
-    in_order = sorted(objects.items(), key=lambda item: id(item[1]) in held)
+    turns = loading_turns(objects.values())
+    in_order = sorted(objects.items(), key=lambda item: turns[id(item[1])])
     undo += [_way_back(thing) for _, thing in in_order]
     for place, thing in in_order:
         with _naming(_in_into(place)):

@@ -19,7 +19,7 @@ from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.errors import ArgumentError, RankFailedError
-from minigrad.nn.companions import held_by_others
+from minigrad.nn.companions import loading_turns
 from minigrad.tensor import Tensor
 
 JOIN = "join(divide_by_initial_world_size, throw_on_early_termination, also)"
@@ -87,8 +87,8 @@ def hand_over(who: str, comm: Communicator, root: int, things: Sequence[Any]) ->
     packed = [_pack(thing.state_dict(), arrays) for thing in things] if comm.rank == root else None
     found = gather_alike(who, "things", comm, {"their list": kinds}, packed)
     states = [_unpack(packed, comm, root, arrays) for packed in found[root]]
-    held = held_by_others(things)
-    for i in sorted(range(len(things)), key=lambda i: id(things[i]) in held):
+    turns = loading_turns(things)
+    for i in sorted(range(len(things)), key=lambda i: turns[id(things[i])]):
         if comm.rank != root:
             things[i].load_state_dict(states[i])
         if hasattr(things[i], "settle"):

@@ -11,7 +11,7 @@ import pytest
 import minigrad
 from minigrad import nn, optim
 from minigrad.backend.random import set_noise_key
-from minigrad.data import ArrayDataset, DataLoader
+from minigrad.data import ArrayDataset, DataLoader, IterableDataset, RandomSampler
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, StateDictError
 from minigrad.nn import bundle
 from minigrad.train import FlowBuilder
@@ -97,6 +97,42 @@ def test_a_generator_of_ones_own(tmp_path):
         with pytest.raises(StateDictError, match="Generator: expected what state_dict returned, got"):
             other.load_state_dict(wrong)
         assert other.state_dict() == before
+
+
+@pytest.mark.parametrize("names", [("loader", "dataset", "sampler"), ("sampler", "dataset", "loader")])
+@pytest.mark.parametrize("kind", ["stream", "map"])
+def test_a_loader_goes_on_where_it_was_also_beside_what_it_reads(tmp_path, kind, names):
+    """The dataset is ahead of it, by what was made ahead, and the sampler is in the next epoch."""
+
+    class Numbers(IterableDataset):
+        place = 0
+
+        def __iter__(self):
+            while self.place < 9:
+                self.place += 1
+                yield self.place
+            self.place = 0
+
+        def state_dict(self):
+            return {"place": self.place}
+
+        def load_state_dict(self, state):
+            self.place = state["place"]
+
+    def made(seed):
+        if kind == "stream":
+            dataset = Numbers()
+            return {"loader": DataLoader(dataset, 2, prefetch=3), "dataset": dataset}
+        sampler = RandomSampler(10, seed=seed)
+        return {"loader": DataLoader(ArrayDataset(X), 3, sampler=sampler), "sampler": sampler}
+
+    mine, fresh = made(1), made(2)
+    batches = iter(mine["loader"])
+    next(batches)
+    minigrad.save({name: mine[name] for name in names if name in mine}, tmp_path / "run")
+    minigrad.load(tmp_path / "run", into=fresh)
+    assert repr(list(fresh["loader"])) == repr(list(batches))
+    assert repr(list(fresh["loader"])) == repr(list(mine["loader"]))
 
 
 @pytest.mark.parametrize("fits", [True, False])
