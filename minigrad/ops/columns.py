@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.ops.linalg import product
 from minigrad.ops.window import Window
 
@@ -141,7 +141,8 @@ def input_gradient(grad: Array, taps: Array, geometry: Geometry) -> Array:
     """Σ over the kernel of grad @ tap, each added to the pixels that the tap saw: (H, N, W, C)."""
     channels, height, width = geometry.in_shape
     _, out_height, out_width = geometry.out_shape
-    image = array_module(grad).zeros((height, geometry.batch, width, channels), grad.dtype)
+    wide = accumulator_dtype(grad.dtype)
+    image = array_module(grad).zeros((height, geometry.batch, width, channels), wide)
     pixels = image.reshape(height, geometry.batch, width, geometry.groups, channels // geometry.groups)
     spans = [geometry.width.reach(j * geometry.width.dilation, width, out_width) for j in range(geometry.width.kernel)]
     for rows, samples in _tiles(grad, geometry):
@@ -153,7 +154,7 @@ def input_gradient(grad: Array, taps: Array, geometry: Geometry) -> Array:
             shares = _product(flat, tap).reshape(*block.shape[:4], geometry.width.kernel, pixels.shape[-1])
             for j, (windows, columns) in enumerate(spans):
                 pixels[span.inputs, samples, columns] += shares[:, seen, :, windows, j].transpose(1, 2, 3, 0, 4)
-    return image
+    return image if wide == grad.dtype else converted(image, grad.dtype)
 
 
 def _tiles(grad: Array, geometry: Geometry) -> list[tuple[slice, slice]]:

@@ -52,3 +52,12 @@ def test_a_large_batch_is_the_sum_of_its_parts():
         gradients.append([p.grad.numpy() for p in pieces])
     np.testing.assert_allclose(whole[0].grad.numpy(), np.concatenate([g[0] for g in gradients]), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(whole[1].grad.numpy(), sum(g[1] for g in gradients), rtol=1e-3, atol=1e-1)
+
+
+def test_half_precision_of_a_large_kernel_is_summed_in_float32():
+    """Each pixel is a sum over 49 taps: rounded at each, it would be off by three times as much."""
+    rng = np.random.default_rng(0)
+    x, weight = (rng.standard_normal(shape).astype(np.float16) for shape in ((2, 8, 12, 12), (8, 6, 7, 7)))
+    found = ops.conv_transpose2d(Tensor(x), Tensor(weight), padding=1).data
+    expected = ops.conv_transpose2d(Tensor(x.astype(np.float32)), Tensor(weight.astype(np.float32)), padding=1).data
+    assert found.dtype == np.float16 and np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
