@@ -329,6 +329,8 @@ def main() -> int:
     for name in ("ranks", "steps", "every", "width", "layers", "heads", "tables", "stride", "top_k"):
         if getattr(options, name) < 1:
             parser.error(f"expected --{name.replace('_', '-')} of at least 1, got {getattr(options, name)}")
+    if options.stride > CONTEXT:
+        parser.error(f"expected --stride of at most {CONTEXT}, got {options.stride}")
     if options.width % (2 * options.heads):  # a head turns pairs of its elements
         parser.error(f"expected --width to be a multiple of twice --heads, got {options.width} and {options.heads}")
     if GLOBAL_BATCH % options.ranks:

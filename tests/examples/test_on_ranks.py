@@ -119,6 +119,7 @@ def test_each_held_out_character_counts_once(world_size, example, monkeypatch):
         cut = module.F.cross_entropy(ops.stack(scores), Tensor(document[1:])).item()
         training.ddp.train()
         assert training.loss_on(book.held_out, stride=2) == pytest.approx(cut, abs=1e-12)
+        assert len(training.write(book, "Th", 3, top_k=99)) == 3
         return [training.write(book, "Th", 12, 5) for _ in range(2)]
 
     for written in distributed.run(body, world_size):

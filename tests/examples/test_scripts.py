@@ -43,6 +43,7 @@ def digits(ranks=1, dtype="float32"):
         ("01_digits.py", "--epochs 0", "expected --ranks and --epochs of at least 1"),
         ("01_digits.py", "--ranks 7", "expected --ranks to divide 60, got 7"),
         ("08_char_gpt.py", "--top-k 0", "expected --top-k of at least 1, got 0"),  # used after the training
+        ("08_char_gpt.py", "--stride 65", "expected --stride of at most 64, got 65"),
         ("08_char_gpt.py", "--heads 3", "expected --width to be a multiple of twice --heads, got 128 and 3"),
         ("09_gan.py", "--ranks 7", "expected --ranks to divide 60, got 7"),
     ],
