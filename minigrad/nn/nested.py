@@ -38,10 +38,11 @@ def save(obj: Any, f: Path) -> None:
     Objects that have state_dict() and load_state_dict() make it a training state: models, wrapped or not, optimizers,
     schedules, loss scales, loaders, balancers. Each is kept by its state, and the random streams are kept with them, so
     that a run that is killed and resumed ends in the same bits. With several ranks every one of them calls it then, at
-    the same place, and all return once the file is there. Rank 0 writes; what is not alike on all ranks (random
-    streams, buffers that each keeps for itself, plain values) is kept for each. Of a module it is also kept what is in
-    evaluation mode or does not require a gradient. Call it between two steps: gradients are not kept, nor is what no
-    object named here has in its state, such as what a comm hook remembers, or the streams of `random` and NumPy.
+    the same place, and all return once the file is there; inside `join` that is while no rank has left it. Rank 0
+    writes; what is not alike on all ranks (random streams, buffers that each keeps for itself, plain values) is kept
+    for each. Of a module it is also kept what is in evaluation mode or does not require a gradient. Call it between two
+    steps: gradients are not kept, nor is what no object named here has in its state, such as what a comm hook
+    remembers, or the streams of `random` and NumPy.
 
     Args:
         obj: For example `{"model": model, "optimizer": optimizer, "loader": loader, "step": 3}`, or in PyTorch's way

@@ -39,7 +39,7 @@ class DistributedDataParallel(Module):
     Args:
         module: The replica. All ranks must have the same parameters in the same order.
         comm: The ranks; by default those of this context, see `distributed.init` and `run`.
-        batch_dim: Axis of the samples in the first tensor argument.
+        batch_dim: Axis of the samples in the first tensor argument: 1 for recurrence and attention in (T, N, ...).
         bucket_cap_mb: Largest bucket in MiB; see `plan_buckets`.
         first_bucket_mb: Largest first bucket in MiB; the cap where that is less.
         bucket_cap_bytes: Largest bucket in bytes, instead of bucket_cap_mb.
