@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from minigrad.backend.device import Device
@@ -64,8 +64,8 @@ def beside(thing: Any) -> Plain:
     """
     found: Plain = {name: getattr(part, attribute) for name, part, attribute in _kept_beside(thing)}
     if isinstance(thing, Module):
-        found["evaluating"] = [name for name, module in thing.named_modules() if not module.training]
-        found["frozen"] = [name for name, param in thing.named_parameters() if not param.requires_grad]
+        found["evaluating"] = [name for name, part in _by_name(thing, thing.named_modules()) if not part.training]
+        found["frozen"] = [name for name, x in _by_name(thing, thing.named_parameters()) if not x.requires_grad]
     return found
 
 
@@ -79,10 +79,24 @@ def set_beside(thing: Any, values: Plain) -> None:
     evaluating, frozen = set(values["evaluating"]), set(values["frozen"])
     others = getattr(thing, "replicas", None)  # of a graph on several devices, which is the first of them
     for module in others if isinstance(others, tuple) and thing in others else (thing,):
-        for name, part in module.named_modules():
+        for name, part in _by_name(module, module.named_modules()):
             part.training = name not in evaluating
-        for name, param in module.named_parameters():
+        for name, param in _by_name(module, module.named_parameters()):
             param.requires_grad = name not in frozen
+
+
+def _by_name(whole: Module, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """By names that do not say what is wrapped, as those in a state_dict do not: a wrapper is as what it wraps is."""
+    wrapping = [f"{place}.module".lstrip(".") for place, part in whole.named_modules() if _is_wrapper(part)]
+    for name, thing in named:
+        parts = name.split(".") if name else []
+        kept = [part for i, part in enumerate(parts) if ".".join(parts[: i + 1]) not in wrapping]
+        yield ".".join(kept), thing
+
+
+def _is_wrapper(module: Any) -> bool:
+    inner = getattr(module, "module", None)
+    return isinstance(inner, Module) and [*module.state_dict()] == [*inner.state_dict()]
 
 
 def _kept_beside(thing: Any) -> Iterator[tuple[str, Any, str]]:

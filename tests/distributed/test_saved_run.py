@@ -283,6 +283,22 @@ def test_a_wrapper_inside_a_module_goes_on_at_its_pass(tmp_path):
     assert run(body, 2, False, timeout_s=TIMEOUT_S) == run(body, 2, True, timeout_s=TIMEOUT_S)
 
 
+@pytest.mark.parametrize("wraps", [(True, False), (False, True)])
+def test_modes_are_those_of_what_is_wrapped(tmp_path, wraps):
+    def body(comm, wraps, loads):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+        if not loads:
+            model.eval()[0].bias.requires_grad = False
+        whole = DDP(model, comm) if wraps else model
+        run_ = {"model": whole}
+        minigrad.load(tmp_path / "run", into=run_) if loads else minigrad.save(run_, tmp_path / "run")
+        assert loads is False or not any(module.training for module in whole.modules())
+        assert [name for name, x in model.named_parameters() if not x.requires_grad] == ["0.bias"]
+
+    for wrap, loads in zip(wraps, (False, True)):
+        run(body, 1, wrap, loads, timeout_s=TIMEOUT_S)
+
+
 def test_a_communicator_made_by_hand_is_that_of_what_it_trains(tmp_path):
     """Where no init() and no run() has told the context of its ranks."""
     def body(comm):
