@@ -165,6 +165,13 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "max_memory_allocated": "write cuda.max_memory_reserved(), or cuda.memory_allocated() where it is largest",
         "reset_peak_memory_stats": "write cuda.empty_cache(), and read cuda.max_memory_reserved() later",
     },
+    **dict.fromkeys(
+        ["minigrad.amp", "minigrad.cuda.amp"],
+        {
+            "custom_fwd": "leave it out, and write x.to(dtype) in forward where it wants another dtype",
+            "custom_bwd": "leave it out, and return gradients of the dtypes of forward's arguments",
+        },
+    ),
     "minigrad.autograd": {
         **{name: f"write from minigrad.autograd.tape import {name}" for name in ("Node", "accumulate", "lend")},
         "Variable": "leave it out: a tensor is one, and x.requires_grad_() lets it collect a gradient",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import typing
+
 from minigrad import optim
+from minigrad.absent import absent as _absent
 from minigrad.backend.device import Device
 from minigrad.ops.precision import autocast as autocast
 
@@ -27,3 +30,9 @@ def GradScaler(
     """
     Device(device)
     return optim.GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> typing.Any:
+        raise _absent(__name__, name)
