@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -229,6 +230,8 @@ def main() -> int:
         parser.error(f"expected --ranks to divide {GLOBAL_BATCH}, got {options.ranks}")
     if options.ranks > 1 and options.device not in (None, "cpu"):
         parser.error(f"expected the CPU for thread ranks, got --device {options.device}: start a process for each GPU")
+    if options.png and not Path(options.png).resolve().parent.is_dir():
+        parser.error(f"expected --png in a folder that is there, got {options.png}")
     options.target = TARGET
     if options.smoke:
         options.epochs, options.target = 3, 0.5

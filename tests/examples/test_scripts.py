@@ -46,6 +46,7 @@ def digits(ranks=1, dtype="float32"):
         ("08_char_gpt.py", "--stride 65", "expected --stride of at most 64, got 65"),
         ("08_char_gpt.py", "--heads 3", "expected --width to be a multiple of twice --heads, got 128 and 3"),
         ("09_gan.py", "--ranks 7", "expected --ranks to divide 60, got 7"),
+        ("09_gan.py", "--png gone/a.png", "expected --png in a folder that is there, got gone/a.png"),
     ],
 )
 def test_what_does_not_fit_is_told_before_anything_is_trained(name, options, told):
