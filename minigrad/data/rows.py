@@ -145,7 +145,7 @@ def _stored(file: Any) -> dict[str, str]:
 def _open_npy(path: str) -> Array:
     """The array of a .npy file, of which nothing is read yet; a pickle in it never is."""
     try:
-        array: Array = np.lib.format.open_memmap(path, mode="r")
+        array: Array = np.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call, unused-ignore]
     except (ValueError, EOFError) as error:
         raise ArgumentError(f"FileShards: expected a .npy file of numbers, got {path}: {error}") from error
     return array

@@ -193,7 +193,7 @@ def _turned(sources: _Host, weights: _Host, length: int) -> tuple[_Host, _Host, 
     order = used[np.argsort(into[used], kind="stable")]
     counts = np.bincount(into[used], minlength=length)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    shape = (max(1, int(counts.max())), length)
+    shape = (max(1, int(np.max(counts))), length)
     back, factors, real = np.zeros(shape, np.int64), np.zeros(shape, weights.dtype), np.zeros(shape, bool)
     back[rank, into[order]] = order // taps
     factors[rank, into[order]] = shares[order]

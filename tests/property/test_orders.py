@@ -132,7 +132,7 @@ def test_largest_remainder_follows_the_shares_when_ranks_change_places(total, sh
 @given(length=lengths, fractions=shares(), seed=seeds)
 def test_random_split_is_a_partition(length, fractions, seed):
     parts = random_split(ArrayDataset(np.arange(length)), fractions, seed=seed)
-    assert sorted(i for part in parts for i in part.indices.tolist()) == list(range(length))
+    assert sorted(i for part in parts for i in part.indices) == list(range(length))
     floors = [int(length * fraction) for fraction in fractions]
     more = [len(part) - floor for part, floor in zip(parts, floors)]
     assert max(more) - min(more) <= 1 and more == sorted(more, reverse=True)
