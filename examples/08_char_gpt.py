@@ -131,7 +131,7 @@ class Training:
         self.loader = DataLoader(sequences, each, sampler=sampler, drop_last=True, device=comm.device)
         matrices = [parameter for parameter in model.blocks.parameters() if parameter.ndim == 2]
         others = [parameter for parameter in model.parameters() if all(parameter is not other for other in matrices)]
-        self.optimizers = [optim.Muon(matrices, lr=0.02), optim.AdamW(others, lr=2e-3, betas=(0.9, 0.99))]
+        self.optimizers = [optim.Muon(matrices, lr=0.04), optim.AdamW(others, lr=4e-3, betas=(0.9, 0.99))]
         rate = optim.warmup(optim.CosineAnnealing(options.steps), min(100, 1 + options.steps // 10), start_factor=0.01)
         self.schedules = [optim.LRScheduler(optimizer, rate) for optimizer in self.optimizers]
 
