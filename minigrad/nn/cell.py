@@ -53,10 +53,11 @@ class _Cell(Recurrent):
         self,
         input_size: int,
         hidden_size: int,
-        bias: bool,
-        device: Device | str | None,
-        dtype: DtypeLike | None,
-        rng: np.random.Generator | None,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DtypeLike | None = None,
+        *,
+        rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
         check_counts(self._who(), input_size=input_size, hidden_size=hidden_size)
@@ -128,7 +129,7 @@ class RNNCell(_Cell):
         rng: np.random.Generator | None = None,
     ) -> None:
         check_choice(self._who(), ("tanh", "relu"), nonlinearity=nonlinearity)
-        super().__init__(input_size, hidden_size, bias, device, dtype, rng)
+        super().__init__(input_size, hidden_size, bias, device, dtype, rng=rng)
         self.nonlinearity = nonlinearity
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
@@ -160,18 +161,6 @@ class GRUCell(_Cell):
 
     gates = 3
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: Device | str | None = None,
-        dtype: DtypeLike | None = None,
-        *,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype, rng)
-
     def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next h."""
         (h,) = self._step(ops.gru, x, () if hx is None else (hx,))
@@ -196,18 +185,6 @@ class LSTMCell(_Cell):
     """
 
     gates = 4
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: Device | str | None = None,
-        dtype: DtypeLike | None = None,
-        *,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype, rng)
 
     def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The next h and c."""
