@@ -29,7 +29,7 @@ ELSEWHERE = {"minigrad/nn/parallel.py": "distributed"}  # files that belong to a
 LAYER_OF = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 # The same inside distributed: its files and folders.
 FLOORS = [
-    ["collectives"],
+    ["collectives", "rooted"],
     ["comm"],
     ["record", "run"],
     ["balance", "average", "compress"],
@@ -66,7 +66,8 @@ FACADES = {
     "Graph": (80, 24),
     "DistributedDataParallel": (191, 27),
     "Front": (127, 30),  # what all communicators have, said once
-    "Wrapper": (67, 23),
+    "Communicator": (40, 26),  # what a rank can be asked
+    "Wrapper": (92, 30),
 }
 
 

@@ -26,7 +26,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import check_array
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.protocol import Communicator, Work
-from minigrad.distributed.comm.work import OVER, WorkAround
+from minigrad.distributed.comm.work import OVER, DeliveringWork
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.run import thread_rank
 from minigrad.errors import ArgumentError, ShapeError
@@ -42,25 +42,13 @@ _KINDS = {
 }
 
 
-class PendingWork(WorkAround):
-    """What a call with async_op=True returns.
-
-    Args:
-        inner: The collective.
-        deliver: Called once it is over, by who waits: brings the result to where the caller wants it.
-    """
-
-    def __init__(self, inner: Work, deliver: Callable[[], None] | None = None) -> None:
-        super().__init__(inner)
-        self._deliver = deliver
+class PendingWork(DeliveringWork):
+    """What a call with async_op=True returns."""
 
     @spoken
     def wait(self, host: bool = False) -> None:
         """Order or block as `Work.wait` does; the result is there then."""
-        self.inner.wait(host)
-        if self._deliver is not None:
-            deliver, self._deliver = self._deliver, None
-            deliver()
+        super().wait(host)
 
     def is_completed(self) -> bool:
         """Whether the result is there, without waiting for other ranks."""

@@ -1,7 +1,8 @@
 """What every communicator must do, as cases that each rank of a world runs; a check of one of your own.
 
 A case is a function of a communicator that asserts on its own rank. `check_communicator` runs all of them;
-`CASES` lists them, for tests that want a result for each. Those in which something fails are in `endings.py`.
+`CASES` lists them, for tests that want a result for each. Those in which something fails are in `endings.py`,
+those in which ranks get different things in `rooted.py`.
 """
 
 from __future__ import annotations
@@ -111,11 +112,12 @@ def refused(kind: type[Exception], pattern: str = "") -> Iterator[list[str]]:
     raise AssertionError(f"expected a {kind.__name__} that says {pattern!r}, got none")
 
 
-def _dtype_of(name: str) -> np.dtype[Any]:
+def as_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of a name, bfloat16 too."""
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-def _whole_numbers(rank: int, count: int, dtype: Any) -> Array:
+def whole_numbers(rank: int, count: int, dtype: Any) -> Array:
     """Small ones that differ by rank; few enough that no product overflows a byte."""
     return ((np.arange(count) % 7 + rank + 1) % 3 + 1).astype(dtype)
 
@@ -130,15 +132,15 @@ def _normal(seed: Any, count: int, dtype: Any = np.float64) -> Array:
 @contract(dtype=DTYPES)
 def all_reduce(comm: Communicator, dtype: str) -> None:
     """Every reduction of every dtype is what NumPy makes of the ranks' arrays; there is no average of integers."""
-    kind = _dtype_of(dtype)
+    kind = as_dtype(dtype)
     for op, count in itertools.product(OPS, (0, 1, 7, 1000, 40_000)):
-        array = _whole_numbers(comm.rank, count, kind)
+        array = whole_numbers(comm.rank, count, kind)
         if op == "AVG" and "float" not in dtype:
             with refused(DtypeError, f"float dtype for AVG, got {dtype}"):
                 comm.all_reduce(array, ReduceOp.AVG)
             continue
         comm.all_reduce(array, ReduceOp[op]).wait()
-        stacked = np.stack([_whole_numbers(rank, count, np.float64) for rank in range(comm.world_size)])
+        stacked = np.stack([whole_numbers(rank, count, np.float64) for rank in range(comm.world_size)])
         expected = OPS[op](stacked, axis=0).astype(kind)
         assert array.dtype == kind
         np.testing.assert_allclose(array.astype(np.float64), expected.astype(np.float64), rtol=1e-6)
@@ -147,7 +149,7 @@ def all_reduce(comm: Communicator, dtype: str) -> None:
 @contract(dtype=FLOATS)
 def sums_are_added_up_in_the_one_order(comm: Communicator, dtype: str) -> None:
     """Bit for bit what `collectives` gives for a list of the arrays: the same on every kind of world."""
-    kind = _dtype_of(dtype)
+    kind = as_dtype(dtype)
     for op, count in itertools.product((ReduceOp.SUM, ReduceOp.AVG), (5, 3000, 70_001)):
         arrays = [_normal(rank, count, kind) for rank in range(comm.world_size)]
         array = arrays[comm.rank].copy()
@@ -162,7 +164,7 @@ def weighted_sums_have_the_bits_of_weighting_first(comm: Communicator, dtype: st
 
     16-bit floats have the bits of weighting and adding up in float32, rounded once.
     """
-    kind, rank, size = _dtype_of(dtype), comm.rank, comm.world_size
+    kind, rank, size = as_dtype(dtype), comm.rank, comm.world_size
     inside = np.dtype(np.float32) if kind.itemsize == 2 else kind
     weights = [[0.0, 1.0, 0.3, 1 / 3][(r + 1) % 4] for r in range(size)]  # the last of four ranks has no samples
     arrays, works, expected = [], [], []
@@ -286,7 +288,7 @@ def arrays_of_any_shape_and_of_any_numbers(comm: Communicator) -> None:
     """Their elements are taken in C order."""
     rank, size = comm.rank, comm.world_size
     for dtype in ("bool", "int16", "bfloat16", "float64"):
-        part = np.array([[rank, 1], [0, rank]]).astype(_dtype_of(dtype))
+        part = np.array([[rank, 1], [0, rank]]).astype(as_dtype(dtype))
         whole, copy = np.empty((2, 2 * size), part.dtype), part.copy()
         comm.all_gather(whole, part).wait()
         comm.broadcast(copy, size - 1).wait()

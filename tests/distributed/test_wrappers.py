@@ -56,6 +56,13 @@ def every_call(comm):
     part, whole = np.empty(2), np.empty(2 * comm.world_size)
     comm.reduce_scatter(part, np.arange(2.0 * comm.world_size)).wait()
     comm.all_gather(whole, part).wait()
+    total, turned = np.full(2, comm.rank + 1.0), np.empty_like(whole)
+    gathered = whole.copy() if comm.rank == 1 else None
+    comm.reduce(total, 1).wait()
+    comm.gather(gathered, part, 1).wait()
+    comm.scatter(part, gathered, 1).wait()
+    comm.all_to_all(turned, whole + comm.rank).wait()
+    results += [total.tolist(), None if gathered is None else gathered.tolist(), turned.tolist()]
     comm.barrier()
     kept = comm.empty(3, np.dtype(np.float32))
     return [*results, array.tolist(), part.tolist(), whole.tolist(), comm.all_gather_object(comm.rank), kept.tolist()]
@@ -326,6 +333,10 @@ ARGUMENTS = {  # of each method of the protocol
     "broadcast": (np.ones(2), 0),
     "reduce_scatter": (np.ones(2), np.ones(2), ReduceOp.MAX),
     "all_gather": (np.ones(2), np.ones(2)),
+    "reduce": (np.ones(2), 0, ReduceOp.MAX),
+    "gather": (np.ones(2), np.ones(2), 0),
+    "scatter": (np.ones(2), np.ones(2), 0),
+    "all_to_all": (np.ones(2), np.ones(2)),
     "all_gather_object": ([1],),
     "barrier": (),
     "check_headers": ("plan",),

@@ -172,6 +172,19 @@ def check_parts(who: str, rank: int, whole: Array, part: Array, world_size: int)
         raise DtypeError(f"rank {rank}: {who}: expected one dtype, got {whole.dtype.name} and {part.dtype.name}")
 
 
+def check_whole(who: str, rank: int, output: Array, source: Array, world_size: int) -> None:
+    """Refuse two arrays that are not alike, or have no equal part for each rank.
+
+    Raises:
+        ShapeError: the sizes do not fit. DtypeError: the dtypes differ.
+    """
+    if source.size % world_size:
+        raise ShapeError(f"rank {rank}: {who}: expected {world_size} equal parts, got {source.size} elements")
+    if output.size != source.size:
+        raise ShapeError(f"rank {rank}: {who}: expected output of {source.size} elements, as source, got {output.size}")
+    check_parts(who, rank, source[:0], output[:0], 1)
+
+
 def encode_object(who: str, rank: int, value: Any) -> bytes:
     """Host data as bytes, by JSON.
 

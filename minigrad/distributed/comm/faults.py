@@ -204,7 +204,7 @@ class _SpoilAfter(WorkAround):
 
 
 def _spoilt_call(fault: Fault, call: Call, arrays: Sequence[Array], make: Make) -> Any:
-    if not arrays or arrays[0].size == 0:
+    if not arrays or arrays[-1 if fault.after else 0].size == 0:
         raise ArgumentError(f"FaultInjecting: expected a call with an array to spoil for {fault}, got {call}")
     if fault.after:
         return _SpoilAfter(make(), fault, arrays[-1])

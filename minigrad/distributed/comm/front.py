@@ -35,7 +35,8 @@ from minigrad.distributed.comm.checks import (
 )
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.headers import GIVE_UP, KEPT_CALLS, Header
-from minigrad.distributed.comm.protocol import Clock, Communicator, Work
+from minigrad.distributed.comm.protocol import Clock, Work
+from minigrad.distributed.comm.rooted import Rooted
 from minigrad.distributed.comm.work import weighted_first
 from minigrad.errors import DistributedError, RankFailedError
 
@@ -58,7 +59,7 @@ class HostClock:
         """Nothing to do: real time passes by itself."""
 
 
-class Front(Communicator):
+class Front(Rooted):
     """A communicator but for how bytes move: `_reduce`, `_broadcast`, `_reduce_scatter`, `_all_gather` and `_meet`.
 
     A transport compares what the ranks call, by the header that `_next` makes, or in a way of its own; what it finds

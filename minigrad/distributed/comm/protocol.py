@@ -133,6 +133,26 @@ class Communicator(Protocol):
     def all_gather(self, output: Array, source: Array) -> Work:
         """Overwrite output (world_size * n,) by the sources (n,) of all ranks, in order of rank."""
 
+    def reduce(self, array: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM) -> Work:
+        """Overwrite array by the reduction over the ranks, with the bits of `all_reduce`, on the root alone."""
+
+    def gather(self, output: Array | None, source: Array, root: int = 0) -> Work:
+        """Overwrite the root's output (world_size * n,) by the sources (n,) of all ranks, in order of rank.
+
+        Args:
+            output: On the root; None on all other ranks.
+        """
+
+    def scatter(self, output: Array, source: Array | None, root: int = 0) -> Work:
+        """Overwrite output (n,) by part `rank` of the root's source (world_size * n,).
+
+        Args:
+            source: On the root; None on all other ranks.
+        """
+
+    def all_to_all(self, output: Array, source: Array) -> Work:
+        """Overwrite part r of output by part `rank` of the source of rank r; both are (world_size * n,)."""
+
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank; blocks. JSON data only, for small things."""
 

@@ -48,6 +48,20 @@ class SoloCommunicator(Front):
             output[...] = source.reshape(output.shape)
         return OVER
 
+    def _reduce_to(self, what: What, array: Array, root: int, op: ReduceOp) -> DoneWork:
+        return OVER
+
+    def _gather(self, what: What, output: Array | None, source: Array, root: int) -> DoneWork:
+        assert output is not None  # this rank is the root
+        return self._all_gather(what, output, source)
+
+    def _scatter(self, what: What, output: Array, source: Array | None, root: int) -> DoneWork:
+        assert source is not None
+        return self._all_gather(what, output, source)
+
+    def _all_to_all(self, what: What, output: Array, source: Array) -> DoneWork:
+        return self._all_gather(what, output, source)
+
     def _gather_bytes(self, what: What, data: bytes) -> list[bytes]:
         return [data]
 

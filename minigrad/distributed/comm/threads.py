@@ -22,6 +22,7 @@ from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.headers import GIVE_UP, Header, departed, doing, mismatch, timed_out
 from minigrad.distributed.comm.protocol import Clock
+from minigrad.distributed.comm.rooted_threads import RootedThreads
 from minigrad.distributed.comm.where import user_line
 from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
 
@@ -181,7 +182,7 @@ class _ThreadWork:
         self._world.wait(self._rank, self._call)
 
 
-class ThreadCommunicator(Front):
+class ThreadCommunicator(RootedThreads, Front):
     """The collectives of one rank of a ThreadWorld; see `Communicator`."""
 
     adds_weighted = True  # 16-bit floats in float32, by who adds; others are weighted by each rank before it posts

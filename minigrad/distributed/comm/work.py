@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from minigrad.backend.dtypes import Array, is_half
@@ -54,6 +56,26 @@ class WorkAround:
     def wait(self, host: bool = False) -> None:
         """Order or block as `Work.wait` does."""
         self.inner.wait(host)
+
+
+class DeliveringWork(WorkAround):
+    """A work whose result is brought to where the caller wants it by who waits.
+
+    Args:
+        inner: The collective.
+        deliver: Called once it is over, or ordered before the current stream.
+    """
+
+    def __init__(self, inner: Work, deliver: Callable[[], None] | None = None) -> None:
+        super().__init__(inner)
+        self._deliver = deliver
+
+    def wait(self, host: bool = False) -> None:
+        """Order or block as `Work.wait` does; the result is there then."""
+        self.inner.wait(host)
+        if self._deliver is not None:
+            deliver, self._deliver = self._deliver, None
+            deliver()
 
 
 class WideWork(WorkAround):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array, DtypeLike
@@ -16,7 +18,9 @@ from minigrad.distributed.comm.work import weighted_first
 from minigrad.tensor import Tensor
 
 Make = Callable[[], Any]
-KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_gather_object", "barrier")
+_ROOTED = ("reduce", "gather", "scatter", "all_to_all")
+KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", *_ROOTED, "all_gather_object", "barrier")
+_NOTHING = np.empty(0)  # what a rank hands in, or gets back, where that is another one's alone
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,9 @@ class Call:
 
     Attributes:
         kind: Name of the method, one of KINDS.
-        detail: Reduction and layout, or root.
+        detail: Reduction and layout, or root, or both.
         dtype: Name of the dtype; empty for host data.
-        count: Elements of the array that this rank hands in; -1 for host data.
+        count: Elements of the array that this rank hands in, 0 where it only gets one; -1 for host data.
         nbytes: Bytes of it.
     """
 
@@ -125,6 +129,31 @@ class Wrapper(Communicator):
         """Overwrite output by the sources of all ranks."""
         call = _array_call("all_gather", "", source)
         return self._work(call, [source, output], lambda: self.inner.all_gather(output, source))
+
+    def reduce(self, array: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM) -> Work:
+        """Overwrite the root's array by the reduction over the ranks."""
+        call = _array_call("reduce", f"{getattr(op, 'name', op)} root {root}", array)
+        arrays = [array] if self.rank == root else [array, _NOTHING]
+        return self._work(call, arrays, lambda: self.inner.reduce(array, root, op))
+
+    def gather(self, output: Array | None, source: Array, root: int = 0) -> Work:
+        """Overwrite the root's output by the sources of all ranks."""
+        call = _array_call("gather", f"root {root}", source)
+        arrays = [source, _NOTHING if output is None else output]
+        return self._work(call, arrays, lambda: self.inner.gather(output, source, root))
+
+    def scatter(self, output: Array, source: Array | None, root: int = 0) -> Work:
+        """Overwrite output by this rank's part of the root's source."""
+        call = _array_call("scatter", f"root {root}", output if source is None else source)
+        if source is None:
+            call = replace(call, count=0, nbytes=0)
+        arrays = [_NOTHING if source is None else source, output]
+        return self._work(call, arrays, lambda: self.inner.scatter(output, source, root))
+
+    def all_to_all(self, output: Array, source: Array) -> Work:
+        """Overwrite part r of output by this rank's part of the source of rank r."""
+        call = _array_call("all_to_all", "", source)
+        return self._work(call, [source, output], lambda: self.inner.all_to_all(output, source))
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank."""
