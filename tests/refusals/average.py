@@ -1,0 +1,37 @@
+"""What averaging refuses."""
+
+from minigrad.distributed.average import EASGD, DiLoCo, Mean, SlowMo, StreamingDiLoCo
+from minigrad.distributed.average.fragments import Span, cut, due_at
+from minigrad.errors import ArgumentError
+from tests.refusals import each
+
+PARAMS = [("head.weight", Span(0, 0, 2)), ("body.weight", Span(0, 2, 4))]
+
+ROWS = [
+    # outer
+    *each(
+        (lambda options: DiLoCo(**options), ArgumentError),
+        ({"lr": 0.0}, "DiLoCo: expected lr to be a finite number > 0, got 0.0"),
+        ({"momentum": 1.0}, r"DiLoCo: expected momentum to be a number in \[0, 1\), got 1.0"),
+        ({"nesterov": 1}, "DiLoCo: expected nesterov to be True or False, got 1"),
+        ({"delay": -1}, "DiLoCo: expected delay to be an integer >= 0, got -1"),
+        ({"fragments": 0}, "DiLoCo: expected fragments to be an integer >= 1, got 0"),
+        ({"fragments": "body"}, "expected fragments to be an integer >= 1, or names for each fragment, got 'body'"),
+        ({"fragments": ()}, "or names for each fragment, got ()"),
+        ({"fragments": ((), ("body",))}, "expected each of fragments to be the names of parameters or modules, got "),
+    ),
+    (lambda: SlowMo(momentum=-0.1), ArgumentError, r"SlowMo: expected momentum to be a number in \[0, 1\), got -0.1"),
+    (lambda: Mean(delay=0.5), ArgumentError, "Mean: expected delay to be an integer >= 0, got 0.5"),
+    (lambda: StreamingDiLoCo(alpha=1.5), ArgumentError, r"expected alpha to be a number in \[0, 1\], got 1.5"),
+    (lambda: EASGD(0.0), ArgumentError, r"EASGD: expected alpha to be a number in \(0, 1\], got 0.0"),
+    (lambda: EASGD(0.5, beta=2), ArgumentError, r"EASGD: expected beta to be a number in \(0, 1\], got 2"),
+    # fragments
+    (lambda: due_at(1, 5, 2), ArgumentError, "expected a period that 2 fragments divide, got 5 steps: write 6"),
+    *each(
+        (lambda fragments: cut(fragments, PARAMS), ArgumentError),
+        (5, "fragments: expected at most one for each of 4 elements, got 5"),
+        ((("head",),), "fragments: expected one that has parameter body.weight, got none"),
+        ((("head", "body"), ("body.weight",)), "expected one that has parameter body.weight, got fragments 0, 1"),
+        ((("head", "body"), ("bod",)), "expected names of parameters or modules, got 'bod', which holds none"),
+    ),
+]
