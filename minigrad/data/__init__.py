@@ -1,5 +1,9 @@
-"""Datasets, the order in which their samples are read, and the loader that makes batches of them."""
+"""Datasets, the order in which their samples are read, and the loader that makes batches of them.
 
+What only a run over several ranks needs is loaded at its first use.
+"""
+
+import importlib as _importlib
 import typing
 
 from minigrad.absent import absent as _absent
@@ -24,6 +28,7 @@ from minigrad.foreign import offer_classes as _offer_classes
 __all__ = [
     "ArrayDataset",
     "BatchSampler",
+    "ChunkPool",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
@@ -46,9 +51,19 @@ __all__ = [
     "text",
 ]
 
+if typing.TYPE_CHECKING:
+    from minigrad.data.chunks import ChunkPool as ChunkPool
+
+_LATER = {"ChunkPool": "minigrad.data.chunks"}  # name -> the file that it is in
 _offer_classes(globals())
 
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> typing.Any:
-        raise _absent(__name__, name)
+        if name not in _LATER:
+            raise _absent(__name__, name)
+        found = globals()[name] = getattr(_importlib.import_module(_LATER[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LATER})

@@ -7,6 +7,7 @@ import numpy as np
 from minigrad.data import (
     ArrayDataset,
     BatchSampler,
+    ChunkPool,
     ConcatDataset,
     DataLoader,
     RandomSampler,
@@ -52,6 +53,28 @@ ROWS = [
         ([{"a": 1}, {"b": 1}], ArgumentError, r"the keys \['a'\], got \['b'\]"),
         ([None, None], DtypeError, "got NoneType: pass collate_fn="),
         ([Tensor(np.zeros(2), requires_grad=True)], AutogradError, "use .detach()"),
+    ),
+    # chunks
+    *each(
+        (lambda counts, rank=0: ChunkPool(10, 4).take(rank, counts), ArgumentError),
+        ((0, 0), r"ChunkPool.take: expected a rank with a count > 0, got \[0, 0\]"),
+        ((1, -1), "each count to be an integer >= 0, got -1"),
+        ((1.5, 1), "each count to be an integer >= 0, got 1.5"),
+        ((1, 1), 2, r"rank to be an integer in \[0, 2\), got 2"),
+    ),
+    *each(
+        (run, ArgumentError),
+        (lambda: ChunkPool(10, 0), "ChunkPool: expected batch_size to be an integer >= 1, got 0"),
+        (lambda: ChunkPool(10, 4).take(0, (1, 1))[0].deal((1, 1, 1)), "counts for 2 ranks, got 3"),
+        (lambda: ChunkPool(10, 4).divide([0.5, 0.4]), "of sum 1, got"),
+        (lambda: ChunkPool(10, 4).give_back([(2, 4)]), "places that were taken, got 2-3, which nobody has"),
+        (lambda: ChunkPool(9, 9).deal((1,))[0].give_back([(2, 4), (3, 5)]), "got some of them twice: 2-3, 3-4"),
+        (lambda: ChunkPool(10, 4, left=((5, 11),)), r"ChunkPool: expected left in \[0, 10\), got \(5, 11\)"),
+    ),
+    *each(
+        (run, StateDictError),
+        (lambda: ChunkPool(3, 1).loaded(ChunkPool(3, 2).state_dict()), "a state with batch_size 1, got 2"),
+        (lambda: ChunkPool(3, 1).loaded({**ChunkPool(3, 1).state_dict(), "left": 3}), "a usable state"),
     ),
     # dataset
     *each(
