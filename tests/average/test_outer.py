@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minigrad.distributed.average import EASGD, DiLoCo, Mean, SlowMo, StreamingDiLoCo
+from minigrad.distributed.average import EASGD, DiLoCo, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo
 from minigrad.distributed.average.fragments import Span, count_of, cut, due_at
+from minigrad.distributed.average.policies import StepsMade
 from minigrad.errors import ArgumentError
 from tests.average import papers
 
@@ -103,6 +104,19 @@ def test_any_ranks_and_weights(outer, samples, length, seed):
                 assert values.dtype == dtype and all(each.dtype == dtype for each in other.values())
         found[dtype] = [values for _, values in combined]
     np.testing.assert_allclose(found[np.float32], found[np.float64], rtol=0, atol=2e-5)
+
+
+def test_post_local_is_the_policy_of_the_paper():
+    problem, policy = papers.Problem(), PostLocalSGD(switch=7, k=4)
+    state, since, values = policy.start(2), 0, [problem.start for _ in problem.ranks]
+    for theirs in papers.post_local(problem, 40, 7, 4):
+        values, since = [problem.inner_loop(r, x, steps=1) for r, x in zip(problem.ranks, values)], since + 1
+        state, combines, reason = policy.decide(state, StepsMade(0, 2, since))
+        if combines:
+            average = problem.mean(values)
+            values, since = [Mean().combine({}, x, average)[1] for x in values], 0
+        assert bool(reason) == combines
+        np.testing.assert_array_equal(values, theirs)
 
 
 def test_a_state_is_apart_from_the_values_that_it_began_with():

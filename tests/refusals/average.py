@@ -1,8 +1,8 @@
 """What averaging refuses."""
 
-from minigrad.distributed.average import EASGD, DiLoCo, Mean, SlowMo, StreamingDiLoCo
+from minigrad.distributed.average import EASGD, DiLoCo, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo
 from minigrad.distributed.average.fragments import Span, cut, due_at
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, StateDictError
 from tests.refusals import each
 
 PARAMS = [("head.weight", Span(0, 0, 2)), ("body.weight", Span(0, 2, 4))]
@@ -25,6 +25,10 @@ ROWS = [
     (lambda: StreamingDiLoCo(alpha=1.5), ArgumentError, r"expected alpha to be a number in \[0, 1\], got 1.5"),
     (lambda: EASGD(0.0), ArgumentError, r"EASGD: expected alpha to be a number in \(0, 1\], got 0.0"),
     (lambda: EASGD(0.5, beta=2), ArgumentError, r"EASGD: expected beta to be a number in \(0, 1\], got 2"),
+    # policies
+    (lambda: PostLocalSGD(-1, 4), ArgumentError, "PostLocalSGD: expected switch to be an integer >= 0, got -1"),
+    (lambda: PostLocalSGD(10, 0), ArgumentError, "PostLocalSGD: expected k to be an integer >= 1, got 0"),
+    (lambda: PostLocalSGD(1, 2).restored("3"), StateDictError, "expected the steps made, an integer >= 0, got '3'"),
     # fragments
     (lambda: due_at(1, 5, 2), ArgumentError, "expected a period that 2 fragments divide, got 5 steps: write 6"),
     *each(

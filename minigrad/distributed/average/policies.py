@@ -5,8 +5,8 @@ depend on what this rank has done since it combined last, and on what all ranks 
 other ranks can't foresee, for they wait. So the n-th combination of a rank meets the n-th of each other one, though
 ranks may make different numbers of steps before it.
 
-`Sync` and `EveryK` count steps, `Cadence` lets each rank make as many as it has time for. One of your own derives from
-`Policy`, as a frozen dataclass.
+`Sync`, `EveryK` and `PostLocalSGD` count steps, `Cadence` lets each rank make as many as it has time for. One of your
+own derives from `Policy`, as a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from minigrad.arguments import as_integer, keep_as
+from minigrad.arguments import as_integer, is_integer, keep_as
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.state import config_data, config_of
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, StateDictError
 
 PolicyState = Any  # plain data, or what `plain` makes plain data of
 
@@ -175,6 +175,51 @@ class EveryK(Policy):
         """After k steps."""
         due = made.batches >= self.k
         return state, due, f"{self.k} steps are made" if due else ""
+
+
+@dataclass(frozen=True)
+class PostLocalSGD(Policy):
+    """Combine after every step up to a switch, then after every k-th: post-local SGD.
+
+    Training begins as `Sync`, whose noise is small, and goes on as `EveryK`. This says when, so it is a policy; what is
+    done then is the outer optimizer's, `Mean` in the paper: Lin, Stich, Patel and Jaggi, "Don't use large mini-batches,
+    use local SGD", ICLR 2020, section 3.
+
+    Args:
+        switch: Steps of a rank that are combined one by one, >= 0.
+        k: Steps between two combinations afterwards, >= 1.
+
+    Example:
+        >>> policy = PostLocalSGD(switch=10, k=4)
+        >>> policy.decide(9, StepsMade(0, 2, batches=1))  # the tenth step
+        (10, True, 'step 10 of the 10 before the switch')
+        >>> [policy.decide(10, StepsMade(0, 2, batches=i))[1] for i in (1, 4)]
+        [False, True]
+    """
+
+    switch: int
+    k: int
+
+    def __post_init__(self) -> None:
+        keep_as(self, as_integer, "switch", least=0)
+        keep_as(self, as_integer, "k", least=1)
+
+    def start(self, world_size: int) -> int:
+        """Steps made until the last combination."""
+        return 0
+
+    def decide(self, state: int, made: StepsMade) -> tuple[int, bool, str]:
+        """After each step up to the switch, then after k steps."""
+        steps = state + made.batches
+        if steps <= self.switch:
+            return steps, True, f"step {steps} of the {self.switch} before the switch"
+        return (steps, True, f"{self.k} steps are made") if made.batches >= self.k else (state, False, "")
+
+    def restored(self, data: Any) -> int:
+        """The steps again."""
+        if not is_integer(data) or data < 0:
+            raise StateDictError(f"PostLocalSGD: expected the steps made, an integer >= 0, got {data!r:.100}")
+        return int(data)
 
 
 @dataclass(frozen=True)
