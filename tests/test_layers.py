@@ -65,9 +65,9 @@ FACADES = {
     "GraphModule": (119, 35),  # a graph while it does not train
     "Graph": (80, 24),
     "DistributedDataParallel": (191, 27),
-    "Front": (127, 30),  # what all communicators have, said once
-    "Communicator": (40, 26),  # what a rank can be asked
-    "Wrapper": (92, 30),
+    "Communicator": (60, 30),  # what a rank can be asked
+    "Front": (128, 30),  # what all communicators have, said once
+    "Wrapper": (116, 34),
 }
 
 

@@ -25,7 +25,7 @@ from minigrad.distributed import (
     simulate,
 )
 from minigrad.distributed.balance.meter import Metered
-from minigrad.distributed.comm.front import HostClock
+from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.work import DoneWork
 from minigrad.distributed.comm.wrappers import Call
@@ -339,6 +339,7 @@ ARGUMENTS = {  # of each method of the protocol
     "all_to_all": (np.ones(2), np.ones(2)),
     "all_gather_object": ([1],),
     "barrier": (),
+    "split": (1, 2),
     "check_headers": ("plan",),
     "end_pass": ("plan", 2.0, True),
     "check_same": ("me",),
@@ -349,7 +350,7 @@ ARGUMENTS = {  # of each method of the protocol
     "abort": ("enough",),
     "close": (),
 }
-ATTRIBUTES = ("rank", "world_size", "device", "clock", "timeout_s", "adds_weighted")
+ATTRIBUTES = ("rank", "world_size", "device", "clock", "timeout_s", "global_ranks", "adds_weighted")
 WRAPPERS = {
     "Wrapper": Wrapper,
     "Recording": Recording,
@@ -364,13 +365,15 @@ class Spy(Communicator):
     """Has every method of the protocol, and notes what it is asked."""
 
     rank, world_size, device, clock, timeout_s, adds_weighted = 0, 1, CPU, HostClock(), 7.5, True
+    global_ranks = (0,)
 
     def __init__(self):
         self.asked = []
 
     def answer(self, name, *args):
         self.asked.append((name, *args))
-        return {"waiting": nullcontext(), "empty": np.zeros(3), "end_pass": [2.0]}.get(name, DoneWork())
+        answers = {"waiting": nullcontext(), "empty": np.zeros(3), "end_pass": [2.0], "split": None}
+        return answers.get(name, DoneWork())
 
 
 for name in ARGUMENTS:

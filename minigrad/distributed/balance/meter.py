@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import CudaTimer, HostTimer, Timer
-from minigrad.distributed.comm.front import HostClock
+from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.work import WorkAround
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper

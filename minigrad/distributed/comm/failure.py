@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
@@ -22,12 +23,15 @@ class Failure:
         changed: Notified when it comes; those who wait for other ranks wait on it.
         has_raised: Whether it was raised here.
         inherited: Whether this process is a child of the one that made it, by a fork.
+        group: Of which group of ranks it is, in words; empty where all are in.
     """
 
     def __init__(self) -> None:
         self.error: DistributedError | None = None
         self.changed = threading.Condition()
         self.is_closed = self.has_raised = self.inherited = False
+        self.group = ""
+        self._below = weakref.WeakSet[Failure]()
         tell_children(self)
 
     def set(self, error: DistributedError) -> bool:
@@ -37,7 +41,19 @@ class Failure:
             if first:
                 self.error = error
             self.changed.notify_all()
+            below = list(self._below) if first else []
+        for each in below:
+            each.set(_from_above(error))
         return first
+
+    def passes_to(self, below: Failure, group: str) -> None:
+        """Fail a group too where this world fails."""
+        with self.changed:
+            below.group = group
+            self._below.add(below)
+            error = self.error
+        if error is not None:
+            below.set(_from_above(error))
 
     def close(self) -> None:
         """Let every later call say that this rank has closed its communicator, where nothing has failed before."""
@@ -48,7 +64,8 @@ class Failure:
         """Raise what made this world fail, if anything did."""
         if self.error is not None:
             self.has_raised = True
-            raise type(self.error)(f"rank {rank}: {self.error}") from self.error.__cause__
+            of = f" of {self.group}" if self.group and self.group not in str(self.error) else ""
+            raise type(self.error)(f"rank {rank}{of}: {self.error}") from self.error.__cause__
 
     def check_process(self, rank: int) -> None:
         """Refuse a child of a fork, also where no call is made.
@@ -63,3 +80,10 @@ class Failure:
         """See `Inherited`: the other ranks talk to the parent alone."""
         self.changed = threading.Condition()  # another thread may have held the old one
         self.error, self.inherited = in_a_child(), True
+
+
+def _from_above(error: DistributedError) -> DistributedError:
+    """What a group fails of where the world that it is of has failed."""
+    passed_on = type(error)(f"the ranks that it was split off have failed: {error}")
+    passed_on.__cause__ = error.__cause__
+    return passed_on

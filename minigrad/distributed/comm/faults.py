@@ -111,11 +111,18 @@ class FaultInjecting(Wrapper):
         kill: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(comm)
-        self._waiting = [fault for fault in _checked(faults) if fault.rank == comm.rank]
+        self._of = comm.rank
+        self._waiting = [fault for fault in _checked(faults) if fault.rank == self._of]
         self._sleep, self._kill = sleep, kill if kill is not None else _kill_process
         self.step, self._number = 0, 0
         self.struck: list[Fault] = []
         self._held: list[_HeldWork] = []
+
+    def for_group(self, comm: Communicator) -> Communicator:
+        """Another one, for which the faults of this rank are the same, each of which strikes once; it counts anew."""
+        group = FaultInjecting(comm, (), sleep=self._sleep, kill=self._kill)
+        group._waiting, group.struck, group._of = self._waiting, self.struck, self._of
+        return group
 
     def next_step(self) -> None:
         """Say that a training step is over: steps count on, calls count from 0 again."""
@@ -124,7 +131,7 @@ class FaultInjecting(Wrapper):
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Make the call, spoilt where a fault fits."""
-        fault = next((f for f in self._waiting if f.fits(self.rank, self.step, self._number, call)), None)
+        fault = next((f for f in self._waiting if f.fits(self._of, self.step, self._number, call)), None)
         self._number += 1
         if fault is None:
             result = make()

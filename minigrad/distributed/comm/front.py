@@ -7,7 +7,6 @@ one number. CollectiveTimeoutError: a rank has not come. RankFailedError: one ga
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,7 +32,9 @@ from minigrad.distributed.comm.checks import (
     encode_object,
     stays_here,
 )
+from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.failure import Failure
+from minigrad.distributed.comm.groups import Groups
 from minigrad.distributed.comm.headers import GIVE_UP, KEPT_CALLS, Header
 from minigrad.distributed.comm.protocol import Clock, Work
 from minigrad.distributed.comm.rooted import Rooted
@@ -44,22 +45,7 @@ _NONE = np.empty(0)  # in place of an array, for a call without one
 What = tuple[str, str]  # a call in words: its kind, and its reduction and layout, or its root
 
 
-class HostClock:
-    """The clock of this machine, which never goes back."""
-
-    now_s = staticmethod(time.perf_counter)
-
-    def compute(self, samples: float) -> None:
-        """Nothing to do: real time passes by itself."""
-
-    def progress(self, fraction: float) -> None:
-        """Nothing to do: real time passes by itself."""
-
-    def advance(self, seconds: float) -> None:
-        """Nothing to do: real time passes by itself."""
-
-
-class Front(Rooted):
+class Front(Rooted, Groups):
     """A communicator but for how bytes move: `_reduce`, `_broadcast`, `_reduce_scatter`, `_all_gather` and `_meet`.
 
     A transport compares what the ranks call, by the header that `_next` makes, or in a way of its own; what it finds
@@ -213,9 +199,9 @@ class Front(Rooted):
     def _next(self, what: What, array: Array | None = None) -> Header:
         """The header of the next call."""
         if array is None:
-            header = Header(self.seq, *what)
+            header = Header(self.seq, *what, group=self.group)
         else:
-            header = Header(self.seq, *what, array.dtype.name, array.size)
+            header = Header(self.seq, *what, array.dtype.name, array.size, group=self.group)
         self.seq += 1
         self.calls.appendleft(header)
         return header
@@ -269,4 +255,5 @@ class Front(Rooted):
         self.failure.check_process(self.rank)
         if not self._closed:
             self._closed = True
+            self._close_groups()
             self._leave()

@@ -20,7 +20,7 @@ from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, Dis
 KEPT_CALLS = 64  # of a rank
 LAST_CALLS = 3  # of these, that are named when it is missing
 GIVE_UP = "give_up"  # the kind of that call; its detail is the reason
-_GIVEN_UP = re.compile(rf"call \d+: {GIVE_UP}\(")
+_GIVEN_UP = re.compile(rf"call \d+(?: of group \[[^]]*\])?: {GIVE_UP}\(")
 
 
 class Header(NamedTuple):
@@ -33,6 +33,7 @@ class Header(NamedTuple):
         dtype: Name of the dtype, empty for host data.
         size: Elements; -1 where ranks may differ.
         place: Where the array lies, if that has to be the same on all ranks.
+        group: The name of the group of ranks that call it; empty for all.
     """
 
     seq: int
@@ -41,6 +42,7 @@ class Header(NamedTuple):
     dtype: str = ""
     size: int = -1
     place: str = ""
+    group: str = ""
 
     @property
     def what(self) -> str:
@@ -50,7 +52,12 @@ class Header(NamedTuple):
         return f"{self.kind}{'(' + self.detail + ')' if self.detail else ''}{size}{place}"
 
     def __str__(self) -> str:
-        return f"call {self.seq}: {self.what}"
+        return f"{numbered(self.seq, self.group)}: {self.what}"
+
+
+def numbered(seq: int, group: str) -> str:
+    """Which call of which group it is, in words."""
+    return f"call {seq} of {group}" if group else f"call {seq}"
 
 
 @dataclass

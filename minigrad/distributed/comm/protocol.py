@@ -70,6 +70,7 @@ class Communicator(Protocol):
         device: Where the arrays live.
         clock: What time is for the time models.
         timeout_s: How long a collective waits for the others.
+        global_ranks: Its ranks in order, as the communicator knows them that no other was split into.
     """
 
     rank: int
@@ -158,6 +159,37 @@ class Communicator(Protocol):
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
+
+    # ---------------------------------------------------------------------------------------------------- groups
+
+    @property
+    def global_ranks(self) -> tuple[int, ...]:
+        """See above: range(world_size) where it was not split off another one."""
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """The communicator of a group: of the ranks that give one color, in order of key, then of rank here.
+
+        All ranks call it, and wait for each other. A group has numbers of its own for its ranks and its calls, and
+        fails by itself: by a call that differs, a rank that is late, gone, or closes it. What fails this communicator
+        fails its groups too, and its close closes them. A group can be split again.
+
+        Args:
+            color: >= 0; None is in no group.
+
+        Returns:
+            None where color is None.
+
+        Raises:
+            ArgumentError: a color or a key that is no such integer, of any rank; on all ranks.
+
+        Example:
+            >>> from minigrad.distributed import run
+            >>> def body(comm):
+            ...     row = comm.split(comm.rank // 2)
+            ...     return row.rank, row.global_ranks
+            >>> run(body, 4)
+            [(0, (0, 1)), (1, (0, 1)), (0, (2, 3)), (1, (2, 3))]
+        """
 
     # ------------------------------------------------------------------- whether ranks do the same, and what they do
 

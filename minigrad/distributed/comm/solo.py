@@ -10,6 +10,7 @@ from minigrad.distributed import collectives
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.front import Front, What
+from minigrad.distributed.comm.groups import Exchange, Group
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.work import OVER, DoneWork
 
@@ -67,6 +68,9 @@ class SoloCommunicator(Front):
 
     def _meet(self, what: What) -> DoneWork:
         return OVER
+
+    def _split(self, group: Group | None, exchange: Exchange) -> SoloCommunicator | None:
+        return None if group is None else SoloCommunicator(self.device, clock=self.clock)
 
 
 class _AlsoInForks(Failure):

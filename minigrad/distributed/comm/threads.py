@@ -23,6 +23,7 @@ from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.headers import GIVE_UP, Header, departed, doing, mismatch, timed_out
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.rooted_threads import RootedThreads
+from minigrad.distributed.comm.thread_groups import ThreadGroups, leave_groups
 from minigrad.distributed.comm.where import user_line
 from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
 
@@ -67,6 +68,7 @@ class ThreadWorld:
         self._calls: dict[int, _Call] = {}
         self.last = [deque[Header]() for _ in range(self.world_size)]
         self._left: dict[int, str] = {}
+        self.groups: list[tuple[tuple[int, ...], ThreadWorld]] = []  # of which ranks
         self._threads: dict[int, int] = {}  # of the ranks
 
     def communicators(self, devices: list[Device] | None = None) -> list[ThreadCommunicator]:
@@ -149,6 +151,7 @@ class ThreadWorld:
         """A rank makes no more calls: those that wait for it, or will, raise at once."""
         with self.failure.changed:
             self._left.setdefault(rank, why)
+            leave_groups(self.groups, rank, why)
             for call in list(self._calls.values()):
                 if rank not in call.present:
                     self._fail_for_departed(call)
@@ -182,7 +185,7 @@ class _ThreadWork:
         self._world.wait(self._rank, self._call)
 
 
-class ThreadCommunicator(RootedThreads, Front):
+class ThreadCommunicator(RootedThreads, ThreadGroups, Front):
     """The collectives of one rank of a ThreadWorld; see `Communicator`."""
 
     adds_weighted = True  # 16-bit floats in float32, by who adds; others are weighted by each rank before it posts

@@ -15,11 +15,12 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import check_array, check_weighted, encode_object, stays_here
 from minigrad.distributed.comm.protocol import Clock, Communicator, Work, check_is_communicator
 from minigrad.distributed.comm.work import weighted_first
+from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
 
 Make = Callable[[], Any]
 _ROOTED = ("reduce", "gather", "scatter", "all_to_all")
-KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", *_ROOTED, "all_gather_object", "barrier")
+KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", *_ROOTED, "all_gather_object", "barrier", "split")
 _NOTHING = np.empty(0)  # what a rank hands in, or gets back, where that is another one's alone
 
 
@@ -164,6 +165,30 @@ class Wrapper(Communicator):
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         self.around(Call("barrier"), [], self.inner.barrier)
+
+    @property
+    def global_ranks(self) -> tuple[int, ...]:
+        """Those of the inner communicator."""
+        return self.inner.global_ranks
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """The communicator of a group of ranks, within what `for_group` makes."""
+        call = Call("split", f"color {color}, key {key}")
+        group: Communicator | None = self.around(call, [], lambda: self.inner.split(color, key))
+        return None if group is None else self.for_group(group)
+
+    def for_group(self, comm: Communicator) -> Communicator:
+        """What stands around the communicator of a group: another wrapper of this class.
+
+        Override it where your constructor takes more than the communicator, or where they share something.
+        """
+        try:
+            return type(self)(comm)
+        except TypeError as error:
+            raise ArgumentError(
+                f"{type(self).__name__}: expected a class made of a communicator alone, for a group of ranks, got "
+                f"{error}: override for_group(comm)"
+            ) from error
 
     def check_headers(self, layout: str = "") -> None:
         """Compare what the ranks have called, where the inner communicator does not do so in each call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from minigrad.distributed.comm.front import HostClock
+from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.ddp.account import Account, Note, Spans, account_of
 from minigrad.distributed.ddp.stats import Stats

@@ -10,7 +10,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import Timer, timer_of
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.collectives import ReduceOp
-from minigrad.distributed.comm.front import HostClock
+from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.replicas.nccl_devices import NcclDevices
 from minigrad.errors import ArgumentError
