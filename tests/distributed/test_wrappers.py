@@ -340,6 +340,8 @@ ARGUMENTS = {  # of each method of the protocol
     "all_gather_object": ([1],),
     "barrier": (),
     "split": (1, 2),
+    "send": (np.ones(2), 1, 3),
+    "recv": (np.ones(2), 1, 3),
     "check_headers": ("plan",),
     "end_pass": ("plan", 2.0, True),
     "check_same": ("me",),

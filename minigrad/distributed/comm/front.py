@@ -36,6 +36,7 @@ from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.groups import Groups
 from minigrad.distributed.comm.headers import GIVE_UP, KEPT_CALLS, Header
+from minigrad.distributed.comm.point_to_point import PointToPoint
 from minigrad.distributed.comm.protocol import Clock, Work
 from minigrad.distributed.comm.rooted import Rooted
 from minigrad.distributed.comm.work import weighted_first
@@ -45,8 +46,9 @@ _NONE = np.empty(0)  # in place of an array, for a call without one
 What = tuple[str, str]  # a call in words: its kind, and its reduction and layout, or its root
 
 
-class Front(Rooted, Groups):
-    """A communicator but for how bytes move: `_reduce`, `_broadcast`, `_reduce_scatter`, `_all_gather` and `_meet`.
+class Front(PointToPoint, Rooted, Groups):
+    """A communicator but for how bytes move: `_reduce`, `_broadcast`, `_reduce_scatter`, `_all_gather` and `_meet`, and
+    for messages `_message`.
 
     A transport compares what the ranks call, by the header that `_next` makes, or in a way of its own; what it finds
     goes to `_fail`, and every later call raises it.
@@ -61,7 +63,7 @@ class Front(Rooted, Groups):
     Attributes:
         failure: What made this world fail, if anything did.
         seq: Number of the next call.
-        calls: The headers of the last ones, the latest first.
+        calls: The last ones, headers and envelopes, the latest first.
     """
 
     adds_weighted = False  # whether `_reduce` takes a weight; else it is multiplied in before, a pass over memory more
@@ -84,7 +86,7 @@ class Front(Rooted, Groups):
         self.clock = clock if clock is not None else HostClock()
         self.failure = failure if failure is not None else Failure()
         self.seq = 0
-        self.calls = deque[Header](maxlen=KEPT_CALLS)
+        self.calls = deque[object](maxlen=KEPT_CALLS)
         self._closed = False
 
     # ------------------------------------------------------------------------------------------------ collectives

@@ -160,6 +160,28 @@ class Communicator(Protocol):
     def barrier(self) -> None:
         """Return when all ranks have called it."""
 
+    def send(self, array: Array, dst: int, tag: int = 0) -> Work:
+        """Let rank dst have the elements of array; it waits for nobody, and only these two ranks take part.
+
+        The n-th message from one rank to another with one tag goes to the n-th `recv` of these. The work is done when
+        rank dst has taken it: to wait for it before this rank takes what dst sends is to wait for each other.
+
+        Args:
+            array: Contiguous; to be left alone until the work is done.
+            dst: Another rank.
+            tag: Says which of the messages between two ranks it is; 0 <= tag < 2**31.
+
+        Raises:
+            ArgumentError: dst is this rank, or none; or a tag out of range.
+        """
+
+    def recv(self, array: Array, src: int, tag: int = 0) -> Work:
+        """Overwrite array by what rank src sends with this tag, of the same dtype and number of elements; see `send`.
+
+        Where these differ, or nothing comes, waiting raises the errors of `Work.wait`: they say what rank src was last
+        seen doing, and with which other tags it has sent something.
+        """
+
     # ---------------------------------------------------------------------------------------------------- groups
 
     @property

@@ -21,6 +21,7 @@ from minigrad.distributed.comm.checks import check_world, default_timeout_s
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.headers import GIVE_UP, Header, departed, doing, mismatch, timed_out
+from minigrad.distributed.comm.mailboxes import Mailboxes, ThreadMessages
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.rooted_threads import RootedThreads
 from minigrad.distributed.comm.thread_groups import ThreadGroups, leave_groups
@@ -66,10 +67,11 @@ class ThreadWorld:
         self.timeout_s = default_timeout_s(timeout_s)
         self.failure = Failure()
         self._calls: dict[int, _Call] = {}
-        self.last = [deque[Header]() for _ in range(self.world_size)]
+        self.last = [deque[object]() for _ in range(self.world_size)]
         self._left: dict[int, str] = {}
         self.groups: list[tuple[tuple[int, ...], ThreadWorld]] = []  # of which ranks
         self._threads: dict[int, int] = {}  # of the ranks
+        self.mail = Mailboxes(self.failure, self.timeout_s, self._left, self._doing, self._threads)
 
     def communicators(self, devices: list[Device] | None = None) -> list[ThreadCommunicator]:
         """One communicator a rank; devices are CPUs by default."""
@@ -151,6 +153,7 @@ class ThreadWorld:
         """A rank makes no more calls: those that wait for it, or will, raise at once."""
         with self.failure.changed:
             self._left.setdefault(rank, why)
+            self.failure.changed.notify_all()
             leave_groups(self.groups, rank, why)
             for call in list(self._calls.values()):
                 if rank not in call.present:
@@ -185,7 +188,7 @@ class _ThreadWork:
         self._world.wait(self._rank, self._call)
 
 
-class ThreadCommunicator(RootedThreads, ThreadGroups, Front):
+class ThreadCommunicator(ThreadMessages, RootedThreads, ThreadGroups, Front):
     """The collectives of one rank of a ThreadWorld; see `Communicator`."""
 
     adds_weighted = True  # 16-bit floats in float32, by who adds; others are weighted by each rank before it posts
@@ -194,7 +197,7 @@ class ThreadCommunicator(RootedThreads, ThreadGroups, Front):
         super().__init__(
             rank, world.world_size, device=device, timeout_s=world.timeout_s, clock=clock, failure=world.failure
         )
-        self.world = world
+        self.world, self.mail = world, world.mail
         world.last[rank] = self.calls
 
     def _reduce(self, what: What, array: Array, op: ReduceOp, weight: Array | None = None) -> _ThreadWork:

@@ -20,17 +20,18 @@ from minigrad.tensor import Tensor
 
 Make = Callable[[], Any]
 _ROOTED = ("reduce", "gather", "scatter", "all_to_all")
-KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", *_ROOTED, "all_gather_object", "barrier", "split")
+COLLECTIVES = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", *_ROOTED, "all_gather_object", "barrier")
+KINDS = (*COLLECTIVES, "split", "send", "recv")
 _NOTHING = np.empty(0)  # what a rank hands in, or gets back, where that is another one's alone
 
 
 @dataclass(frozen=True)
 class Call:
-    """A collective as one rank called it.
+    """A collective, or one end of a message, as one rank called it.
 
     Attributes:
         kind: Name of the method, one of KINDS.
-        detail: Reduction and layout, or root, or both.
+        detail: Reduction and layout, or root, or both; or the other rank and the tag.
         dtype: Name of the dtype; empty for host data.
         count: Elements of the array that this rank hands in, 0 where it only gets one; -1 for host data.
         nbytes: Bytes of it.
@@ -189,6 +190,16 @@ class Wrapper(Communicator):
                 f"{type(self).__name__}: expected a class made of a communicator alone, for a group of ranks, got "
                 f"{error}: override for_group(comm)"
             ) from error
+
+    def send(self, array: Array, dst: int, tag: int = 0) -> Work:
+        """Let rank dst have the elements of array."""
+        call = _array_call("send", f"to {dst}, tag {tag}", array)
+        return self._work(call, [array], lambda: self.inner.send(array, dst, tag))
+
+    def recv(self, array: Array, src: int, tag: int = 0) -> Work:
+        """Overwrite array by what rank src sends."""
+        call = _array_call("recv", f"from {src}, tag {tag}", array)
+        return self._work(call, [array], lambda: self.inner.recv(array, src, tag))
 
     def check_headers(self, layout: str = "") -> None:
         """Compare what the ranks have called, where the inner communicator does not do so in each call."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from minigrad.arguments import as_amount, as_integer, as_real, check_choice, keep_as
-from minigrad.distributed.comm.wrappers import KINDS
+from minigrad.distributed.comm.wrappers import COLLECTIVES
 from minigrad.errors import ArgumentError
 
 Topology = Literal["ring", "tree", "hierarchical"]
@@ -60,7 +60,7 @@ class Link:
         Raises:
             ArgumentError: another kind, or an argument out of its range.
         """
-        check_choice("Link.cost_s", KINDS, kind=kind)
+        check_choice("Link.cost_s", COLLECTIVES, kind=kind)
         as_amount("Link.cost_s", "nbytes", nbytes)
         if as_integer("Link.cost_s", "world_size", world_size, 1) == 1:
             return 0.0

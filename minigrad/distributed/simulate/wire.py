@@ -17,6 +17,7 @@ from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.links import Link
 from minigrad.distributed.simulate.trace import Recorder, Times
+from minigrad.errors import ArgumentError
 
 
 class Wire:
@@ -65,6 +66,8 @@ class VirtualCommunicator(Wrapper):
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Let a call take its time; one that returns host data, or nothing, blocks."""
+        if call.kind in ("send", "recv"):
+            raise ArgumentError(f"simulate.run: expected a collective, got {call.kind}, whose cost a link does not say")
         times = self._wire.call(self._seq, call.kind, call.nbytes, self._virtual.arrive_s())
         self._recorder.called(times)
         self._seq += 1

@@ -72,7 +72,7 @@ class Carrier:
     """
 
     def __init__(
-        self, talk: Talk, failure: Failure, calls: deque[Header], timeout_s: float, free: Callable[[], None]
+        self, talk: Talk, failure: Failure, calls: deque[object], timeout_s: float, free: Callable[[], None]
     ) -> None:
         self._talk, self._failure, self._calls, self._timeout_s, self._free = talk, failure, calls, timeout_s, free
         self._untold: DistributedError | None = None
@@ -198,7 +198,9 @@ class Carrier:
         if now_s - self._told_at_s > _NEWS_S:
             self._told_at_s = now_s
             if self._calls:
-                self._talk.tell_state(self._calls[0].seq + 1, self.doing)
+                known = self._talk.peers[self._talk.rank].posted
+                posted = next((call.seq + 1 for call in self._calls if isinstance(call, Header)), known)
+                self._talk.tell_state(posted, self.doing)
 
     def _pause(self, misses: int) -> None:
         """Wait a little for a rank that has not come; gives up where this rank has failed, or that rank has left."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from minigrad.distributed.comm.failure import Failure
-from minigrad.distributed.comm.headers import Header, mismatch
+from minigrad.distributed.comm.headers import mismatch
 from minigrad.distributed.comm.nccl.gatherings import Gatherings
 from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.nccl.messages import Kind, Message
@@ -49,7 +49,7 @@ class Control:
         self,
         meeting: Rendezvous,
         failure: Failure,
-        calls: deque[Header],
+        calls: deque[object],
         timeout_s: float,
         on_failure: Callable[[], None],
     ) -> None:

@@ -29,7 +29,7 @@ class Progress:
         awaited: Points of this rank's for which somebody waits.
     """
 
-    def __init__(self, world: World, calls: deque[Header], tick_s: float) -> None:
+    def __init__(self, world: World, calls: deque[object], tick_s: float) -> None:
         self._world, self._star, self._calls, self._tick_s = world, world.star, calls, tick_s
         self._mine, self.trail = world.peers[world.rank], Trail()
         self._told = 0, 0, ""  # points, gatherings and line that rank 0, or at rank 0 the others, know of
