@@ -110,13 +110,13 @@ def all_to_all_transposes_the_parts_of_ranks(comm: Communicator) -> None:
 
 @contract(sizes=(1, 2, 3))
 def many_elements_reach_other_ranks(comm: Communicator) -> None:
-    """In memory of the communicator's and in any other, which may differ between ranks."""
+    """In memory of the communicator's and in any other."""
     rank, size, count, root = comm.rank, comm.world_size, 120_001, comm.world_size - 1
     ours, whole = comm.empty(count, "float32"), comm.empty(size * count, "float32")
-    array = ours if rank == root else np.empty(count, np.float32)
-    array[...] = rank + 1
-    comm.reduce(array, root).wait()
-    assert (array == (sum(range(1, size + 1)) if rank == root else rank + 1)).all()
+    for array in (np.empty(count, np.float32), ours):
+        array[...] = rank + 1
+        comm.reduce(array, root).wait()
+        assert (array == (sum(range(1, size + 1)) if rank == root else rank + 1)).all()
     array[...] = rank
     comm.gather(whole if rank == root else None, array, root).wait()
     places = np.repeat(np.arange(size, dtype=np.float32), count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,6 +32,16 @@ class DoneWork:
 
 
 OVER = DoneWork()  # of whatever was over, and does not tell when it ran
+
+
+def over(spans: Sequence[Span | None]) -> DoneWork:
+    """What is left to wait for of calls that are all over: nothing.
+
+    Args:
+        spans: Of each, in order; at least one.
+    """
+    first, last = spans[0], spans[-1]
+    return DoneWork((first[0], last[1]) if first and last else None)
 
 
 class WorkAround:

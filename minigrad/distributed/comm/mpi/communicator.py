@@ -14,6 +14,7 @@ from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.mpi.carrier import Carrier, MpiWork
 from minigrad.distributed.comm.mpi.mover import Mover
+from minigrad.distributed.comm.mpi.rooted import RootedMpi
 from minigrad.distributed.comm.mpi.start import load_mpi, meet
 from minigrad.distributed.comm.mpi.talk import Talk
 from minigrad.distributed.comm.protocol import Clock
@@ -23,7 +24,7 @@ _GRACE_S = 2.0
 _OUTPUT_S = 0.2  # mpirun drops what it has not passed on when the job is ended
 
 
-class MpiCommunicator(Front):
+class MpiCommunicator(RootedMpi, Front):
     """The collectives of one process among those that mpirun started; see `Communicator`.
 
     All ranks construct it together. Each call is checked against those of the other ranks before data moves.

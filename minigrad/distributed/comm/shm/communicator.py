@@ -37,9 +37,10 @@ from minigrad.distributed.comm.shm.board import (
     lateness,
 )
 from minigrad.distributed.comm.shm.region import Region, Regions, chunks
+from minigrad.distributed.comm.shm.rooted import RootedShm
 from minigrad.distributed.comm.shm.segment import Segment
 from minigrad.distributed.comm.where import Watcher
-from minigrad.distributed.comm.work import DoneWork, Span
+from minigrad.distributed.comm.work import DoneWork, Span, over
 from minigrad.errors import DistributedError
 
 Execute = Callable[[Region, list[float]], None]  # this rank's share of a call, given the weights of all ranks
@@ -85,7 +86,7 @@ class _Call:
             self.over = True
 
 
-class ShmCommunicator(Front):
+class ShmCommunicator(RootedShm, Front):
     """The collectives of one process among those of one host; see `Communicator`.
 
     Args:
@@ -141,7 +142,7 @@ class ShmCommunicator(Front):
             execute = functools.partial(Region.reduce, op=op, mine=part)
             spans.append(self._carry_out(what, region, execute, factor))
             region.take(part)
-        return _over(spans)
+        return over(spans)
 
     def _broadcast(self, what: What, array: Array, root: int) -> Work:
         def copy(region: Region, weights: list[float]) -> None:
@@ -157,7 +158,7 @@ class ShmCommunicator(Front):
             region.views[self.rank][...] = part
             spans.append(self._carry_out(what, region, copy))
             part[...] = region.views[self.rank]
-        return _over(spans)
+        return over(spans)
 
     def _reduce_scatter(self, what: What, output: Array, source: Array, op: ReduceOp) -> Work:
         """Carry it out: all of the reduction, of which this rank keeps its part."""
@@ -169,18 +170,7 @@ class ShmCommunicator(Front):
 
     def _all_gather(self, what: What, output: Array, source: Array) -> Work:
         """Carry it out, through the staging area."""
-        rows = output.reshape(self.world_size, -1)
-        flat, spans = source.reshape(-1), []
-        for start, part in chunks(flat):
-
-            def copy(region: Region, weights: list[float], start: int = start, size: int = part.size) -> None:
-                for row, view in zip(rows, region.views):
-                    row[start : start + size] = view
-
-            region = self._regions.in_staging(start, part, flat.size)
-            region.views[self.rank][...] = part
-            spans.append(self._carry_out(what, region, copy))
-        return _over(spans)
+        return self._take_in(what, output, source)
 
     def _meet(self, what: What) -> Work:
         return self._post(_WITHOUT_DATA[what[0]], self._nowhere, _nothing)
@@ -190,8 +180,14 @@ class ShmCommunicator(Front):
         self.board.note(self.seq, reason)
         self._meet((GIVE_UP, reason))
 
-    def _near(self, what: What, array: Array, execute: Execute, weight: float = 1.0) -> Work | None:
-        """Post an operation on arrays that lie in a segment or fit into the slot; None for others."""
+    def _near(
+        self, what: What, array: Array, execute: Execute, weight: float = 1.0, delivers: bool = True
+    ) -> Work | None:
+        """Post an operation on arrays that lie in a segment or fit into the slot; None for others.
+
+        Args:
+            delivers: Whether this rank gets its array back from the slot.
+        """
         region = self._regions.in_segment(array)
         if region is not None:
             return self._post(region.header(what), region, execute, weight)
@@ -205,7 +201,7 @@ class ShmCommunicator(Front):
         def deliver() -> None:
             array.reshape(-1)[...] = mine
 
-        return self._post(region.header(what), region, execute, weight, deliver)
+        return self._post(region.header(what), region, execute, weight, deliver if delivers else None)
 
     def _carry_out(self, what: What, region: Region, execute: Execute, weight: float = 1.0) -> Span | None:
         """Post an operation and wait for it."""
@@ -320,12 +316,6 @@ class ShmCommunicator(Front):
     def last_calls(self) -> Sequence[str]:
         """The last calls that this rank made, chunk by chunk, the latest first."""
         return list(self.board.last_calls(self.rank))
-
-
-def _over(spans: list[Span | None]) -> DoneWork:
-    """What is left to wait for of calls that are all over: nothing."""
-    first, last = spans[0], spans[-1]
-    return DoneWork((first[0], last[1]) if first and last else None)
 
 
 def _nothing(region: Region, weights: list[float]) -> None:

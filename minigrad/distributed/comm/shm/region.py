@@ -75,6 +75,11 @@ class Region:
                 _weigh(block, factors)
             collectives.combine(block, op)
 
+    def reduce_to(self, weights: Sequence[float], root: int, op: ReduceOp) -> None:
+        """Reduce this rank's share of the elements into the root's array; the others stay."""
+        for part, block in self.blocks:
+            self.views[root][part] = collectives.reduced([array.copy() for array in block], op)
+
     def give(self, mine: Array) -> None:
         """Copy into this rank's view what the other ranks reduce: all but its own share."""
         _copy_around(self._share, mine, self.views[self._rank])
@@ -161,8 +166,8 @@ def _copy_around(share: slice, source: Array, target: Array) -> None:
     target[share.stop :] = source[share.stop :]
 
 
-def chunks(flat: Array) -> Iterator[tuple[int, Array]]:
-    """Start and elements of each chunk that fits into the staging area; one empty chunk of an empty array."""
-    step = STAGING_BYTES // flat.dtype.itemsize
+def chunks(flat: Array, parts: int = 1) -> Iterator[tuple[int, Array]]:
+    """Start and elements of each chunk, of which so many fit into the staging area; an empty one of an empty array."""
+    step = STAGING_BYTES // flat.dtype.itemsize // parts
     for start in range(0, max(flat.size, 1), step):
         yield start, flat[start : start + step]
