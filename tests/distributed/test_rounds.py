@@ -9,6 +9,16 @@ import pytest
 import minigrad
 from minigrad import nn, optim
 from minigrad.distributed import DDP, CadenceConfig, ElChe, Rounds, SoloCommunicator, average_gradients, run, simulate
+from minigrad.distributed.average import (
+    Divergence,
+    DivergenceExchange,
+    GrowthGuard,
+    LevelGuard,
+    NoGuard,
+    TrendGuard,
+    Verdict,
+    sums_of,
+)
 from minigrad.distributed.balance import replay
 from minigrad.distributed.simulate import Cluster, Link
 from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
@@ -235,3 +245,140 @@ def test_wrong_use_is_an_error():
     with pytest.raises(ArgumentError, match="batches_left to be an integer >= 1, got 0"):
         with Rounds(SoloCommunicator()).round(0):
             pass
+
+
+# ---------------------------------------------------------------------------------------------------- under a guard
+
+
+def apart(level, ranks=2):
+    return Divergence((level,) * ranks, (1.0,) * ranks, (0.0,) * ranks)
+
+
+def guarded(comm, guard, levels, **options):
+    """Rounds over a link so slow that the anchor would double each time."""
+    rounds, anchors = Rounds(comm, CadenceConfig(1), guard=guard, **options), []
+    for level in levels:
+        with rounds.round() as mine:
+            comm.clock.compute(8 * (mine.stop - mine.start))
+            rounds.comm.all_reduce(np.zeros(20_000)).wait()
+            rounds.report(apart(level, comm.world_size))
+        anchors.append(rounds.el_che.anchor)
+    return anchors, rounds
+
+
+def simulated(guard, levels, **options):
+    found = simulate.run(
+        lambda comm: guarded(comm, guard, levels, **options), Cluster.of_speeds([3, 1], link=SLOW_LINK)
+    )
+    (first, rounds), (second, _) = found.results
+    assert first == second
+    return first, rounds, found.decisions
+
+
+def test_a_guard_is_asked_before_the_anchor_grows():
+    """Held while ranks are as far apart as they were, and halved where that lasts; it never grew first."""
+    free, _, told = simulated(NoGuard(), [0.9] * 5)
+    assert free == [1, 2, 4, 8, 16] and "verdict" not in told[-1]
+    held, rounds, told = simulated(LevelGuard(0.5), [0.1, 0.1, 0.1, 0.9, 0.9, 0.9, 0.1])
+    assert held == [1, 2, 4, 4, 4, 4, 8]
+    assert [decision["verdict"] for decision in told] == ["stable"] * 3 + ["hold"] * 3 + ["stable"]
+    assert told[3]["reason"].startswith("hold: rank 0 is 0.9 from the average, above 0.5; overhead")
+    assert rounds.reason.startswith("stable: rank 0 is 0.1 from the average, within 0.5; overhead")
+    assert simulated(LevelGuard(0.5, patience=2), [0.1, 0.1, 0.1, 0.9, 0.9])[0] == [1, 2, 4, 4, 2]
+    assert simulated(TrendGuard(), [0.06, 0.07, 0.08, 0.08])[0] == [1, 2, 2, 4]
+
+
+def test_verdicts_and_their_reasons_are_in_the_journal_and_decided_again():
+    stream = io.StringIO()
+    levels = [0.01 * 1.4**i for i in range(8)]
+    _, _, told = simulated(GrowthGuard(), levels, journal=stream)
+    lines = stream.getvalue().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert {"name": "GrowthGuard", "hold_above": 0.001}.items() <= entries[0]["state"]["guard"].items()
+    assert [entry["verdict"]["action"] for entry in entries[1:]] == [each["verdict"] for each in told]
+    assert "nudge" in [each["verdict"] for each in told]
+    assert [Divergence.from_data(entry["divergence"]) for entry in entries[1:]] == [apart(level) for level in levels]
+    assert [(d.counts, d.reason) for d in replay(lines)] == [(each["counts"], each["reason"]) for each in told]
+    entries[5]["verdict"]["reason"] = "because"
+    with pytest.raises(ArgumentError, match="decide line 6 again, got expected Verdict.*'because'"):
+        replay([json.dumps(entry) for entry in entries])
+
+
+def wary(state, divergence):
+    """A guard of a user's own: every second reading holds."""
+    number = (state or 0) + 1
+    return number, Verdict("stable" if number % 2 else "hold", reason=f"reading {number}")
+
+
+def test_a_guard_of_ones_own():
+    stream = io.StringIO()
+    anchors, *_ = simulated(wary, [0.0] * 5, journal=stream)
+    assert anchors == [1, 1, 2, 2, 4]
+    lines = stream.getvalue().splitlines()
+    assert len(replay(lines, guard=wary)) == 5
+    with pytest.raises(ArgumentError, match="guard: expected the guard {'name': 'wary'}, got none"):
+        replay(lines)
+
+
+def test_a_resumed_run_goes_on_under_its_guard():
+    guard, levels = LevelGuard(0.5, patience=2), [0.1, 0.1, 0.9, 0.9, 0.1]
+
+    def go(comm, some, state=None):
+        rounds, seen = Rounds(comm, CadenceConfig(1), guard=guard), []
+        if state is not None:
+            rounds.load_state_dict(state)
+        for level in some:
+            with rounds.round() as mine:
+                comm.clock.compute(8 * (mine.stop - mine.start))
+                rounds.comm.all_reduce(np.zeros(20_000)).wait()
+                rounds.report(apart(level))
+            seen.append((rounds.el_che.anchor, rounds.cadence.verdict))
+        return seen, rounds.state_dict()
+
+    cluster = Cluster.of_speeds([3, 1], link=SLOW_LINK)
+    before, state = simulate.run(lambda comm: go(comm, levels[:3]), cluster).results[0]
+    stopped = json.loads(json.dumps(state))
+    assert stopped["guard_state"] == 1
+    after, _ = simulate.run(lambda comm: go(comm, levels[3:], stopped), cluster).results[0]
+    assert before + after == simulate.run(lambda comm: go(comm, levels), cluster).results[0][0]
+    with pytest.raises(StateDictError, match="Rounds: expected the state of guard"):
+        run(lambda comm: Rounds(comm, CadenceConfig(1), guard=TrendGuard()).load_state_dict(stopped), 2)
+
+
+def test_the_spread_of_gradients_as_a_divergence():
+    """Rank r's gradient is 2·(r + 1) · [3, 4] beside a mean of 3 · [3, 4]."""
+
+    def body(comm):
+        rounds, exchange = Rounds(comm, CadenceConfig.fixed(1), guard=LevelGuard(0.2)), DivergenceExchange(comm)
+        with rounds.round():
+            gradient = 2.0 * (comm.rank + 1) * np.array([3.0, 4.0])
+            own = gradient.copy()
+            rounds.comm.weighted_all_reduce(gradient, np.array([0.5])).wait()
+            exchange.start(sums_of([(own, gradient)]))
+            rounds.report(exchange.read())
+        return rounds.reason.split(";")[0]
+
+    third = f"{1 / 3:.4g}"
+    assert run(body, 2) == [f"hold: rank 0 is {third} from the average, above 0.2"] * 2
+
+
+def test_wrong_use_of_a_guard_is_an_error():
+    solo = SoloCommunicator()
+    with pytest.raises(ArgumentError, match=r"Rounds.report: expected Rounds\(..., guard=\) to judge it, got none"):
+        Rounds(solo).report(apart(0.1, 1))
+    with pytest.raises(ArgumentError, match="Rounds.report: expected a Divergence of 1 ranks, got Divergence"):
+        Rounds(solo, guard=NoGuard()).report(apart(0.1))
+    with pytest.raises(ArgumentError, match="rank 0: Rounds: expected rounds.report.divergence. in a round"):
+        with Rounds(solo, guard=LevelGuard(0.5)).round():
+            pass
+    with pytest.raises(ReplicaMismatchError, match="guard is .* on rank 0 and .* on rank 1"):
+        run(lambda comm: Rounds(comm, guard=LevelGuard(0.1 * (comm.rank + 1))), 2)
+
+    def other_divergence(comm):
+        rounds = Rounds(comm, guard=LevelGuard(0.5))
+        with rounds.round():
+            rounds.comm.barrier()
+            rounds.report(apart(0.1 * comm.rank))
+
+    with pytest.raises(ReplicaMismatchError, match="divergence is Divergence.* on rank 0 and .* on rank 1"):
+        run(other_divergence, 2)

@@ -151,6 +151,7 @@ ROWS = [
     # rounds
     (lambda: next(Rounds(SoloCommunicator()).deal(iter([1]))), ArgumentError, "Rounds.deal: expected a list"),
     (lambda: Rounds(SoloCommunicator(), timeline=print), ArgumentError, "Rounds: expected a timeline"),
+    (lambda: Rounds(SoloCommunicator(), guard=0.5), ArgumentError, "Rounds: expected a guard .state, divergence. -> "),
     # simulated balance
     *each(
         (lambda batch: next(Balancer(SoloCommunicator()).deal([batch])), ArgumentError, "expected the indices"),

@@ -109,12 +109,13 @@ class GuardedCadence:
             guard: The one that watched, which has to be given where it is one of a user's own.
 
         Raises:
-            StateDictError: it is no such data, or that of another guard.
+            StateDictError: it is no such data. ArgumentError: it is that of another guard.
         """
         with reading_state("GuardedCadence"):
             el_che, told = ElChe.from_state_dict(state["el_che"]), state["verdict"]
             verdict = None if told is None else Verdict(**told)
-            return GuardedCadence(el_che, guard_from(state["guard"], guard), state["guard_state"], verdict)
+            watching, remembered = dict(state["guard"]), state["guard_state"]
+        return GuardedCadence(el_che, guard_from(watching, guard), remembered, verdict)
 
     def resumed(self, who: str, state: Mapping[str, Any]) -> GuardedCadence:
         """The state that `state_dict` told, where it fits this one: the same ranks, options and guard.

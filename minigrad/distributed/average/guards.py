@@ -260,7 +260,7 @@ def guard_from(data: dict[str, Any], guard: Guard | None = None) -> Guard:
     if guard is None and data["name"] in _OURS:
         return _OURS[data["name"]](**options)  # type: ignore[no-any-return]
     if guard is None or guard_data(guard) != data:
-        got = "none" if guard is None else guard_data(guard)
+        got = "none: give it again" if guard is None else guard_data(guard)
         raise ArgumentError(f"guard: expected the guard {data}, got {got}")
     return guard
 

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from minigrad.distributed.average.divergence import Divergence
+from minigrad.distributed.average.guarded import GuardedCadence
+from minigrad.distributed.average.guards import Guard, Verdict
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import Balance, Division
@@ -19,8 +22,13 @@ from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, Str
 from minigrad.errors import ArgumentError
 
 
-_Machine = Balance | ElChe | StrategyState
-_KINDS: dict[type[Any], str] = {Balance: "balance", ElChe: "cadence", StrategyState: "strategy"}
+_Machine = Balance | ElChe | GuardedCadence | StrategyState
+_KINDS: dict[type[Any], str] = {
+    Balance: "balance",
+    ElChe: "cadence",
+    GuardedCadence: "guarded cadence",
+    StrategyState: "strategy",
+}
 
 
 @dataclass(frozen=True)
@@ -77,9 +85,23 @@ class Journal:
         allow_growth: bool = True,
     ) -> None:
         """Note an `ElChe.report_timing`."""
-        walls, ran = list(map(float, wall_ms)), list(map(int, batch_counts))
-        entry = {"wall_ms": walls, "batch_counts": ran, "sync_ms": float(sync_ms)}
-        self._write({**entry, "allow_growth": allow_growth, "counts": counts, "reason": reason})
+        entry = {**_report(wall_ms, batch_counts, sync_ms), "allow_growth": allow_growth}
+        self._write({**entry, "counts": counts, "reason": reason})
+
+    def judged(
+        self,
+        wall_ms: Sequence[float],
+        batch_counts: Sequence[int],
+        sync_ms: float,
+        divergence: Divergence | None,
+        after: GuardedCadence,
+        reason: str,
+    ) -> None:
+        """Note a `GuardedCadence.report`, and what it led to."""
+        apart = None if divergence is None else divergence.to_data()
+        verdict = None if after.verdict is None else vars(after.verdict)
+        entry = {**_report(wall_ms, batch_counts, sync_ms), "divergence": apart, "verdict": verdict}
+        self._write({**entry, "counts": after.el_che.batch_counts, "reason": reason})
 
     def nudged(self, factor: float, counts: Sequence[int], reason: str) -> None:
         """Note an `ElChe.nudge_anchor_down`."""
@@ -90,11 +112,19 @@ class Journal:
         self._stream.flush()
 
 
-def replay(lines: Iterable[str], strategy: Strategy | BalanceFunction | None = None) -> list[Decision]:
+def _report(wall_ms: Sequence[float], batch_counts: Sequence[int], sync_ms: float) -> dict[str, Any]:
+    walls, ran = list(map(float, wall_ms)), list(map(int, batch_counts))
+    return {"wall_ms": walls, "batch_counts": ran, "sync_ms": float(sync_ms)}
+
+
+def replay(
+    lines: Iterable[str], strategy: Strategy | BalanceFunction | None = None, *, guard: Guard | None = None
+) -> list[Decision]:
     """Decide again from the readings of a journal.
 
     Args:
         strategy: The one of a user's own that decided, where one did.
+        guard: The same of a guard.
 
     Returns:
         The decision of each step.
@@ -108,7 +138,7 @@ def replay(lines: Iterable[str], strategy: Strategy | BalanceFunction | None = N
         try:
             entry = json.loads(line)
             if state is None or "kind" in entry:
-                state = _start(entry, strategy)
+                state = _start(entry, strategy, guard)
                 continue
             state, counts, reason = _step(state, entry)
             recorded = Decision(tuple(entry["counts"]), entry["reason"])
@@ -125,16 +155,22 @@ def replay(lines: Iterable[str], strategy: Strategy | BalanceFunction | None = N
     return decisions
 
 
-def _start(entry: Mapping[str, Any], strategy: Strategy | BalanceFunction | None) -> _Machine:
+def _start(
+    entry: Mapping[str, Any], strategy: Strategy | BalanceFunction | None, guard: Guard | None
+) -> _Machine:
     kind, state = entry["kind"], entry["state"]
     if kind == "strategy":
         if strategy is None:
             raise ArgumentError(f"expected replay(lines, strategy) with {state['strategy']}, got no strategy")
         return start("replay", 1, strategy, None).from_state_dict(state)
+    if kind == "guarded cadence":
+        return GuardedCadence.from_state_dict(state, guard)
     return Balance.from_state_dict(state) if kind == "balance" else {"cadence": ElChe}[kind].from_state_dict(state)
 
 
 def _step(state: _Machine, entry: Mapping[str, Any]) -> tuple[_Machine, tuple[int, ...], str]:
+    if isinstance(state, GuardedCadence):
+        return _judge(state, entry)
     if not isinstance(state, ElChe):
         readings = [None if row is None else Reading(*row) for row in entry["readings"]]
         balance, division, reason = state.observe(entry["batch_size"], readings)
@@ -144,3 +180,17 @@ def _step(state: _Machine, entry: Mapping[str, Any]) -> tuple[_Machine, tuple[in
     return state.report_timing(
         entry["wall_ms"], entry["batch_counts"], entry["sync_ms"], allow_growth=entry["allow_growth"]
     )
+
+
+def _judge(state: GuardedCadence, entry: Mapping[str, Any]) -> tuple[_Machine, tuple[int, ...], str]:
+    """A step under a guard.
+
+    Raises:
+        ArgumentError: the verdict is not the recorded one.
+    """
+    apart, told = entry["divergence"], entry["verdict"]
+    divergence = None if apart is None else Divergence.from_data(apart)
+    state, counts, reason = state.report(entry["wall_ms"], entry["batch_counts"], entry["sync_ms"], divergence)
+    if state.verdict != Verdict(**told):
+        raise ArgumentError(f"expected {Verdict(**told)} again, got {state.verdict}")
+    return state, counts, reason

@@ -6,11 +6,16 @@ readings, so that a round costs one small message besides the reduction.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TextIO, TypeVar
 
 from minigrad.arguments import as_integer
+from minigrad.distributed.average.divergence import Divergence
+from minigrad.distributed.average.guarded import GuardedCadence
+from minigrad.distributed.average.guards import Guard, as_guard, guard_data
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, listener
@@ -32,17 +37,19 @@ class Rounds:
     Args:
         comm: The ranks. All make one, at one place of the program.
         config: See `CadenceConfig`.
+        guard: Says whether the anchor may grow, before it does; see `average.guards`. It judges what each round
+            reports: see `report`.
         journal: Where rank 0 writes readings and decisions, as JSON lines that `replay` takes.
-        timeline: Gets an event "cadence" with round, anchor, counts and reason for each decision; by default the
-            communicator, where it takes events.
+        timeline: Gets an event "cadence" with round, anchor, counts and reason for each decision, and the verdict of
+            a guard; by default the communicator, where it takes events.
 
     Attributes:
         comm: The communicator to train with.
-        el_che: The state, equal on all ranks.
-        reason: Why the counts are as they are.
+        cadence: The state, equal on all ranks.
+        reason: Why the counts are as they are; a guard's verdict and its reason come first.
 
     Raises:
-        ReplicaMismatchError: configurations differ between ranks.
+        ArgumentError: guard is none. ReplicaMismatchError: configurations or guards differ between ranks.
 
     Example:
         >>> from minigrad import distributed, nn, optim, randn
@@ -67,18 +74,33 @@ class Rounds:
         comm: Communicator,
         config: CadenceConfig | None = None,
         *,
+        guard: Guard | None = None,
         journal: TextIO | None = None,
         timeline: Timeline | None = None,
     ) -> None:
         self.comm = Metered(comm)
-        self.el_che = ElChe.start(comm.world_size, config)
-        gather_alike("Rounds", "configurations", comm, config_data(self.el_che.config))
+        self.cadence = GuardedCadence(ElChe.start(comm.world_size, config), as_guard("Rounds", guard))
+        guarding = {"guard": guard_data(self.cadence.guard)}
+        gather_alike("Rounds", "configurations", comm, {**config_data(self.el_che.config), **guarding})
         self.reason = "no round yet"
+        self._takes_reports = guard is not None
+        self._reported: Divergence | None = None  # of the round that runs
+        self._divergences = deque[Divergence | None]()  # of those that were not decided on yet
         self._times = StepTimes("Rounds", self.comm)
         self._timeline = listener("Rounds", timeline, comm)
-        self._journal = Journal(journal, self.el_che) if journal is not None and comm.rank == 0 else None
+        self._journal = Journal(journal, self._state) if journal is not None and comm.rank == 0 else None
         self._unread: list[_Row] = []  # rounds that not all ranks have read yet; those of a device come later
         self._number = 0
+
+    @property
+    def el_che(self) -> ElChe:
+        """How many batches each rank runs."""
+        return self.cadence.el_che
+
+    @property
+    def _state(self) -> ElChe | GuardedCadence:
+        """What is kept of a run."""
+        return self.cadence if self.cadence.is_guarded else self.el_che
 
     def counts(self, batches_left: int | None = None) -> tuple[int, ...]:
         """Batches of each rank in the coming round; together at most batches_left."""
@@ -95,15 +117,43 @@ class Rounds:
             This rank's batches, counted from the first of the round. It may have none: it still has to reduce.
 
         Raises:
-            ArgumentError: with several ranks, where no collective of the round went through `rounds.comm`.
+            ArgumentError: with several ranks, where no collective of the round went through `rounds.comm`; or nothing
+                was reported to a guard.
         """
         if batches_left is not None:
             batches_left = as_integer("Rounds", "batches_left", batches_left, 1)
         counts, rank = self.counts(batches_left), self.comm.rank
         start = sum(counts[:rank])
+        self._reported = None
         with self._times.measure(counts[rank]):
             yield slice(start, start + counts[rank])
+        if self.cadence.is_guarded and self._reported is None:
+            raise ArgumentError(
+                f"rank {rank}: Rounds: expected rounds.report(divergence) in a round, for the guard to judge, got none"
+            )
+        self._divergences.append(self._reported)
         self._report(batches_left)
+
+    def report(self, divergence: Divergence) -> None:
+        """Say how far the ranks were apart in this round, once in each where there is a guard.
+
+        A round combines gradients, of which nothing is left of a rank's own where they lay; and the parameters of all
+        ranks are the same. So what a guard is to judge is the user's to measure: as a rule how far each rank's gradient
+        is from the mean, which `DivergenceExchange` tells all ranks from copies that were kept of them.
+
+        Args:
+            divergence: Equal on all ranks.
+
+        Raises:
+            ArgumentError: it is none, or that of other ranks; or there is no guard that could judge it.
+        """
+        if not isinstance(divergence, Divergence) or len(divergence.relative) != self.comm.world_size:
+            raise ArgumentError(
+                f"Rounds.report: expected a Divergence of {self.comm.world_size} ranks, got {divergence!r:.100}"
+            )
+        if not self._takes_reports:
+            raise ArgumentError("Rounds.report: expected Rounds(..., guard=) to judge it, got none")
+        self._reported = divergence
 
     def deal(self, batches: Sequence[T]) -> Iterator[Sequence[T]]:
         """This rank's batches of each round, until all are used; what the loop does with them is the round.
@@ -127,23 +177,31 @@ class Rounds:
 
     def state_dict(self) -> dict[str, Any]:
         """The state to resume a run with, plain data for JSON; equal on all ranks."""
-        return self.el_che.state_dict()
+        return self._state.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` told. All ranks do, with the same.
 
         Raises:
-            StateDictError: it is that of other ranks or options, or no state of a cadence.
+            StateDictError: it is that of other ranks, options or guards, or no state of a cadence.
         """
-        self.el_che = resumed("Rounds", self.el_che, ElChe.from_state_dict(state))
+        if self.cadence.is_guarded:
+            self.cadence = self.cadence.resumed("Rounds", state)
+        else:
+            el_che = resumed("Rounds", self.el_che, ElChe.from_state_dict(state))
+            self.cadence = replace(self.cadence, el_che=el_che)
         self.reason, self._unread = "resumed", []
+        self._divergences.clear()
         if self._journal is not None:
-            self._journal.started(self.el_che)
+            self._journal.started(self._state)
 
     def _report(self, batches_left: int | None) -> None:
         """Hand in what was read, and decide on each round that all ranks have read."""
         self._unread += [_row(time) for time in self._times.read()]
-        gathered = gather_alike("Rounds", "batches_left", self.comm.inner, batches_left, self._unread)
+        alike: Any = batches_left
+        if self._takes_reports:
+            alike = {"batches_left": batches_left, "divergence": self._reported}
+        gathered = gather_alike("Rounds", "batches_left", self.comm.inner, alike, self._unread)
         for rows in zip(*gathered):  # of one round
             self._number += 1
             self._decide(rows)
@@ -151,10 +209,15 @@ class Rounds:
 
     def _decide(self, rows: Sequence[_Row]) -> None:
         batches, walls, waits = zip(*rows)
-        self.el_che, wanted, self.reason = self.el_che.report_timing(walls, batches, min(waits))
-        if self._journal is not None:
+        divergence = self._divergences.popleft()
+        self.cadence, wanted, self.reason = self.cadence.report(walls, batches, min(waits), divergence)
+        if self._journal is not None and self.cadence.is_guarded:
+            self._journal.judged(walls, batches, min(waits), divergence, self.cadence, self.reason)
+        elif self._journal is not None:
             self._journal.reported(walls, batches, min(waits), wanted, self.reason)
         fields = {"anchor": self.el_che.anchor, "counts": wanted, "reason": self.reason}
+        if self.cadence.verdict is not None:
+            fields["verdict"] = self.cadence.verdict.action
         self._timeline.event("cadence", round=self._number, **fields)
 
 
