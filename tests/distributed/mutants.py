@@ -240,7 +240,7 @@ MUTANTS = {
         "begin_s = started_s",
     ),
     "what is held in a call passes for computing": (
-        ("ddp.ledger", "test_what_the_calls_of_a_rank_come_to"),
+        ("ddp.logbook", "test_what_the_calls_of_a_rank_come_to"),
         "= isinstance(clock, HostClock)",
         "= False",
     ),
@@ -250,14 +250,14 @@ MUTANTS = {
         "    if False:",
     ),
     "another wrapper's waits pass for computing": (
-        ("ddp.ledger", "two wrappers"),
+        ("ddp.logbook", "two wrappers"),
         "(account, *self.others)",
         "(account,)",
     ),
     "what a hook sends is not counted": (
         ("ddp.hooks", "bytes of a hook"),
-        "ledger.called(work, began_s, nbytes)",
-        "ledger.called(work, began_s)",
+        "logbook.called(work, began_s, nbytes)",
+        "logbook.called(work, began_s)",
     ),
     "a weight of 0 is left out": (
         ("ddp.combine", "test_a_replica_that_counts_nothing_needs_none_and_adds_none"),

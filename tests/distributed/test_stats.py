@@ -10,7 +10,7 @@ from minigrad import nn
 from minigrad.distributed import DDP, CompressionState, Recording, SoloCommunicator, fp16_compress_hook, simulate
 from minigrad.distributed.comm.host_clock import HostClock
 from minigrad.distributed.comm.work import DoneWork
-from minigrad.distributed.ddp.ledger import Ledger
+from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.simulate import Cluster, Link, RankCost
 from tests.distributed.worlds import run_ranks
 
@@ -230,11 +230,11 @@ def booked(*notes):
     moments = []
     clock = HostClock()
     clock.now_s = lambda: moments.pop(0)
-    ledger = Ledger(clock)
+    logbook = Logbook(clock)
     for work, began_s, ended_s, *wait in notes:
         moments.append(ended_s)
-        (ledger.waited if wait else ledger.called)(work, began_s)
-    account = ledger.account()
+        (logbook.waited if wait else logbook.called)(work, began_s)
+    account = logbook.account()
     return [round(seconds, 9) for seconds in account[:3]]
 
 

@@ -25,7 +25,7 @@ from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.work import DoneWork, WideWork, WorkAround
 from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
-from minigrad.distributed.ddp.ledger import Ledger
+from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.errors import ArgumentError
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
@@ -325,15 +325,15 @@ class RegisteredHook:
 
 
 class Booked(Wrapper):
-    """A communicator whose calls and waits stand in the ledger of the pass under way, where there is one.
+    """A communicator whose calls and waits stand in the logbook of the pass under way, where there is one.
 
     Attributes:
-        ledger: That of the pass, or None.
+        logbook: That of the pass, or None.
     """
 
     def __init__(self, comm: Communicator) -> None:
         super().__init__(comm)
-        self.ledger: Ledger | None = None
+        self.logbook: Logbook | None = None
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Make the call, and book it."""
@@ -345,27 +345,27 @@ class Booked(Wrapper):
         return work
 
     def _booked(self, nbytes: int, make: Make, is_work: bool = True) -> Any:
-        ledger = self.ledger
-        if ledger is None:
+        logbook = self.logbook
+        if logbook is None:
             return make()
-        began_s = ledger.now_s()
+        began_s = logbook.now_s()
         result = make()
-        work = result if is_work else DoneWork((began_s, ledger.now_s()))
-        ledger.called(work, began_s, nbytes)
-        return _BookedWork(work, ledger) if is_work else result
+        work = result if is_work else DoneWork((began_s, logbook.now_s()))
+        logbook.called(work, began_s, nbytes)
+        return _BookedWork(work, logbook) if is_work else result
 
 
 class _BookedWork(WorkAround):
     """A collective under way whose waits are booked."""
 
-    def __init__(self, work: Work, ledger: Ledger) -> None:
+    def __init__(self, work: Work, logbook: Logbook) -> None:
         super().__init__(work)
-        self._ledger = ledger
+        self._logbook = logbook
 
     def done(self) -> bool:
         """Whether the result is there."""
-        return self._ledger.done(self.inner)
+        return self._logbook.done(self.inner)
 
     def wait(self, host: bool = False) -> None:
         """Wait, and book it."""
-        self._ledger.wait(self.inner, host)
+        self._logbook.wait(self.inner, host)

@@ -23,7 +23,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.stream import CommStream
 from minigrad.backend.timer import CudaTimer
 from minigrad.distributed.comm.protocol import Communicator, Work
-from minigrad.distributed.ddp.ledger import Ledger
+from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.stats import Stats
 
@@ -73,7 +73,7 @@ class DeviceLane(Lane):
             counting.wait()  # ranks in memory come together here, others are ordered by the stream
         return True
 
-    def counts(self, counting: Work, ledger: Ledger) -> list[float]:
+    def counts(self, counting: Work, logbook: Logbook) -> list[float]:
         """The sum on the host, which waits for it."""
         with self._side.current():
             counting.wait(host=True)
@@ -125,7 +125,7 @@ class DeviceLane(Lane):
                 self._buckets.append(self._launched)
                 self._launched = 0
 
-    def add_times(self, stats: Stats, ledger: Ledger, began_s: float, over_s: float, company: list[Ledger]) -> None:
+    def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
         """Add what a pass took; times of the device are those of passes that it is through with."""
         self.stand(False)
         for exposed_s, communication_s in self._read_s():

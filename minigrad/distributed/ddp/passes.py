@@ -8,7 +8,7 @@ Buckets go out in order of their index on every rank, whatever the order in whic
 of a rank meets the n-th of each other one, so all must be the same call, and timing differs from rank to rank.
 
 A `Lane` is where passes run: here the host, in `ddp.lanes` a GPU. `TravellingBuckets` are the plan where it lies. A
-`Pass` counts gradients, launches, waits and adopts; its `Ledger` notes when, for `stats()` alone.
+`Pass` counts gradients, launches, waits and adopts; its `Logbook` notes when, for `stats()` alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minigrad.distributed.ddp.buckets import Bucket, BucketPlan
 from minigrad.distributed.ddp.combine import weight_of
 from minigrad.distributed.ddp.hooks import Booked, GradBucket, RegisteredHook, Waitable
 from minigrad.distributed.ddp.layout import Layout, fill_missing
-from minigrad.distributed.ddp.ledger import Ledger
+from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.ddp.own import OwnGradients
 from minigrad.distributed.ddp.refusals import named, unreduced
 from minigrad.distributed.ddp.stats import NonFiniteFlags, Stats
@@ -41,7 +41,7 @@ class Lane:
         comm: The ranks.
 
     Attributes:
-        booked: The same, each call noted in the ledger of the pass under way: comm hooks and buffers call by this one.
+        booked: The same, each call noted in the logbook of the pass under way: comm hooks and buffers call by this one.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -57,9 +57,9 @@ class Lane:
         """Whether what is launched from now on comes after that sum, though the host does not know it."""
         return False
 
-    def counts(self, counting: Work, ledger: Ledger) -> list[float]:
+    def counts(self, counting: Work, logbook: Logbook) -> list[float]:
         """That sum; waits for it."""
-        ledger.wait(counting, host=True)
+        logbook.wait(counting, host=True)
         return self._vector.tolist()  # type: ignore[no-any-return]
 
     def weight(self, samples: float, weight: float) -> Array | None:
@@ -82,11 +82,11 @@ class Lane:
     def stand(self, still: bool) -> None:
         """From here on the caller has nothing to do but wait; or that is over."""
 
-    def add_times(self, stats: Stats, ledger: Ledger, began_s: float, over_s: float, company: list[Ledger]) -> None:
-        """Add what a pass took, which had nothing to do but wait from over_s on; for company see `Ledger.add_to`."""
+    def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
+        """Add what a pass took, which had nothing to do but wait from over_s on; for company see `Logbook.add_to`."""
         stats.backward_s += over_s - began_s
         if self.comm.world_size > 1:
-            ledger.add_to(stats, began_s, over_s, company)
+            logbook.add_to(stats, began_s, over_s, company)
 
 
 class TravellingBuckets:
@@ -152,7 +152,7 @@ class Pass:
         weighted: The gradients are weighted already.
 
     Attributes:
-        ledger: What it sends and waits for.
+        logbook: What it sends and waits for.
         marks: Those of all ranks where the host knows the counts.
         total: Samples of all ranks; -1 before they are counted. NaN where the host goes on without knowing them (they
             are summed on a GPU), and where a rank has failed, which counts NaN: its next call is an error on all.
@@ -178,7 +178,7 @@ class Pass:
         self.samples, self.mark, self._used = samples, mark, used
         self._hook, self._rule, self._in_order = hook, rule, in_order
         self._deferred, self._weighted = deferred, weighted
-        self.ledger = Ledger(lane.comm.clock)
+        self.logbook = Logbook(lane.comm.clock)
         self.total, self._shrink, self._is_void = -1.0, 1.0, False  # _shrink: the rule's factor; void: no samples
         self.marks: list[float] | None = None
         self.active_ranks: list[int] = []
@@ -200,14 +200,14 @@ class Pass:
         """
         row = [0.0] * self._comm.world_size
         row[self._comm.rank] = self.mark
-        began_s = self.ledger.now_s()
+        began_s = self.logbook.now_s()
         try:
             self._counting = self._lane.count([self.samples, *row, *map(float, self._used)], self._buckets.id)
         except DistributedError as error:
             raise named(error, self._buckets.plan, None) from error
-        self.ledger.called(self._counting, began_s)
+        self.logbook.called(self._counting, began_s)
         self._began_s = self._comm.clock.now_s()
-        self._lane.booked.ledger = self.ledger
+        self._lane.booked.logbook = self.logbook
         for i in unannounced:
             self._take(self._buckets.of[i])
 
@@ -217,7 +217,7 @@ class Pass:
             if self._rule is None and self._lane.is_ordered(self._counting):
                 self.total, self.active_ranks = float("nan"), list(range(self._comm.world_size))
                 return True
-            if not wait and not self.ledger.done(self._counting):
+            if not wait and not self.logbook.done(self._counting):
                 return False
             self._read()
         except DistributedError as error:
@@ -231,7 +231,7 @@ class Pass:
     def _read(self) -> list[float]:
         """The counts, on the host; waits for them."""
         if not self._counts:
-            self._counts = self._lane.counts(self._counting, self.ledger)
+            self._counts = self._lane.counts(self._counting, self.logbook)
             self.marks = self._counts[1 : 1 + self._comm.world_size]
         return self._counts
 
@@ -289,7 +289,7 @@ class Pass:
             self._works.append(self._hook.launch(buckets.shown(bucket, self._weight), self._lane.booked))
             self._in_hook = False
             return
-        began_s = self.ledger.now_s()
+        began_s = self.logbook.now_s()
         if buckets.is_plain(bucket):
             work = self._comm.weighted_all_reduce(gradients, self._weight, f"{buckets.id} bucket {bucket.index}")
             nbytes = bucket.nbytes
@@ -298,7 +298,7 @@ class Pass:
             work = shown.all_reduce(self._comm)
             nbytes = shown.sent_bytes
         self._works.append(work)
-        self.ledger.called(work, began_s, nbytes)
+        self.logbook.called(work, began_s, nbytes)
 
     def send_one_by_one(self) -> None:
         """Launch the buckets, which are all complete, each once the one before is over."""
@@ -342,7 +342,7 @@ class Pass:
             if self._is_booked:
                 self._works[bucket].wait()
             else:
-                self.ledger.wait(self._works[bucket])
+                self.logbook.wait(self._works[bucket])
         except DistributedError as error:
             raise named(error, self._buckets.plan, bucket) from error
 
@@ -355,7 +355,7 @@ class Pass:
             fill_missing(params)
         if self.active_ranks or self._works:
             layout.adopt(reduced)
-        self._sent, self._sent_bytes = self.ledger.sent, self.ledger.nbytes  # what follows is not the gradients'
+        self._sent, self._sent_bytes = self.logbook.sent, self.logbook.nbytes  # what follows is not the gradients'
 
     def add_to(self, stats: Stats, company: Iterable[Pass]) -> None:
         """Add what this pass took to the statistics: it is over, and all that followed it.
@@ -363,10 +363,10 @@ class Pass:
         Args:
             company: The passes of other wrappers in the same backward that end after this one.
         """
-        self._lane.booked.ledger = None
+        self._lane.booked.logbook = None
         self._lane.stand(False)
-        times = self._began_s, self._over_s, [other.ledger for other in company]
-        self._lane.add_times(stats, self.ledger, *times)
+        times = self._began_s, self._over_s, [other.logbook for other in company]
+        self._lane.add_times(stats, self.logbook, *times)
         stats.passes += 1
         stats.bytes_sent += self._sent_bytes
         stats.calls += self._sent
@@ -377,7 +377,7 @@ class Pass:
 
         While this rank has launched no bucket, all go on where all fail alike.
         """
-        self._lane.booked.ledger = None
+        self._lane.booked.logbook = None
         if self._sends and not self._is_over():
             self._comm.abort(reason)
         else:

@@ -1,4 +1,4 @@
-"""The ledger of one pass: notes of what it sends and waits for, on its rank's clock."""
+"""The logbook of one pass: notes of what it sends and waits for, on its rank's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minigrad.distributed.ddp.account import Account, Note, Spans, account_of
 from minigrad.distributed.ddp.stats import Stats
 
 
-class Ledger:
+class Logbook:
     """Takes the notes of one pass.
 
     Attributes:
@@ -58,7 +58,7 @@ class Ledger:
         """What it comes to, once all is over."""
         return account_of(self._calls, self._waits, self._spans, self.others, self._calls_take_time)
 
-    def add_to(self, stats: Stats, began_s: float, over_s: float, company: Iterable[Ledger]) -> None:
+    def add_to(self, stats: Stats, began_s: float, over_s: float, company: Iterable[Logbook]) -> None:
         """Add what the pass took to the statistics: from when it began until there was nothing to do but wait.
 
         Args:
