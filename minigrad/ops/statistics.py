@@ -127,6 +127,29 @@ def moments(rows: Array, folding: Folding) -> tuple[Array, Array, Array]:
     return mean, error, folding.sums(squares) / folding.population - error * error
 
 
+def merge_moments(parts: Array) -> tuple[Array, Array, Array]:
+    """Count (), mean (C,) and M2 = Σ(x - mean)² (C,) of several parts together, such as those of ranks.
+
+    Right for parts of any size, empty ones too, and without the cancellation of E[x²] - E[x]². Source: Chan, Golub and
+    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979, equation 2.1, for any
+    number of parts.
+
+    Shapes:
+        parts: (parts, 1 + 2C), each count, means and M2s; a part of count 0 adds nothing. Weights that add up to 1
+            or more do for counts.
+
+    Example:
+        >>> count, mean, squares = merge_moments(np.array([[1.0, 4.0, 0.0], [2.0, 7.0, 2.0]]))  # 4 | 6, 8
+        >>> float(count), float(mean[0]), float(squares[0])
+        (3.0, 6.0, 8.0)
+    """
+    xp, channels = array_module(parts), parts.shape[1] // 2
+    counts, means, squares = parts[:, :1], parts[:, 1 : 1 + channels], parts[:, 1 + channels :]
+    count = counts.sum()
+    mean = (counts * means).sum(axis=0) / xp.maximum(count, 1.0)
+    return count, mean, (squares + counts * (means - mean) ** 2).sum(axis=0)
+
+
 def affine(rows: Array, scale: Array, shift: Array, center: Array | None = None) -> Array:
     """(rows - center) · scale + shift, in the dtype of rows; with a center precise where rows are near it."""
     xp = array_module(rows)

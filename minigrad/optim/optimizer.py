@@ -295,6 +295,13 @@ def state_arrays(optimizer: Optimizer, group: dict[str, Any], part: Part) -> lis
     return [part.state[name] for name in slots]
 
 
+def settled_parts(optimizer: Optimizer) -> list[Part]:
+    """All its parts, group by group, with the counts of the steps that counted; waits for a GPU that decides these."""
+    parts = optimizer._all_parts()
+    optimizer._attempts.settle(parts, optimizer.step_limit)
+    return parts
+
+
 def buffers_of(optimizer: Optimizer) -> list[AnyBuffer]:
     """Where the parameters of an optimizer lie, each place once."""
     return list({id(part.buffer): part.buffer for parts in optimizer.parts for part in parts}.values())

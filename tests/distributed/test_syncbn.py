@@ -20,8 +20,8 @@ from minigrad.distributed import (
     run,
 )
 from minigrad.distributed.comm.wrappers import Wrapper
-from minigrad.distributed.ddp.syncbn import merge_moments
 from minigrad.errors import ShapeError
+from minigrad.ops.statistics import merge_moments
 from tests.distributed.models import assert_gradients_close, cuts_of, gradients, values
 from tests.distributed.worlds import run_ranks
 

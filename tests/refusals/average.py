@@ -1,8 +1,12 @@
 """What averaging refuses."""
 
+from minigrad import nn
+from minigrad.distributed import SoloCommunicator
 from minigrad.distributed.average import EASGD, DiLoCo, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo
+from minigrad.distributed.average.buffers import average_buffers
 from minigrad.distributed.average.fragments import Span, cut, due_at
-from minigrad.errors import ArgumentError, StateDictError
+from minigrad.errors import ArgumentError, DtypeError, StateDictError
+from minigrad.optim.swa_utils import AveragedModel
 from tests.refusals import each
 
 PARAMS = [("head.weight", Span(0, 0, 2)), ("body.weight", Span(0, 2, 4))]
@@ -25,6 +29,17 @@ ROWS = [
     (lambda: StreamingDiLoCo(alpha=1.5), ArgumentError, r"expected alpha to be a number in \[0, 1\], got 1.5"),
     (lambda: EASGD(0.0), ArgumentError, r"EASGD: expected alpha to be a number in \(0, 1\], got 0.0"),
     (lambda: EASGD(0.5, beta=2), ArgumentError, r"EASGD: expected beta to be a number in \(0, 1\], got 2"),
+    # buffers
+    (
+        lambda: average_buffers("averaged", nn.BatchNorm1d(2), SoloCommunicator(), None, "mean"),
+        ArgumentError,
+        "averaged: expected integer_buffers to be one of 'compare', 'keep', 'refuse', got 'mean'",
+    ),
+    (
+        lambda: average_buffers("averaged", AveragedModel(nn.Linear(2, 1)), SoloCommunicator(), None, "refuse"),
+        DtypeError,
+        'averaged: expected buffers of a float dtype with integer_buffers="refuse", got n_averaged of int64',
+    ),
     # policies
     (lambda: PostLocalSGD(-1, 4), ArgumentError, "PostLocalSGD: expected switch to be an integer >= 0, got -1"),
     (lambda: PostLocalSGD(10, 0), ArgumentError, "PostLocalSGD: expected k to be an integer >= 1, got 0"),

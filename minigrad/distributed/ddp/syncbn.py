@@ -1,9 +1,7 @@
 """Batch norm over the batches of all ranks, as if they were one batch.
 
 Each rank takes count, mean and M2 = Σ(x - mean)² of its own part, one all-gather exchanges them, and every rank
-merges them as Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
-(1979), equation 2.1, for any number of parts: right for parts of any size, empty ones too, and without the
-cancellation of E[x²] - E[x]². Backward needs one all-reduce.
+merges them: see `ops.statistics.merge_moments`. Backward needs one all-reduce.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from minigrad.nn.norm import BatchNorm
 from minigrad.ops.norms import move_running, record_rows
 from minigrad.ops.operands import check_float
 from minigrad.ops.precision import at_precision
-from minigrad.ops.statistics import Folding, affine, as_rows, batch_rows, moments, work_dtype
+from minigrad.ops.statistics import Folding, affine, as_rows, batch_rows, merge_moments, moments, work_dtype
 from minigrad.recording import is_recomputing
 from minigrad.tensor import Tensor
 
@@ -293,24 +291,6 @@ def _gathered(comm: Communicator, own: Array) -> Array:
     parts = array_module(own).empty(comm.world_size * own.size, own.dtype)
     comm.all_gather(parts, own).wait()
     return parts.reshape(comm.world_size, own.size)
-
-
-def merge_moments(parts: Array) -> tuple[Array, Array, Array]:
-    """Count (), mean (C,) and M2 (C,) of several parts together.
-
-    Shapes:
-        parts: (parts, 1 + 2C), each count, means and M2s; a part of count 0 adds nothing.
-
-    Example:
-        >>> count, mean, squares = merge_moments(np.array([[1.0, 4.0, 0.0], [2.0, 7.0, 2.0]]))  # 4 | 6, 8
-        >>> float(count), float(mean[0]), float(squares[0])
-        (3.0, 6.0, 8.0)
-    """
-    xp, channels = array_module(parts), parts.shape[1] // 2
-    counts, means, squares = parts[:, :1], parts[:, 1 : 1 + channels], parts[:, 1 + channels :]
-    count = counts.sum()
-    mean = (counts * means).sum(axis=0) / xp.maximum(count, 1.0)
-    return count, mean, (squares + counts * (means - mean) ** 2).sum(axis=0)
 
 
 def _is_batch(layer: SyncBatchNorm, x: Tensor, own: int, count: Array) -> bool:
