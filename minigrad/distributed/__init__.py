@@ -3,7 +3,10 @@
 import typing
 
 from minigrad.absent import absent as _absent
+from minigrad.distributed import balance as _balance  # noqa: F401  first: it and average use files of each other
 from minigrad.distributed import nn as nn
+from minigrad.distributed.average.averager import ParameterAverager
+from minigrad.distributed.average.mean import average_parameters
 from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
@@ -90,6 +93,7 @@ __all__ = [
     "NcclCommunicator",
     "NcclDevices",
     "NonFinite",
+    "ParameterAverager",
     "Reading",
     "Recording",
     "ReduceOp",
@@ -109,6 +113,7 @@ __all__ = [
     "allocate",
     "allreduce_hook",
     "average_gradients",
+    "average_parameters",
     "barrier",
     "bf16_compress_hook",
     "broadcast",

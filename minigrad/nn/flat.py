@@ -18,7 +18,7 @@ from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_offsets, aligned_zeros
 from minigrad.errors import LayoutError
-from minigrad.kept import move_given
+from minigrad.kept import gradient_changed, keep_given, move_given
 from minigrad.nn.companions import Attached
 from minigrad.nn.parameter import Parameter, distinct_parameters
 from minigrad.stamp import move_to
@@ -158,3 +158,21 @@ def flatten(params: Iterable[Parameter]) -> list[FlatBuffer]:
     for group in groups.values():
         FlatBuffer(group)
     return list({id(p.flat): p.flat for p in backwards if p.flat is not None}.values())
+
+
+def fill_missing(params: Sequence[Parameter]) -> None:
+    """Zero the place of every gradient that is not there: whatever lies there is old."""
+    for param in params:
+        if param.grad_array is None:
+            if param.grad_given is not None:
+                keep_given(param)
+            with param.device.current():
+                param.grad_view[...] = 0  # type: ignore[index]
+
+
+def adopt_gradients(params: Iterable[Parameter]) -> None:
+    """Say that the gradients of these parameters are what lies in their places."""
+    for param in params:
+        param.grad_array, param.grad_owned, param.grad_by_hand = param.grad_view, True, False
+        if param.grad_given is not None:
+            gradient_changed(param)

@@ -113,7 +113,7 @@ MUTANTS = {
     ),
     "the combined gradient of a parameter without one is dropped": (
         ("ddp.passes", "check_empty_batch"),
-        "            layout.adopt(reduced)\n",
+        "            adopt_gradients([layout.params[i] for i in reduced])\n",
         "            pass\n",
     ),
     "buffers are left alone": (("ddp.reducer", "check_buffers_agree"), "self.after_pass(one.active_ranks)\n", "pass\n"),

@@ -43,7 +43,7 @@ ROWS = [
     # policies
     (lambda: PostLocalSGD(-1, 4), ArgumentError, "PostLocalSGD: expected switch to be an integer >= 0, got -1"),
     (lambda: PostLocalSGD(10, 0), ArgumentError, "PostLocalSGD: expected k to be an integer >= 1, got 0"),
-    (lambda: PostLocalSGD(1, 2).restored("3"), StateDictError, "expected the steps made, an integer >= 0, got '3'"),
+    (lambda: PostLocalSGD(1, 2).restored(0, "3"), StateDictError, "expected the steps made, an integer >= 0, got '3'"),
     # fragments
     (lambda: due_at(1, 5, 2), ArgumentError, "expected a period that 2 fragments divide, got 5 steps: write 6"),
     *each(

@@ -1,17 +1,23 @@
 """Parameters combined: when (policies), what then (outer optimizers), and whether ranks drift apart (guards)."""
 
+from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.average.divergence import Divergence, add_sums, add_sums_and_adopt, divergence_of, sums_of
 from minigrad.distributed.average.exchange import DivergenceExchange
 from minigrad.distributed.average.guarded import GuardedCadence
 from minigrad.distributed.average.guards import Guard, GrowthGuard, LevelGuard, NoGuard, TrendGuard, Verdict
+from minigrad.distributed.average.mean import average_parameters
 from minigrad.distributed.average.outer import EASGD, DiLoCo, Mean, OuterOptimizer, SlowMo, StreamingDiLoCo
-from minigrad.distributed.average.policies import PostLocalSGD
+from minigrad.distributed.average.policies import Cadence, EveryK, Policy, PostLocalSGD, RoundTime, StepsMade, Sync
+from minigrad.distributed.average.report import AverageReport
 
 __all__ = [
+    "AverageReport",
+    "Cadence",
     "DiLoCo",
     "Divergence",
     "DivergenceExchange",
     "EASGD",
+    "EveryK",
     "GrowthGuard",
     "Guard",
     "GuardedCadence",
@@ -19,13 +25,19 @@ __all__ = [
     "Mean",
     "NoGuard",
     "OuterOptimizer",
+    "ParameterAverager",
+    "Policy",
     "PostLocalSGD",
+    "RoundTime",
     "SlowMo",
+    "StepsMade",
     "StreamingDiLoCo",
+    "Sync",
     "TrendGuard",
     "Verdict",
     "add_sums",
     "add_sums_and_adopt",
+    "average_parameters",
     "divergence_of",
     "sums_of",
 ]

@@ -12,10 +12,13 @@ own derives from `Policy`, as a frozen dataclass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from minigrad.arguments import as_integer, is_integer, keep_as
+from minigrad.distributed.average.divergence import Divergence
+from minigrad.distributed.average.guarded import GuardedCadence
+from minigrad.distributed.average.guards import Guard
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.state import config_data, config_of
 from minigrad.errors import ArgumentError, StateDictError
@@ -59,6 +62,7 @@ class Policy:
 
     Attributes:
         measures: Whether it is told how long ranks took, see `settle`; that costs a small message a combination.
+        takes_guard: Whether it does what a guard says, see `guarded`.
         period: Steps between two combinations where that never changes; None else.
 
     Example:
@@ -75,6 +79,7 @@ class Policy:
     """
 
     measures: ClassVar[bool] = False
+    takes_guard: ClassVar[bool] = False
 
     @property
     def period(self) -> int | None:
@@ -92,14 +97,17 @@ class Policy:
         """
         raise NotImplementedError(f"{type(self).__name__} has no decide")
 
+    def guarded(self, state: PolicyState, guard: Guard) -> PolicyState:
+        """The state, watched by a guard; called once, at the beginning, where `takes_guard` says so."""
+        return state
+
     def settle(
-        self, state: PolicyState, times: Sequence[RoundTime], *, allow_growth: bool = True, nudge: float | None = None
+        self, state: PolicyState, times: Sequence[RoundTime], divergence: Divergence | None = None
     ) -> tuple[PolicyState, str]:
         """Take in how long each rank took for a round; called on all ranks alike where the policy measures.
 
         Args:
-            allow_growth: False where a guard says that ranks may not combine more rarely than now.
-            nudge: A factor in (0, 1) where a guard says to combine more often.
+            divergence: How far the ranks were apart, where there is a guard.
 
         Returns:
             The new state, and what has changed and why.
@@ -110,11 +118,11 @@ class Policy:
         """A state as plain data, for JSON."""
         return state
 
-    def restored(self, data: Any) -> PolicyState:
-        """The state that `plain` told.
+    def restored(self, state: PolicyState, data: Any) -> PolicyState:
+        """The state that `plain` told, in the place of the present one.
 
         Raises:
-            StateDictError: it is none.
+            StateDictError: it is none, or one that does not fit.
         """
         return data
 
@@ -215,7 +223,7 @@ class PostLocalSGD(Policy):
             return steps, True, f"step {steps} of the {self.switch} before the switch"
         return (steps, True, f"{self.k} steps are made") if made.batches >= self.k else (state, False, "")
 
-    def restored(self, data: Any) -> int:
+    def restored(self, state: int, data: Any) -> int:
         """The steps again."""
         if not is_integer(data) or data < 0:
             raise StateDictError(f"PostLocalSGD: expected the steps made, an integer >= 0, got {data!r:.100}")
@@ -241,51 +249,51 @@ class Cadence(Policy):
 
     config: CadenceConfig | ElChe = field(default_factory=CadenceConfig)
 
-    measures = True
+    measures = takes_guard = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.config, ElChe):
             config_of("Cadence", self.config, CadenceConfig)
 
-    def start(self, world_size: int) -> ElChe:
+    def start(self, world_size: int) -> GuardedCadence:
         """The state that was given, or the first.
 
         Raises:
             ArgumentError: one was given of another number of ranks.
         """
         if not isinstance(self.config, ElChe):
-            return ElChe.start(world_size, self.config)
+            return GuardedCadence(ElChe.start(world_size, self.config))
         if self.config.world_size != world_size:
             raise ArgumentError(
                 f"Cadence: expected a state of {world_size} ranks, got one of {self.config.world_size}: start anew"
             )
-        return self.config
+        return GuardedCadence(self.config)
 
-    def decide(self, state: ElChe, made: StepsMade) -> tuple[ElChe, bool, str]:
+    def decide(self, state: GuardedCadence, made: StepsMade) -> tuple[GuardedCadence, bool, str]:
         """After this rank's count."""
-        counts = state.batch_counts
+        counts = state.el_che.batch_counts
         due = made.batches >= counts[made.rank]
         return state, due, f"counts {counts} are made" if due else ""
 
+    def guarded(self, state: GuardedCadence, guard: Guard) -> GuardedCadence:
+        """Let the guard be asked before the anchor moves."""
+        return replace(state, guard=guard)
+
     def settle(
-        self, state: ElChe, times: Sequence[RoundTime], *, allow_growth: bool = True, nudge: float | None = None
-    ) -> tuple[ElChe, str]:
-        """The next counts, and why."""
+        self, state: GuardedCadence, times: Sequence[RoundTime], divergence: Divergence | None = None
+    ) -> tuple[GuardedCadence, str]:
+        """The next counts, and why; what the ranks wait for is what the last to come has waited."""
         walls, batches = [time.computed_ms for time in times], [time.batches for time in times]
-        sync_ms = min(time.waited_ms for time in times)
-        state, _, reason = state.report_timing(walls, batches, sync_ms, allow_growth=allow_growth and nudge is None)
-        if nudge is not None:
-            state, _, why = state.nudge_anchor_down(nudge)
-            reason = f"{reason}; {why}"
+        state, _, reason = state.report(walls, batches, min(time.waited_ms for time in times), divergence)
         return state, reason
 
-    def plain(self, state: ElChe) -> Any:
-        """What `ElChe.state_dict` told."""
+    def plain(self, state: GuardedCadence) -> Any:
+        """What its `state_dict` told."""
         return state.state_dict()
 
-    def restored(self, data: Mapping[str, Any]) -> ElChe:
-        """The state again."""
-        return ElChe.from_state_dict(data)
+    def restored(self, state: GuardedCadence, data: Mapping[str, Any]) -> GuardedCadence:
+        """The state again, where it is one of as many ranks, the same options and the same guard."""
+        return state.resumed("ParameterAverager", data)
 
 
 def facts_of(policy: Policy) -> dict[str, str]:
@@ -305,6 +313,6 @@ def check_policy(who: str, policy: Any) -> Policy:
         kind = policy.__name__ + ", the class" if isinstance(policy, type) else repr(policy)
         raise ArgumentError(
             f"{who}: expected a policy, such as Sync(), EveryK(4) or Cadence(), got {kind:.100}: one of your own "
-            "derives from minigrad.distributed.Policy"
+            "derives from minigrad.distributed.average.Policy"
         )
     return policy

@@ -7,8 +7,19 @@ from typing import Any
 
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import ReplicaMismatchError
+from minigrad.nn.module import Module
 
 Facts = Mapping[str, Any]  # how something is, by name
+
+
+def describe(module: Module) -> Facts:
+    """Name, kind, shape, dtype and requires_grad of each parameter and buffer, in order."""
+    params = [
+        f"parameter {name!r} {p.dtype.name} {tuple(p.shape)}{'' if p.requires_grad else ', frozen'}"
+        for name, p in module.named_parameters()
+    ]
+    buffers = [f"buffer {name!r} {b.dtype.name} {tuple(b.shape)}" for name, b in module.named_buffers()]
+    return {f"entry {i}": words for i, words in enumerate(params + buffers)}
 
 
 def difference(mine: Any, theirs: Any, rank: int, other: int) -> str:

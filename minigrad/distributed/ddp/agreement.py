@@ -14,7 +14,7 @@ from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.distributed.comm.differences import Facts, difference, gather_alike
+from minigrad.distributed.comm.differences import Facts, describe, difference, gather_alike
 from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.record.fingerprint import fingerprint
 from minigrad.errors import ArgumentError, DeviceError, UnreducedGradientError
@@ -28,16 +28,6 @@ Description = dict[str, Any]  # plain data: "idle", "options" and "companions", 
 
 
 # ------------------------------------------------------------------------------------------------------- the module
-
-
-def describe(module: Module) -> Facts:
-    """Name, kind, shape, dtype and requires_grad of each parameter and buffer, in order."""
-    params = [
-        f"parameter {name!r} {p.dtype.name} {tuple(p.shape)}{'' if p.requires_grad else ', frozen'}"
-        for name, p in module.named_parameters()
-    ]
-    buffers = [f"buffer {name!r} {b.dtype.name} {tuple(b.shape)}" for name, b in module.named_buffers()]
-    return {f"entry {i}": words for i, words in enumerate(params + buffers)}
 
 
 def check_replicas(module: Module, comm: Communicator, options: Mapping[str, object]) -> None:

@@ -28,11 +28,11 @@ from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.random import current_seed, shard_noise, shards_have_drawn
 from minigrad.distributed.collectives import pairwise
 from minigrad.distributed.ddp.combine import as_weight
-from minigrad.distributed.ddp.layout import fill_missing
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.refusals import unreduced
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, ReplicaMismatchError
 from minigrad.kept import keep_given
+from minigrad.nn.flat import adopt_gradients, fill_missing
 from minigrad.nn.watch import watching_calls
 from minigrad.tensor import Tensor
 
@@ -142,7 +142,7 @@ class ShardedBackward:
                 losses.append([weight * loss])
                 reached |= self._take_gradients(arrays, weight, i, strict=number > 0.0)
                 self._fold(arrays, i, last=i + 1 == len(shards))
-        self._layout.adopt(reached)
+        adopt_gradients(self._layout.params[i] for i in reached)
         return losses
 
     def _run_shard(self, loss_fn: Callable[..., Tensor], shard: Any, which: int, number: float) -> float:

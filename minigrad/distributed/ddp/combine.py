@@ -34,6 +34,7 @@ from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.layout import Layout
 from minigrad.distributed.ddp.refusals import check_complete
+from minigrad.nn.flat import adopt_gradients
 from minigrad.nn.parameter import Parameter, distinct_parameters
 
 
@@ -83,7 +84,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
             works.append(comm.weighted_all_reduce(gradients, weight, f"{plan.id} bucket {bucket.index}"))
     for work in works:
         work.wait()
-    layout.adopt(used)
+    adopt_gradients([layout.params[i] for i in used])
 
 
 def _count(

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.buckets import Bucket, Entry
-from minigrad.kept import gradient_changed, keep_given
-from minigrad.nn.flat import FlatBuffer, flatten
+from minigrad.nn.flat import FlatBuffer, fill_missing, flatten
 from minigrad.nn.parameter import Parameter
 
 Named = Sequence[tuple[str, Parameter]]
@@ -77,13 +76,6 @@ class Layout:
         fill_missing(self.params_of(bucket))
         return self.gradients(bucket)
 
-    def adopt(self, numbers: Iterable[int]) -> None:
-        """Say that the gradients of these parameters are what lies in their places."""
-        for param in [self.params[i] for i in numbers]:
-            param.grad_array, param.grad_owned, param.grad_by_hand = param.grad_view, True, False
-            if param.grad_given is not None:
-                gradient_changed(param)
-
     def params_of(self, bucket: Bucket) -> list[Parameter]:
         """The parameters of a bucket."""
         return [self.params[i] for i in bucket.entries]
@@ -93,13 +85,3 @@ def give_names(named: Iterable[tuple[str, Parameter]]) -> None:
     """Let parameters that have no name yet go by these in messages."""
     for name, param in named:
         param.name = param.name or name
-
-
-def fill_missing(params: Sequence[Parameter]) -> None:
-    """Zero the place of every gradient that is not there: whatever lies there is old."""
-    for param in params:
-        if param.grad_array is None:
-            if param.grad_given is not None:
-                keep_given(param)
-            with param.device.current():
-                param.grad_view[...] = 0  # type: ignore[index]

@@ -23,12 +23,13 @@ from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.ddp.buckets import Bucket, BucketPlan
 from minigrad.distributed.ddp.combine import weight_of
 from minigrad.distributed.ddp.hooks import Booked, GradBucket, RegisteredHook, Waitable
-from minigrad.distributed.ddp.layout import Layout, fill_missing
+from minigrad.distributed.ddp.layout import Layout
 from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.ddp.own import OwnGradients
 from minigrad.distributed.ddp.refusals import named, unreduced
 from minigrad.distributed.ddp.stats import NonFiniteFlags, Stats
 from minigrad.errors import DistributedError
+from minigrad.nn.flat import adopt_gradients, fill_missing
 
 _AT_ONCE = nullcontext()
 Rule = Callable[[list[int]], float]  # of join: the ranks that have data -> a factor on the weights of all
@@ -354,7 +355,7 @@ class Pass:
             self._own.drop(params)
             fill_missing(params)
         if self.active_ranks or self._works:
-            layout.adopt(reduced)
+            adopt_gradients([layout.params[i] for i in reduced])
         self._sent, self._sent_bytes = self.logbook.sent, self.logbook.nbytes  # what follows is not the gradients'
 
     def add_to(self, stats: Stats, company: Iterable[Pass]) -> None:

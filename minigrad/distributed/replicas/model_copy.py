@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from minigrad.backend.device import Device
 from minigrad.distributed.ddp.agreement import check_free
@@ -10,6 +10,7 @@ from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buffers import BufferMemory
 from minigrad.distributed.ddp.layout import Layout, give_names
 from minigrad.errors import ArgumentError, DeviceError
+from minigrad.nn.flat import adopt_gradients
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
@@ -44,6 +45,10 @@ class ModelCopy:
         """
         self._inventory.check(self._who, self._model)
         self.layout.check()
+
+    def adopt(self, numbers: Iterable[int]) -> None:
+        """Say that the gradients of these parameters are what lies in their places."""
+        adopt_gradients(self.layout.params[i] for i in numbers)
 
     def modes(self) -> list[bool]:
         """Whether each module in it is in training."""

@@ -11,8 +11,8 @@ from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.comm.checks import check_root
-from minigrad.distributed.comm.differences import check_alike
-from minigrad.distributed.ddp.agreement import describe, places_of, present
+from minigrad.distributed.comm.differences import check_alike, describe
+from minigrad.distributed.ddp.agreement import places_of, present
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.combine import as_weight, weight_of
 from minigrad.distributed.ddp.refusals import check_complete
@@ -200,7 +200,7 @@ class Replicas:
             factors = [as_weight(array, weight) for array, weight in zip(gradients, weights)]
             in_memory.weighted_all_reduce(gradients, factors, self._send)
         for each in self._copies:
-            each.layout.adopt(used)
+            each.adopt(used)
 
     def _send(self, arrays: Sequence[Array]) -> None:
         self.last_bytes += int(arrays[0].nbytes)

@@ -1,0 +1,246 @@
+"""ParameterAverager: combines the parameters, or the gradients, of ranks that train on their own in between.
+
+It holds no formula: a policy says when, an outer optimizer what then, `travelling` sends and waits. Here they meet, in
+one order on all ranks: this rank's n-th combination meets the n-th of each other one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from minigrad.arguments import as_samples, check_switch
+from minigrad.distributed.average.exchange import DivergenceExchange
+from minigrad.distributed.average.gradients import LocalGradients
+from minigrad.distributed.average.guards import Guard, as_guard
+from minigrad.distributed.average.options import AverageOptions
+from minigrad.distributed.average.outer import Mean, OuterOptimizer
+from minigrad.distributed.average.policies import Policy, StepsMade, Sync
+from minigrad.distributed.average.report import Arrived, AverageReport, Told, number_in
+from minigrad.distributed.average.subject import Subject, unwrapped
+from minigrad.distributed.average.timing import RoundTimes
+from minigrad.distributed.average.travelling import TravellingFragment
+from minigrad.distributed.comm.context import communicator_for
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.errors import ArgumentError
+
+_WHO = "ParameterAverager"
+
+
+class ParameterAverager:
+    """Lets ranks train on their own, and combines what they have come to where a policy says so.
+
+    With average="parameters" it is told of each step that this rank's optimizer has made:
+
+        loss.backward(); optimizer.step(); optimizer.zero_grad(); averager.step(len(x))
+
+    With average="gradients" it stands between backward and step. Gradients of steps that are not combined are kept
+    inside, and are None outside, so that `optimizer.step()` does nothing then:
+
+        loss.backward(); averager.step(len(x)); optimizer.step(); optimizer.zero_grad()
+
+    Where that is data-parallel training, and where it is another algorithm, is said at `Sync` and `EveryK`.
+
+    Ranks may make different numbers of steps between two combinations, and count by their samples. A rank that has
+    no more data calls `finish()`; all do at the end of an epoch, which combines what is left.
+
+    Args:
+        ddp_or_module: This rank's replica, or its wrapper; trained parameters are combined, frozen ones are left alone.
+        comm: The ranks; by default those of the wrapper, or of this context.
+        policy: When to combine; see `Sync`, `EveryK`, `Cadence`, `PostLocalSGD`, `Policy`.
+        outer: What then; see `Mean`, `SlowMo`, `DiLoCo`, `StreamingDiLoCo`, `EASGD`. One with F fragments combines
+            fragment i after steps k·(i+1)/F of each period of EveryK(k); what it sends it takes `delay` steps before.
+        average: "parameters" or "gradients", which need `Mean()`.
+        optimizer: The one that makes this rank's steps, where `optimizer_state` or `finish` has to know it.
+        optimizer_state: What becomes of its moments in a combination: "keep" them.
+        guard: Asked before a `Cadence` combines more rarely; see `LevelGuard`.
+        init_sync: Overwrite parameters and buffers by those of rank 0; False compares them instead.
+
+    Attributes:
+        module, comm: What was given.
+        reason: Why the policy is as it is, where it changes.
+
+    Raises:
+        ReplicaMismatchError: modules or options differ between ranks, or, without init_sync, values; on all of them.
+        ArgumentError: an option that is none, or options that do not go together.
+        DeviceError: a parameter is not on the communicator's device.
+
+    Example:
+        >>> from minigrad import nn, distributed, optim, randn
+        >>> from minigrad.distributed.average import EveryK
+        >>> def train(comm):
+        ...     model = nn.Linear(3, 1)
+        ...     averager = ParameterAverager(model, comm, EveryK(2))
+        ...     optimizer = optim.SGD(model.parameters(), lr=0.1)
+        ...     reports = []
+        ...     for _ in range(4):
+        ...         optimizer.zero_grad()
+        ...         model(randn(5, 3)).square().mean().backward()
+        ...         optimizer.step()
+        ...         reports.append(averager.step(5))
+        ...     return [report and (report.reason, report.samples) for report in reports]
+        >>> distributed.run(train, 2)[0]
+        [None, ('2 steps are made', 20.0), None, ('2 steps are made', 20.0)]
+    """
+
+    def __init__(
+        self,
+        ddp_or_module: Any,
+        comm: Communicator | None = None,
+        policy: Policy = Sync(),
+        outer: OuterOptimizer = Mean(),
+        *,
+        average: Literal["parameters", "gradients"] = "parameters",
+        optimizer: Any = None,
+        optimizer_state: Literal["keep", "average", "reset"] = "keep",
+        guard: Guard | None = None,
+        init_sync: bool = True,
+    ) -> None:
+        self.module = unwrapped(_WHO, ddp_or_module)
+        self.comm = communicator_for(_WHO, getattr(ddp_or_module, "comm", None) if comm is None else comm)
+        self.options = AverageOptions(policy, outer, average, optimizer, optimizer_state, as_guard(_WHO, guard))
+        check_switch(_WHO, init_sync=init_sync)
+        self._subject = Subject(_WHO, self.module, self.comm)
+        self._subject.meet({**self.options.facts(), "init_sync": str(init_sync)}, init_sync)
+        self._times = RoundTimes(_WHO, self.comm) if policy.measures else None
+        by = self._times.comm if self._times is not None else self.comm
+        self._gradients: LocalGradients | None = None
+        self._fragments: list[TravellingFragment] = []
+        if average == "gradients":
+            self._gradients = LocalGradients(by, self._subject.buffers, self._subject.params)
+        else:
+            self._fragments = self._subject.fragments(by, outer)
+        self._exchange, self._told = DivergenceExchange(by), Told()
+        self._state = policy.start(self.comm.world_size)
+        if self.options.is_guarded:
+            self._state = policy.guarded(self._state, self.options.guard)
+        self.reason, self._origin = "no combination yet", "made"
+        self._number = self._turn = self._batches = self._age = 0
+        self._samples = [0.0] * len(self._fragments)  # since each fragment was sent last
+        self._sent_samples, self._why = 0.0, ""  # of the fragment that is away
+
+    # ----------------------------------------------------------------------------------------------- training
+
+    def step(self, n: float) -> AverageReport | None:
+        """Count a step of this rank, and combine where the policy says so.
+
+        Args:
+            n: Samples of this step, tokens, or whatever its loss is a mean over; finite and >= 0. A rank whose steps
+                since the last combination had none takes over the others' values, and its own count nothing, not even
+                NaN. Where that holds on all ranks, all stays as it is.
+
+        Returns:
+            A report where something was combined, else None.
+
+        Raises:
+            ArgumentError: n is no such number, or a parameter was unfrozen since. LayoutError: one was replaced.
+            UnreducedGradientError: of gradients, where a rank with samples has none of a parameter.
+            CollectiveMismatchError: the other ranks combine something else, or go on from another state.
+        """
+        samples = as_samples(f"{_WHO}.step", n)
+        self._subject.check()
+        self._batches += 1
+        if self._gradients is not None:
+            due, why = self._due()
+            if due:
+                return self._report(why, self._gradients.combine(samples, self._layout()))
+            self._gradients.take(samples)
+            return None
+        self._samples = [before + samples for before in self._samples]
+        fragment = self._fragments[self._turn]
+        if not fragment.is_away:
+            due, why = self._due()
+            if not due:
+                return None
+            self._send(why)
+        if self._age == self.options.outer.delay:
+            return self._land()
+        self._age += 1
+        return None
+
+    def finish(self) -> AverageReport:
+        """Combine what is left, and take part in the combinations of ranks that still have data, until none has.
+
+        All ranks call it at the end of their data, and then go on from equal values, where the outer optimizer makes
+        values equal. With average="gradients" it also makes the steps of the optimizer, as the others do, but none of
+        a schedule.
+
+        Returns:
+            The report of the last combination.
+
+        Raises:
+            ArgumentError: with average="gradients", where no optimizer was given.
+        """
+        self._subject.check()
+        if self._gradients is not None:
+            return self._finish_gradients(self._gradients)
+        if self._fragments[self._turn].is_away:
+            self._land()
+        left = len(self._fragments)
+        while left:  # each fragment once more when all have finished
+            self._send("this rank has no more data", finished=True)
+            report = self._land()
+            if left < len(self._fragments) or number_in(self._finished) == self.comm.world_size:
+                left -= 1
+        self._turn = 0
+        return report
+
+    def _finish_gradients(self, gradients: LocalGradients) -> AverageReport:
+        optimizer = self.options.optimizer
+        if optimizer is None:
+            raise ArgumentError(
+                f'{_WHO}.finish: expected optimizer= with average="gradients", whose steps it makes for a rank without '
+                "data, got none: give it, or call step(0) and optimizer.step() as often as the others do"
+            )
+        while True:
+            arrived = gradients.combine(0.0, self._layout(), finished=True)
+            if number_in(arrived.total):
+                optimizer.step()
+                optimizer.zero_grad()
+            report = self._report("this rank has no more data", arrived)
+            if number_in(arrived.finished) == self.comm.world_size:
+                return report
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _due(self) -> tuple[bool, str]:
+        """Whether something is combined, or sent, after this step; and why."""
+        options = self.options
+        if options.spacing is None:
+            made = StepsMade(self.comm.rank, self.comm.world_size, self._batches)
+            self._state, due, why = options.policy.decide(self._state, made)
+            return due, why
+        step, period = (self._turn + 1) * options.spacing, options.policy.period
+        return self._batches + options.outer.delay >= options.spacing, f"step {step} of {period}"
+
+    def _layout(self) -> str:
+        """What all ranks have to agree on."""
+        return f"{_WHO} of a {type(self.module).__name__}, {self._origin}, combination {self._number + 1}"
+
+    def _send(self, why: str, finished: bool = False) -> None:
+        self._sent_samples, self._samples[self._turn] = self._samples[self._turn], 0.0
+        self._fragments[self._turn].send(self._sent_samples, finished, self._layout())
+        self._why, self._age = why, 0
+
+    def _land(self) -> AverageReport:
+        """Take in what was sent, and let this rank go on from what the outer optimizer makes of it."""
+        fragment = self._fragments[self._turn]
+        arrived = fragment.receive()
+        self._told.drop()
+        self._exchange.start(fragment.sums(arrived) if self._sent_samples else None, self._batches)
+        self._told = Told(self._exchange)
+        if self.comm.device.type == "cpu":
+            self._told.read()
+        fragment.apply(arrived)
+        self._finished = arrived.finished
+        turn, self._turn = self._turn, (self._turn + 1) % len(self._fragments)
+        return self._report(self._why, arrived, turn, self._told)
+
+    def _report(self, why: str, arrived: Arrived, turn: int = 0, told: Told | None = None) -> AverageReport:
+        self._number += 1
+        batches, self._batches = self._batches, 0
+        if self._times is not None:
+            divergence = told.read() if told is not None and self.options.is_guarded else None
+            for times, apart in self._times.turn(batches, divergence):
+                self._state, self.reason = self.options.policy.settle(self._state, times, apart)
+        self.comm.event("average", number=self._number, fragment=turn, reason=why, state=self.reason)
+        return AverageReport(self._number, why, turn, arrived.nbytes, arrived.total, told)

@@ -1,0 +1,111 @@
+"""The options of a `ParameterAverager`: checked, alone and together, and told to the other ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minigrad.arguments import check_choice
+from minigrad.distributed.average.fragments import count_of
+from minigrad.distributed.average.guards import Guard, NoGuard, guard_data
+from minigrad.distributed.average.outer import Mean, OuterOptimizer
+from minigrad.distributed.average.policies import Policy, check_policy, facts_of
+from minigrad.errors import ArgumentError
+from minigrad.optim.optimizer import Optimizer
+
+_WHO = "ParameterAverager"
+
+
+@dataclass(frozen=True)
+class AverageOptions:
+    """What a `ParameterAverager` was told; see there.
+
+    Raises:
+        ArgumentError: an option is none, or two of them do not go together.
+    """
+
+    policy: Policy
+    outer: OuterOptimizer
+    average: str
+    optimizer: Optimizer | None
+    optimizer_state: str
+    guard: Guard
+
+    def __post_init__(self) -> None:
+        check_policy(_WHO, self.policy)
+        _check_outer(self.outer)
+        check_choice(_WHO, ("parameters", "gradients"), average=self.average)
+        check_choice(_WHO, ("keep", "average", "reset"), optimizer_state=self.optimizer_state)
+        if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
+            raise ArgumentError(f"{_WHO}: expected an optimizer, got {type(self.optimizer).__name__}")
+        if self.optimizer_state != "keep" and self.optimizer is None:
+            raise ArgumentError(
+                f"{_WHO}: expected optimizer= with optimizer_state={self.optimizer_state!r}, got none: give the one "
+                "that makes this rank's steps"
+            )
+        if self.average == "gradients":
+            self._check_gradients()
+        if self.is_guarded and not self.policy.takes_guard:
+            raise ArgumentError(
+                f"{_WHO}: expected a policy that a guard can slow down, got {self.policy}: use Cadence(), or read "
+                "report.divergence"
+            )
+        self._check_spacing()
+
+    def _check_gradients(self) -> None:
+        if self.outer != Mean() or self.optimizer_state != "keep" or self.is_guarded:
+            raise ArgumentError(
+                f'{_WHO}: expected outer=Mean(), optimizer_state="keep" and no guard with average="gradients", whose '
+                f"parameters and optimizers stay alike, got {self.outer}, {self.optimizer_state!r} and {self.guard}"
+            )
+
+    def _check_spacing(self) -> None:
+        parts, delay, period = self.parts, self.outer.delay, self.policy.period
+        if parts == 1 and not delay:
+            return
+        if period is None:
+            raise ArgumentError(
+                f"{_WHO}: expected a policy with a fixed period where an outer optimizer has fragments or a delay, got "
+                f"{self.policy}: use EveryK(k)"
+            )
+        if period % parts or delay >= period // parts:
+            raise ArgumentError(
+                f"{_WHO}: expected a period that {parts} fragments divide, in parts longer than the delay of {delay}, "
+                f"got {period} steps: write EveryK({-(-max(period, (delay + 1) * parts) // parts) * parts})"
+            )
+
+    @property
+    def parts(self) -> int:
+        """In how many parts the parameters are combined."""
+        return count_of(self.outer.fragments)
+
+    @property
+    def spacing(self) -> int | None:
+        """Steps from one fragment to the next; None where the policy is asked."""
+        if self.parts == 1 and not self.outer.delay:
+            return None
+        return (self.policy.period or 1) // self.parts
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a guard is asked."""
+        return not isinstance(self.guard, NoGuard)
+
+    def facts(self) -> dict[str, str]:
+        """What has to be alike on all ranks, by name."""
+        told = {**facts_of(self.policy), "outer": repr(self.outer), "average": self.average}
+        return {**told, "optimizer_state": self.optimizer_state, "guard": str(guard_data(self.guard))}
+
+
+def _check_outer(outer: Any) -> None:
+    """Refuse what is no outer optimizer; ArgumentError."""
+    names = ("start", "combine")
+    if isinstance(outer, type) or not all(callable(getattr(outer, name, None)) for name in names):
+        kind = f"the class {outer.__name__}" if isinstance(outer, type) else repr(outer)
+        raise ArgumentError(
+            f"{_WHO}: expected an outer optimizer, such as Mean() or DiLoCo(), got {kind:.100}: one of your own has "
+            "fragments, delay, makes_alike, start(values) and combine(state, local, average)"
+        )
+    for name in ("fragments", "delay", "makes_alike"):
+        if not hasattr(outer, name):
+            raise ArgumentError(f"{_WHO}: expected an outer optimizer with {name}, got {outer!r:.100}")

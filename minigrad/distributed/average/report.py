@@ -1,0 +1,88 @@
+"""What a combination did, as `ParameterAverager.step` tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minigrad.backend.device import to_host
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.average.divergence import Divergence
+from minigrad.distributed.average.exchange import DivergenceExchange
+from minigrad.errors import ArgumentError
+
+
+class Arrived(NamedTuple):
+    """What a combination has brought.
+
+    Attributes:
+        total: Samples of all ranks, float64 (1,) where the arrays live.
+        finished: How many ranks have no more data, float64 (1,).
+        nbytes: Of parameters or gradients that this rank has sent.
+    """
+
+    total: Array
+    finished: Array
+    nbytes: int
+
+
+def number_in(array: Array) -> float:
+    """The number in an array of one; waits for its device."""
+    return float(to_host(array)[0])
+
+
+@dataclass(frozen=True)
+class AverageReport:
+    """A combination: why it was made, what it took, and how far the ranks had come apart.
+
+    Numbers of a GPU are read when they are asked for, and that waits for the device.
+
+    Attributes:
+        number: Of this combination, from 1.
+        reason: Of the policy.
+        fragment: Which part of the parameters was combined, from 0.
+        nbytes: Bytes of parameters or gradients that this rank has sent.
+    """
+
+    number: int
+    reason: str
+    fragment: int
+    nbytes: int
+    _total: Array
+    _told: "Told | None"
+
+    @property
+    def samples(self) -> float:
+        """What all ranks together brought; where it is 0, nothing was changed."""
+        return number_in(self._total)
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """How far each rank was from the mean, which is the same on all ranks; None of gradients.
+
+        Raises:
+            ArgumentError: on a GPU, where the next combination has been made since.
+        """
+        return None if self._told is None else self._told.read()
+
+
+class Told:
+    """The divergence of one combination, which is read once, and kept."""
+
+    def __init__(self, exchange: DivergenceExchange | None = None) -> None:
+        self._exchange = exchange
+        self._found: Divergence | None = None
+
+    def read(self) -> Divergence:
+        """See `AverageReport.divergence`."""
+        if self._found is None:
+            if self._exchange is None:
+                raise ArgumentError(
+                    "AverageReport.divergence: expected to be read before the next combination, got it later"
+                )
+            self._found, self._exchange = self._exchange.read(), None
+        return self._found
+
+    def drop(self) -> None:
+        """The next combination comes: what was not read is gone."""
+        self._exchange = None

@@ -1,0 +1,176 @@
+"""A fragment of the flat layout on its way to the other ranks and back: what a combination sends and waits for.
+
+What travels is n_r times the values, beside n_r itself, so that nobody has to know Σn before it sends, and a fragment
+can be on its way while its rank goes on training. The sum is divided when it has come back. Half precision travels,
+and is combined, as float32, and is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import numpy as np
+
+from minigrad.backend.dtypes import Array, is_half
+from minigrad.backend.stream import CommStream
+from minigrad.distributed.average.divergence import add_sums, no_sums
+from minigrad.distributed.average.fragments import Span
+from minigrad.distributed.average.outer import OuterOptimizer, OuterState
+from minigrad.distributed.average.report import Arrived
+from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.nn.flat import FlatBuffer
+from minigrad.nn.parameter import Parameter
+from minigrad.stamp import mark_changed
+
+
+class Piece:
+    """The parameters of one fragment and dtype, and the array in which they travel.
+
+    Args:
+        comm: The ranks.
+        buffers: The flat buffers.
+        spans: Where the parameters lie in them; all of one dtype.
+
+    Attributes:
+        sent: What travels: float32 or float64, of the length of all spans.
+    """
+
+    def __init__(self, comm: Communicator, buffers: Sequence[FlatBuffer], spans: Sequence[Span]) -> None:
+        self._places = [(buffers[span.buffer], slice(span.start, span.stop)) for span in spans]
+        dtype = self._places[0][0].dtype
+        self._is_narrow = is_half(dtype)
+        self.sent = comm.empty(
+            sum(span.stop - span.start for span in spans), np.dtype(np.float32) if self._is_narrow else dtype
+        )
+
+    def values(self) -> Array:
+        """The values now, as wide as they travel; may be a view of the parameters."""
+        parts = [buffer.data[at] for buffer, at in self._places]
+        if len(parts) == 1 and not self._is_narrow:
+            return parts[0]
+        with self._places[0][0].device.current() as xp:
+            return xp.concatenate([part.astype(self.sent.dtype, copy=False) for part in parts])
+
+    def put(self, values: Array) -> None:
+        """Overwrite the parameters."""
+        first = 0
+        for buffer, at in self._places:
+            place = buffer.data[at]
+            place[...] = values[first : first + place.size]
+            first += place.size
+
+
+class TravellingFragment:
+    """The parameters of one fragment: sends them, and applies an outer optimizer to what comes back.
+
+    Args:
+        comm: The ranks.
+        buffers: The flat buffers.
+        spans: What of them it is.
+        params: All parameters that lie there, or in part.
+        outer: Its state begins with the values that the parameters have now.
+
+    Attributes:
+        states: Of the outer optimizer, one for each dtype.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        buffers: Sequence[FlatBuffer],
+        spans: Sequence[Span],
+        params: Sequence[Parameter],
+        outer: OuterOptimizer,
+    ) -> None:
+        self._comm, self._outer, self._params = comm, outer, list(params)
+        dtypes = dict.fromkeys(buffers[span.buffer].dtype for span in spans)
+        self.pieces = [
+            Piece(comm, buffers, [span for span in spans if buffers[span.buffer].dtype == dtype]) for dtype in dtypes
+        ]
+        self._side = CommStream(comm.device) if outer.delay and comm.device.type != "cpu" else None
+        self._vector: Array = None
+        self._works: list[Work] = []
+        self.states: list[OuterState] = []
+        with comm.device.current():
+            for piece in self.pieces:
+                self.states.append(outer.start(piece.values().copy()))
+
+    def send(self, samples: float, finished: bool, layout: str) -> None:
+        """Launch the sums; waits for nothing.
+
+        Args:
+            samples: What this rank's values weigh.
+            finished: Whether it has no more data.
+            layout: What all ranks have to agree on.
+        """
+        with self._comm.device.current() as xp:
+            self._vector = xp.zeros(2, np.float64)
+            self._vector[0], self._vector[1] = samples, float(finished)
+            weight = None if samples == 1.0 else xp.full(1, samples, np.float64)
+            for piece in self.pieces:
+                piece.sent[...] = piece.values()
+            if self._side is None:
+                self._launch(weight, layout)
+                return
+            self._side.follow()
+            with self._side.current():
+                self._launch(weight, layout)
+
+    def _launch(self, weight: Array | None, layout: str) -> None:
+        self._works = [self._comm.all_reduce(self._vector, layout=layout)]
+        self._works += [self._comm.weighted_all_reduce(piece.sent, weight, layout) for piece in self.pieces]
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it was sent and has not been received."""
+        return bool(self._works)
+
+    def receive(self) -> Arrived:
+        """Wait for the sums, on a GPU by its stream alone, and make them means."""
+        works, self._works = self._works, []
+        if self._side is None:
+            for work in works:
+                work.wait()
+        else:
+            with self._side.current():
+                for work in works:
+                    work.wait()
+            with self._comm.waiting():
+                self._side.join()
+        nbytes = sum(int(piece.sent.nbytes) for piece in self.pieces)
+        total = self._vector[:1]
+        if self._is_void(total):
+            return Arrived(total, self._vector[1:], nbytes)
+        with self._comm.device.current():
+            for piece in self.pieces:
+                piece.sent /= total.astype(piece.sent.dtype)
+        return Arrived(total, self._vector[1:], nbytes)
+
+    def sums(self, arrived: Arrived) -> Array | None:
+        """How far this rank's values are from the mean, see `divergence`; None where no rank had samples."""
+        if self._is_void(arrived.total):
+            return None
+        sums = no_sums(self.pieces[0].sent)
+        for piece in self.pieces:
+            add_sums(sums, piece.values(), piece.sent)
+        return sums
+
+    def apply(self, arrived: Arrived) -> None:
+        """Let each piece go on from what the outer optimizer says; from its own values where no rank had samples."""
+        total = arrived.total
+        if self._is_void(total):
+            return
+        with self._comm.device.current() as xp:
+            for i, piece in enumerate(self.pieces):
+                local, before = piece.values(), self.states[i]
+                state, values = self._outer.combine(before, local, piece.sent)
+                if self._comm.device.type != "cpu":  # the host does not know Σn
+                    values = xp.where(total > 0.0, values, local)
+                    state = {name: xp.where(total > 0.0, each, before[name]) for name, each in state.items()}
+                self.states[i] = state
+                piece.put(values)
+        for param in self._params:
+            mark_changed(param)
+
+    def _is_void(self, total: Array) -> bool:
+        """Whether the host knows that no rank had samples."""
+        return self._comm.device.type == "cpu" and not total[0]
