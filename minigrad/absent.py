@@ -21,7 +21,6 @@ _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distrib
 _REPARAMETER = "write a Module that computes its weight in forward"
 _FLAT = "an image has two axes beside its channels"
 _TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
-_PARTS = "write all_gather_into_tensor(everything, tensor), and take this rank's parts"
 _BAG = "write embedding, and .mean(1) of what it gives"
 _BILINEAR = "write einsum('bi,oij,bj->bo', x1, weight, x2) + bias"
 _SOFT_MARGIN = "write softplus(-target * x).mean()"
@@ -124,10 +123,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **dict.fromkeys(["send", "recv", "isend", "irecv", "batch_isend_irecv", "P2POp"], _TO_ALL),
         "Backend": "write the name, such as 'nccl' or 'gloo'",
         "ProcessGroup": "write distributed.Communicator",
-        "all_to_all": _PARTS,
-        "all_to_all_single": _PARTS,
-        "gather": "write all_gather(tensors, tensor), and use them on dst alone",
-        "gather_object": "write all_gather_object(objects, object), and use them on dst alone",
         "get_process_group_ranks": "write list(range(get_world_size()))",
         "is_gloo_available": "leave it out: 'gloo' always is",
         "is_mpi_available": "leave it out: init says what is missing",
@@ -135,10 +130,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "is_torchelastic_launched": "leave it out: init reads the variables that torchrun sets",
         "monitored_barrier": "write barrier(), which names the ranks that do not come",
         "new_group": "leave it out for all ranks; else start as many as the group has, and write group=communicator",
-        "reduce": "write all_reduce(tensor), and use it on dst alone",
         "reduce_op": "write ReduceOp",
-        "scatter": "write broadcast(whole, src), and take whole[get_rank()]",
-        "scatter_object_list": "write broadcast_object_list(objects, src), and take objects[get_rank()]",
     },
     "minigrad.distributed.nn": {
         **dict.fromkeys(["all_reduce", "reduce"], "write sum(all_gather(x))"),

@@ -35,7 +35,7 @@ FLOORS = [
     ["balance", "average", "compress"],
     ["ddp"],
     ["replicas", "bootstrap", "sharded"],
-    ["process_group", "nn"],
+    ["process_group", "process_group_parts", "nn"],
     ["algorithms"],
     ["simulate"],
     ["inspect"],

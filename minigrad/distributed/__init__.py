@@ -58,6 +58,15 @@ from minigrad.distributed.process_group import (
     reduce_scatter,
     reduce_scatter_tensor,
 )
+from minigrad.distributed.process_group_parts import (
+    all_to_all,
+    all_to_all_single,
+    gather,
+    gather_object,
+    reduce,
+    scatter,
+    scatter_object_list,
+)
 from minigrad.distributed.record.fingerprint import replicas_agree
 from minigrad.distributed.replicas.devices import DeviceGroup, ListCollectives, LocalDevices
 from minigrad.distributed.replicas.nccl_devices import NcclDevices
@@ -110,6 +119,8 @@ __all__ = [
     "all_gather_into_tensor",
     "all_gather_object",
     "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
     "allocate",
     "allreduce_hook",
     "average_gradients",
@@ -123,6 +134,8 @@ __all__ = [
     "destroy_process_group",
     "fp16_compress_hook",
     "fp16_predivide_hook",
+    "gather",
+    "gather_object",
     "get_backend",
     "get_rank",
     "get_world_size",
@@ -134,10 +147,13 @@ __all__ = [
     "nn",
     "plan_buckets",
     "rebalance",
+    "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
     "replicas_agree",
     "run",
+    "scatter",
+    "scatter_object_list",
 ]
 
 _offer_classes(globals())

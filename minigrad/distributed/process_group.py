@@ -191,12 +191,12 @@ def all_reduce(
     It is a plain sum, or mean: where ranks have different numbers of samples, the mean of their gradients is not that
     of all samples. See `average_gradients`.
     """
-    return _end(communicator_for("all_reduce", group).all_reduce(tensor, op), async_op)
+    return end(communicator_for("all_reduce", group).all_reduce(tensor, op), async_op)
 
 
 def broadcast(tensor: Any, src: int, group: Communicator | None = None, async_op: bool = False) -> PendingWork | None:
     """Overwrite tensor by that of rank src."""
-    return _end(communicator_for("broadcast", group).broadcast(tensor, src), async_op)
+    return end(communicator_for("broadcast", group).broadcast(tensor, src), async_op)
 
 
 def all_gather(
@@ -207,7 +207,7 @@ def all_gather(
     For tensors with different numbers of rows, or gradients, see `distributed.nn.all_gather`.
     """
     comm = communicator_for("all_gather", group)
-    outputs = _arrays("all_gather", comm, "tensor_list", tensor_list, tensor)
+    outputs = arrays_like("all_gather", comm, "tensor_list", tensor_list, tensor)
     source = check_array("all_gather", comm.rank, tensor, False, comm.device)
     with comm.device.current() as xp:
         gathered = xp.empty((comm.world_size, *source.shape), source.dtype)
@@ -217,14 +217,14 @@ def all_gather(
             for output, row in zip(outputs, gathered):
                 output[...] = row
 
-    return _end(comm.all_gather(gathered, source), async_op, deliver)
+    return end(comm.all_gather(gathered, source), async_op, deliver)
 
 
 def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: Communicator | None = None, async_op: bool = False
 ) -> PendingWork | None:
     """Overwrite output_tensor (world_size * n, ...) by the input_tensor (n, ...) of all ranks, in order of rank."""
-    return _end(communicator_for("all_gather_into_tensor", group).all_gather(output_tensor, input_tensor), async_op)
+    return end(communicator_for("all_gather_into_tensor", group).all_gather(output_tensor, input_tensor), async_op)
 
 
 def reduce_scatter(
@@ -236,10 +236,10 @@ def reduce_scatter(
 ) -> PendingWork | None:
     """Overwrite output by the reduction over the ranks of their input_list[rank]; all have one shape."""
     comm = communicator_for("reduce_scatter", group)
-    sources = _arrays("reduce_scatter", comm, "input_list", input_list, output, written=False)
+    sources = arrays_like("reduce_scatter", comm, "input_list", input_list, output, written=False)
     with comm.device.current() as xp:
         source = xp.stack(sources)
-    return _end(comm.reduce_scatter(output, source, op), async_op)
+    return end(comm.reduce_scatter(output, source, op), async_op)
 
 
 def reduce_scatter_tensor(
@@ -254,7 +254,7 @@ def reduce_scatter_tensor(
     source = check_array("reduce_scatter_tensor", comm.rank, input, False, comm.device)
     with comm.device.current():
         source = source.copy()
-    return _end(comm.reduce_scatter(output, source, op), async_op)
+    return end(comm.reduce_scatter(output, source, op), async_op)
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Communicator | None = None) -> None:
@@ -264,7 +264,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Communicator | No
         DtypeError: obj is no JSON data, such as a tuple or a tensor.
     """
     comm = communicator_for("all_gather_object", group)
-    _check_length("all_gather_object", comm, "object_list", object_list)
+    check_length("all_gather_object", comm, "object_list", object_list)
     object_list[:] = comm.all_gather_object(obj)
 
 
@@ -304,10 +304,10 @@ def barrier(
     if device_ids is not None and (comm.device.type != "cuda" or list(device_ids) != [comm.device.index]):
         raise ArgumentError(f"barrier: expected no device_ids but that of {comm.device}, got {device_ids!r}")
     comm.barrier()
-    return _end(OVER, async_op)
+    return end(OVER, async_op)
 
 
-def _end(work: Work, async_op: bool, deliver: Callable[[], None] | None = None) -> PendingWork | None:
+def end(work: Work, async_op: bool, deliver: Callable[[], None] | None = None) -> PendingWork | None:
     """The work of a collective, or nothing where it is waited for here."""
     pending = PendingWork(work, deliver)
     if async_op:
@@ -316,7 +316,7 @@ def _end(work: Work, async_op: bool, deliver: Callable[[], None] | None = None) 
     return None
 
 
-def _check_length(who: str, comm: Communicator, name: str, values: Any) -> None:
+def check_length(who: str, comm: Communicator, name: str, values: Any) -> None:
     """Refuse anything but a list or tuple with a value for each rank."""
     as_sequence(f"rank {comm.rank}: {who}", name, values)
     if len(values) != comm.world_size:
@@ -325,9 +325,9 @@ def _check_length(who: str, comm: Communicator, name: str, values: Any) -> None:
         )
 
 
-def _arrays(who: str, comm: Communicator, name: str, tensors: Any, like: Any, written: bool = True) -> list[Array]:
+def arrays_like(who: str, comm: Communicator, name: str, tensors: Any, like: Any, written: bool = True) -> list[Array]:
     """The arrays of a list with a tensor for each rank, each of the shape of another one."""
-    _check_length(who, comm, name, tensors)
+    check_length(who, comm, name, tensors)
     arrays = [check_array(who, comm.rank, tensor, written, comm.device) for tensor in tensors]
     wanted = check_array(who, comm.rank, like, False, comm.device)
     for r, array in enumerate(arrays):

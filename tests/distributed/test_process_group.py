@@ -10,7 +10,16 @@ import minigrad as torch
 import minigrad.distributed as dist
 from minigrad import nn
 from minigrad.absent import INSTEAD
-from minigrad.errors import AbsentNameError, ArgumentError, AutogradError, DtypeError, RankFailedError, ShapeError
+from minigrad.errors import (
+    AbsentNameError,
+    ArgumentError,
+    AutogradError,
+    CollectiveMismatchError,
+    DtypeError,
+    RankFailedError,
+    ReplicaMismatchError,
+    ShapeError,
+)
 from minigrad.utils.data.distributed import DistributedSampler
 from tests.distributed.worlds import run_nccl, run_ranks
 
@@ -39,12 +48,42 @@ def everything(comm, group=None):
     for reduce, given in ((dist.reduce_scatter, list(source.reshape(size, 2))), (dist.reduce_scatter_tensor, source)):
         reduce(same, given, op=dist.ReduceOp.MAX, group=group)
         assert same.tolist() == [2.0 * rank, 2.0 * rank + 1]
+    given_to_roots(rank, size, group)
     objects, named = [None] * size, [rank, {"of": rank}]
     dist.all_gather_object(objects, {"rank": rank}, group=group)
     dist.broadcast_object_list(named, src=size - 1, group=group, device="cpu")
     dist.barrier(group)
     tensors = [total, most, average, product, sent, *parts, whole, share]
     return [tensor.tolist() for tensor in tensors], objects, named
+
+
+def given_to_roots(rank, size, group):
+    """What each root, or each rank, gets for itself; checked here."""
+    for root in range(size):
+        total, is_root = torch.full((2,), rank + 1.0), rank == root
+        dist.reduce(total, root, group=group)
+        assert total.tolist() == [sum(range(1, size + 1)) if is_root else rank + 1.0] * 2
+        rows = [torch.zeros(2, 1) for _ in range(size)] if is_root else None
+        dist.gather(torch.full((2, 1), float(rank)), rows, dst=root, group=group)
+        assert rows is None or [row.tolist() for row in rows] == [[[r], [r]] for r in range(size)]
+        got, objects, mine = torch.zeros(2, 1), [None] * size if is_root else None, [None, "stays"]
+        dist.scatter(got, [row + 1 for row in rows] if is_root else None, src=root, group=group)
+        assert got.tolist() == [[rank + 1.0]] * 2
+        dist.gather_object({"of": rank}, objects, root, group)
+        assert objects is None or objects == [{"of": r} for r in range(size)]
+        dist.scatter_object_list(mine, [[r, root] for r in range(size)] if is_root else None, root, group)
+        assert mine == [[rank, root], "stays"]
+    turned = torch.zeros(size, 2)
+    dist.all_to_all_single(turned, torch.arange(2.0 * size).view(size, 2) + 100 * rank, group=group)
+    assert turned.tolist() == [[100.0 * r + 2 * rank, 100.0 * r + 2 * rank + 1] for r in range(size)]
+    uneven = torch.cat([torch.full((r + 1, 2), 10.0 * rank + r) for r in range(size)])  # r + 1 rows go to rank r
+    wanted = [[10.0 * r + rank] * 2 for r in range(size) for _ in range(rank + 1)]
+    out = torch.zeros(size * (rank + 1), 2)
+    dist.all_to_all_single(out, uneven, [rank + 1] * size, [r + 1 for r in range(size)], group=group)
+    assert out.tolist() == wanted
+    outputs = [torch.zeros(rank + 1, 2) for _ in range(size)]
+    dist.all_to_all(outputs, list(uneven.split([r + 1 for r in range(size)])), group=group)
+    assert torch.cat(outputs).tolist() == wanted
 
 
 def expected(rank, size):
@@ -68,11 +107,14 @@ def test_a_work_is_waited_for():
     def body(comm):
         x, y = torch.ones(3), torch.ones(2)
         parts = [torch.zeros(2), torch.zeros(2)]
+        rows = [torch.zeros(2), torch.zeros(2)] if comm.rank == 1 else None
         works = [
             dist.all_reduce(x, async_op=True),
             dist.broadcast(y, 0, async_op=True),
             dist.all_gather(parts, y * (comm.rank + 1), async_op=True),
             dist.barrier(async_op=True),
+            dist.gather(y * comm.rank, rows, 1, async_op=True),
+            dist.reduce(total := torch.ones(1), 1, async_op=True),
         ]
         while not works[2].is_completed():  # and the parts are there, though nobody has waited
             pass
@@ -80,6 +122,7 @@ def test_a_work_is_waited_for():
         for work in works:
             work.wait()
             assert work.is_completed()
+        assert total.item() == 1 + comm.rank and (rows is None or [row.tolist() for row in rows] == [[0, 0], [1, 1]])
         assert dist.all_reduce(x) is None
         return x.tolist()
 
@@ -113,6 +156,9 @@ def test_without_a_communicator_all_say_what_to_do():
         *(lambda: dist.all_gather_object([x], 1), lambda: dist.reduce_scatter(x, [x])),
         *(lambda: dist.broadcast_object_list([1]), lambda: dist.all_gather_into_tensor(x, x)),
         *(lambda: dist.reduce_scatter_tensor(x, x), lambda: dist.DDP(nn.Linear(2, 1))),
+        *(lambda: dist.reduce(x, 0), lambda: dist.gather(x, [x]), lambda: dist.scatter(x, [x])),
+        *(lambda: dist.all_to_all([x], [x]), lambda: dist.all_to_all_single(x, x), lambda: dist.gather_object(1, [0])),
+        lambda: dist.scatter_object_list([0], [0]),
     ]
     for call in calls:
         with pytest.raises(ArgumentError, match=r"a communicator in this context, got none: call distributed.init\(\)"):
@@ -156,6 +202,47 @@ REFUSED = {
         lambda w: dist.broadcast_object_list([0], 0, device="cuda:0"),
     ),
     "broadcast: expected root to be": (ArgumentError, lambda w: dist.broadcast(torch.ones(1), src=1)),
+    "reduce: expected root to be": (ArgumentError, lambda w: dist.reduce(torch.ones(1), 1)),
+    "reduce: expected a tensor that does not require grad": (AutogradError, lambda w: dist.reduce(w, 0)),
+    "gather: expected gather_list on rank 0, got None": (ArgumentError, lambda w: dist.gather(torch.ones(1))),
+    "gather: expected dst to be": (ArgumentError, lambda w: dist.gather(torch.ones(1), dst=1)),
+    "gather: expected gather_list of 1, one for each rank": (ArgumentError, lambda w: dist.gather(torch.ones(1), [])),
+    r"gather: expected gather_list\[0\] to be float32 \(1,\)": (
+        ShapeError,
+        lambda w: dist.gather(torch.ones(1), [torch.ones(2)]),
+    ),
+    "scatter: expected scatter_list on rank 0, got None": (ArgumentError, lambda w: dist.scatter(torch.ones(1))),
+    "scatter: expected src to be": (ArgumentError, lambda w: dist.scatter(torch.ones(1), src=-1)),
+    "all_to_all: expected output_tensor_list of 1": (ArgumentError, lambda w: dist.all_to_all([], [torch.ones(1)])),
+    "all_to_all: expected sizes that fit, got 2 elements that rank 0 has for rank 0 and room for 1": (
+        ShapeError,
+        lambda w: dist.all_to_all([torch.ones(1)], [torch.ones(2)]),
+    ),
+    "all_to_all: expected tensors of one dtype, got float32 and int64": (
+        DtypeError,
+        lambda w: dist.all_to_all([torch.ones(1)], [torch.tensor([1])]),
+    ),
+    "all_to_all_single: expected input_split_sizes that add up to its 3 rows, got": (
+        ShapeError,
+        lambda w: dist.all_to_all_single(torch.ones(3), torch.ones(3), [3], [2]),
+    ),
+    "all_to_all_single: expected output with rows that 1 ranks can share": (
+        ShapeError,
+        lambda w: dist.all_to_all_single(torch.tensor(1.0), torch.ones(1)),
+    ),
+    r"all_to_all_single: expected output_split_sizes\[0\] to be an integer >= 0, got -1": (
+        ArgumentError,
+        lambda w: dist.all_to_all_single(torch.ones(1), torch.ones(1), [-1], [1]),
+    ),
+    "gather_object: expected object_gather_list on rank 0": (ArgumentError, lambda w: dist.gather_object(1)),
+    "scatter_object_list: expected scatter_object_output_list to be a list with a place": (
+        ArgumentError,
+        lambda w: dist.scatter_object_list([], [1]),
+    ),
+    "scatter_object_list: expected scatter_object_input_list of 1": (
+        ArgumentError,
+        lambda w: dist.scatter_object_list([0], [1, 2]),
+    ),
     "barrier: expected no device_ids but that of cpu": (ArgumentError, lambda w: dist.barrier(device_ids=[0])),
     "get_rank: expected a communicator, got int": (ArgumentError, lambda w: dist.get_rank(3)),
     "expected no store": (ArgumentError, lambda w: dist.init_process_group(store=1)),
@@ -200,6 +287,26 @@ def test_lists_of_other_lengths_are_refused_where_they_are():
             return dist.broadcast_object_list([1, 2])
         with pytest.raises(ArgumentError, match="rank 1: .*: expected object_list of 2, as on rank 0, got 1"):
             dist.broadcast_object_list([None])
+
+    dist.run(body, 2)
+
+
+def test_what_ranks_get_for_themselves_is_refused_in_words_on_all_of_them():
+    """Sizes that do not fit, a list that only the root has, roots that differ."""
+
+    def body(comm):
+        one = torch.ones(1)
+        with pytest.raises(ShapeError, match="1 elements that rank 0 has for rank 1 and room for 2 there"):
+            dist.all_to_all([torch.ones(1), torch.ones(1)] if comm.rank == 0 else [torch.ones(2), one], [one, one])
+        with pytest.raises(ReplicaMismatchError, match="equal roots .*, got dst is 0 on rank 0 and 1 on rank 1"):
+            dist.gather_object(1, [0, 0], dst=comm.rank)
+        with pytest.raises(ReplicaMismatchError, match="equal roots .*, got src is 0 on rank 0 and 1 on rank 1"):
+            dist.scatter_object_list([0], [1, 2], src=comm.rank)
+        with pytest.raises(ArgumentError, match=f"gather_list on rank {1 - comm.rank} alone, got one of 2"):
+            dist.gather(one, [one, one], dst=1 - comm.rank)
+        dist.gather(one, [one.clone(), one.clone()] if comm.rank == 0 else [])  # as PyTorch takes it
+        with pytest.raises(CollectiveMismatchError, match="root 0.*root 1|root 1.*root 0"):
+            dist.reduce(torch.ones(1), dst=comm.rank)
 
     dist.run(body, 2)
 

@@ -10,7 +10,6 @@ REFUSED = {
     "unsqueeze_ and squeeze_ and t_": ["write x = x.unsqueeze(...)"],
     "apply by type and class name": ["give the tensor itself, not its .data"],
     "saving a whole model": ["save its state_dict()"],
-    "reduce to a root": ["write all_reduce(tensor), and use it on dst alone"],
     "send and recv": ["write broadcast(tensor, src)"],
     "batch norm over all ranks": ["write distributed.convert_sync_batchnorm(module)"],
     "a group of one's own": ["leave it out for all ranks", "group=communicator"],

@@ -78,6 +78,43 @@ t = torch.ones(2)
 dist.reduce(t, dst=0)
 result = t if dist.get_rank() == 0 else None
 
+## gather to a root
+dist.init_process_group("gloo")
+t = torch.tensor([float(dist.get_rank())])
+out = [torch.zeros(1) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+dist.gather(t, gather_list=out, dst=0)
+result = out
+
+## scatter from a root
+dist.init_process_group("gloo")
+out = torch.zeros(2)
+parts = [torch.full((2,), float(r)) for r in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+dist.scatter(out, scatter_list=parts, src=0)
+result = out
+
+## gather and scatter of objects
+dist.init_process_group("gloo")
+out = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+dist.gather_object({"rank": dist.get_rank()}, out, dst=0)
+mine = [None]
+dist.scatter_object_list(mine, ["a", "b"] if dist.get_rank() == 0 else [None, None], src=0)
+result = out, mine
+
+## all_to_all of equal parts
+dist.init_process_group("gloo")
+x = torch.arange(2.0 * dist.get_world_size()) + 10 * dist.get_rank()
+out = torch.empty_like(x)
+dist.all_to_all_single(out, x)
+result = out
+
+## all_to_all of uneven parts
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+x = torch.arange(3.0).unsqueeze(1) + 10 * rank
+out = torch.empty(2 * (rank + 1), 1)
+dist.all_to_all_single(out, x, output_split_sizes=[rank + 1] * 2, input_split_sizes=[1, 2])
+result = out
+
 ## barrier
 dist.init_process_group("gloo")
 dist.barrier()
