@@ -50,7 +50,7 @@ def test_any_ranks_and_weights(samples, seed, dtype):
             place.data[...] = value if weights[comm.rank] else np.nan
         module.norm.num_batches_tracked.fill_(10 * comm.rank if weights[comm.rank] else 0)
         before = [place.data.astype(np.float64) for place in places]
-        average_buffers("test", module, comm, np.full(1, weights[comm.rank]))
+        average_buffers("test", module, comm, samples[comm.rank], np.full(1, float(sum(samples))))
         return before, [place.data for place in places], int(module.norm.num_batches_tracked)
 
     results = run(body, len(samples))
@@ -74,7 +74,7 @@ def test_a_mixture_has_the_moments_of_all_samples():
         norm = nn.BatchNorm1d(3, dtype=np.float64)
         norm.running_mean.data[...] = parts[comm.rank].mean(axis=0)
         norm.running_var.data[...] = parts[comm.rank].var(axis=0)
-        average_buffers("test", norm, comm, np.full(1, (0.75, 0.25)[comm.rank]))
+        average_buffers("test", norm, comm, (30, 10)[comm.rank], np.full(1, 40.0))
         return norm.running_mean.data, norm.running_var.data
 
     every = np.concatenate(parts)
@@ -92,7 +92,7 @@ def test_synchronised_statistics_stay_as_they_are():
             x = np.random.default_rng(2 * i + comm.rank).standard_normal((4 - comm.rank, 3))
             norm(minigrad.Tensor(x.astype(np.float32)))
         before = [b.tolist() for b in norm.buffers()]
-        average_buffers("test", norm, comm, np.full(1, (0.7, 0.3)[comm.rank]))
+        average_buffers("test", norm, comm, (7, 3)[comm.rank], np.full(1, 10.0))
         assert [b.tolist() for b in norm.buffers()] == before
         norm(minigrad.ones(2, 3))
         return int(norm.num_batches_tracked)
@@ -107,7 +107,7 @@ def test_a_cumulative_average_goes_on():
         norm = nn.BatchNorm1d(1, momentum=None, dtype=np.float64)
         for i in range(4):
             norm(minigrad.Tensor(np.array([[i + 1.0], [i - 1.0]]) + 10.0 * comm.rank))
-            average_buffers("test", norm, comm, np.full(1, 0.5))
+            average_buffers("test", norm, comm, 4, np.full(1, 8.0))
         return norm.running_mean.item(), int(norm.num_batches_tracked)
 
     assert run(body, 2) == [pytest.approx((6.5, 4))] * 2
@@ -118,13 +118,24 @@ def test_integers_are_compared_kept_or_refused():
         module = Mixed()
         module.mask.data[comm.rank] = False
         with pytest.raises(ReplicaMismatchError, match=f"rank {comm.rank}: test: .* another mask on rank 1 than on"):
-            average_buffers("test", module, comm, np.full(1, 0.5))
+            average_buffers("test", module, comm, 4, np.full(1, 8.0))
         with pytest.raises(DtypeError, match='test: .* with integer_buffers="refuse", got mask of bool'):
-            average_buffers("test", module, comm, np.full(1, 0.5), "refuse")
-        average_buffers("test", module, comm, np.full(1, 0.5), "keep")
+            average_buffers("test", module, comm, 4, np.full(1, 8.0), "refuse")
+        average_buffers("test", module, comm, 4, np.full(1, 8.0), "keep")
         return module.mask.tolist()
 
     assert run(body, 2) == [[False, True, True], [True, False, True]]
+
+
+def test_no_samples_anywhere_changes_nothing():
+    def body(comm):
+        module = Mixed()
+        for buffer in module.buffers():
+            buffer.data[...] = comm.rank
+        average_buffers("test", module, comm, 0, np.zeros(1), "keep")
+        return {float(buffer.data.max()) for buffer in module.buffers()}
+
+    assert run(body, 2) == [{0.0}, {1.0}]
 
 
 def test_each_buffer_is_of_one_kind():
@@ -138,7 +149,7 @@ def test_each_buffer_is_of_one_kind():
 def test_a_graph_that_saved_a_buffer_notices():
     module = Mixed()
     y = (module.scale * nn.Parameter(minigrad.ones(2, 2, dtype=np.float64))).sum()
-    average_buffers("test", module, SoloCommunicator(), None)
+    average_buffers("test", module, SoloCommunicator(), 1, np.ones(1))
     with pytest.raises(minigrad.errors.AutogradError, match="changed"):
         y.backward()
 
@@ -154,7 +165,7 @@ def _two_ranks(comm):
     norm.register_buffer("extra", minigrad.full((1, 1), 4.0 * comm.rank))
     norm.running_mean.fill_(10.0 * comm.rank)
     norm.num_batches_tracked.fill_(7 * comm.rank)
-    average_buffers("test", norm, comm, np.full(1, 0.5))
+    average_buffers("test", norm, comm, 4, np.full(1, 8.0))
     return [[norm.running_mean.item(), norm.running_var.item()], int(norm.num_batches_tracked), norm.extra.tolist()]
 
 
@@ -162,7 +173,8 @@ def test_on_a_device(cuda, strict_cupy):
     module, twin = Mixed(np.float32, cuda), Mixed(np.float32)
     module.norm(minigrad.ones(4, 3, device=cuda))
     twin.norm(minigrad.ones(4, 3))
-    weight = minigrad.ones(1, dtype="float64", device=cuda).data
-    average_buffers("test", module, SoloCommunicator(cuda), weight, "keep")
+    total = minigrad.full((1,), 4.0, dtype="float64", device=cuda).data
+    average_buffers("test", module, SoloCommunicator(cuda), 4.0, total, "keep")
+    average_buffers("test", module, SoloCommunicator(cuda), 0.0, total * 0.0, "keep")
     for mine, other in zip(module.buffers(), twin.buffers()):
         assert mine.device == cuda and mine.to("cpu").tolist() == other.tolist()

@@ -56,7 +56,7 @@ def test_the_mean_of_the_ranks_states(name):
         if not weight:
             for array in [array for parts in optimizer.parts for part in parts for array in part.state.values()]:
                 array[...] = np.nan
-        average_moments("test", optimizer, comm, np.full(1, weight), 8 * weight)
+        average_moments("test", optimizer, comm, 8 * weight, np.full(1, 8.0))
         mark, after = optimizer.mark(), told(optimizer)
         step(model, optimizer, 7)  # it goes on
         assert np.isfinite(model[0].weight.data).all()
@@ -94,7 +94,7 @@ def test_numbers_of_steps_that_differ_are_told_on_all_ranks():
         for i in range(1 + comm.rank):
             step(model, optimizer, i)
         with pytest.raises(ReplicaMismatchError, match="the steps of number 0 is 1 on rank 0 and 2 on rank 1: average"):
-            average_moments("test", optimizer, comm, np.full(1, 0.5), 1.0)
+            average_moments("test", optimizer, comm, 1.0, np.full(1, 2.0))
 
     run(body, 2)
 
@@ -104,7 +104,7 @@ def test_no_samples_anywhere_changes_nothing():
     optimizer = optim.Adam(model.parameters())
     step(model, optimizer, 0)
     before = told(optimizer)
-    average_moments("test", optimizer, SoloCommunicator(), None, 0.0)
+    average_moments("test", optimizer, SoloCommunicator(), 0.0, np.zeros(1))
     assert {key: value.tolist() for key, value in told(optimizer).items()} == {k: v.tolist() for k, v in before.items()}
 
 
@@ -118,7 +118,7 @@ def _two_ranks(comm):
     optimizer = optim.SGD(layer.parameters(), lr=1.0, momentum=0.5)
     layer(minigrad.full((1, 1), 2.0 * comm.rank - 1.2)).mean().backward()
     optimizer.step()
-    average_moments("test", optimizer, comm, np.full(1, 0.2 if comm.rank == 0 else 0.8), 1.0)
+    average_moments("test", optimizer, comm, 1 + 3 * comm.rank, np.full(1, 5.0))
     (state,) = optimizer.state.values()
     return round(state["momentum_buffer"].item(), 6)
 
@@ -128,6 +128,7 @@ def test_on_a_device(cuda, strict_cupy):
     optimizer = optim.Adam(model.parameters())
     model(minigrad.ones(4, 3, device=cuda)).sum().backward()
     optimizer.step()
-    average_moments("test", optimizer, SoloCommunicator(cuda), minigrad.ones(1, dtype="float64", device=cuda).data, 4.0)
+    total = minigrad.full((1,), 4.0, dtype="float64", device=cuda).data
+    average_moments("test", optimizer, SoloCommunicator(cuda), 4.0, total)
     reset_moments(optimizer)
     assert len(optimizer.state) == 0

@@ -1,5 +1,7 @@
 """What averaging refuses."""
 
+import numpy as np
+
 from minigrad import nn
 from minigrad.distributed import SoloCommunicator
 from minigrad.distributed.average import EASGD, DiLoCo, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo
@@ -9,6 +11,7 @@ from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.optim.swa_utils import AveragedModel
 from tests.refusals import each
 
+AVERAGED = AveragedModel(nn.Linear(2, 1))
 PARAMS = [("head.weight", Span(0, 0, 2)), ("body.weight", Span(0, 2, 4))]
 
 ROWS = [
@@ -31,12 +34,12 @@ ROWS = [
     (lambda: EASGD(0.5, beta=2), ArgumentError, r"EASGD: expected beta to be a number in \(0, 1\], got 2"),
     # buffers
     (
-        lambda: average_buffers("averaged", nn.BatchNorm1d(2), SoloCommunicator(), None, "mean"),
+        lambda: average_buffers("averaged", nn.BatchNorm1d(2), SoloCommunicator(), 1, np.ones(1), "mean"),
         ArgumentError,
         "averaged: expected integer_buffers to be one of 'compare', 'keep', 'refuse', got 'mean'",
     ),
     (
-        lambda: average_buffers("averaged", AveragedModel(nn.Linear(2, 1)), SoloCommunicator(), None, "refuse"),
+        lambda: average_buffers("averaged", AVERAGED, SoloCommunicator(), 1, np.ones(1), "refuse"),
         DtypeError,
         'averaged: expected buffers of a float dtype with integer_buffers="refuse", got n_averaged of int64',
     ),

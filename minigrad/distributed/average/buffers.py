@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minigrad.arguments import check_choice
-from minigrad.backend.device import Device, to_host
+from minigrad.backend.device import Device, device_of, to_host
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.protocol import Communicator
@@ -78,14 +78,14 @@ def buffer_kinds(module: Module) -> BufferKinds:
 
 
 def average_buffers(
-    who: str, module: Module, comm: Communicator, weight: Array | None, integers: IntegerBuffers = "compare"
+    who: str, module: Module, comm: Communicator, samples: float, total: Array, integers: IntegerBuffers = "compare"
 ) -> None:
     """Replace the buffers of a module by those of all ranks together; all ranks call it at one place.
 
     Args:
         who: For messages.
-        weight: n_r / Σn as float64 (1,) where the communicator's arrays live, None for 1; of all ranks they add up to
-            1. A rank with 0 gives nothing, not even NaN, and takes what the others have come to.
+        samples: n_r, what this rank's buffers weigh; with 0 they give nothing, not even NaN.
+        total: Σn as float64 (1,) where the communicator's arrays live. Where it is 0 all stay as they are.
         integers: What becomes of those that count no batches. "compare": they have to be alike, as masks and indices
             are; that waits for the device. "keep": each rank's stay as they are. "refuse": there may be none.
 
@@ -98,7 +98,7 @@ def average_buffers(
         >>> def body(comm):
         ...     norm = nn.BatchNorm1d(1)
         ...     norm.running_mean.fill_(10.0 * comm.rank)
-        ...     average_buffers("averaged", norm, comm, np.full(1, 0.5))
+        ...     average_buffers("averaged", norm, comm, samples=4, total=np.full(1, 8.0))
         ...     return norm.running_mean.item(), norm.running_var.item()
         >>> distributed.run(body, 2)
         [(5.0, 26.0), (5.0, 26.0)]
@@ -113,32 +113,40 @@ def average_buffers(
     if integers == "compare" and kinds.integers:
         _compare(who, comm, kinds.integers)
     if kinds.means:
-        _merge_statistics(comm, kinds.means, kinds.variances, weight)
+        _merge_statistics(comm, kinds.means, kinds.variances, samples, total)
     for group in _groups(kinds.floats):
-        values = _packed(group)
-        comm.weighted_all_reduce(values, weight).wait()
-        _unpack(values, group)
+        own = _packed(group)
+        values = own.copy()
+        comm.weighted_all_reduce(values, weight_of(samples, total)).wait()
+        _unpack(values, own, total, group)
     if kinds.counters:
-        values = _packed(kinds.counters)
+        own = _packed(kinds.counters)
+        values = own.copy()
         comm.all_reduce(values, ReduceOp.MAX).wait()
-        _unpack(values, kinds.counters)
+        _unpack(values, own, total, kinds.counters)
+
+
+def weight_of(samples: float, total: Array) -> Array:
+    """n_r / Σn as collectives take it, where the total lies; 0 where no rank has a sample."""
+    with device_of(total).current() as xp:
+        return samples / xp.where(total > 0.0, total, 1.0)
 
 
 def _merge_statistics(
-    comm: Communicator, means: Sequence[Buffer], variances: Sequence[Buffer], weight: Array | None
+    comm: Communicator, means: Sequence[Buffer], variances: Sequence[Buffer], samples: float, total: Array
 ) -> None:
+    own = [_packed(each).astype(np.float64) for each in (means, variances)]
     with comm.device.current() as xp:
-        mean, variance = (xp.concatenate([b.data.astype(np.float64) for b in each]) for each in (means, variances))
-        own = xp.concatenate([xp.ones(1, np.float64), mean, variance])
-        if weight is not None:
-            own = xp.where(weight > 0.0, own, 0.0)  # a weight of 0 takes no NaN over
-            own[:1] = weight
-            own[1 + mean.size :] *= weight
-        rows = xp.empty(comm.world_size * own.size, np.float64)
-        comm.all_gather(rows, own).wait()
-        count, mean, squares = merge_moments(rows.reshape(comm.world_size, own.size))
-        _unpack(mean, means)
-        _unpack(squares / count, variances)
+        row = xp.zeros(1 + 2 * own[0].size, np.float64)
+        if samples:
+            weight = weight_of(samples, total)
+            xp.concatenate([weight, own[0], own[1] * weight], out=row)
+        rows = xp.empty(comm.world_size * row.size, np.float64)
+        comm.all_gather(rows, row).wait()
+        count, mean, squares = merge_moments(rows.reshape(comm.world_size, row.size))
+        variance = squares / xp.where(count > 0.0, count, 1.0)
+    _unpack(mean, own[0], total, means)
+    _unpack(variance, own[1], total, variances)
 
 
 def _compare(who: str, comm: Communicator, named: Sequence[tuple[str, Buffer]]) -> None:
@@ -170,9 +178,11 @@ def _packed(buffers: Sequence[Buffer]) -> Array:
         return xp.concatenate([buffer.data.reshape(-1) for buffer in buffers])
 
 
-def _unpack(values: Array, buffers: Sequence[Buffer]) -> None:
-    """Overwrite buffers by values in the order of `_packed`, rounded to their dtype."""
+def _unpack(values: Array, own: Array, total: Array, buffers: Sequence[Buffer]) -> None:
+    """Overwrite buffers by values in the order of `_packed`, rounded to their dtype; by their own where Σn is 0."""
     start = 0
+    with device_of(total).current() as xp:
+        values = xp.where(total > 0.0, values, own)
     for buffer in buffers:
         overwrite(buffer, values[start : start + buffer.numel()].reshape(buffer.shape))
         start += buffer.numel()

@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Any
 
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.average.buffers import weight_of
 from minigrad.distributed.comm.differences import check_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.nn.companions import number_of
@@ -53,7 +54,7 @@ def reset_moments(optimizer: Optimizer) -> None:
     optimizer.settle(0)
 
 
-def average_moments(who: str, optimizer: Optimizer, comm: Communicator, weight: Array | None, samples: float) -> None:
+def average_moments(who: str, optimizer: Optimizer, comm: Communicator, samples: float, total: Array) -> None:
     """Replace the state of an optimizer by the mean over the ranks, weighted by samples; all ranks call it together.
 
     Ranks with samples have to have made equally many steps of each parameter, for the correction of Adam's bias is one
@@ -61,9 +62,8 @@ def average_moments(who: str, optimizer: Optimizer, comm: Communicator, weight: 
 
     Args:
         who: For messages.
-        weight: n_r / Σn as float64 (1,) where the communicator's arrays live, None for 1; of all ranks they add up to
-            1. A rank with 0 gives nothing, not even NaN.
-        samples: n_r.
+        samples: n_r, what this rank's state weighs; with 0 it gives nothing, not even NaN.
+        total: Σn as float64 (1,) where the communicator's arrays live. Where it is 0 all stays as it is.
 
     Raises:
         ReplicaMismatchError: numbers of steps that differ, on all ranks; it names the first parameter.
@@ -72,6 +72,7 @@ def average_moments(who: str, optimizer: Optimizer, comm: Communicator, weight: 
     steps = _agreed_steps(who, parts, comm, samples)
     if steps is None:
         return
+    weight = weight_of(samples, total)
     works = [
         comm.weighted_all_reduce(part.state[name][start:stop], weight, f"state of {optimizer.name}: {name}")
         for part in parts
