@@ -72,6 +72,7 @@ if typing.TYPE_CHECKING:
     from minigrad import utils as utils
     from minigrad.nn.summary import summary as summary
     from minigrad.train import FlowBuilder as FlowBuilder, Graph as Graph, Trainer as Trainer
+    from minigrad.train import metrics as metrics, record_scalar as record_scalar
 
     bfloat16: typing.Any
 
@@ -90,7 +91,9 @@ _LATER = {  # where what is loaded at its first use is: a name in a room, or a r
     "distributed": "minigrad.distributed",
     "graph": "minigrad.graph",
     "linalg": "minigrad.linalg",
+    "metrics": "minigrad.train",
     "optim": "minigrad.optim",
+    "record_scalar": "minigrad.train",
     "summary": "minigrad.nn.summary",
     "train": "minigrad.train",
     "utils": "minigrad.utils",

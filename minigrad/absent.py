@@ -287,6 +287,8 @@ class Unfound:
         """
         where, _, last = name.rpartition(".")
         if where.split(".")[0] == "minigrad" and not last.startswith("_"):
+            if hasattr(sys.modules.get(where), last):  # a name of the room, and no module below it
+                raise AbsentModuleError(f"{where}: expected a module, got {last}: write from {where} import {last}")
             raise AbsentModuleError(str(absent(where, last)))
 
 

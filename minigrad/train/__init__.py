@@ -1,20 +1,36 @@
 """Training: `Graph` trains itself, `Trainer` sets it up for any devices, `DistributedTrainer` is a rank's loop."""
 
+from minigrad.train import metrics as metrics
+from minigrad.train.epoch import EpochMeter, EpochMetrics, RankMetrics
 from minigrad.train.fleet import DistributedState
 from minigrad.train.graph import FlowBuilder, Graph
-from minigrad.train.loop import DistributedTrainConfig, DistributedTrainer, SingleDeviceTrainer
+from minigrad.train.loop import DistributedTrainer
+from minigrad.train.metrics import Accuracy, Mean, Metric, MetricCollection, Scalars, Sum, record_scalar
+from minigrad.train.options import DistributedTrainConfig
+from minigrad.train.single import SingleDeviceTrainer
 from minigrad.train.trainer import HasGraph, Trainer
 
 DistributedCudaTrainer = DistributedTrainer
 
 __all__ = [
+    "Accuracy",
     "DistributedCudaTrainer",
     "DistributedState",
     "DistributedTrainConfig",
     "DistributedTrainer",
+    "EpochMeter",
+    "EpochMetrics",
     "FlowBuilder",
     "Graph",
     "HasGraph",
+    "Mean",
+    "Metric",
+    "MetricCollection",
+    "RankMetrics",
+    "Scalars",
     "SingleDeviceTrainer",
+    "Sum",
     "Trainer",
+    "metrics",
+    "record_scalar",
 ]

@@ -4,121 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_integer, as_real, as_samples, check_switch, keep_as
+from minigrad.arguments import as_integer, as_samples
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
-from minigrad.distributed.comm.differences import gather_alike
+from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
-from minigrad.distributed.ddp.parallel import DistributedDataParallel
-from minigrad.errors import ArgumentError, ShapeError
-from minigrad.nn.module import Module
+from minigrad.errors import ArgumentError, StateDictError
 from minigrad.ops.creation import full_like
 from minigrad.nn.clip import clip_grad_norm_
-from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.scheduler import LRScheduler
-from minigrad.tensor import Tensor, tensors_in
+from minigrad.tensor import Tensor
 from minigrad.train.batches import check_loss, micro_batches
-
-Role = Literal["coordinator", "worker"]
-
-
-def rows_of(batch: Any) -> int:
-    """The length of the first axis of the first tensor in a batch.
-
-    Raises:
-        ArgumentError: there is no tensor. ShapeError: it has no axes.
-    """
-    first = next(tensors_in(batch), None)
-    if first is None:
-        raise ArgumentError(f"train_batch: expected a tensor in the batch, got none in a {type(batch).__name__}")
-    if not first.ndim:
-        raise ShapeError("train_batch: expected one sample a row, got a tensor of no axes first: give samples_of")
-    return first.shape[0]
-
-
-@dataclass
-class SingleDeviceTrainer:
-    """What training on one device takes.
-
-    Attributes:
-        model: On its device.
-        optimizer: Of the model's parameters.
-        loss_fn: loss_fn(model, batch), the mean loss over a batch. It calls the model that it is given.
-        scheduler: Moves the learning rate after each step.
-        samples_of: samples_of(batch), what the loss is a mean over: rows by default, or tokens, say.
-
-    Example:
-        >>> from minigrad import nn, optim, ones
-        >>> model = nn.Linear(3, 1)
-        >>> optimizer = optim.SGD(model.parameters(), lr=0.1)
-        >>> trainer = SingleDeviceTrainer(model, optimizer, lambda model, batch: model(batch).square().mean())
-        >>> trainer.train_batch(ones(4, 3)) >= trainer.train_batch(ones(4, 3))
-        True
-    """
-
-    model: Module
-    optimizer: Optimizer
-    loss_fn: Callable[[Any, Any], Tensor]
-    scheduler: LRScheduler | None = None
-    samples_of: Callable[[Any], float] = rows_of
-
-    def train_batch(self, batch: Any) -> float:
-        """One step; the mean loss, for which it waits."""
-        loss = self.loss_fn(self.model, batch)
-        loss.backward()
-        self.apply_gradients()
-        return float(loss.item())
-
-    def apply_gradients(self) -> None:
-        """Step the optimizer and the schedule, and forget the gradients."""
-        self.optimizer.step()
-        if self.scheduler is not None:
-            self.scheduler.step()
-        self.optimizer.zero_grad()
-
-
-@dataclass(frozen=True)
-class DistributedTrainConfig:
-    """One rank's options.
-
-    Attributes:
-        world_size: Number of ranks, >= 1.
-        rank: This one, 0 <= rank < world_size.
-        role: "coordinator" on rank 0, "worker" on the others; None takes the one that fits.
-        accumulation_steps: Micro-batches into which each batch is cut, >= 1, so that less has to be kept at one time.
-        max_steps: Steps after which `reached_max_steps` is true, >= 1; None for no end.
-        max_grad_norm: Clip the combined gradient to this L2 norm, > 0.
-        find_unused_parameters: Let a loss leave parameters out.
-
-    Raises:
-        ArgumentError: a value out of its range, or a role that is not the rank's.
-    """
-
-    world_size: int
-    rank: int = 0
-    role: Role | None = None
-    accumulation_steps: int = 1
-    max_steps: int | None = None
-    max_grad_norm: float | None = None
-    find_unused_parameters: bool = False
-
-    def __post_init__(self) -> None:
-        who = "DistributedTrainConfig"
-        keep_as(self, as_integer, "world_size", "accumulation_steps", least=1)
-        keep_as(self, as_integer, "rank", least=0, end=self.world_size)
-        keep_as(self, as_integer, "max_steps", least=1, optional=True)
-        keep_as(self, as_real, "max_grad_norm", above=0.0, finite=True, optional=True)
-        check_switch(who, find_unused_parameters=self.find_unused_parameters)
-        fitting: Role = "worker" if self.rank else "coordinator"
-        if self.role not in (None, fitting):
-            raise ArgumentError(f"{who}: expected role {fitting!r} on rank {self.rank}, got {self.role!r}")
-        object.__setattr__(self, "role", fitting)
+from minigrad.train.epoch import EpochMeter, EpochMetrics
+from minigrad.train.metrics import MetricCollection
+from minigrad.train.options import DistributedTrainConfig, wrapped
+from minigrad.train.single import SingleDeviceTrainer
 
 
 class DistributedTrainer:
@@ -131,16 +35,23 @@ class DistributedTrainer:
         trainer: This rank's own; alike on all ranks.
         comm: The ranks, any communicator.
         config: By default that of the communicator.
+        rounds: Made of comm: lets each rank run several whole batches between two steps, see `train_round`.
+        metrics: That loss_fn updates; `train_epoch` resets them and puts their results among `EpochMetrics.scalars`.
 
     Attributes:
         trainer: What was given.
         dist_config: The options.
+        ddp: The wrapper of the model: its `stats()`, `nonfinite_gradients()` and `plan`.
         steps: Steps so far, the same on all ranks.
-        last_samples: Samples of all ranks in the last batch; the end of an epoch is none.
+        epochs: Epochs that were ended so far, the same on all ranks.
+        epoch_metrics: Of the last epoch, the same on all ranks; None before.
+        last_samples: Samples of all ranks in the last step; the end of an epoch is none.
 
     Raises:
-        ArgumentError: the configuration is not the communicator's, or no trainer, communicator or configuration.
-        ReplicaMismatchError: ranks have other max_steps or max_grad_norm; and see `DistributedDataParallel`.
+        ArgumentError: the configuration or the rounds are not the communicator's, or no trainer, communicator,
+            configuration, rounds or metrics.
+        ReplicaMismatchError: ranks have other max_steps, max_grad_norm or hooks, or only some have rounds; and see
+            `DistributedDataParallel`.
         DeviceError: see `DistributedDataParallel`.
 
     Example:
@@ -158,7 +69,13 @@ class DistributedTrainer:
     """
 
     def __init__(
-        self, trainer: SingleDeviceTrainer, comm: Communicator, config: DistributedTrainConfig | None = None
+        self,
+        trainer: SingleDeviceTrainer,
+        comm: Communicator,
+        config: DistributedTrainConfig | None = None,
+        *,
+        rounds: Rounds | None = None,
+        metrics: MetricCollection | None = None,
     ) -> None:
         check_is_communicator("DistributedTrainer", comm)
         if config is not None and not isinstance(config, DistributedTrainConfig):
@@ -173,13 +90,15 @@ class DistributedTrainer:
         for name in ("loss_fn", "samples_of", "apply_gradients"):
             if not callable(getattr(trainer, name, None)):
                 raise ArgumentError(f"DistributedTrainer: expected a trainer with the function {name}, got none")
-        alike = {name: getattr(self.dist_config, name) for name in ("max_steps", "max_grad_norm")}
-        gather_alike("DistributedTrainer", "options", comm, alike)  # by which ranks stop and step
-        self._comm = comm
-        unused = self.dist_config.find_unused_parameters
-        self._ddp = DistributedDataParallel(trainer.model, comm, find_unused_parameters=unused)
-        self.steps, self.last_samples = 0, 0.0
+        self._rounds = rounds
+        self._comm = comm if rounds is None else _comm_of(rounds, comm)
+        self._meter = EpochMeter(self._comm, metrics)
+        self.ddp = wrapped(trainer.model, self._comm, self.dist_config, rounds is not None)
+        self.steps, self.epochs, self.last_samples = 0, 0, 0.0
+        self.epoch_metrics: EpochMetrics | None = None
         self._totals: Any = None
+        self._own: tuple[Any, float] = (0.0, 0.0)  # Σ n·loss and Σ n of this rank in the last step
+        self._ahead = (0, 0)  # of what it has made itself, by what it has loaded
         self._wants_stop = self._stopped = self._ended = False
 
     @property
@@ -221,14 +140,37 @@ class DistributedTrainer:
             ArgumentError: `should_stop` is true.
             ShapeError: loss_fn returned more than one number, or a batch to be cut has tensors of different lengths.
         """
-        if self.should_stop:
-            raise ArgumentError(f"train_batch: expected it while should_stop is false, got it after step {self.steps}")
-        return self._train(batch)
+        self._check_goes_on("train_batch")
+        if self._rounds is not None:
+            raise ArgumentError("train_batch: expected no rounds, got some: write train_round([batch]), or train_epoch")
+        return self._train([batch])
 
-    def _train(self, batch: Any, is_last: bool = False) -> float:
-        """`train_batch`, for all ranks at once; is_last tells the others that this one has no batch any more."""
-        loss_sum, samples = self._accumulate(self._micro_batches(batch))
-        loss, everyones = self._agree(loss_sum, samples, is_last)
+    def train_round(self, batches: Sequence[Any]) -> float:
+        """One step of all ranks, each with as many whole batches as it likes: the gradient of the mean over all.
+
+        As in `for mine in rounds.deal(batches): trainer.train_round(mine)`, where the trainer was made with
+        `rounds.comm`; `train_epoch` does that with rounds=. Of its batches only the last combines.
+
+        Args:
+            batches: This rank's, each as `train_batch` takes it; none is legal.
+
+        Returns, Raises: As `train_batch`.
+        """
+        self._check_goes_on("train_round")
+        if isinstance(batches, (Tensor, tuple, str, Mapping)) or not isinstance(batches, Iterable):
+            got = type(batches).__name__
+            raise ArgumentError(f"train_round: expected a list of whole batches, got {got}: write [batch] for one")
+        return self._train([*batches])
+
+    def _check_goes_on(self, who: str) -> None:
+        if self.should_stop:
+            raise ArgumentError(f"{who}: expected it while should_stop is false, got it after step {self.steps}")
+
+    def _train(self, batches: Sequence[Any], is_last: bool = False) -> float:
+        """`train_round`, for all ranks at once; is_last tells the others that this one has no batch any more."""
+        began_s = self._comm.clock.now_s()
+        self._own = self._accumulate([part for batch in batches for part in self._micro_batches(batch)])
+        loss, everyones = self._agree(*self._own, is_last)
         if not self._ended:
             self.last_samples = everyones
         if not everyones:
@@ -238,10 +180,20 @@ class DistributedTrainer:
             clip_grad_norm_(self.trainer.model.parameters(), self.dist_config.max_grad_norm)
         self.trainer.apply_gradients()
         self.steps += 1
+        self._meter.count_step(began_s)
         return loss
+
+    @property
+    def last_loss_local(self) -> float | None:
+        """The mean loss over this rank's own samples in the last step; None where it had none."""
+        loss_sum, samples = self._own
+        return float(loss_sum) / samples if samples else None
 
     def train_epoch(self, batches: Iterable[Any]) -> float:
         """Train on this rank's batches, until no rank has any left or all stop; ranks may have different numbers.
+
+        With rounds= they are those of all ranks, a list that is the same on each, which are dealt by `Rounds.deal`.
+        What the epoch came to is `epoch_metrics` then.
 
         After a stop a loader is in the epoch that was interrupted. To resume, `minigrad.load` into what was saved, give
         the loader's state on rank 0, `minigrad.load(path)["loader"]`, to the loaders of all ranks, which may be used up
@@ -249,19 +201,66 @@ class DistributedTrainer:
 
         Returns:
             The mean loss over the samples of all ranks; NaN where there were none.
+
+        Raises:
+            ReplicaMismatchError: see `EpochMeter.finish`.
         """
         if not isinstance(batches, Iterable):
             raise ArgumentError(f"train_epoch: expected batches to iterate over, got {type(batches).__name__}")
-        own = iter(() if self.should_stop else batches)  # a loader that is not asked stays where it is
-        ended, loss_sum, samples = object(), 0.0, 0.0
+        self._meter.start(self.epochs)
+        if self.should_stop:  # a loader that is not asked stays where it is
+            ended = False
+        else:
+            ended = self._train_batches(batches) if self._rounds is None else self._train_rounds(self._rounds, batches)
+        self.epoch_metrics = self._meter.finish()
+        self.epochs += ended
+        return math.nan if self.epoch_metrics.loss is None else self.epoch_metrics.loss
+
+    def _train_batches(self, batches: Iterable[Any]) -> bool:
+        """Train until no rank has a batch left, which is true, or all stop."""
+        own, nothing = iter(batches), object()
         while not self.should_stop:
-            batch = next(own, ended)
-            loss = self._train(None if batch is ended else batch, batch is ended)
+            batch = next(own, nothing)
+            self._train([] if batch is nothing else [batch], batch is nothing)
             if self._ended:
-                break
-            if self.last_samples:  # batches may be empty
-                loss_sum, samples = loss_sum + loss * self.last_samples, samples + self.last_samples
-        return loss_sum / samples if samples else math.nan
+                return True
+        return False
+
+    def _train_rounds(self, rounds: Rounds, batches: Any) -> bool:
+        """The same with the batches of all ranks."""
+        for mine in rounds.deal(batches):
+            if self.should_stop:
+                return False
+            self._train(mine)
+        return True
+
+    def finish_epoch(self) -> EpochMetrics:
+        """End an epoch that was trained by `train_batch` or `train_round`: its figures; all ranks call it together.
+
+        Raises:
+            ReplicaMismatchError: see `EpochMeter.finish`.
+        """
+        self.epoch_metrics = self._meter.finish()
+        self.epochs += 1
+        return self.epoch_metrics
+
+    def state_dict(self) -> dict[str, int]:
+        """How far it has come, as plain data; model, optimizer, schedule, loader and rounds have their own states."""
+        return {"steps": self.steps, "epochs": self.epochs}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told; all ranks do, with the same, or the next step raises.
+
+        Raises:
+            StateDictError: it is no such state.
+        """
+        if not isinstance(state, Mapping) or set(state) != {"steps", "epochs"}:
+            raise StateDictError(f"DistributedTrainer: expected a state of steps and epochs, got {state!r:.100}")
+        steps, epochs = (as_integer("DistributedTrainer", name, state[name], 0) for name in ("steps", "epochs"))
+        self._ahead = (self._ahead[0] + steps - self.steps, self._ahead[1] + epochs - self.epochs)
+        self.ddp.reducer.alike.set_option("steps and epochs that a DistributedTrainer was loaded with", self._ahead)
+        self.steps, self.epochs = steps, epochs
+        self._meter.start(epochs)
 
     def _micro_batches(self, batch: Any) -> list[tuple[Any, float]]:
         """The parts of a batch with the samples of each; those without are left out."""
@@ -277,13 +276,14 @@ class DistributedTrainer:
         samples = math.fsum(n for _, n in parts)
         loss_sum: Any = 0.0
         for number, (part, n) in enumerate(parts, 1):
-            local = self._ddp.no_sync() if number < len(parts) else contextlib.nullcontext()
-            with self._ddp.samples(n), local:
-                loss = check_loss("train_batch", self.trainer.loss_fn(self._ddp, part))
+            local = self.ddp.no_sync() if number < len(parts) else contextlib.nullcontext()
+            with self.ddp.samples(n), local, self._meter.batch(n):
+                loss = check_loss("train_batch", self.trainer.loss_fn(self.ddp, part))
                 loss.backward(full_like(loss.detach(), n / samples))
+                self._meter.add_loss(loss)
             loss_sum = loss_sum + loss.data.astype(np.float64).reshape(()) * n
         if not parts:
-            self._ddp.flush()
+            self.ddp.flush()
         return loss_sum, samples
 
     def _agree(self, loss_sum: Any, samples: float, is_last: bool) -> tuple[float, float]:
@@ -299,3 +299,12 @@ class DistributedTrainer:
         total_loss, everyones, wishes, ends = map(float, to_host(totals))
         self._stopped, self._ended = wishes > 0.0, ends == self.world_size
         return total_loss / everyones if everyones else math.nan, everyones
+
+
+def _comm_of(rounds: Rounds, comm: Communicator) -> Communicator:
+    """What a trainer with rounds talks through: their communicator, around the one that was given or itself."""
+    if not isinstance(rounds, Rounds):
+        raise ArgumentError(f"DistributedTrainer: expected rounds as distributed.Rounds, got {type(rounds).__name__}")
+    if comm is not rounds.comm and comm is not rounds.comm.inner:
+        raise ArgumentError("DistributedTrainer: expected rounds made of its comm, got another's: write Rounds(comm)")
+    return rounds.comm

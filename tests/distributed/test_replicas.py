@@ -391,3 +391,23 @@ def test_the_function_refuses_wrong_arguments():
         return True
 
     assert run(body, 2, timeout_s=10.0) == [True, True]
+
+
+def test_groups_are_the_tensors_themselves_in_the_order_of_the_module():
+    """As the seeds have them: param_groups[i][rank]; a change through one is a change of that replica."""
+    models, ddp = replicas(3, lambda seed: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    for groups, kind in ((ddp.param_groups, "named_parameters"), (ddp.buffer_groups, "named_buffers")):
+        named = [[*getattr(model, kind)()] for model in models]
+        assert [group.name for group in groups] == [name for name, _ in named[0]]
+        assert [len(group) for group in groups] == [3] * len(groups)
+        for i, group in enumerate(groups):
+            assert all(group[rank] is named[rank][i][1] for rank in range(3))
+    with minigrad.no_grad():
+        for group in ddp.param_groups:
+            group[2].fill_(7.0)
+    assert not same_bits(values(models[0]), values(models[2])) and (models[2][0].weight.data == 7.0).all()
+    ddp.sync_params()
+    assert same_bits(values(models[0]), values(models[2]))
+    models[1][0].weight = Parameter(np.zeros((3, 2), np.float32))
+    with pytest.raises(LayoutError, match="rank 1"):
+        ddp.param_groups

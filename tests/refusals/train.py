@@ -2,12 +2,18 @@
 
 import copy
 
-from minigrad import FlowBuilder, Trainer, nn
-from minigrad.distributed import DdpConfig
-from minigrad.errors import ArgumentError
-from minigrad.train import DistributedTrainConfig
+from minigrad import FlowBuilder, Trainer, nn, record_scalar, tensor
+from minigrad.distributed import DdpConfig, SoloCommunicator
+from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.train import Accuracy, DistributedTrainConfig, EpochMeter, Mean, MetricCollection, Scalars, Sum
 from tests.refusals import each
 from tests.train.graphs import OPTIMIZERS, graph_on, make_graph, replica
+
+
+def recorded(*args):
+    with Scalars().batch(2):
+        record_scalar(*args)
+
 
 ROWS = [
     # flow
@@ -33,6 +39,46 @@ ROWS = [
         ({"world_size": 1, "max_grad_norm": -1.0}, "max_grad_norm"),
         ({"world_size": 1, "find_unused_parameters": 1}, "find_unused_parameters"),
     ),
+    *each(
+        (lambda options: DistributedTrainConfig(1, ddp_options=options), ArgumentError),
+        ({"bucket_cap": 3}, "expected ddp_options of DistributedDataParallel, .*bucket_cap_mb.*, got 'bucket_cap'"),
+        ({"batch_dim": 1}, "expected no batch_dim in ddp_options, got 1: give samples_of"),
+        ({"sync": "manual"}, "no sync in ddp_options, got 'manual'"),
+        ({"reduce": "sum"}, "no reduce in ddp_options"),
+        ({"comm": None}, "no comm in ddp_options"),
+        ({"find_unused_parameters": True}, "write find_unused_parameters= beside ddp_options"),
+        ([("bucket_cap_mb", 1)], "expected ddp_options by name"),
+    ),
+    (lambda: DistributedTrainConfig(1, hook_state=3), ArgumentError, "expected no hook_state without a comm_hook, got"),
+    (lambda: DistributedTrainConfig(1, comm_hook=3), ArgumentError, "comm_hook to be a function, got 3"),
+    # metrics
+    (lambda: Mean().update("1", 2), ArgumentError, "Mean.update: expected value to be a number, got str"),
+    (lambda: Mean().update(True, 2), ArgumentError, "expected value to be a number"),
+    (lambda: Mean().update(1.0), ArgumentError, "expected n, the samples that the value is a mean over, got none"),
+    (lambda: Mean().update(1.0, -1), ArgumentError, "a finite number of samples >= 0, got -1"),
+    (lambda: Mean().update(tensor([1.0, 2.0]), 2), ShapeError, r"one number, got shape \(2,\): write value.mean"),
+    (lambda: Accuracy().update(17, 20), ArgumentError, r"to be a number in \[0, 1\], got 17"),
+    (lambda: Accuracy().update(tensor([[0.0, 1.0]])), ArgumentError, "expected labels with predictions"),
+    (lambda: Accuracy().update(tensor([[0.0, 1.0]]), 1), ArgumentError, r"shape \(1, 2\), got 1: or give a fraction"),
+    (lambda: Accuracy().update(0.5, tensor([1, 0])), ShapeError, "expected logits"),
+    (lambda: Accuracy().update(tensor([[0.0, 1.0]]), tensor([1, 0])), ShapeError, r"got \(2,\) of \(1, 2\)"),
+    (lambda: Accuracy().update(tensor([[0.0, 1.0]]), tensor([1.0])), DtypeError, "labels of integers, got float32"),
+    (lambda: Accuracy().update(tensor([0.3]), tensor([1])), DtypeError, "write x > 0 for logits of one class"),
+    (lambda: Accuracy(ignore_index=1.5), ArgumentError, "ignore_index to be an integer"),
+    (lambda: MetricCollection([Mean()]), ArgumentError, "expected metrics by name"),
+    (lambda: MetricCollection(dict.fromkeys("ab", Mean())), ArgumentError, "each metric once"),
+    (lambda: MetricCollection({"a": Mean()})["b"], ArgumentError, "expected one of a, got 'b'"),
+    (lambda: Sum().update("1"), ArgumentError, "Sum.update: expected value to be a number, got str"),
+    (lambda: record_scalar("loss", 1.0), ArgumentError, "batch that is being counted in this context, got none"),
+    (lambda: recorded("", 1.0), ArgumentError, "record_scalar: expected a name, got ''"),
+    (lambda: recorded("loss", "1"), ArgumentError, "record_scalar: expected loss to be a number, got str"),
+    (lambda: recorded("loss", tensor([1.0, 2.0])), ShapeError, "expected loss to be one number, .*: write loss.mean"),
+    (lambda: recorded("loss", 1.0, -1), ArgumentError, "a finite number of samples >= 0, got -1"),
+    (lambda: Scalars().batch(-1).__enter__(), ArgumentError, "Scalars.batch: expected a finite number of samples"),
+    # epoch
+    (lambda: EpochMeter(SoloCommunicator()).add_loss(1.0), ArgumentError, "got neither: write meter.step.n"),
+    (lambda: EpochMeter(SoloCommunicator(), Mean()), ArgumentError, "expected a MetricCollection, got Mean"),
+    (lambda: EpochMeter(SoloCommunicator()).start(-1), ArgumentError, "epoch to be an integer >= 0"),
     # trainer
     *each(
         (

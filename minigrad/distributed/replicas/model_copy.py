@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from minigrad.backend.device import Device
 from minigrad.distributed.ddp.agreement import check_free
@@ -14,6 +15,29 @@ from minigrad.nn.flat import adopt_gradients
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
+
+
+T = TypeVar("T", bound=Tensor)
+
+
+class ReplicaGroup(tuple[T, ...]):
+    """A parameter or a buffer of all replicas, in order of rank.
+
+    Attributes:
+        name: Its name in the module.
+    """
+
+    name: str
+
+
+def groups_of(replicas: Sequence[Iterable[tuple[str, T]]]) -> tuple[ReplicaGroup[T], ...]:
+    """The named tensors of replicas that agree, as one group a name, in order."""
+    groups = []
+    for same in zip(*replicas):
+        group = ReplicaGroup(tensor for _, tensor in same)
+        group.name = same[0][0]
+        groups.append(group)
+    return tuple(groups)
 
 
 class ModelCopy:

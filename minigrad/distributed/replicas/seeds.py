@@ -1,12 +1,14 @@
-"""`Ddp`, as the seeds call `Replicas`, with the entry points that it had there and `Trainer` has now."""
+"""`Ddp`, as the seeds call `Replicas`, with what it had there: groups of tensors, and what `Trainer` does now."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
+from minigrad.distributed.replicas.model_copy import ReplicaGroup, groups_of
 from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError
+from minigrad.nn.parameter import Buffer, Parameter
 
 
 def _alias(old: str, new: str) -> Any:
@@ -23,7 +25,32 @@ def _alias(old: str, new: str) -> Any:
 
 
 class Ddp(Replicas):
-    """`Replicas`, with aliases of `Trainer.setup` and `Trainer.setup_with`."""
+    """`Replicas`, with aliases of `Trainer.setup` and `Trainer.setup_with`, and the tensors of all replicas by name.
+
+    Example:
+        >>> from minigrad import nn
+        >>> ddp = Ddp.wrap([nn.Linear(3, 1), nn.Linear(3, 1)], ["cpu", "cpu"])
+        >>> [group.name for group in ddp.param_groups], ddp.param_groups[0][1] is ddp.models[1].weight
+        (['weight', 'bias'], True)
+    """
 
     setup, auto = (_alias(old, "setup") for old in ("setup", "auto"))
     setup_with, auto_with = (_alias(old, "setup_with") for old in ("setup_with", "auto_with"))
+
+    @property
+    def param_groups(self) -> tuple[ReplicaGroup[Parameter], ...]:
+        """Parameter i of all replicas, in the order of the module: param_groups[i][rank] is the tensor itself.
+
+        Each has its name in the module as `name`. An optimizer's are another thing: each replica has its own.
+
+        Raises:
+            LayoutError: a parameter was replaced, moved or added since `wrap`.
+        """
+        self._check()
+        return groups_of([model.named_parameters() for model in self.models])
+
+    @property
+    def buffer_groups(self) -> tuple[ReplicaGroup[Buffer], ...]:
+        """Buffer i of all replicas, in the order of the module: buffer_groups[i][rank] is the tensor itself."""
+        self._check()
+        return groups_of([model.named_buffers() for model in self.models])
