@@ -8,7 +8,7 @@ import pytest
 import minigrad
 from minigrad import nn
 from minigrad.distributed import DDP, CompressionState, Recording, SoloCommunicator, fp16_compress_hook, simulate
-from minigrad.distributed.comm.host_clock import HostClock
+from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.work import DoneWork
 from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.simulate import Cluster, Link, RankCost
