@@ -27,15 +27,18 @@ from minigrad.foreign import offer_classes as _offer_classes
 
 __all__ = [
     "ArrayDataset",
+    "Audit",
     "BatchSampler",
     "ChunkPool",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "Dispatch",
     "DistributedSampler",
     "FileShards",
     "IterableDataset",
     "RandomSampler",
+    "SampleLedger",
     "Sampler",
     "Sequences",
     "SequentialSampler",
@@ -52,9 +55,17 @@ __all__ = [
 ]
 
 if typing.TYPE_CHECKING:
+    from minigrad.data.audit import Audit as Audit
     from minigrad.data.chunks import ChunkPool as ChunkPool
+    from minigrad.data.dispatch import Dispatch as Dispatch
+    from minigrad.data.ledger import SampleLedger as SampleLedger
 
-_LATER = {"ChunkPool": "minigrad.data.chunks"}  # name -> the file that it is in
+_LATER = {  # name -> the file that it is in
+    "Audit": "minigrad.data.audit",
+    "ChunkPool": "minigrad.data.chunks",
+    "Dispatch": "minigrad.data.dispatch",
+    "SampleLedger": "minigrad.data.ledger",
+}
 _offer_classes(globals())
 
 if not typing.TYPE_CHECKING:

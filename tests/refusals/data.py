@@ -10,7 +10,9 @@ from minigrad.data import (
     ChunkPool,
     ConcatDataset,
     DataLoader,
+    Dispatch,
     RandomSampler,
+    SampleLedger,
     Sequences,
     SequentialSampler,
     SubsetRandomSampler,
@@ -21,6 +23,7 @@ from minigrad.data import (
     random_split,
     text,
 )
+from minigrad.data.dispatch import overshoot_left
 from minigrad.data.order import largest_remainder, permutation, shard
 from minigrad.data.sampler import EpochSampler
 from minigrad.errors import (
@@ -75,6 +78,53 @@ ROWS = [
         (run, StateDictError),
         (lambda: ChunkPool(3, 1).loaded(ChunkPool(3, 2).state_dict()), "a state with batch_size 1, got 2"),
         (lambda: ChunkPool(3, 1).loaded({**ChunkPool(3, 1).state_dict(), "left": 3}), "a usable state"),
+    ),
+    # dispatch
+    *each(
+        (lambda world, options: Dispatch(ChunkPool(10, 4), world, **options), ArgumentError),
+        (2, {"shares": (0.5, 0.25, 0.25)}, r"a share for each of 2 ranks, got 3: \[0.5, 0.25, 0.25\]"),
+        (2, {"shares": (1.0,)}, r"a share for each of 2 ranks, got 1: \[1.0\]"),
+        (2, {"shares": (0.5, 0.6)}, "of sum 1, got .* of sum 1.1"),
+        (2, {"mode": "chunks"}, "mode to be one of 'progressive', 'static', 'proportional', got 'chunks'"),
+        (0, {}, "world_size to be an integer >= 1, got 0"),
+        (2, {"max_overshoot": -1}, "max_overshoot to be an integer >= 0, got -1"),
+        (2, {"max_overshoot": 1}, "expected epochs with max_overshoot=1"),
+        (2, {"max_batch_diff": 1.5}, "max_batch_diff to be an integer >= 0, got 1.5"),
+        (2, {"epochs": 0}, "epochs to be an integer >= 1, got 0"),
+    ),
+    *each(
+        (run, ArgumentError),
+        (lambda: Dispatch([1, 2], 2), r"Dispatch: expected a ChunkPool, got \[1, 2\]"),
+        (lambda: Dispatch(ChunkPool(10, 4), 2).round((1, 1, 1)), r"counts for 2 ranks, got \[1, 1, 1\]"),
+        (lambda: Dispatch(ChunkPool(10, 4), 2).round((0, 0)), "Dispatch.round: expected a rank with a count > 0"),
+        (lambda: overshoot_left(-1, 0, 0), "planned to be an integer >= 0, got -1"),
+    ),
+    (
+        lambda: Dispatch(ChunkPool(10, 4), 2).loaded(Dispatch(ChunkPool(10, 4), 2, "static").state_dict()),
+        StateDictError,
+        "a state with mode 'progressive', got 'static'",
+    ),
+    # ledger
+    *each(
+        (lambda *args, **options: SampleLedger(5).dealt(*args, **options), ArgumentError),
+        (-1, 2, "start to be an integer >= 0, got -1"),
+        (0, 2.5, "count to be an integer >= 0, got 2.5"),
+        (0, 2, 0, "stride to be an integer >= 1, got 0"),
+    ),
+    *each(
+        (run, ArgumentError),
+        (lambda: SampleLedger(0), "SampleLedger: expected length to be an integer >= 1, got 0"),
+        (lambda: SampleLedger(5, rank=2, world_size=2), r"rank to be an integer in \[0, 2\), got 2"),
+        (lambda: SampleLedger(5).skipped(), "a combination since the last one, got none"),
+        (lambda: next(SampleLedger(5).wrap([[0, 1]])), "a DataLoader or a BatchSampler .*, got list: tell where each"),
+        (lambda: next(SampleLedger(5).wrap(BatchSampler(RandomSampler(4), 2))), "a sampler of 5 samples, got one of 4"),
+        (lambda: SampleLedger(5).open(BatchSampler(RandomSampler(4), 2)), "batches of 5 samples, got those of 4"),
+        (lambda: SampleLedger(5).merge([]), r"what 1 ranks tell, got ranks \[\]"),
+    ),
+    *each(
+        (run, StateDictError),
+        (lambda: SampleLedger(5).load_state_dict(SampleLedger(6).state_dict()), "a state of 5 samples, got one of 6"),
+        (lambda: SampleLedger(5).load_state_dict({}), "SampleLedger: expected a state with the keys"),
     ),
     # dataset
     *each(

@@ -1,0 +1,267 @@
+"""Dispatch: which batches each rank runs in a round, out of one epoch after the other. Pure: state and counts in.
+
+A round is from one reduction to the next; all ranks come to it together, with equal counts, and compute the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from minigrad.arguments import as_integer, as_list, check_choice, check_shares
+from minigrad.data.chunks import ChunkPool
+from minigrad.data.intervals import Interval, Intervals, size_of, split
+from minigrad.data.sampler import check_keys
+from minigrad.errors import ArgumentError, StateDictError
+
+DISPATCHES = ("progressive", "static", "proportional")
+_OPTIONS = ("mode", "world_size", "shares", "max_overshoot", "max_batch_diff", "epochs")
+
+
+class Portion(NamedTuple):
+    """Some places of one epoch's order."""
+
+    epoch: int
+    places: Intervals
+
+
+class Batches(NamedTuple):
+    """What a round gives: for each rank its batches, and why they are these."""
+
+    of_ranks: tuple[tuple[Portion, ...], ...]
+    reason: str
+
+
+def overshoot_left(planned: int, steps: int, max_overshoot: int) -> tuple[int, str]:
+    """How many more batches a rank may run that has run `steps` of the `planned` ones of an epoch; and why.
+
+    Args:
+        max_overshoot: The most batches past the plan, out of the next epoch; at 0 the rank waits for the others.
+
+    Example:
+        >>> overshoot_left(10, 10, 0), overshoot_left(10, 10, 40)[0]
+        ((0, 'waits: 10 batches of a plan of 10, and 0 past it'), 40)
+    """
+    for name, value in {"planned": planned, "steps": steps, "max_overshoot": max_overshoot}.items():
+        as_integer("overshoot_left", name, value, 0)
+    left = max(0, planned + max_overshoot - steps)
+    return left, f"{'runs' if left else 'waits'}: {steps} batches of a plan of {planned}, and {max_overshoot} past it"
+
+
+def throttled(counts: Sequence[int], max_batch_diff: int | None) -> tuple[tuple[int, ...], str]:
+    """Counts of which none is more than max_batch_diff above that of the slowest rank; and who waits.
+
+    Args:
+        counts: Batches of each rank until all meet; one of 0 takes no part, and holds nobody back.
+        max_batch_diff: >= 0; None for no limit.
+
+    Example:
+        >>> throttled((6, 4, 2), 3)
+        ((5, 4, 2), 'rank 0 waits after 5 batches, 3 more than the slowest')
+    """
+    if max_batch_diff is None or not any(counts):
+        return tuple(counts), ""
+    most = min(count for count in counts if count) + max_batch_diff
+    late = [rank for rank, count in enumerate(counts) if count > most]
+    ranks = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))} wait{'s' * (len(late) == 1)}"
+    words = f"{ranks} after {most} batches, {max_batch_diff} more than the slowest" if late else ""
+    return tuple(min(count, most) for count in counts), words
+
+
+def counts_of(shares: Sequence[float | Fraction]) -> tuple[int, ...]:
+    """The batches of each rank in a round, in proportion to shares as near as the one with the smallest share has one.
+
+    Example:
+        >>> counts_of((0.75, 0.25, 0.0))
+        (3, 1, 0)
+    """
+    exact = [Fraction(share).limit_denominator(10**6) or Fraction(share) for share in shares]  # 0.3 means 3/10
+    least = min(share for share in exact if share)
+    return tuple(int(share / least + Fraction(1, 2)) for share in exact)
+
+
+@dataclass(frozen=True)
+class _Stock:
+    """One epoch: a pool, or the parts into which it was divided."""
+
+    pool: ChunkPool
+    parts: tuple[Intervals, ...] | None = None
+
+    @property
+    def remaining(self) -> int:
+        return self.pool.remaining if self.parts is None else sum(map(size_of, self.parts))
+
+    def deal(self, counts: Sequence[int]) -> tuple[_Stock, list[list[Portion]]]:
+        if self.parts is None:
+            pool, taken = self.pool.deal(counts)
+            left = replace(self, pool=pool)
+        else:
+            halves = [split(part, count * self.pool.batch_size) for part, count in zip(self.parts, counts)]
+            taken = tuple(first for first, _ in halves)
+            left = replace(self, parts=tuple(rest for _, rest in halves))
+        return left, [[Portion(self.pool.epoch, batch) for batch in self.pool.batches(part)] for part in taken]
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """What is left of an epoch and, where ranks run ahead, of the one after it.
+
+    Args:
+        pool: The first epoch.
+        world_size: Number of ranks.
+        mode: "progressive": all ranks take from one pool, whose end is divided in proportion to the counts of the
+            last round, so that all are done at one time. "static": each has one contiguous part of the epoch's order,
+            in proportion to shares, equal ones by default. "proportional": the same, and without shares in proportion
+            to the counts of the epoch's first round.
+        shares: Fraction of each rank, >= 0, of sum 1. With "progressive" they say the counts, by `counts_of`.
+        max_overshoot: The most batches that a rank runs of the next epoch while others are in this one; 0 for none.
+        max_batch_diff: The most batches that a rank runs in a round beyond those of the slowest; None for no limit.
+        epochs: How many there are, the first being number 0; needed where ranks run ahead, which ends with the last.
+
+    Raises:
+        ArgumentError: a value out of its range, not a share for each rank, or max_overshoot without epochs.
+    """
+
+    pool: ChunkPool
+    world_size: int
+    mode: str = "progressive"
+    shares: tuple[float, ...] | None = None
+    max_overshoot: int = 0
+    max_batch_diff: int | None = None
+    epochs: int | None = None
+    parts: tuple[Intervals, ...] | None = None
+    ahead: _Stock | None = None
+    over: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        who = "Dispatch"
+        if not isinstance(self.pool, ChunkPool):
+            raise ArgumentError(f"{who}: expected a ChunkPool, got {self.pool!r:.100}")
+        as_integer(who, "world_size", self.world_size, 1)
+        check_choice(who, DISPATCHES, mode=self.mode)
+        as_integer(who, "max_overshoot", self.max_overshoot, 0)
+        for name, least in {"max_batch_diff": 0, "epochs": 1}.items():
+            if getattr(self, name) is not None:
+                as_integer(who, name, getattr(self, name), least)
+        if self.shares is not None:
+            check_shares(who, self.shares)
+            object.__setattr__(self, "shares", tuple(float(share) for share in self.shares))
+            if len(self.shares) != self.world_size:
+                raise ArgumentError(
+                    f"{who}: expected a share for each of {self.world_size} ranks, got {len(self.shares)}: "
+                    f"{list(self.shares)}"
+                )
+        if self.max_overshoot and self.epochs is None:
+            raise ArgumentError(f"{who}: expected epochs with max_overshoot={self.max_overshoot}, for the last ends it")
+        if not self.over:
+            object.__setattr__(self, "over", (0,) * self.world_size)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being dealt."""
+        return self.pool.epoch
+
+    @property
+    def remaining(self) -> int:
+        """Samples that are left of the epoch."""
+        return self._now.remaining
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The batches of each rank in a round, where nobody measures speeds: by shares, or one each."""
+        return (1,) * self.world_size if self.shares is None else counts_of(self.shares)
+
+    def round(self, counts: Sequence[int] | None = None) -> tuple[Dispatch, Batches]:
+        """The batches of each rank until all meet again; none of any where the epoch is over.
+
+        Args:
+            counts: How many, in proportion to the speeds of ranks: integers >= 0, one of them > 0; equal on all ranks.
+
+        Example:
+            >>> dispatch, batches = Dispatch(ChunkPool(10, batch_size=2, shuffle=False), world_size=2).round((2, 1))
+            >>> [[portion.places for portion in mine] for mine in batches.of_ranks]
+            [[((0, 2),), ((2, 4),)], [((4, 6),)]]
+            >>> batches.reason
+            'epoch 0: counts (2, 1), 4 samples left'
+        """
+        given = self.counts if counts is None else tuple(as_list("Dispatch.round", "counts", counts))
+        self.pool.check_counts("Dispatch.round", given)
+        if len(given) != self.world_size:
+            raise ArgumentError(f"Dispatch.round: expected counts for {self.world_size} ranks, got {list(given)}")
+        allowed, waits = throttled(given, self.max_batch_diff)
+        begun = self._divided(given)
+        now, dealt = begun._now.deal(allowed)
+        said = [f"epoch {self.epoch}: counts {allowed}, {now.remaining} samples left", waits]
+        ahead, over = begun.ahead, list(begun.over)
+        missing = [count - len(batches) for count, batches in zip(allowed, dealt)]
+        if self.max_overshoot and any(missing) and self._has_next:
+            room = [min(count, self.max_overshoot - done) for count, done in zip(missing, over)]
+            if any(room):
+                next_one = replace(self, pool=self.pool.next_epoch(), parts=None, ahead=None)._divided(given)
+                ahead, more = (ahead or next_one._now).deal(room)
+                dealt = [[*own, *extra] for own, extra in zip(dealt, more)]
+                over = [done + len(extra) for done, extra in zip(over, more)]
+                said.append(f"{[len(extra) for extra in more]} batches of epoch {self.epoch + 1}")
+        left = replace(begun, pool=now.pool, parts=now.parts, ahead=ahead, over=tuple(over))
+        return left, Batches(tuple(map(tuple, dealt)), "; ".join(filter(None, said)))
+
+    def next_epoch(self) -> Dispatch:
+        """The next epoch, less what was run of it already."""
+        stock = self.ahead or _Stock(self.pool.next_epoch())
+        return replace(self, pool=stock.pool, parts=stock.parts, ahead=None, over=(0,) * self.world_size)
+
+    @property
+    def _now(self) -> _Stock:
+        return _Stock(self.pool, self.parts)
+
+    @property
+    def _has_next(self) -> bool:
+        return self.epochs is None or self.epoch + 1 < self.epochs
+
+    def _divided(self, counts: Sequence[int]) -> Dispatch:
+        """The same with a part for each rank, where the mode wants them."""
+        if self.mode == "progressive" or self.parts is not None:
+            return self
+        equal = self.mode == "static" and self.shares is None
+        weights = [1] * self.world_size if equal else counts
+        shares = self.shares or [count / sum(weights) for count in weights]
+        pool, parts = self.pool.divide(shares)
+        return replace(self, pool=pool, parts=parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is left, and all options, as plain data for JSON."""
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        options["shares"] = None if self.shares is None else list(self.shares)
+        ahead = None if self.ahead is None else [self.ahead.pool.state_dict(), _told(self.ahead.parts)]
+        now = {"pool": self.pool.state_dict(), "parts": _told(self.parts)}
+        return {**options, **now, "ahead": ahead, "over": list(self.over)}
+
+    def loaded(self, state: Mapping[str, Any]) -> Dispatch:
+        """The state that a `state_dict` tells of.
+
+        Raises:
+            StateDictError: it is of other options or another pool, or no state of a dispatch.
+        """
+        own = self.state_dict()
+        check_keys("Dispatch", state, own)
+        for name in _OPTIONS:
+            if state[name] != own[name]:
+                raise StateDictError(f"Dispatch: expected a state with {name} {own[name]!r}, got {state[name]!r}")
+        try:
+            ahead = None if state["ahead"] is None else self._stock(*state["ahead"])
+            now = self._stock(state["pool"], state["parts"])
+            return replace(self, pool=now.pool, parts=now.parts, ahead=ahead, over=tuple(map(int, state["over"])))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, StateDictError):
+                raise
+            raise StateDictError(f"Dispatch: expected a usable state, got {state!r:.200}: {error}") from error
+
+    def _stock(self, pool: Mapping[str, Any], parts: Sequence[Sequence[Interval]] | None) -> _Stock:
+        found = None if parts is None else tuple(tuple((int(a), int(b)) for a, b in part) for part in parts)
+        return _Stock(self.pool.loaded(pool), found)
+
+
+def _told(parts: Sequence[Intervals] | None) -> list[list[list[int]]] | None:
+    return None if parts is None else [[list(place) for place in part] for part in parts]
