@@ -35,13 +35,24 @@ class Rendezvous:
         address, port: Where rank 0 listens: a name, an IPv4 or an IPv6 address, with brackets or without.
         key: The shared secret; not empty.
         timeout_s: How long to wait for the others, in the constructor and in each exchange.
+        server: What rank 0 listens at already, in place of address and port; it is closed.
 
     Raises:
         CollectiveTimeoutError: ranks did not come in time; those missing are named.
         RankFailedError: a peer is gone, or knows another key.
     """
 
-    def __init__(self, rank: int, world_size: int, address: str, port: int, key: bytes, timeout_s: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        address: str,
+        port: int,
+        key: bytes,
+        timeout_s: float,
+        *,
+        server: socket.socket | None = None,
+    ) -> None:
         check_world("Rendezvous", rank, world_size)
         if not key:
             raise ArgumentError("Rendezvous: expected a key, got an empty one: set MINIGRAD_AUTHKEY")
@@ -51,7 +62,7 @@ class Rendezvous:
         if world_size > 1:
             deadline = time.monotonic() + timeout_s
             if rank == 0:
-                with _listen(address, port, world_size) as server:
+                with server if server is not None else _listen(address, port, world_size) as server:
                     while len(self._peers) < world_size - 1:
                         self._accept(server, deadline)
             else:
@@ -227,6 +238,13 @@ def _listen(address: str, port: int, backlog: int) -> socket.socket:
     raise RankFailedError(
         f"rank 0: rendezvous: expected to listen at {_place(address, port)}, got {problem}: {advice}"
     ) from problem
+
+
+def listen_anywhere(backlog: int) -> socket.socket:
+    """A server at every address of this machine, IPv4 and IPv6, and a port that is free."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=backlog)
 
 
 def _bare(address: str) -> str:

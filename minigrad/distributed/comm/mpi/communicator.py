@@ -13,6 +13,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.mpi.carrier import Carrier, MpiWork
+from minigrad.distributed.comm.mpi.groups import MpiGroups
 from minigrad.distributed.comm.mpi.mover import Mover
 from minigrad.distributed.comm.mpi.rooted import RootedMpi
 from minigrad.distributed.comm.mpi.start import load_mpi, meet
@@ -24,7 +25,7 @@ _GRACE_S = 2.0
 _OUTPUT_S = 0.2  # mpirun drops what it has not passed on when the job is ended
 
 
-class MpiCommunicator(RootedMpi, Front):
+class MpiCommunicator(RootedMpi, MpiGroups, Front):
     """The collectives of one process among those that mpirun started; see `Communicator`.
 
     All ranks construct it together. Each call is checked against those of the other ranks before data moves.
@@ -40,7 +41,7 @@ class MpiCommunicator(RootedMpi, Front):
 
     def __init__(self, base: Any = None, *, timeout_s: float | None = None, clock: Clock | None = None) -> None:
         timeout_s = default_timeout_s(timeout_s)
-        self._mpi = mpi = load_mpi(timeout_s)
+        self.mpi = mpi = load_mpi(timeout_s)
         base = base if base is not None else mpi.COMM_WORLD
         super().__init__(int(base.Get_rank()), int(base.Get_size()), timeout_s=timeout_s, clock=clock)
         try:
@@ -48,7 +49,7 @@ class MpiCommunicator(RootedMpi, Front):
         except CollectiveTimeoutError:
             atexit.register(self._end_job_at_exit)  # or MPI's own end would wait for those ranks
             raise
-        comm = base.Dup()
+        self.inner = comm = base.Dup()
         self._mover = Mover(mpi, comm)
         talk = Talk(mpi, comm, token, self.failure)
         self._carrier = Carrier(talk, self.failure, self.calls, timeout_s, comm.Free)
@@ -101,7 +102,7 @@ class MpiCommunicator(RootedMpi, Front):
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_OUTPUT_S)
-        self._mpi.COMM_WORLD.Abort(status)
+        self.mpi.COMM_WORLD.Abort(status)
 
     def _leave(self) -> None:
         """Leave; where all ranks do at about the same time, MPI's communicator is freed, else it is at MPI's end."""

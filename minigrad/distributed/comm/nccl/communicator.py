@@ -21,6 +21,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.headers import GIVE_UP, Header
 from minigrad.distributed.comm.nccl.control import Control
+from minigrad.distributed.comm.nccl.groups import NcclGroups
 from minigrad.distributed.comm.nccl.handle import Handle
 from minigrad.distributed.comm.nccl.launches import Launches, NcclWork
 from minigrad.distributed.comm.protocol import Clock, Work
@@ -32,7 +33,7 @@ OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 
 _PARTING_S = 0.5  # how long a rank that leaves waits for others to say that they have called the same
 
 
-class NcclCommunicator(Front):
+class NcclCommunicator(NcclGroups, Front):
     """The collectives of one GPU among those of several processes, or threads; see `Communicator`.
 
     All ranks construct it together. Collectives run on the caller's current stream; `wait()` orders the stream that
@@ -69,6 +70,7 @@ class NcclCommunicator(Front):
         nccl = nccl if nccl is not None else load_nccl()
         streams = streams if streams is not None else streams_of(device)
         self._debug = debug
+        self.options = {"debug": debug, "share_devices": share_devices, "nccl": nccl, "streams": streams}
         self._handle = handle = Handle(nccl, device)
         end = functools.partial(handle.end, abort=True)
         self._control = control = Control(meeting, self.failure, self.calls, self.timeout_s, end)

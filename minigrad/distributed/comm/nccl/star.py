@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -59,6 +61,14 @@ class Star:
             link.close()
         self._links.clear()
         atexit.unregister(self._linger)
+
+    def address(self) -> str:
+        """Where this rank is, as far as rank 0's machine sees it; empty for rank 0."""
+        return "" if self.rank == 0 else _ends(self._links[0])[0]
+
+    def address_of(self, rank: int) -> str:
+        """Where the rank at the other end of a connection is."""
+        return _ends(self._links[rank])[1]
 
     @property
     def is_cut(self) -> bool:
@@ -166,3 +176,9 @@ class Star:
             elif not self.tell(message):
                 return
             self._outbox.popleft()
+
+
+def _ends(link: Connection) -> tuple[str, str]:
+    """The addresses of the two ends of a connection, this one's first."""
+    with socket.socket(fileno=os.dup(link.fileno())) as same:
+        return same.getsockname()[0], same.getpeername()[0]

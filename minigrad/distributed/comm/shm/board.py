@@ -13,7 +13,16 @@ import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.failure import ERRORS
-from minigrad.distributed.comm.headers import GIVE_UP, Header, departed, doing, given_up, mismatch, timed_out
+from minigrad.distributed.comm.headers import (
+    GIVE_UP,
+    Header,
+    departed,
+    doing,
+    given_up,
+    mismatch,
+    numbered,
+    timed_out,
+)
 from minigrad.distributed.comm.shm.segment import Segment
 from minigrad.distributed.comm.where import ask
 from minigrad.errors import DistributedError
@@ -40,10 +49,14 @@ _ERRORS = list(ERRORS.values())
 
 
 class Board:
-    """This rank's view of the board; see `ShmCommunicator` for the arguments."""
+    """This rank's view of the board; see `ShmCommunicator` for the arguments.
+
+    Attributes:
+        group: The name of the group of ranks whose board it is; empty for all.
+    """
 
     def __init__(self, rank: int, world_size: int, exchange: Callable[[bytes], list[bytes]]) -> None:
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.group = rank, world_size, ""
         self._segment = Segment(rank, world_size, _STAGING_AT + STAGING_BYTES, exchange)
         # a memoryview of int64 reads faster than an ndarray, and stores 8 bytes at once
         self._numbers = [memoryview(part[:_FAILURE_AT]).cast("q") for part in self._segment.parts]
@@ -137,7 +150,7 @@ class Board:
         if what == GIVE_UP:
             start += _INLINE_AT
             what += f"({_text(self._bytes[rank][start : start + _FAILURE_BYTES])})"
-        return f"call {seq}: {what}"
+        return f"{numbered(seq, self.group)}: {what}"
 
     def last_calls(self, rank: int) -> Iterator[str]:
         """The headers of the last calls that a rank posted, the latest first."""

@@ -36,6 +36,7 @@ from minigrad.distributed.comm.shm.board import (
     gave_up,
     lateness,
 )
+from minigrad.distributed.comm.shm.groups import ShmGroups
 from minigrad.distributed.comm.shm.region import Region, Regions, chunks
 from minigrad.distributed.comm.shm.rooted import RootedShm
 from minigrad.distributed.comm.shm.segment import Segment
@@ -86,7 +87,7 @@ class _Call:
             self.over = True
 
 
-class ShmCommunicator(RootedShm, Front):
+class ShmCommunicator(RootedShm, ShmGroups, Front):
     """The collectives of one process among those of one host; see `Communicator`.
 
     Args:
@@ -292,10 +293,16 @@ class ShmCommunicator(RootedShm, Front):
 
     def _hear(self) -> None:
         """Raise what made this world fail, here or, as others tell, elsewhere."""
+        self.listen()
+        self.failure.raise_on(self.rank)
+
+    def listen(self) -> None:
+        """Fail of what others tell, here or in what this is a group of; raises nothing."""
         told = self.board.told_failure()
         if told is not None:
             self.failure.set(told)
-        self.failure.raise_on(self.rank)
+        if self.parent is not None:
+            self.parent.listen()
 
     def _end(self, error: DistributedError) -> None:
         self._fail(error)

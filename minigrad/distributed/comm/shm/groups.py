@@ -1,0 +1,25 @@
+"""Groups of the processes of one host: each has segments and a board of its own, set up over those of its parent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.distributed.comm.groups import Exchange, Group, Groups
+
+
+class ShmGroups(Groups):
+    """What a `ShmCommunicator` has of groups.
+
+    Attributes:
+        parent: What it was split off: what fails that is looked for there too, for nobody else would in a wait.
+    """
+
+    parent: Any = None
+
+    def _split(self, group: Group | None, exchange: Exchange) -> Any:
+        if group is None:
+            return None
+        kind: Any = type(self)
+        made = kind(group.rank, len(group.ranks), exchange, timeout_s=self.timeout_s, clock=self.clock)
+        made.parent, made.board.group = self, group.name
+        return made
