@@ -70,10 +70,10 @@ class Letter:
 class Mail(Front):
     """Ranks that write to each other: each tells all what it calls and what it has, and adds up by itself."""
 
-    def __init__(self, rank, inboxes, timeout_s):
-        super().__init__(rank, len(inboxes), timeout_s=timeout_s)
-        self.inboxes, self.left, self.over = inboxes, set(), 0
-        self.letters = deque()  # not answered by all yet
+    def __init__(self, rank, inboxes, rooms, timeout_s, clock=None):
+        super().__init__(rank, len(inboxes), timeout_s=timeout_s, clock=clock)
+        self.inboxes, self.rooms, self.left, self.over = inboxes, rooms, set(), 0
+        self.letters, self.parent = deque(), None  # not answered by all yet; what this was split off
         self.came = [deque() for _ in inboxes]  # what each rank called, and had, beyond `over`
         self.known = ["has made no call yet"] * len(inboxes)
 
@@ -96,12 +96,26 @@ class Mail(Front):
     def read(self, header, until):
         absent = {rank: self.known[rank] for rank, came in enumerate(self.came) if not came}
         try:
-            rank, kind, what, data = self.inboxes[self.rank].get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            self.end(timed_out(header, self.world_size, self.timeout_s, absent, dict.fromkeys(absent, "")))
+            patience_s = 0.05 if self.parent else self.timeout_s
+            rank, kind, what, data = self.inboxes[self.rank].get(timeout=min(patience_s, until - time.monotonic()))
+        except (queue.Empty, ValueError):
+            if time.monotonic() >= until:
+                self.end(timed_out(header, self.world_size, self.timeout_s, absent, dict.fromkeys(absent, "")))
+            self.parent.listen()
+            return self.failure.raise_on(self.rank)
+        self.take(header, absent, rank, kind, what, data)
+        self.failure.raise_on(self.rank)
+
+    def listen(self):
+        """Take in what has come, where nobody waits for a call."""
+        while not self.inboxes[self.rank].empty():
+            self.take("", (), *self.inboxes[self.rank].get())
+        if self.parent:
+            self.parent.listen()
+
+    def take(self, header, absent, rank, kind, what, data):
         if kind == "failed":
             self.failure.set(what)
-            self.failure.raise_on(self.rank)
         elif kind == "left" and rank in absent:
             self.end(departed(header, self.world_size, {rank: f"closed its communicator and {self.known[rank]}"}))
         elif kind == "called":
@@ -146,6 +160,15 @@ class Mail(Front):
     def _meet(self, what):
         return self.start(what, None, b"", lambda parts: None)
 
+    def _split(self, group, exchange):
+        if group is None:
+            return None
+        exchange(b"")  # all have made as many calls here
+        new = [queue.SimpleQueue() for _ in group.ranks], {}
+        made = Mail(group.rank, *self.rooms.setdefault((self.seq, group.ranks), new), self.timeout_s, self.clock)
+        made.parent = self
+        return made
+
     def _tell(self, error):
         self.write("failed", error)
 
@@ -156,8 +179,8 @@ class Mail(Front):
 
 def mail(body, world_size, timeout_s):
     """A world of threads, which use what `run` gives them for nothing but their rank."""
-    inboxes = [queue.SimpleQueue() for _ in range(world_size)]
-    run(lambda comm: body(Mail(comm.rank, inboxes, timeout_s)), world_size, timeout_s=timeout_s + 5.0)
+    inboxes, rooms = [queue.SimpleQueue() for _ in range(world_size)], {}  # of groups, by number of the call
+    run(lambda comm: body(Mail(comm.rank, inboxes, rooms, timeout_s)), world_size, timeout_s=timeout_s + 5.0)
 
 
 def test_a_transport_of_ones_own_keeps_the_contract():

@@ -179,7 +179,7 @@ class Groups(Communicator):
         Args:
             exchange: All-gathers small bytes over the ranks of the group.
         """
-        raise NotImplementedError
+        raise DistributedError(f"expected a transport that can be split, got {type(self).__name__}: it lacks _split")
 
     # ------------------------------------------------------------------------------------- what the front has of it
 
