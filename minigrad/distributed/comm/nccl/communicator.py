@@ -16,7 +16,6 @@ from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import address_of
 from minigrad.backend.nccl import BYTE, dtype_code, load_nccl
-from minigrad.backend.stream import streams_of
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.headers import GIVE_UP, Header
@@ -68,7 +67,6 @@ class NcclCommunicator(NcclGroups, Front):
         super().__init__(meeting.rank, meeting.world_size, device=device, timeout_s=timeout_s, clock=clock)
         device.use()
         nccl = nccl if nccl is not None else load_nccl()
-        streams = streams if streams is not None else streams_of(device)
         self._debug = debug
         self.options = {"debug": debug, "share_devices": share_devices, "nccl": nccl, "streams": streams}
         self._handle = handle = Handle(nccl, device)

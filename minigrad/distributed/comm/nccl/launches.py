@@ -13,7 +13,7 @@ from typing import Any
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.nccl import problem_of
-from minigrad.backend.stream import has_happened
+from minigrad.backend.stream import has_happened, streams_of
 from minigrad.distributed.comm.headers import Header
 from minigrad.distributed.comm.nccl.handle import Handle
 from minigrad.distributed.comm.nccl.world import World
@@ -59,13 +59,15 @@ class Launches:
     Args:
         world: What fails, and fails others.
         device: This rank's GPU.
-        nccl, streams: The modules cupy.cuda.nccl and cupy.cuda, or stand-ins.
+        nccl: The module cupy.cuda.nccl, or a stand-in.
+        streams: That for cupy.cuda, or None.
         handle: Holds NCCL's object.
     """
 
     def __init__(self, world: World, device: Device, nccl: Any, streams: Any, handle: Handle) -> None:
         self._world, self._failure, self._handle = world, world.failure, handle
-        self._device, self._nccl, self._streams = device, nccl, streams
+        self._device, self._nccl = device, nccl
+        self._streams = streams if streams is not None else streams_of(device)
         self._entries = deque[_Entry]()
         self._launching: _Entry | None = None  # NCCL may wait for other ranks there, too
         self._trouble_s = 0.0  # when NCCL first told of an error

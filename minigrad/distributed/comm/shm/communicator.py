@@ -296,14 +296,6 @@ class ShmCommunicator(RootedShm, ShmGroups, Front):
         self.listen()
         self.failure.raise_on(self.rank)
 
-    def listen(self) -> None:
-        """Fail of what others tell, here or in what this is a group of; raises nothing."""
-        told = self.board.told_failure()
-        if told is not None:
-            self.failure.set(told)
-        if self.parent is not None:
-            self.parent.listen()
-
     def _end(self, error: DistributedError) -> None:
         self._fail(error)
         self.failure.raise_on(self.rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.distributed.comm.groups import Exchange, Group, Groups
+from minigrad.distributed.comm.shm.board import Board
 
 
 class ShmGroups(Groups):
@@ -12,9 +13,19 @@ class ShmGroups(Groups):
 
     Attributes:
         parent: What it was split off: what fails that is looked for there too, for nobody else would in a wait.
+        board: Where its ranks see each other.
     """
 
     parent: Any = None
+    board: Board
+
+    def listen(self) -> None:
+        """Fail of what others tell, here or in what this is a group of; raises nothing."""
+        told = self.board.told_failure()
+        if told is not None:
+            self.failure.set(told)
+        if self.parent is not None:
+            self.parent.listen()
 
     def _split(self, group: Group | None, exchange: Exchange) -> Any:
         if group is None:
