@@ -11,10 +11,12 @@ from pathlib import Path
 
 SUITE_S = 20.0  # a mutant that takes longer hangs
 RANKS_S = 5.0  # how long its ranks wait for each other
-RELOADED = ("minigrad.backend.fused", "minigrad.distributed", "minigrad.testing", "tests.distributed")
+RELOADED = (
+    "minigrad.backend.fused", "minigrad.distributed", "minigrad.nn.flat", "minigrad.testing", "tests.distributed"
+)
 
-# What is broken -> module of minigrad.distributed, or of the backend, and the test of the suite that notices; the text
-# of the module, and what stands there instead.
+# What is broken -> module of minigrad.distributed, of the backend or nn.flat, and the test of the suite that notices;
+# the text of the module, and what stands there instead.
 MUTANTS = {
     "the samples of the last micro-batch count alone": (
         ("ddp.own", "check_accumulation_of_unequal_batches"),
@@ -285,9 +287,9 @@ MUTANTS = {
         "buffer.dtype.itemsize, True)",
     ),
     "present gradients are zeroed, missing ones sent": (
-        ("ddp.layout", "check_unequal_batches"),
-        "if param.grad_array is None:",
-        "if param.grad_array is not None:",
+        ("nn.flat", "check_unequal_batches"),
+        "        if param.grad_array is None:",
+        "        if param.grad_array is not None:",
     ),
     "a bucket reaches over a frozen parameter": (
         ("ddp.buckets", "test_a_frozen_parameter_splits_a_bucket"),
@@ -376,7 +378,7 @@ MUTANTS = {
         "pass",
     ),
     "what was kept of a gradient is filled with zeros": (
-        ("ddp.layout", "test_averaged_by_hand"),
+        ("nn.flat", "test_averaged_by_hand"),
         "    keep_given(param)",
         "    pass",
     ),
@@ -425,7 +427,7 @@ def origin_of(module):
 
 
 def _full_name(module):
-    return f"minigrad.{module}" if module.startswith("backend.") else f"minigrad.distributed.{module}"
+    return f"minigrad.{module}" if module.startswith(("backend.", "nn.flat")) else f"minigrad.distributed.{module}"
 
 
 class _Loader(SourceFileLoader):
