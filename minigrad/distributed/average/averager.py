@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from minigrad.arguments import as_samples, check_switch
+from minigrad.distributed.average.beside import combine_beside
 from minigrad.distributed.average.exchange import DivergenceExchange
 from minigrad.distributed.average.gradients import LocalGradients
 from minigrad.distributed.average.guards import Guard, as_guard
-from minigrad.distributed.average.options import AverageOptions
+from minigrad.distributed.average.options import AverageOptions, IntegerBuffers
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, StepsMade, Sync
 from minigrad.distributed.average.report import Arrived, AverageReport, Told, number_in
@@ -51,7 +52,10 @@ class ParameterAverager:
             fragment i after steps k·(i+1)/F of each period of EveryK(k); what it sends it takes `delay` steps before.
         average: "parameters" or "gradients", which need `Mean()`.
         optimizer: The one that makes this rank's steps, where `optimizer_state` or `finish` has to know it.
-        optimizer_state: What becomes of its moments in a combination: "keep" them.
+        optimizer_state: What becomes of its moments in a combination: "keep" them, "average" them over the ranks, or
+            "reset" them to those of a new one; see `average.moments`. With fragments, after the last one of a period.
+        integer_buffers: What becomes of buffers that have no mean: "compare", "keep" or "refuse" them; all others are
+            combined as `average.buffers` says, batch norm's statistics exactly. With fragments as the moments.
         guard: Asked before a `Cadence` combines more rarely; see `LevelGuard`.
         init_sync: Overwrite parameters and buffers by those of rank 0; False compares them instead.
 
@@ -92,17 +96,20 @@ class ParameterAverager:
         average: Literal["parameters", "gradients"] = "parameters",
         optimizer: Any = None,
         optimizer_state: Literal["keep", "average", "reset"] = "keep",
+        integer_buffers: IntegerBuffers = "compare",
         guard: Guard | None = None,
         init_sync: bool = True,
     ) -> None:
         self.module = unwrapped(_WHO, ddp_or_module)
         self.comm = communicator_for(_WHO, getattr(ddp_or_module, "comm", None) if comm is None else comm)
-        self.options = AverageOptions(policy, outer, average, optimizer, optimizer_state, as_guard(_WHO, guard))
+        self.options = AverageOptions(
+            policy, outer, average, optimizer, optimizer_state, integer_buffers, as_guard(_WHO, guard)
+        )
         check_switch(_WHO, init_sync=init_sync)
         self._subject = Subject(_WHO, self.module, self.comm)
         self._subject.meet({**self.options.facts(), "init_sync": str(init_sync)}, init_sync)
         self._times = RoundTimes(_WHO, self.comm) if policy.measures else None
-        by = self._times.comm if self._times is not None else self.comm
+        self._by = by = self._times.comm if self._times is not None else self.comm
         self._gradients: LocalGradients | None = None
         self._fragments: list[TravellingFragment] = []
         if average == "gradients":
@@ -142,7 +149,7 @@ class ParameterAverager:
         if self._gradients is not None:
             due, why = self._due()
             if due:
-                return self._report(why, self._gradients.combine(samples, self._layout()))
+                return self._report(why, self._combine_gradients(self._gradients, samples))
             self._gradients.take(samples)
             return None
         self._samples = [before + samples for before in self._samples]
@@ -192,7 +199,7 @@ class ParameterAverager:
                 "data, got none: give it, or call step(0) and optimizer.step() as often as the others do"
             )
         while True:
-            arrived = gradients.combine(0.0, self._layout(), finished=True)
+            arrived = self._combine_gradients(gradients, 0.0, finished=True)
             if number_in(arrived.total):
                 optimizer.step()
                 optimizer.zero_grad()
@@ -233,7 +240,14 @@ class ParameterAverager:
         fragment.apply(arrived)
         self._finished = arrived.finished
         turn, self._turn = self._turn, (self._turn + 1) % len(self._fragments)
+        if not self._turn:
+            combine_beside(_WHO, self.module, self.options, self._by, arrived)
         return self._report(self._why, arrived, turn, self._told)
+
+    def _combine_gradients(self, gradients: LocalGradients, samples: float, finished: bool = False) -> Arrived:
+        arrived = gradients.combine(samples, self._layout(), finished)
+        combine_beside(_WHO, self.module, self.options, self._by, arrived)
+        return arrived
 
     def _report(self, why: str, arrived: Arrived, turn: int = 0, told: Told | None = None) -> AverageReport:
         self._number += 1

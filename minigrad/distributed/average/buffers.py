@@ -36,6 +36,7 @@ from minigrad.nn.state import overwrite
 from minigrad.ops.statistics import merge_moments
 
 IntegerBuffers = Literal["compare", "keep", "refuse"]
+INTEGER_BUFFERS = ("compare", "keep", "refuse")
 
 
 class BufferKinds(NamedTuple):
@@ -103,7 +104,7 @@ def average_buffers(
         >>> distributed.run(body, 2)
         [(5.0, 26.0), (5.0, 26.0)]
     """
-    check_choice(who, ("compare", "keep", "refuse"), integer_buffers=integers)
+    check_choice(who, INTEGER_BUFFERS, integer_buffers=integers)
     kinds = buffer_kinds(module)
     if integers == "refuse" and kinds.integers:
         raise DtypeError(

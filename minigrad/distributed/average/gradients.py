@@ -98,7 +98,7 @@ class LocalGradients:
             fill_missing(self.params)
             if comm.device.type == "cpu" and not total[0]:
                 adopt_gradients(self.params)
-                return Arrived(total, row[1:], 0)
+                return Arrived(total, row[1:], 0, weight_samples)
             weight = self._weight(weight_samples, total)
             works = []
             for buffer in self._buffers:
@@ -108,7 +108,7 @@ class LocalGradients:
         for work in works:
             work.wait()
         adopt_gradients(self.params)
-        return Arrived(total, row[1:], nbytes)
+        return Arrived(total, row[1:], nbytes, weight_samples)
 
     def _weight(self, samples: float, total: Array) -> Array | None:
         """n_r / Σn; on a GPU as it stands in device memory, where rank 0 weighs 1 if no rank has any samples."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from minigrad.arguments import as_samples
 from minigrad.backend.device import to_host
+from minigrad.distributed.average.buffers import average_buffers
 from minigrad.distributed.average.subject import unwrapped
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.errors import ArgumentError
@@ -24,7 +25,8 @@ def average_parameters(module: Any, comm: Communicator, n: float) -> None:
 
     Args:
         module: A Module, or a wrapper of one. Its trained parameters are averaged, one that two modules share once;
-            frozen ones are left alone. They get a flat layout if they have none.
+            frozen ones are left alone. They get a flat layout if they have none. Buffers are combined too, batch
+            norm's statistics exactly: see `average.buffers`; integers are compared.
         n: What this rank's values weigh, samples as a rule; finite and >= 0. With n = 0 they add nothing, not even
             NaN, and the rank takes over the others'. Where all have n = 0, all stays as it is.
 
@@ -32,6 +34,7 @@ def average_parameters(module: Any, comm: Communicator, n: float) -> None:
         ArgumentError: n is no such number, module no module or with nothing to train, comm no communicator.
         LayoutError: the data of a parameter was replaced.
         CollectiveMismatchError: the ranks' parameters differ in number or size.
+        ReplicaMismatchError: their integer buffers differ in value; on all of them.
 
     Example:
         >>> from minigrad import nn, distributed
@@ -66,5 +69,6 @@ def average_parameters(module: Any, comm: Communicator, n: float) -> None:
         works = [comm.weighted_all_reduce(run, weight, layout) for run in runs]
         for work in works:
             work.wait()
+        average_buffers("average_parameters", model, comm, samples, total)
     for param in params:
         mark_changed(param)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.arguments import check_choice
+from minigrad.distributed.average.buffers import INTEGER_BUFFERS
+from minigrad.distributed.average.buffers import IntegerBuffers as IntegerBuffers
 from minigrad.distributed.average.fragments import count_of
 from minigrad.distributed.average.guards import Guard, NoGuard, guard_data
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
@@ -29,6 +31,7 @@ class AverageOptions:
     average: str
     optimizer: Optimizer | None
     optimizer_state: str
+    integer_buffers: IntegerBuffers
     guard: Guard
 
     def __post_init__(self) -> None:
@@ -36,6 +39,7 @@ class AverageOptions:
         _check_outer(self.outer)
         check_choice(_WHO, ("parameters", "gradients"), average=self.average)
         check_choice(_WHO, ("keep", "average", "reset"), optimizer_state=self.optimizer_state)
+        check_choice(_WHO, INTEGER_BUFFERS, integer_buffers=self.integer_buffers)
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
             raise ArgumentError(f"{_WHO}: expected an optimizer, got {type(self.optimizer).__name__}")
         if self.optimizer_state != "keep" and self.optimizer is None:
@@ -94,7 +98,8 @@ class AverageOptions:
     def facts(self) -> dict[str, str]:
         """What has to be alike on all ranks, by name."""
         told = {**facts_of(self.policy), "outer": repr(self.outer), "average": self.average}
-        return {**told, "optimizer_state": self.optimizer_state, "guard": str(guard_data(self.guard))}
+        told |= {"optimizer_state": self.optimizer_state, "integer_buffers": self.integer_buffers}
+        return {**told, "guard": str(guard_data(self.guard))}
 
 
 def _check_outer(outer: Any) -> None:

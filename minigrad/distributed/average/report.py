@@ -19,11 +19,13 @@ class Arrived(NamedTuple):
         total: Samples of all ranks, float64 (1,) where the arrays live.
         finished: How many ranks have no more data, float64 (1,).
         nbytes: Of parameters or gradients that this rank has sent.
+        samples: What these weighed.
     """
 
     total: Array
     finished: Array
     nbytes: int
+    samples: float
 
 
 def number_in(array: Array) -> float:

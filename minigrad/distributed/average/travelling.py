@@ -89,6 +89,7 @@ class TravellingFragment:
         self._side = CommStream(comm.device) if outer.delay and comm.device.type != "cpu" else None
         self._vector: Array = None
         self._works: list[Work] = []
+        self._samples = 0.0
         self.states: list[OuterState] = []
         with comm.device.current():
             for piece in self.pieces:
@@ -102,6 +103,7 @@ class TravellingFragment:
             finished: Whether it has no more data.
             layout: What all ranks have to agree on.
         """
+        self._samples = samples
         with self._comm.device.current() as xp:
             self._vector = xp.zeros(2, np.float64)
             self._vector[0], self._vector[1] = samples, float(finished)
@@ -139,11 +141,11 @@ class TravellingFragment:
         nbytes = sum(int(piece.sent.nbytes) for piece in self.pieces)
         total = self._vector[:1]
         if self._is_void(total):
-            return Arrived(total, self._vector[1:], nbytes)
+            return Arrived(total, self._vector[1:], nbytes, self._samples)
         with self._comm.device.current():
             for piece in self.pieces:
                 piece.sent /= total.astype(piece.sent.dtype)
-        return Arrived(total, self._vector[1:], nbytes)
+        return Arrived(total, self._vector[1:], nbytes, self._samples)
 
     def sums(self, arrived: Arrived) -> Array | None:
         """How far this rank's values are from the mean, see `divergence`; None where no rank had samples."""
