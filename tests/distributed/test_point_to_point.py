@@ -1,20 +1,27 @@
 """Messages from rank to rank, beside what `minigrad.testing.messages` asks of every communicator."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 
 from minigrad.distributed import Fault, FaultInjecting, Recording, run
+from minigrad.distributed.comm.shm.mailbox import MOST_MESSAGES
 from minigrad.distributed.simulate import Cluster
 from minigrad.distributed.simulate import run as simulate
 from minigrad.errors import ArgumentError
 from minigrad.testing import messages  # noqa: F401
 from minigrad.testing.contract import CASES
+from tests.distributed.worlds import run_processes, run_ranks
+
+TIMEOUT_S = 10.0
 
 
+@pytest.mark.parametrize("kind", ["threads", "shm"])
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].body.func.__module__ == messages.__name__])
-def test_the_contract_on_threads(name):
+def test_the_contract(kind, name):
     for size in CASES[name].sizes:
-        run(CASES[name].body, size, timeout_s=CASES[name].timeout_s)
+        run_ranks(kind, CASES[name].body, size, CASES[name].timeout_s)
 
 
 def to_the_other(comm, array, tag=0):
@@ -43,3 +50,67 @@ def test_wrappers_see_both_ends():
 def test_a_simulation_refuses_messages_that_it_has_no_cost_of():
     with pytest.raises(ArgumentError, match="simulate.run: expected a collective, got send, whose cost a link does"):
         simulate(lambda comm: to_the_other(comm, np.ones(3)), Cluster.of_speeds([1, 1]))
+
+
+# ------------------------------------------------------------------------------------------------------- processes
+
+
+def test_a_message_can_be_taken_while_its_sender_computes():
+    """Here it waits for word that it was taken, which does not come through the communicator."""
+    taken = multiprocessing.get_context("fork").Event()
+
+    def body(comm):
+        array = np.full(300_000, comm.rank + 1.0)
+        if comm.rank == 0:
+            work = comm.send(array, 1)
+            assert taken.wait(TIMEOUT_S)
+            work.wait()
+        else:
+            comm.recv(array, 0).wait()
+            taken.set()
+        return array.tolist() == [1.0] * 300_000
+
+    assert run_processes(body, 2, TIMEOUT_S) == [True, True]
+
+
+def test_memory_of_messages_is_used_again():
+    """Also where one in the middle is taken later than those behind it; and so many can be on their way."""
+
+    def body(comm):
+        mail, other = comm.mail, 1 - comm.rank
+        early = comm.send(np.full(1000, 5.0), other, tag=9)
+        for i in range(3 * MOST_MESSAGES):
+            assert to_the_other(comm, np.full(500, float(i)))[0] == i
+            if i == MOST_MESSAGES // 2:
+                late = np.empty(1000)
+                comm.recv(late, other, tag=9).wait()
+                early.wait()
+        assert late.tolist() == [5.0] * 1000 and mail._places.end <= mail._mine.front_bytes + 4 * 8064
+        works = [comm.send(np.ones(1), other) for _ in range(MOST_MESSAGES)]
+        with pytest.raises(ArgumentError, match="expected at most 1,024 messages to rank . that it has not taken"):
+            comm.send(np.ones(1), other)
+        comm.barrier()
+        for _ in works:
+            comm.recv(np.empty(1), other).wait()
+        for work in works:
+            work.wait()
+        assert mail._places.end == mail._mine.front_bytes
+        return True
+
+    assert run_processes(body, 2, TIMEOUT_S) == [True, True]
+
+
+def test_a_rank_takes_a_message_in_a_collective_for_its_sender_to_come_to_it():
+    def body(comm):
+        array = np.full(3, float(comm.rank))
+        if comm.rank == 0:
+            comm.send(array, 1).wait()
+        else:
+            work = comm.recv(array, 0)
+        comm.barrier()
+        if comm.rank == 1:
+            assert work.done()
+        return array.tolist()
+
+    for kind in ("threads", "shm"):
+        assert run_ranks(kind, body, 2, TIMEOUT_S) == [[0.0] * 3] * 2

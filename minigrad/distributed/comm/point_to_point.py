@@ -29,6 +29,7 @@ class Envelope(NamedTuple):
         src, dst, tag: From whom it is, to whom, and which of the messages between the two.
         dtype: Name of the dtype.
         size: Elements.
+        group: The name of the group of ranks whose numbers these are; empty for all.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Envelope(NamedTuple):
     tag: int
     dtype: str
     size: int
+    group: str = ""
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -63,13 +65,15 @@ class Envelope(NamedTuple):
         return (self.dtype, self.size) == (theirs.dtype, theirs.size)
 
     def __str__(self) -> str:
-        return f"{self.kind}({'to' if self.sends else 'from'} {self.other}, tag {self.tag}) of {self.size} {self.dtype}"
+        other, group = f"{'to' if self.sends else 'from'} {self.other}", f" in {self.group}" if self.group else ""
+        return f"{self.kind}({other}, tag {self.tag}) of {self.size} {self.dtype}{group}"
 
 
 class PointToPoint(Communicator):
     """The messages of a `Front`: a transport implements `_message`."""
 
     calls: deque[object]
+    group: str = ""
 
     def send(self, array: Array, dst: int, tag: int = 0) -> Work:
         """Let rank dst have the elements of array."""
@@ -96,7 +100,7 @@ class PointToPoint(Communicator):
             alone = ", and there is none" if self.world_size == 1 else ": copy the array"
             raise ArgumentError(f"{who}: expected {name} to be another rank than {other}{alone}, got itself")
         src, dst = (self.rank, other) if kind == _SENDS else (other, self.rank)
-        return Envelope(kind, src, dst, tag, array.dtype.name, int(array.size))
+        return Envelope(kind, src, dst, tag, array.dtype.name, int(array.size), self.group)
 
     def _check(self, who: str, array: Array = ..., /, *, written: bool = True) -> Array:
         """See `Front`."""

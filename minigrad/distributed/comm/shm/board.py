@@ -23,6 +23,7 @@ from minigrad.distributed.comm.headers import (
     numbered,
     timed_out,
 )
+from minigrad.distributed.comm.shm.notes import NOTES_BYTES, Notes
 from minigrad.distributed.comm.shm.segment import Segment
 from minigrad.distributed.comm.where import ask
 from minigrad.errors import DistributedError
@@ -36,7 +37,8 @@ _HEADER_BYTES, _FAILURE_BYTES = 512, 4096
 _POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT, _ASKED, _ANSWERED = 0, 8, 16, 24, 25, 26, 32, 40
 _FAILURE_AT = 512
 _LINE_AT, _LINE_BYTES = _FAILURE_AT + _FAILURE_BYTES, 512
-_SLOTS_AT = _LINE_AT + _LINE_BYTES
+_NOTES_AT = _LINE_AT + _LINE_BYTES
+_SLOTS_AT = _NOTES_AT + NOTES_BYTES
 # a cache line each: the weight, which the others read; when the rank began to execute the call, and when it had
 _WEIGHT_BYTES, _TIMES = 128, 8
 _INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
@@ -53,6 +55,7 @@ class Board:
 
     Attributes:
         group: The name of the group of ranks whose board it is; empty for all.
+        notes: What it says of messages.
     """
 
     def __init__(self, rank: int, world_size: int, exchange: Callable[[bytes], list[bytes]]) -> None:
@@ -62,6 +65,7 @@ class Board:
         self._numbers = [memoryview(part[:_FAILURE_AT]).cast("q") for part in self._segment.parts]
         self._bytes = [memoryview(part) for part in self._segment.parts]
         self._floats = [memoryview(part[:_STAGING_AT]).cast("d") for part in self._segment.parts]
+        self.notes = Notes(rank, [part[_NOTES_AT:_SLOTS_AT] for part in self._segment.parts])
         mine = self._numbers[rank]
         mine[_PID], mine[_STARTED] = os.getpid(), _start_time(os.getpid())
         exchange(b"")  # nobody looks for a process that has not written its number yet
@@ -153,9 +157,10 @@ class Board:
         return f"{numbered(seq, self.group)}: {what}"
 
     def last_calls(self, rank: int) -> Iterator[str]:
-        """The headers of the last calls that a rank posted, the latest first."""
+        """The last calls that a rank posted, and its last messages, the latest first."""
         posted = self._numbers[rank][_POSTED]
-        return (self.header(rank, seq) for seq in range(posted - 1, max(-1, posted - 1 - SLOTS), -1))
+        calls = ((seq, self.header(rank, seq)) for seq in range(posted - 1, max(-1, posted - 1 - SLOTS), -1))
+        return self.notes.among(rank, calls)
 
     def leave(self) -> None:
         """Publish that this rank makes no more calls."""

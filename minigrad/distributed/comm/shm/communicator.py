@@ -17,6 +17,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from minigrad.distributed.comm.shm.board import (
     lateness,
 )
 from minigrad.distributed.comm.shm.groups import ShmGroups
+from minigrad.distributed.comm.shm.mailbox import Mailbox, ShmMessages
 from minigrad.distributed.comm.shm.region import Region, Regions, chunks
 from minigrad.distributed.comm.shm.rooted import RootedShm
 from minigrad.distributed.comm.shm.segment import Segment
@@ -87,7 +89,7 @@ class _Call:
             self.over = True
 
 
-class ShmCommunicator(RootedShm, ShmGroups, Front):
+class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
     """The collectives of one process among those of one host; see `Communicator`.
 
     Args:
@@ -118,6 +120,9 @@ class ShmCommunicator(RootedShm, ShmGroups, Front):
         self._nowhere = Region("", 0, [np.empty(0)], 0)
         self._queue: deque[_Call] = deque()  # not executed by this rank yet
         self._posted: deque[_Call] = deque()  # not known to be over
+        self.mail = Mailbox(
+            self.board, self._regions, self.timeout_s, end=self._end, hear=self._hear, help=self.advance
+        )
         self._watcher = Watcher(self, self.board.answer)
 
     def empty(self, count: int, dtype: DtypeLike) -> Array:
@@ -268,6 +273,8 @@ class ShmCommunicator(RootedShm, ShmGroups, Front):
             spins += 1
             if spins < _SPINS:
                 continue
+            if self.mail.asked:  # whose sender may wait for this rank, which waits here
+                self.mail.advance()
             now = time.monotonic()
             if not started:
                 started = looked = now
@@ -296,9 +303,10 @@ class ShmCommunicator(RootedShm, ShmGroups, Front):
         self.listen()
         self.failure.raise_on(self.rank)
 
-    def _end(self, error: DistributedError) -> None:
+    def _end(self, error: DistributedError) -> NoReturn:
         self._fail(error)
         self.failure.raise_on(self.rank)
+        raise error
 
     def _tell(self, error: DistributedError) -> None:
         self.board.tell_failure(error)
@@ -311,6 +319,7 @@ class ShmCommunicator(RootedShm, ShmGroups, Front):
         self._queue.clear()
         self._posted.clear()
         self._regions.forget()
+        self.mail.close()
 
     def last_calls(self) -> Sequence[str]:
         """The last calls that this rank made, chunk by chunk, the latest first."""

@@ -105,6 +105,18 @@ class Regions:
         """Arrays may lie in this one from now on."""
         self._segments.append(segment)
 
+    def place_of(self, array: Array) -> tuple[int, int] | None:
+        """The number of the segment in which an array lies, and where in there; None where it lies elsewhere."""
+        if array.base is None:  # it owns its memory
+            return None
+        address = address_of(array)
+        offsets = ((i, segment.offset_of(address, array.nbytes)) for i, segment in enumerate(self._segments))
+        return next(((i, offset) for i, offset in offsets if offset is not None), None)
+
+    def view(self, segment: int, rank: int, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
+        """The elements of a rank at such a place."""
+        return self._segments[segment].view(rank, offset, count, dtype)
+
     def in_segment(self, array: Array) -> Region | None:
         """That of an array in shared memory; None where it lies elsewhere."""
         if array.base is None:  # it owns its memory
