@@ -27,6 +27,14 @@ _SOFT_MARGIN = "write softplus(-target * x).mean()"
 _ON_OUTPUT = "write register_forward_hook(hook), whose hook calls output.register_hook(...) and returns None"
 _WITHOUT = "save what it would give beside the state_dict()"
 _BITS = "write all_gather(tensors, tensor), and combine them"
+_AVERAGER = "averager = distributed.ParameterAverager(model, comm, distributed.average.{}), and averager.step(len(x))"
+_PERIODIC = f"write {_AVERAGER.format('EveryK(period)')} after each step"
+_POST_LOCAL = f"write {_AVERAGER.format('PostLocalSGD(switch, k)')} after each step, without DDP"
+_ALGORITHMS = (
+    "write fp16_compress_hook and its kin for its hooks, ParameterAverager(model, comm, average.EveryK(period)) for "
+    "model averaging, average.PostLocalSGD(switch, k) as its policy for post-local SGD, ddp.join() for Join"
+)
+_FOUND = "leave it out: init finds the others by the environment"
 _DECODER = "write TransformerEncoder, with mask=minigrad.ones(n, n, dtype=bool).triu(1) for a causal one"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -113,24 +121,44 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "ChainDataset": "write an IterableDataset whose __iter__ is itertools.chain(*datasets)",
     },
     "minigrad.distributed": {
-        "algorithms": "write minigrad.distributed.fp16_compress_hook and its kin",
+        "algorithms": _ALGORITHMS,
+        **dict.fromkeys(["model_averaging", "PeriodicModelAverager", "LocalSGD"], _PERIODIC),
+        **dict.fromkeys(["PostLocalSGDOptimizer", "PostLocalSGDState", "post_localSGD_hook"], _POST_LOCAL),
+        "HierarchicalModelAverager": "write " + _AVERAGER.format("EveryK(period)") + ", over all ranks at once",
+        "ZeroRedundancyOptimizer": "write minigrad.optim: each rank keeps the state of a whole replica",
+        "Join": "write with ddp.join(also=[optimizer]): around the loop",
         "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank",
         "device_mesh": "write init(), which says who the ranks are",
         "elastic": "write python -m minigrad.distributed.launch -n N script.py",
         "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",
-        "optim": "write minigrad.optim: each rank keeps the state of a whole replica",
+        "optim": "write minigrad.optim: each rank keeps the state of a whole replica; in the place of "
+        "PostLocalSGDOptimizer " + _POST_LOCAL.removeprefix("write "),
+        "rpc": "write all_gather_object, which all ranks call",
         "tensor": "a tensor is of one rank",
         **dict.fromkeys(["send", "recv", "isend", "irecv", "batch_isend_irecv", "P2POp"], _TO_ALL),
         "Backend": "write the name, such as 'nccl' or 'gloo'",
+        "BuiltinCommHookType": "write ddp.register_comm_hook(state, hook)",
+        **dict.fromkeys(["DeviceMesh", "init_device_mesh"], "write init(), which says who the ranks are"),
+        **dict.fromkeys(["DistError", "DistBackendError", "DistNetworkError"], "write errors.DistributedError"),
+        **dict.fromkeys(["Store", "FileStore", "HashStore", "PrefixStore", "TCPStore", "rendezvous"], _FOUND),
+        "GroupMember": "write group.WORLD",
+        "all_reduce_coalesced": "write all_reduce(tensor) for each of them",
+        "all_gather_coalesced": "write all_gather(tensors, tensor) for each of them",
+        "all_gather_single": "write all_gather_into_tensor",
+        "reduce_scatter_single": "write reduce_scatter_tensor",
         "ProcessGroup": "write distributed.Communicator",
         "get_process_group_ranks": "write list(range(get_world_size()))",
         "is_gloo_available": "leave it out: 'gloo' always is",
+        "get_node_local_rank": "write int(os.environ['LOCAL_RANK']); init takes the GPU that is the rank's",
+        **dict.fromkeys(["get_debug_level", "set_debug_level"], "set MINIGRAD_DEBUG=1 before init"),
+        "is_backend_available": "leave it out: init says what is missing",
         "is_mpi_available": "leave it out: init says what is missing",
         "is_nccl_available": "write minigrad.cuda.is_available()",
         "is_torchelastic_launched": "leave it out: init reads the variables that torchrun sets",
         "monitored_barrier": "write barrier(), which names the ranks that do not come",
         "new_group": "leave it out for all ranks; else start as many as the group has, and write group=communicator",
         "reduce_op": "write ReduceOp",
+        "shrink_group": "write minigrad.load(path, into=...) in a run of fewer ranks",
     },
     "minigrad.distributed.nn": {
         **dict.fromkeys(["all_reduce", "reduce"], "write sum(all_gather(x))"),
@@ -139,6 +167,25 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "scatter": "write all_gather(x)[src], and take this rank's part",
         "gather": "write all_gather(x)",
         "reduce_scatter": "write sum(all_gather(x)), and take this rank's part",
+    },
+    "Metric": {
+        **dict.fromkeys(["compute", "sync", "sync_dist", "forward"], "write result(comm), which all ranks call"),
+        **dict.fromkeys(["to", "cuda", "cpu"], "leave it out: sums are where the values are"),
+        "merge_state": "write result(comm), over all ranks",
+        "plot": "write result(comm), and plot it",
+    },
+    "MetricCollection": {
+        **dict.fromkeys(["compute", "forward"], "write result(comm), which all ranks call"),
+        "add_metrics": "give all metrics to MetricCollection({name: metric})",
+        "clone": "write copy.deepcopy(metrics)",
+        **dict.fromkeys(["to", "cuda", "cpu"], "leave it out: sums are where the values are"),
+        "update": "write metrics[name].update(value, n), for each has values of its own",
+    },
+    "minigrad.train": {
+        "Callback": "write for epoch in range(epochs): trainer.train_epoch(loader), and read trainer.epoch_metrics",
+        **dict.fromkeys(["MeanMetric", "RunningMean"], "write Mean"),
+        **dict.fromkeys(["SumMetric", "CatMetric"], "write Sum"),
+        **dict.fromkeys(["BinaryAccuracy", "MulticlassAccuracy"], "write Accuracy"),
     },
     "minigrad.utils": {
         "tensorboard": "write to a file, or import tensorboardX",
@@ -235,7 +282,16 @@ OF_TENSORS = """
     unique_consecutive unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze_ untyped_storage values vdot
     vsplit xlogy xlogy_ xpu
 """.split()  # what PyTorch's tensors have, and ours have not
-_ROOMS = ("minigrad", "minigrad.nn", "minigrad.nn.functional", "minigrad.optim", "minigrad.data", "minigrad.cuda")
+_ROOMS = (
+    "minigrad",
+    "minigrad.nn",
+    "minigrad.nn.functional",
+    "minigrad.optim",
+    "minigrad.data",
+    "minigrad.cuda",
+    "minigrad.distributed.average",
+    "minigrad.train",
+)
 
 
 def absent(where: str, name: str) -> AbsentNameError:

@@ -54,6 +54,16 @@ _MEANT = {  # of one operation or class, before those
     ("DistributedSampler", "dataset"): ("source",),
     **{(name, "generator"): ("seed",) for name in _DRAWING},
     ("RandomSampler", "data_source"): ("source",),
+    ("update", "weight"): ("n",),  # of a metric
+    ("update", "preds"): ("value",),
+    ("update", "target"): ("n",),
+    **{("EveryK", name): ("k",) for name in ("period", "sync_every")},
+    ("PostLocalSGD", "period"): ("k",),
+    ("PostLocalSGD", "start_localSGD_iter"): ("switch",),
+    ("SlowMo", "slowmo_factor"): ("momentum",),
+    ("SlowMo", "slowmo_lr"): ("lr",),
+    ("StreamingDiLoCo", "fragment_sync_delay"): ("delay",),
+    ("StreamingDiLoCo", "fragment_update_alpha"): ("alpha",),
     ("gradcheck", "func"): ("function",),
     ("gradcheck", "eps"): ("step",),
     ("gradcheck", "atol"): ("tolerance",),
@@ -109,6 +119,7 @@ _IMPLEMENTATIONS: dict[str, tuple[str, _Fits]] = {  # of a step, among which PyT
 }
 _WORKERS = "write prefetch=2, which makes batches ahead in a thread"
 _PROJECTED = "write scaled_dot_product_attention, which takes what is projected already"
+_EVERY = "write ParameterAverager(model, comm, EveryK(sync_every), this)"
 _REDUCTION = "write reduction="
 KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to do here, and what is taken
     (_OPERATION, "out"): ("use the result, or write y.copy_(result)", _one_of(None)),
@@ -177,6 +188,15 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     (_LOADER, "worker_init_fn"): ("there are no worker processes, and each batch has its seed", _one_of(None)),
     (_LOADER, "multiprocessing_context"): ("there are no worker processes", _one_of(None)),
     (_LOADER, "in_order"): ("batches come in order", _one_of(True)),
+    ("Accuracy", "task"): ("write accuracy.update(x > 0, labels)", _one_of("multiclass")),
+    ("Accuracy", "num_classes"): ("logits or classes say it", _always),
+    ("Accuracy", "top_k"): ("write accuracy.update(fraction, n)", _one_of(1)),
+    ("Accuracy", "average"): ("it is that over all samples: write an Accuracy for each class", _one_of("micro")),
+    ("Metric", "dist_sync_on_step"): ("write result(comm) where all ranks are to meet", _one_of(False)),
+    ("Metric", "sync_on_compute"): ("write result(SoloCommunicator()) for one rank's own", _one_of(True)),
+    ("Metric", "nan_strategy"): ("a metric that met a NaN is NaN: leave the value out of update", _never),
+    **{(kind, "sync_every"): (_EVERY, _never) for kind in ("DiLoCo", "StreamingDiLoCo", "SlowMo")},
+    **{(kind, "outer_optimizer"): ("write its lr and momentum", _never) for kind in ("DiLoCo", "StreamingDiLoCo")},
     (_SAMPLER, "drop_last"): ('write mode="drop" for True, mode="pad" for False', _same_end),
     **{(name, "foreach"): ("all gradients are taken as few arrays", _one_of(None, True, False)) for name in _CLIPPING},
     **{(kind, name): entry for kind in _OPTIMIZERS for name, entry in _IMPLEMENTATIONS.items()},

@@ -1,5 +1,9 @@
 """Training: `Graph` trains itself, `Trainer` sets it up for any devices, `DistributedTrainer` is a rank's loop."""
 
+import typing
+
+from minigrad.absent import absent as _absent
+from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.train import metrics as metrics
 from minigrad.train.epoch import EpochMeter, EpochMetrics, RankMetrics
 from minigrad.train.fleet import DistributedState
@@ -34,3 +38,10 @@ __all__ = [
     "metrics",
     "record_scalar",
 ]
+
+_offer_classes(globals())
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> typing.Any:
+        raise _absent(__name__, name)

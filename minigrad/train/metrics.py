@@ -15,13 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.absent import tell_lacking
 from minigrad.arguments import as_integer, as_real, as_samples, is_number, kind_of
 from minigrad.backend.device import Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.differences import check_alike, gather_alike
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, CallError, DtypeError, ShapeError
+from minigrad.foreign import spoken
 from minigrad.tensor import Tensor
 
 Pair = list[float]  # Σ n·value and Σ n
@@ -119,6 +121,7 @@ class Metric:
         self._totals = Totals()
         self.per_rank: tuple[float | None, ...] = ()
 
+    @spoken
     def update(self, value: Any, n: Any = None) -> None:
         """Count a batch of this rank; it never waits for a GPU.
 
@@ -131,6 +134,10 @@ class Metric:
         """
         who = f"{type(self).__name__}.update"
         self._totals.add(_scalar(who, "value", value), _count(who, n))
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        name = type(self).__name__
+        raise CallError(f"{name}: expected update(value, n), and result(comm) where all ranks are to meet, got a call")
 
     def result(self, comm: Communicator | None = None) -> float | None:
         """The value over the samples of all ranks since the last `reset`; all ranks call it, with one small message.
@@ -194,6 +201,7 @@ class Sum(Metric):
         12.0
     """
 
+    @spoken
     def update(self, value: Any, n: Any = 1) -> None:
         """Count n times a value; see `Metric.update`."""
         super().update(value, n)
@@ -223,6 +231,7 @@ class Accuracy(Metric):
         super().__init__()
         self.ignore_index = as_integer("Accuracy", "ignore_index", ignore_index)
 
+    @spoken
     def update(self, value: Any, n: Any = None) -> None:
         """Count a batch of this rank; it never waits for a GPU.
 
@@ -481,3 +490,7 @@ def record_scalar(name: str, value: Any, n: Any = None) -> None:
         raise ArgumentError(f"record_scalar: expected a name, got {name!r:.100}")
     scalars, samples = scope
     scalars.record(name, _scalar("record_scalar", name, value), samples if n is None else n)
+
+
+tell_lacking("Metric", Metric)
+tell_lacking("MetricCollection", MetricCollection)

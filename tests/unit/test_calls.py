@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import cuda, data, distributed, nn, optim
+from minigrad import cuda, data, distributed, nn, optim, train
 from minigrad.absent import INSTEAD, OF_TENSORS
 from minigrad.distributed.comm.work import OVER
 from minigrad.distributed.process_group import PendingWork
@@ -142,6 +142,7 @@ def test_a_keyword_that_is_not_here_takes_what_pytorch_does_by_default(who, name
 
 def test_every_keyword_is_tried():
     elsewhere = {"DistributedDataParallel", "DataLoader", "DistributedSampler", "load", "save"}
+    elsewhere |= {"Accuracy", "Metric", "DiLoCo", "StreamingDiLoCo", "SlowMo"}  # tests/train/test_habits.py
     assert {who for who, _ in KEYWORDS} == {*CALLED, *elsewhere}
 
 
@@ -166,6 +167,11 @@ ABSENT = {
     "minigrad.utils: .* 'tensorboard'": lambda: minigrad.utils.tensorboard,
     "minigrad.autograd: .* 'functional': write autograd.grad": lambda: minigrad.autograd.functional,
     "Tensor: .* 'to_sparse': tensors are dense": lambda: X.to_sparse(),
+    "minigrad.distributed: .* 'DiLoCo': write minigrad.distributed.average.Di": lambda: distributed.DiLoCo,
+    "minigrad.distributed: .* 'LocalSGD': write averager = .*EveryK": lambda: distributed.LocalSGD,
+    "minigrad.distributed: .* 'PostLocalSGDOptimizer': write .*PostLocalSGD": lambda: distributed.PostLocalSGDOptimizer,
+    "minigrad.distributed: .* 'TCPStore': leave it out": lambda: distributed.TCPStore,
+    "minigrad.train: .* 'MeanMetric': write Mean": lambda: train.MeanMetric,
     "Tensor: .* 'unsqueeze_': write x = x.unsqueeze": lambda: X.unsqueeze_(0),
     "Tensor: .* 'fmax': write .*numpy.fmax": lambda: X.fmax,
 }
@@ -184,6 +190,10 @@ IMPORTED = {
     "^minigrad.nn: .* 'MaxPooling2d': did you mean MaxPool2d": "from minigrad.nn import Linear, MaxPooling2d",
     "^minigrad: .* 'vmap': add an axis": "from minigrad import vmap",
     "^minigrad.nn: .* 'modules': write import minigrad.nn": "import minigrad.nn.modules.module as m",
+    "^minigrad.distributed: .* 'algorithms': write .*EveryK": (
+        "from minigrad.distributed.algorithms.model_averaging import averagers"
+    ),
+    "^minigrad.distributed: .* 'optim': write .*PostLocalSGD": "import minigrad.distributed.optim",
     "^minigrad.distributed: .* 'fsdp': write DistributedDataParallel": "from minigrad.distributed.fsdp import anything",
 }
 
@@ -222,6 +232,7 @@ def test_what_a_tensor_is_told_to_write_is_there():
 
 def test_what_is_absent_is_not_here():
     places = {"minigrad": minigrad, "Tensor": minigrad.Tensor, "Module": nn.Module, "ReduceOp": distributed.ReduceOp}
+    places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection}
     for where, names in INSTEAD.items():
         place = places[where] if where in places else importlib.import_module(where)
         found = {name: getattr(place, name, ModuleType) for name in dir(place)}

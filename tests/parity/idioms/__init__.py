@@ -9,6 +9,7 @@ from tests.parity.idioms import (
     algebra,
     attention,
     autograd,
+    averaging,
     derivatives,
     feeding,
     held_out,
@@ -58,4 +59,5 @@ GROUPS = [
     Group("saving", saving.IDIOMS),
     Group("texts", texts.IDIOMS),
     Group("ranks", ranks.IDIOMS, ranks=2),
+    Group("averaging", averaging.IDIOMS, ranks=2),
 ]

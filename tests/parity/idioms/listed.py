@@ -13,6 +13,11 @@ REFUSED = {
     "send and recv": ["write broadcast(tensor, src)"],
     "batch norm over all ranks": ["write distributed.convert_sync_batchnorm(module)"],
     "a group of one's own": ["leave it out for all ranks", "group=communicator"],
+    "a periodic model averager": ["ParameterAverager(model, comm, average.EveryK(period))"],
+    "a post-local sgd optimizer": ["distributed.average.PostLocalSGD(switch, k)"],
+    "a post-local sgd hook": ["average.PostLocalSGD(switch, k) as its policy"],
+    "the join of several things": ["ddp.join() for Join"],
+    "a monitored barrier": ["write barrier(), which names the ranks that do not come"],
 }
 
 # Fail: `.data` is the array, so where it is used as a tensor the error is NumPy's. `x.detach()`, or x itself under

@@ -1,0 +1,47 @@
+"""What users of torchmetrics, torchft and PyTorch's model averaging type runs, or says what to write."""
+
+import pytest
+
+from minigrad import tensor
+from minigrad.distributed import SoloCommunicator
+from minigrad.distributed.average import DiLoCo, EveryK, PostLocalSGD, SlowMo, StreamingDiLoCo
+from minigrad.errors import AbsentNameError, ArgumentError, CallError
+from minigrad.train import Accuracy, Mean, MetricCollection
+
+SOLO = SoloCommunicator()
+
+
+def test_other_names_of_what_is_here():
+    assert EveryK(period=4) == EveryK(sync_every=4) == EveryK(4)
+    assert PostLocalSGD(start_localSGD_iter=10, period=4) == PostLocalSGD(switch=10, k=4)
+    assert SlowMo(slowmo_factor=0.6, slowmo_lr=0.9) == SlowMo(momentum=0.6, lr=0.9)
+    renamed = StreamingDiLoCo(fragments=2, fragment_sync_delay=1, fragment_update_alpha=0.5)
+    assert renamed == StreamingDiLoCo(fragments=2, delay=1, alpha=0.5)
+    mean, accuracy = Mean(dist_sync_on_step=False, sync_on_compute=True), Accuracy(task="multiclass", num_classes=3)
+    mean.update(2.0, weight=3)
+    accuracy.update(preds=tensor([1, 2]), target=tensor([1, 0]))
+    assert (mean.result(SOLO), accuracy.result(SOLO)) == (2.0, 0.5)
+    Accuracy(top_k=1, average="micro")
+
+
+@pytest.mark.parametrize("call, error, words", [
+    (lambda: Accuracy(task="binary"), ArgumentError, "expected no task, got 'binary': write accuracy.update.x > 0, la"),
+    (lambda: Accuracy(top_k=5), ArgumentError, "expected no top_k, got 5: write accuracy.update.fraction, n"),
+    (lambda: Accuracy(average="macro"), ArgumentError, "got 'macro': it is that over all samples"),
+    (lambda: Mean(nan_strategy="ignore"), ArgumentError, "Mean: expected no nan_strategy, .* met a NaN is NaN"),
+    (lambda: Mean(dist_sync_on_step=True), ArgumentError, "write result.comm. where all ranks are to meet"),
+    (lambda: Mean(sync_on_compute=False), ArgumentError, "write result.SoloCommunicator"),
+    (lambda: Mean()(1.0), CallError, "Mean: expected update.value, n., and result.comm. .*, got a call"),
+    (lambda: Mean().compute(), AbsentNameError, "Metric: .* 'compute': write result.comm., which all ranks call"),
+    (lambda: Accuracy().to("cuda"), AbsentNameError, "Metric: .* 'to': leave it out"),
+    (lambda: MetricCollection({}).update(1.0), AbsentNameError, "write metrics.name..update.value, n."),
+    (lambda: DiLoCo(0.7, sync_every=20), ArgumentError, "write ParameterAverager.model, comm, EveryK.sync"),
+    (lambda: SlowMo(sync_every=20), ArgumentError, "expected no sync_every, got 20"),
+    (lambda: StreamingDiLoCo(sync_every=20), ArgumentError, "expected no sync_every, got 20"),
+    (lambda: DiLoCo(outer_optimizer=None), ArgumentError, "got None: write its lr and momentum"),
+    (lambda: StreamingDiLoCo(outer_optimizer=None), ArgumentError, "got None: write its lr and momentum"),
+    (lambda: DiLoCo(None), ArgumentError, "DiLoCo: expected lr"),
+])
+def test_what_is_not_here_says_what_to_write(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
