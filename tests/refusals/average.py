@@ -4,7 +4,17 @@ import numpy as np
 
 from minigrad import nn
 from minigrad.distributed import SoloCommunicator
-from minigrad.distributed.average import EASGD, DiLoCo, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo
+from minigrad.distributed.average import (
+    EASGD,
+    Async,
+    DiLoCo,
+    LevelGuard,
+    Mean,
+    ParameterAverager,
+    PostLocalSGD,
+    SlowMo,
+    StreamingDiLoCo,
+)
 from minigrad.distributed.average.buffers import average_buffers
 from minigrad.distributed.average.fragments import Span, cut, due_at
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
@@ -15,6 +25,19 @@ AVERAGED = AveragedModel(nn.Linear(2, 1))
 PARAMS = [("head.weight", Span(0, 0, 2)), ("body.weight", Span(0, 2, 4))]
 
 ROWS = [
+    # asynchronous
+    *each(
+        (lambda options: Async(**options), ArgumentError),
+        ({"bound": -1}, "Async: expected bound to be an integer >= 0, got -1"),
+        ({"bound": 1.5}, "Async: expected bound to be an integer >= 0, got 1.5"),
+        ({"bound": 1, "k": 0}, "Async: expected k to be an integer >= 1, got 0"),
+    ),
+    *each(
+        (lambda options: ParameterAverager(nn.Linear(2, 1), SoloCommunicator(), Async(1), **options), ArgumentError),
+        ({"average": "gradients"}, 'expected average="parameters" with Async.*, got "gradients": .* take EveryK'),
+        ({"outer": DiLoCo()}, r"expected outer=Mean\(\), optimizer_state=.keep. and no .* with Async.*, got DiLoCo"),
+        ({"guard": LevelGuard(0.5)}, "expected a policy that a guard can slow down, got Async"),
+    ),
     # outer
     *each(
         (lambda options: DiLoCo(**options), ArgumentError),

@@ -3,6 +3,7 @@
 import typing
 
 from minigrad.absent import absent as _absent
+from minigrad.distributed.average.asynchronous import Async
 from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.average.divergence import Divergence, add_sums, add_sums_and_adopt, divergence_of, sums_of
 from minigrad.distributed.average.exchange import DivergenceExchange
@@ -15,6 +16,7 @@ from minigrad.distributed.average.report import AverageReport
 from minigrad.foreign import offer_classes as _offer_classes
 
 __all__ = [
+    "Async",
     "AverageReport",
     "Cadence",
     "DiLoCo",

@@ -47,7 +47,7 @@ class ParameterAverager:
     Args:
         ddp_or_module: This rank's replica, or its wrapper; trained parameters are combined, frozen ones are left alone.
         comm: The ranks; by default those of the wrapper, or of this context.
-        policy: When to combine; see `Sync`, `EveryK`, `Cadence`, `PostLocalSGD`, `Policy`.
+        policy: When to combine; see `Sync`, `EveryK`, `Cadence`, `PostLocalSGD`, `Async`, `Policy`.
         outer: What then; see `Mean`, `SlowMo`, `DiLoCo`, `StreamingDiLoCo`, `EASGD`. One with F fragments combines
             fragment i after steps k·(i+1)/F of each period of EveryK(k); what it sends it takes `delay` steps before.
         average: "parameters" or "gradients", which need `Mean()`.
@@ -110,11 +110,12 @@ class ParameterAverager:
         self._subject.meet({**self.options.facts(), "init_sync": str(init_sync)}, init_sync)
         self._times = RoundTimes(_WHO, self.comm) if policy.measures else None
         self._by = by = self._times.comm if self._times is not None else self.comm
+        self._rounds = self._subject.async_rounds(by, policy)
         self._gradients: LocalGradients | None = None
         self._fragments: list[TravellingFragment] = []
         if average == "gradients":
             self._gradients = LocalGradients(by, self._subject.buffers, self._subject.params)
-        else:
+        elif self._rounds is None:
             self._fragments = self._subject.fragments(by, outer)
         self._exchange, self._told = DivergenceExchange(by), Told()
         self._state = policy.start(self.comm.world_size)
@@ -145,6 +146,8 @@ class ParameterAverager:
         """
         samples = as_samples(f"{_WHO}.step", n)
         self._subject.check()
+        if self._rounds is not None:
+            return self._rounds.step(samples)
         self._batches += 1
         if self._gradients is not None:
             due, why = self._due()
@@ -178,6 +181,8 @@ class ParameterAverager:
             ArgumentError: with average="gradients", where no optimizer was given.
         """
         self._subject.check()
+        if self._rounds is not None:
+            return self._rounds.finish()
         if self._gradients is not None:
             return self._finish_gradients(self._gradients)
         if self._fragments[self._turn].is_away:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.arguments import check_choice
+from minigrad.distributed.average.asynchronous import Async
 from minigrad.distributed.average.buffers import INTEGER_BUFFERS
 from minigrad.distributed.average.buffers import IntegerBuffers as IntegerBuffers
 from minigrad.distributed.average.fragments import count_of
@@ -47,6 +48,8 @@ class AverageOptions:
                 f"{_WHO}: expected optimizer= with optimizer_state={self.optimizer_state!r}, got none: give the one "
                 "that makes this rank's steps"
             )
+        if isinstance(self.policy, Async):
+            self._check_async()
         if self.average == "gradients":
             self._check_gradients()
         if self.is_guarded and not self.policy.takes_guard:
@@ -61,6 +64,19 @@ class AverageOptions:
             raise ArgumentError(
                 f'{_WHO}: expected outer=Mean(), optimizer_state="keep" and no guard with average="gradients", whose '
                 f"parameters and optimizers stay alike, got {self.outer}, {self.optimizer_state!r} and {self.guard}"
+            )
+
+    def _check_async(self) -> None:
+        if self.average == "gradients":
+            raise ArgumentError(
+                f'{_WHO}: expected average="parameters" with {self.policy}, got "gradients": those of a rank that is '
+                "late are of values that the others have left, so average parameters, or take EveryK(k)"
+            )
+        got = (self.outer, self.optimizer_state, self.integer_buffers)
+        if got != (Mean(), "keep", "compare"):
+            raise ArgumentError(
+                f'{_WHO}: expected outer=Mean(), optimizer_state="keep" and no integer_buffers= with {self.policy}, '
+                f"under which ranks are never at one place, got {', '.join(map(repr, got))}: take EveryK(k)"
             )
 
     def _check_spacing(self) -> None:

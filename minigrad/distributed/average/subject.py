@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from minigrad.distributed.average.async_rounds import AsyncRounds, is_async
 from minigrad.distributed.average.fragments import Span, cut
-from minigrad.distributed.average.outer import OuterOptimizer
+from minigrad.distributed.average.outer import Mean, OuterOptimizer
+from minigrad.distributed.average.policies import Policy
 from minigrad.distributed.average.travelling import TravellingFragment
 from minigrad.distributed.comm.differences import describe, gather_alike
 from minigrad.distributed.comm.headers import announce
@@ -102,6 +104,13 @@ class Subject:
             inside = [p for number, p, own in self._spans() if any(_overlap(Span(number, *own), s) for s in spans)]
             found.append(TravellingFragment(comm, self.buffers, spans, inside, outer))
         return found
+
+    def async_rounds(self, comm: Communicator, policy: Policy) -> AsyncRounds | None:
+        """The rounds of this rank where its policy is `Async`, else None; for comm see `fragments`."""
+        if not is_async(policy):
+            return None
+        (whole,) = self.fragments(comm, Mean())
+        return AsyncRounds(comm, policy, whole.pieces, self.params)
 
     def _make_alike(self, sends: bool) -> None:
         """Overwrite parameters and buffers by those of rank 0, or refuse ranks that differ in them.

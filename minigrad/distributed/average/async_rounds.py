@@ -1,0 +1,192 @@
+"""A rank that averages without waiting for others: `Async` says how, here its snapshots are sent, taken and applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from minigrad.backend.device import to_host
+from minigrad.backend.dtypes import Array
+from minigrad.distributed.average.asynchronous import Async, AsyncState
+from minigrad.distributed.average.divergence import Divergence, divergence_of
+from minigrad.distributed.average.policies import Policy
+from minigrad.distributed.average.report import AverageReport, Told
+from minigrad.distributed.average.snapshots import Courier, Snapshot, mean_of, no_sums_of, total_of, value_of
+from minigrad.distributed.average.travelling import Piece
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.errors import StateDictError
+from minigrad.nn.parameter import Parameter
+from minigrad.stamp import mark_changed
+
+
+class AsyncRounds:
+    """The rounds of one rank under `Async`.
+
+    Args:
+        comm: The ranks.
+        policy: Its options.
+        pieces: The parameters, equal on all ranks now.
+        params: All that lie in them.
+
+    Attributes:
+        progress: How far the ranks have come, as this one knows.
+    """
+
+    def __init__(
+        self, comm: Communicator, policy: Async, pieces: Sequence[Piece], params: Sequence[Parameter]
+    ) -> None:
+        self._comm, self._policy, self._pieces, self._params = comm, policy, list(pieces), list(params)
+        self.progress = AsyncState.start(comm.rank, comm.world_size, policy.bound)
+        self._restart()
+
+    def _restart(self) -> None:
+        """Begin where the parameters of all ranks are equal."""
+        with self._comm.device.current():
+            self._common = [piece.values().copy() for piece in self._pieces]  # of the last round applied
+        self._seen = list(self._common)  # this rank's values at its last snapshot, and all that was applied since
+        self._courier = Courier(self._comm, self._common)
+        self._snapshots: dict[int, dict[int, Snapshot]] = {}  # of rounds that are not applied, by rank
+        self._batches, self._samples = 0, 0.0  # since the last snapshot
+
+    def step(self, samples: float) -> AverageReport | None:
+        """Count a step; send a snapshot where a round is over, and apply what has come.
+
+        Returns:
+            The report of the last round that was applied, else None.
+
+        Raises:
+            CollectiveTimeoutError, RankFailedError: a rank that is more than the bound behind does not come.
+        """
+        self._batches, self._samples = self._batches + 1, self._samples + samples
+        if self._batches >= self._policy.k:
+            self._send()
+        for src in self.progress.takes_from():
+            while src in self.progress.takes_from() and (found := self._courier.arrived(src)) is not None:
+                self._take(src, found)
+        report = self._apply()
+        while missing := self.progress.waits_for()[0]:
+            self._take(missing[0], self._courier.wait(missing[0]))
+            report = self._apply() or report
+        return report
+
+    def finish(self) -> AverageReport:
+        """Send what is left, and apply the rounds of all ranks until none makes more."""
+        self._send(last=True)
+        report = self._apply()
+        while missing := self.progress.waits_for()[0]:
+            self._take(missing[0], self._courier.wait(missing[0]))
+            report = self._apply() or report
+        self._courier.flush()
+        self.progress = self.progress.restarted()
+        for piece, common in zip(self._pieces, self._common):
+            piece.put(common)
+        self._mark()
+        self._restart()
+        assert report is not None, "the last round of this rank is applied here"
+        return report
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _send(self, last: bool = False) -> None:
+        is_change = not self.progress.is_settled
+        with self._comm.device.current():
+            now = [piece.values() for piece in self._pieces]
+            values = [each - seen for each, seen in zip(now, self._seen)] if is_change else now
+            self._seen = [each.copy() for each in now]
+        number = self.progress.round + 1
+        snapshot = Snapshot(number, self._samples, self._batches, is_change, last, values)
+        self.progress = self.progress.sent(last)
+        self._keep(self._comm.rank, self._courier.send(snapshot))
+        self._batches, self._samples = 0, 0.0
+
+    def _take(self, src: int, snapshot: Snapshot) -> None:
+        self.progress = self.progress.took(src, snapshot.number, snapshot.is_last)
+        self._courier.forget(src, self.progress.surely_taken(src))
+        self._keep(src, snapshot)
+
+    def _keep(self, rank: int, snapshot: Snapshot) -> None:
+        self._snapshots.setdefault(snapshot.number, {})[rank] = snapshot
+
+    def _apply(self) -> AverageReport | None:
+        report = None
+        for number in list(self.progress.complete()):
+            made = self._snapshots.pop(number)
+            report = self._mix(number, [made.get(rank) for rank in range(self._comm.world_size)])
+            self.progress = self.progress.applied_next()
+        if report is not None:
+            self._mark()
+        return report
+
+    def _mix(self, number: int, made: list[Snapshot | None]) -> AverageReport:
+        """Apply one round."""
+        whole = total_of([0.0 if each is None else each.samples for each in made])
+        mine, sums = made[self._comm.rank], no_sums_of(self._common[0], self._comm.world_size)
+        since = self.progress.round - number
+        why = f"round {number} of all ranks is there" + (f", {since} rounds and" if since > 0 else "")
+        why += f", {self._batches} steps since stay" if since <= 0 else f" {self._batches} steps since stay"
+        if whole:
+            for i, piece in enumerate(self._pieces):
+                self._go_on(i, piece, mean_of(made, i, self._common[i], whole, list(sums)), mine, since)
+        steps = max(1, *(0 if each is None else each.batches for each in made))
+        self._comm.event("average", number=number, fragment=0, reason=why, state=self.progress.waits_for()[1])
+        return AverageReport(number, why, 0, self._courier.nbytes, np.full(1, whole), _Sums(sums, steps))
+
+    def _go_on(self, i: int, piece: Piece, mean: Array, mine: Snapshot | None, since: int) -> None:
+        """Apply a mean as a difference; where no step was made since, the values are the mean, to the bit."""
+        if since <= 0 and not self._batches:
+            piece.put(mean)
+            self._seen[i] = mean
+        else:
+            with self._comm.device.current():
+                before = self._common[i] if mine is None else value_of(mine, i, self._common[i])
+                difference = mean - before
+                piece.put(piece.values() + difference)
+                self._seen[i] = self._seen[i] + difference
+        self._common[i] = mean
+
+    def _mark(self) -> None:
+        for param in self._params:
+            mark_changed(param)
+
+    # -------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many rounds all ranks have made; plain data.
+
+        Raises:
+            StateDictError: something is on its way, or steps are not sent.
+        """
+        progress = self.progress
+        if self._batches or progress.round != progress.applied or any(progress.ended):
+            raise StateDictError(
+                f"rank {self._comm.rank}: Async: expected a state where nothing is on its way, got "
+                f"{progress.round - progress.applied} rounds that are not applied and {self._batches} steps that are "
+                "not sent: call finish() on all ranks before it"
+            )
+        return {"rounds": progress.applied}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told, after the parameters were loaded."""
+        self.progress = AsyncState.start(
+            self._comm.rank, self._comm.world_size, self._policy.bound, int(state["rounds"])
+        )
+        self._restart()
+
+
+def is_async(policy: Policy) -> TypeGuard[Async]:
+    """Whether ranks under a policy go by this file."""
+    return isinstance(policy, Async)
+
+
+class _Sums(Told):
+    """The divergence of a round, of which every rank knows the sums of all."""
+
+    def __init__(self, sums: Array, steps: int) -> None:
+        super().__init__()
+        self._sums, self._steps = sums, steps
+
+    def read(self) -> Divergence:
+        """See `AverageReport.divergence`."""
+        return divergence_of(to_host(self._sums).tolist(), self._steps)

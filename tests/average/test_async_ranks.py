@@ -1,0 +1,192 @@
+"""Ranks under Async: what they hold beside the synchronous mean, to the bit; how they end, and what stops them."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import nn, optim
+from minigrad.distributed import run
+from minigrad.distributed.average import Async, EveryK, ParameterAverager
+from minigrad.distributed.average.snapshots import Courier, Snapshot
+from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
+from tests.distributed.worlds import run_ranks
+
+
+def make_model(dtype="float64"):
+    minigrad.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).to(dtype)
+
+
+def values(model):
+    return [p.detach().cpu().numpy().copy() for p in model.parameters()]
+
+
+def train(comm, policy, steps, dtype="float64", between=lambda comm, i: None):
+    """Values in the end, and the reports."""
+    model = make_model(dtype).to(comm.device)
+    averager = ParameterAverager(model, comm, policy)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    rng, reports = np.random.default_rng(comm.rank), []
+    for i in range(steps[comm.rank]):
+        count = (i + comm.rank) % 3  # none at times
+        x = minigrad.Tensor(rng.standard_normal((count, 5))).to(comm.device, model[0].weight.dtype)
+        optimizer.zero_grad()
+        if count:
+            model(x).square().mean().backward()
+            optimizer.step()
+        reports.append(averager.step(count))
+        between(comm, i)
+    reports.append(averager.finish())
+    return values(model), [(r.number, r.samples, r.divergence) for r in reports if r is not None]
+
+
+def same(one, other):
+    return all((a == b).all() for a, b in zip(one, other))
+
+
+def with_none_waiting_at_random(comm, i):
+    """Let another rank run, or not."""
+    if (7 * i + 3 * comm.rank) % 4 == 0:
+        threading.Event().wait(0.002)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_a_bound_of_0_is_the_synchronous_mean_to_the_bit(world_size):
+    steps = [6] * world_size
+    for k in (1, 2):
+        apart = run(lambda comm, k=k: train(comm, Async(0, k), steps), world_size)
+        together = run(lambda comm, k=k: train(comm, EveryK(k), steps), world_size)
+        assert all(same(one[0], other[0]) for one, other in zip(apart, together))
+    reports, expected = apart[0][1], together[0][1]
+    assert [report[:2] for report in reports[:3]] == [report[:2] for report in expected[:3]]
+    for mine, theirs in zip(reports[:3], expected[:3]):
+        np.testing.assert_allclose(mine[2].relative, theirs[2].relative, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_other_dtypes(dtype):
+    apart = run(lambda comm: train(comm, Async(0), [4] * 3, dtype), 3)
+    together = run(lambda comm: train(comm, EveryK(1), [4] * 3, dtype), 3)
+    assert all(same(one[0], other[0]) for one, other in zip(apart, together))
+    bounded = run(lambda comm: train(comm, Async(2), [4, 2, 6], dtype, with_none_waiting_at_random), 3)
+    assert same(bounded[0][0], bounded[1][0]) and same(bounded[0][0], bounded[2][0])
+
+
+@pytest.mark.parametrize("kind", ["threads"])
+def test_all_ranks_end_with_the_same_bits_whatever_each_has_made(kind):
+    def body(comm):
+        return [train(comm, Async(bound, k), [9, 0, 4], between=with_none_waiting_at_random) for bound, k in CASES]
+
+    results = run_ranks(kind, body, 3)
+    for case in zip(*results):
+        assert same(case[0][0], case[1][0]) and same(case[0][0], case[2][0])
+        assert np.isfinite(np.concatenate([each.ravel() for each in case[0][0]])).all()
+        last = max(reports[-1][0] for _, reports in case)
+        assert all(reports[-1] == case[0][1][-1] for _, reports in case) and last >= 5
+
+
+CASES = [(0, 1), (1, 1), (3, 2), (20, 1)]
+
+
+def test_who_is_ahead_waits_beyond_the_bound_and_not_within():
+    """Rank 1 makes its first step only when rank 0 has made bound + 1 rounds, and is asked to wait in the next."""
+    bound, gone_on, in_the_next = 2, threading.Event(), threading.Event()
+
+    def body(comm):
+        model = make_model()
+        averager = ParameterAverager(model, comm, Async(bound))
+        if comm.rank == 1:
+            assert gone_on.wait(20.0)  # rank 0 made bound rounds and waited for none
+            assert not in_the_next.wait(0.2)
+            averager.step(1)
+            assert in_the_next.wait(20.0)
+        else:
+            for _ in range(bound):
+                averager.step(1)
+            gone_on.set()
+            averager.step(1)
+            in_the_next.set()
+        averager.finish()
+        return values(model)
+
+    first, second = run(body, 2)
+    assert same(first, second)
+
+
+def test_buffers_stay_each_ranks_own():
+    def body(comm):
+        minigrad.manual_seed(0)
+        model = nn.BatchNorm1d(3)
+        averager = ParameterAverager(model, comm, Async(1))
+        model(minigrad.full((4, 3), float(comm.rank)))
+        averager.step(4)
+        averager.finish()
+        return model.running_mean.numpy().copy()
+
+    first, second = run(body, 2)
+    assert (first == 0.0).all() and (second != 0.0).all()
+
+
+# ---------------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_a_dead_rank_is_named():
+    def body(comm):
+        averager = ParameterAverager(make_model(), comm, Async(1))
+        for _ in range(9):
+            averager.step(1)
+            if comm.rank == 1:
+                raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        run(body, 3, timeout_s=10.0)
+
+    heard = {}
+
+    def listening(comm):
+        try:
+            body(comm)
+        except RankFailedError as error:
+            heard[comm.rank] = str(error)
+            raise
+
+    with pytest.raises(KeyError):
+        run(listening, 3, timeout_s=10.0)
+    assert all("rank 1" in words for words in heard.values()) and set(heard) == {0, 2}
+
+
+def test_a_rank_that_does_not_come_is_named():
+    release = threading.Event()
+
+    def body(comm):
+        averager = ParameterAverager(make_model(), comm, Async(0))
+        if comm.rank == 1:
+            release.wait(20.0)
+            return
+        try:
+            averager.step(1)
+        finally:
+            release.set()
+
+    with pytest.raises(CollectiveTimeoutError, match="recv.from 1, tag .*expected rank 1 to send it within 0.3 s"):
+        run(body, 2, timeout_s=0.3)
+
+
+def test_a_wrong_number_is_an_error():
+    """As of a snapshot that was sent before the ranks began anew."""
+
+    def body(comm):
+        model = make_model()
+        averager = ParameterAverager(model, comm, Async(1))
+        if comm.rank == 1:
+            flat = [model[0].weight.flat.data]
+            courier = Courier(comm, flat)
+            courier.send(Snapshot(3, 1.0, 1, False, False, flat))
+            courier.flush()
+        for _ in range(3):
+            averager.step(1)
+
+    with pytest.raises(CollectiveMismatchError, match="snapshot of rank 1, that of round 1, got that of"):
+        run(body, 2, timeout_s=10.0)
