@@ -14,6 +14,7 @@ MAKERS = {
     "sgd": lambda params: optim.SGD(params, lr=0.1, momentum=0.9),
     "adam": lambda params: optim.Adam(params, lr=0.1, amsgrad=True),
     "adamw": lambda params: optim.AdamW([{"params": params[:1], "lr": 0.1}, {"params": params[1:]}]),
+    "groups": lambda params: optim.Adam([{"params": params[::2]}, {"params": params[1::2], "lr": 0.1}]),
     "muon": lambda params: optim.Muon([x for x in params if x.ndim == 2], lr=0.1),
     "lamb": lambda params: optim.LAMB(params, lr=0.1),
     "rmsprop": lambda params: optim.RMSprop(params, lr=0.1, momentum=0.5, centered=True),
@@ -85,6 +86,21 @@ def test_reset_is_a_new_one(name):
         step(twin, new, 5 + i)
     for mine, other in zip(model.parameters(), twin.parameters()):
         assert mine.tolist() == other.tolist()
+
+
+def test_wide_copies_are_averaged_with_the_rest():
+    """They hold what is too small for the parameters: 1 - 2**-13 on one rank, 1 - 2**-12 on the other."""
+
+    def body(comm):
+        weight = nn.Parameter(minigrad.ones(1, dtype="float16"))
+        optimizer = optim.SGD([weight], lr=2.0**-13, master_weights=True)
+        (weight * float(1 + comm.rank)).sum().backward()
+        optimizer.step()
+        average_moments("test", optimizer, comm, (3, 1)[comm.rank], np.full(1, 4.0))
+        (state,) = optimizer.state.values()
+        return weight.item(), state["master_weights"].item()
+
+    assert run(body, 2) == [(1.0, 1 - 1.25 * 2.0**-13)] * 2
 
 
 def test_numbers_of_steps_that_differ_are_told_on_all_ranks():

@@ -10,8 +10,8 @@ Momentum and the averages of squares are of the way that a rank has gone by itse
 
 Sources: Wang et al., "SlowMo", ICLR 2020, line 2 of algorithm 1, has all three; Douillard et al., "DiLoCo", 2023,
 keeps.
-Copies of half-precision parameters ("master_weights") are no moments: the optimizer makes them again from parameters
-that were changed.
+Wide copies of half-precision parameters (`master_weights`) go along. Where one does not round to the parameter that a
+combination has made, the optimizer makes it anew from that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from minigrad.distributed.comm.protocol import Communicator
 from minigrad.nn.companions import number_of
 from minigrad.optim.optimizer import Optimizer, settled_parts
 from minigrad.optim.part import Part
-from minigrad.optim.state import MASTER
 
 _ADVICE = 'average after equally many steps, or say optimizer_state="keep" or "reset"'
 
@@ -77,7 +76,6 @@ def average_moments(who: str, optimizer: Optimizer, comm: Communicator, samples:
         comm.weighted_all_reduce(part.state[name][start:stop], weight, f"state of {optimizer.name}: {name}")
         for part in parts
         for name in part.slots
-        if name != MASTER
         for start, stop in part.all_runs
     ]
     for work in works:

@@ -27,7 +27,8 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.average.fragments import Fragments, as_fragments
 
-OuterState = Mapping[str, Array]  # 1-D arrays of the fragment's length and dtype, by name
+# 1-D arrays of the fragment's length and dtype, by name; "global", where there is one, are values that all ranks share
+OuterState = Mapping[str, Array]
 
 
 class OuterOptimizer(Protocol):
@@ -248,7 +249,8 @@ class EASGD:
 
         θ_r -= alpha·(θ_r - center);  center += beta·(average - center)
 
-    both from the center before. The center is the model that is trained; ranks explore around it, and differ. The
+    both from the center before, which is "global" in the state. It is the model that is trained: ranks explore around
+    it, and differ. The
     paper's elastic symmetry, where what a rank is moved by is what it moves the center by, is beta = world_size·alpha;
     it takes beta = 0.9. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015,
     equations 5 and 6, made every so many steps as in its algorithm 1, and with the mean weighted by samples here.
@@ -265,7 +267,7 @@ class EASGD:
     Example:
         >>> outer = EASGD(alpha=0.25, beta=0.5)
         >>> state, values = outer.combine(outer.start(np.zeros(1)), np.full(1, 4.0), np.full(1, 2.0))
-        >>> values.tolist(), state["center"].tolist()
+        >>> values.tolist(), state["global"].tolist()
         ([3.0], [1.0])
     """
 
@@ -282,12 +284,12 @@ class EASGD:
 
     def start(self, values: Array) -> OuterState:
         """The center are the values."""
-        return {"center": values.copy()}
+        return {"global": values.copy()}
 
     def combine(self, state: OuterState, local: Array, average: Array) -> tuple[OuterState, Array]:
         """See the class."""
-        center = state["center"]
-        return {"center": center + (average - center) * self.beta}, local - (local - center) * self.alpha
+        center = state["global"]
+        return {"global": center + (average - center) * self.beta}, local - (local - center) * self.alpha
 
 
 # ------------------------------------------------------------------------------------------------------ what they share
