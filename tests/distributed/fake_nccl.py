@@ -11,7 +11,8 @@ import ctypes
 import functools
 import itertools
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,36 +52,40 @@ class NcclError(RuntimeError):
 
 @dataclass
 class Call:
-    """One collective, as far as the ranks have come."""
+    """One collective, or one message, as far as those that take part have come."""
 
-    parts: dict[int, tuple[Any, Callable[[list[Any]], None], Any]] = field(default_factory=dict)
+    parts: dict[Any, tuple[Any, Callable[[list[Any]], None], Any]] = field(default_factory=dict)
     error: NcclError | None = None
     done: bool = False
 
 
 class World:
-    """What the communicators of one unique id share: their calls, matched by number."""
+    """What the communicators of one unique id share: their calls, matched by number.
+
+    Messages are matched by their number among those from one rank to another.
+    """
 
     def __init__(self, size: int, timeout_s: float) -> None:
         self.size, self.timeout_s = size, timeout_s
         self.changed = threading.Condition()
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[Any, Call] = {}
         self.aborted = False
 
-    def post(self, rank: int, number: int, what: Any, mine: Any, finish: Callable[[list[Any]], None]) -> Call:
-        """Add a rank's part; the last rank hands the parts of all to the `finish` of each."""
+    def post(
+        self, who: Any, number: Any, what: Any, mine: Any, finish: Callable[[list[Any]], None], parties: Sequence[Any]
+    ) -> Call:
+        """Add the part of one of the parties; the last one hands the parts of all, in their order, to each `finish`."""
         with self.changed:
             call = self.calls.setdefault(number, Call())
-            call.parts[rank] = (what, finish, mine)
-            if len(call.parts) == self.size:
-                self._complete(call)
+            call.parts[who] = (what, finish, mine)
+            if len(call.parts) == len(parties):
+                self._complete(call, [call.parts[party] for party in parties])
                 call.parts = {}
                 del self.calls[number]
                 self.changed.notify_all()
             return call
 
-    def _complete(self, call: Call) -> None:
-        ordered = [call.parts[rank] for rank in range(self.size)]
+    def _complete(self, call: Call, ordered: list[Any]) -> None:
         call.done = True
         if any(what != ordered[0][0] for what, _, _ in ordered):
             listed = [what for what, _, _ in ordered]
@@ -93,16 +98,16 @@ class World:
         except NcclError as error:
             call.error = error
 
-    def wait(self, rank: int, call: Call) -> None:
+    def wait(self, who: Any, call: Call) -> None:
         """Return when all ranks have come; raise where NCCL would wait for ever."""
         with self.changed:
             came = self.changed.wait_for(lambda: call.done or self.aborted, self.timeout_s)
         if call.error is not None:
             raise call.error
         if not call.done:
-            (what, _, _), present = call.parts[rank], sorted(call.parts)
+            (what, _, _), present = call.parts[who], sorted(call.parts)
             why = "aborted" if came else "NCCL would hang"
-            raise NcclError(REMOTE_ERROR, f"{why}: rank {rank} waits in {what} where only ranks {present} have come")
+            raise NcclError(REMOTE_ERROR, f"{why}: rank {who} waits in {what} where only ranks {present} have come")
 
 
 class FakeNccl:
@@ -215,9 +220,13 @@ class FakeNccl:
             for wait in waits:
                 wait()
 
+    def in_group(self) -> bool:
+        """Whether this thread has begun a group."""
+        return getattr(self._thread, "depth", 0) > 0
+
     def enqueue(self, stream: int, post: Callable[[], Callable[[], None]]) -> None:
         """Put a call on a stream now, or at the end of the group."""
-        if getattr(self._thread, "depth", 0):
+        if self.in_group():
             self._thread.calls.append((stream, post))
         else:
             self.submit(stream, lambda: post()())
@@ -234,6 +243,7 @@ class Communicator:
             raise NcclError(INVALID_ARGUMENT, f"rank {rank} of {size} in a world of {self._world.size}")
         self._device = device if device is not None else fake.current_device()
         self._number, self._over = 0, False
+        self._messages = Counter[tuple[str, int, int]]()  # so far: sent or taken, from whom, to whom
         self.async_status = 0
         self._init = self._post(("init", size), self._device, self._refuse_duplicates)
         fake.open.add(id(self))
@@ -330,12 +340,52 @@ class Communicator:
 
         self._collective(("allGather", sendcount, datatype), sendbuf, sendcount, datatype, stream, finish)
 
+    def reduce(
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
+    ) -> None:
+        """The root gets the reduction of all; no other rank's recvbuf is touched."""
+
+        def finish(parts: list[Any]) -> None:
+            if self._rank == root:
+                _array(recvbuf, count, datatype)[...] = _reduced(parts, op)
+
+        self._collective(("reduce", count, datatype, op, root), sendbuf, count, datatype, stream, finish)
+
+    def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        """Give a peer its next message from this rank; on its stream that waits until the peer takes it."""
+        self._message("send", self._rank, peer, sendbuf, count, datatype, stream)
+
+    def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        """Take the next message of a peer for this rank."""
+        self._message("recv", peer, self._rank, recvbuf, count, datatype, stream)
+
+    def _message(self, who: str, src: int, dst: int, buffer: int, count: int, datatype: int, stream: int) -> None:
+        self._check_ready()
+        if not (0 <= src < self._world.size and 0 <= dst < self._world.size):
+            raise NcclError(INVALID_ARGUMENT, f"{who}: a message from {src} to {dst} in a world of {self._world.size}")
+        if src == dst and not self._fake.in_group():
+            raise NcclError(INVALID_USAGE, f"{who}: rank {src} sends to itself outside of a group")
+        number = self._messages[who, src, dst]
+        self._messages[who, src, dst] += 1
+        parties = [f"{src} sending", f"{dst} taking"]
+        party = parties[who == "recv"]
+
+        def finish(parts: list[Any]) -> None:
+            if who == "recv":
+                _array(buffer, count, datatype)[...] = parts[0]
+
+        def post() -> Callable[[], None]:
+            mine = _array(buffer, count, datatype).copy() if who == "send" else None
+            what = f"message {number} from {src} to {dst}", count, datatype
+            call = self._world.post(party, (src, dst, number), what, mine, finish, parties)
+            return lambda: self._world.wait(party, call)
+
+        self._fake.enqueue(stream, post)
+
     def _collective(
         self, what: Any, sendbuf: int, count: int, datatype: int, stream: int, finish: Callable[[list[Any]], None]
     ) -> None:
-        self._check_open()
-        if self._device is not None and self._fake.current_device() != self._device:
-            raise NcclError(CUDA_ERROR, f"expected device {self._device} to be current for its stream")
+        self._check_ready()
 
         def post() -> Callable[[], None]:
             call = self._post(what, _array(sendbuf, count, datatype).copy(), finish)
@@ -343,9 +393,14 @@ class Communicator:
 
         self._fake.enqueue(stream, post)
 
+    def _check_ready(self) -> None:
+        self._check_open()
+        if self._device is not None and self._fake.current_device() != self._device:
+            raise NcclError(CUDA_ERROR, f"expected device {self._device} to be current for its stream")
+
     def _post(self, what: Any, mine: Any, finish: Callable[[list[Any]], None]) -> Call:
         self._number += 1
-        return self._world.post(self._rank, self._number, what, mine, finish)
+        return self._world.post(self._rank, self._number, what, mine, finish, range(self._world.size))
 
 
 def _posted(post: Callable[[], Callable[[], None]], waits: list[Callable[[], None]]) -> None:

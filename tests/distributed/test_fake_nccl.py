@@ -1,5 +1,6 @@
 """The stand-in for NCCL: it computes what NCCL would, and raises where NCCL would hang."""
 
+import re
 import threading
 
 import ml_dtypes
@@ -153,3 +154,45 @@ def test_work_goes_to_the_stream_that_was_named():
     work()
     assert stream == 77 and array.tolist() == [1.0, 1.0]
     comm.destroy()
+
+
+def test_messages_and_reductions_to_a_root():
+    """In a group, whose messages go at one time, to oneself too; of one pair of ranks in the order of the calls."""
+    fake = FakeNccl()
+
+    def body(comm):
+        rank = comm.rank_id()
+        mine, from_each, total = np.arange(2.0) + 10 * rank, np.zeros((3, 2)), np.full(2, rank + 1.0)
+        fake.groupStart()
+        for peer in range(3):
+            comm.recv(address(from_each[peer]), 1, fake.NCCL_FLOAT64, peer, 0)
+            comm.send(address(mine), 1, fake.NCCL_FLOAT64, peer, 0)
+            comm.recv(address(from_each[peer]) + 8, 1, fake.NCCL_FLOAT64, peer, 0)
+            comm.send(address(mine) + 8, 1, fake.NCCL_FLOAT64, peer, 0)
+        fake.groupEnd()
+        comm.reduce(address(total), address(total), 2, fake.NCCL_FLOAT64, fake.NCCL_SUM, 1, 0)
+        return from_each.tolist(), total.tolist()
+
+    rows = [[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]]
+    assert on_threads(fake, 3, body) == [(rows, [6.0 if rank == 1 else rank + 1.0] * 2) for rank in range(3)]
+
+
+@pytest.mark.parametrize(
+    "calls, words",
+    [
+        ([("send", 2, 1), ("send", 2, 0)], "NCCL would hang: rank 0 sending waits in .*message 0 from 0 to 1"),
+        ([("send", 2, 1), ("recv", 1, 0)], "ranks do not match, NCCL would hang or mix up data"),
+        ([("send", 2, 0), ("send", 2, 1)], "rank 0 sends to itself outside of a group"),
+        ([("send", 2, 7), ("send", 2, 7)], "a message from 0 to 7 in a world of 2"),
+    ],
+    ids=["both send", "other sizes", "to oneself", "to nobody"],
+)
+def test_messages_that_nccl_would_not_take(calls, words):
+    fake = FakeNccl(timeout_s=0.2)
+
+    def body(comm):
+        method, count, peer = calls[comm.rank_id()]
+        getattr(comm, method)(address(np.zeros(2)), count, fake.NCCL_FLOAT64, peer, 0)
+
+    first, _ = on_threads(fake, 2, body)
+    assert isinstance(first, NcclError) and re.search(words, str(first))

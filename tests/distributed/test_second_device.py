@@ -106,6 +106,21 @@ def test_a_collective_takes_a_tensor_of_its_device_alone(strict_cupy):
     comm.all_reduce(x.to(SECOND)).wait()
 
 
+def given_to_ranks(comm):
+    """By PyTorch's names, what each rank gets for itself stays on its device."""
+    rank, x = comm.rank, minigrad.full((2, 1), comm.rank + 1.0, device=comm.device)
+    rows = [minigrad.zeros_like(x) for _ in range(2)] if rank == 1 else None
+    distributed.gather(x, rows, dst=1)
+    distributed.scatter(x, rows, src=1)
+    distributed.reduce(x, 1)
+    turned, out = minigrad.zeros(2, 1, device=comm.device), minigrad.zeros(2 * (rank + 1), 1, device=comm.device)
+    distributed.all_to_all_single(turned, x)
+    distributed.all_to_all_single(out, minigrad.cat([x, turned])[:3].clone(), [rank + 1] * 2, [1, 2])
+    assert x.tolist() == [[3.0 if rank else 1.0]] * 2 and turned.tolist() == [[1.0], [3.0]]
+    assert out.tolist() == ([[1.0], [3.0]] if rank == 0 else [[1.0], [1.0], [3.0], [1.0]])
+    assert {str(tensor.device) for tensor in (x, turned, out, *(rows or ()))} == {f"cuda:{rank}"}
+
+
 def test_collectives_by_name_and_gradients_of_gathered_rows(ranks):
     """Of uneven parts, on the ranks' own devices."""
     counts = contrastive.UNEVEN[2]
@@ -117,6 +132,7 @@ def test_collectives_by_name_and_gradients_of_gathered_rows(ranks):
         distributed.all_gather(parts, x)
         distributed.reduce_scatter_tensor(x, whole)
         distributed.barrier(device_ids=[comm.rank])
+        given_to_ranks(comm)
         batch = contrastive.views(sum(counts))[slice(*((0, 3), (3, None))[comm.rank])]
         model = contrastive.Encoder().to(comm.device)
         ddp = DDP(model, device_ids=[comm.rank], bucket_cap_bytes=64)

@@ -22,6 +22,7 @@ from minigrad.distributed import (
     SyncBatchNorm,
     collectives,
     convert_sync_batchnorm,
+    rooted,
 )
 from minigrad.distributed.bootstrap import Seat, _connect, choose_backend, detect, meet
 from minigrad.distributed.collectives import ReduceOp
@@ -98,6 +99,15 @@ ROWS = [
     (lambda: collectives.all_gather([THREE] * 2, [TWO] * 2), ShapeError, r"2 times the elements of \(2,\)"),
     (lambda: collectives.all_gather([TWO], [TWO.astype(int)]), DtypeError, "got float64 and int64"),
     (lambda: collectives.all_gather([], []), ArgumentError, "all_gather: expected at least one array, got none"),
+    (lambda: rooted.reduce([], 0), ArgumentError, "reduce: expected at least one array, got none"),
+    (lambda: rooted.reduce([TWO], 1), ArgumentError, r"reduce: expected root to be an integer in \[0, 1\), got 1"),
+    (lambda: rooted.reduce([np.ones(2, int)], 0, ReduceOp.AVG), DtypeError, "AVG, got int64"),
+    (lambda: rooted.gather(TWO, []), ArgumentError, "gather: expected at least one array, got none"),
+    (lambda: rooted.gather(THREE, [TWO]), ShapeError, "gather: expected 1 x 2 elements in all, got 3"),
+    (lambda: rooted.scatter([TWO, THREE], TWO), ShapeError, r"scatter: expected arrays of one shape"),
+    (lambda: rooted.scatter([TWO], TWO.astype(int)), DtypeError, "got int64 and float64"),
+    (lambda: rooted.all_to_all([TWO] * 2, [TWO]), ShapeError, "2 sources of 2 equal parts each, got 1"),
+    (lambda: rooted.all_to_all([], []), ArgumentError, "all_to_all: expected at least one array, got none"),
     # ddp
     (lambda: DDP(Mlp(0), SoloCommunicator(), bucket_plan=plan_buckets([])), ReplicaMismatchError, "parameters of this"),
     (lambda: DDP(Mlp(0), SoloCommunicator()).broadcast_parameters(1), ArgumentError, r"root to be an integer in \[0"),

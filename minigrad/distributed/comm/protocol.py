@@ -135,7 +135,7 @@ class Communicator(Protocol):
         """Overwrite output (world_size * n,) by the sources (n,) of all ranks, in order of rank."""
 
     def reduce(self, array: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM) -> Work:
-        """Overwrite array by the reduction over the ranks, with the bits of `all_reduce`, on the root alone."""
+        """Overwrite array by the reduction over the ranks, on the root alone; but for NCCL with its bits."""
 
     def gather(self, output: Array | None, source: Array, root: int = 0) -> Work:
         """Overwrite the root's output (world_size * n,) by the sources (n,) of all ranks, in order of rank.

@@ -14,7 +14,7 @@ from minigrad.backend.stream import streams_of
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import check_array, check_reduction, check_root
 from minigrad.distributed.comm.forks import in_a_child, never_end, tell_children
-from minigrad.distributed.comm.nccl.communicator import OPERATIONS
+from minigrad.distributed.comm.nccl.launches import OPERATIONS
 from minigrad.errors import ArgumentError, DeviceError, DistributedError, ShapeError
 
 

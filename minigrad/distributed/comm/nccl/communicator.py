@@ -10,33 +10,32 @@ from __future__ import annotations
 
 import atexit
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.memory import address_of
-from minigrad.backend.nccl import BYTE, dtype_code, load_nccl
-from minigrad.distributed.collectives import ReduceOp
+from minigrad.backend.nccl import load_nccl
 from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.headers import GIVE_UP, Header
+from minigrad.distributed.comm.nccl.calls import NcclCalls
 from minigrad.distributed.comm.nccl.control import Control
 from minigrad.distributed.comm.nccl.groups import NcclGroups
 from minigrad.distributed.comm.nccl.handle import Handle
-from minigrad.distributed.comm.nccl.launches import Launches, NcclWork
+from minigrad.distributed.comm.nccl.launches import Launches, Message, NcclWork
 from minigrad.distributed.comm.protocol import Clock, Work
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.work import OVER
 from minigrad.errors import CollectiveTimeoutError, DeviceError, DistributedError, RankFailedError
 
-OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3, ReduceOp.AVG: 4}
 _PARTING_S = 0.5  # how long a rank that leaves waits for others to say that they have called the same
 
 
-class NcclCommunicator(NcclGroups, Front):
+class NcclCommunicator(NcclCalls, NcclGroups, Front):
     """The collectives of one GPU among those of several processes, or threads; see `Communicator`.
 
     All ranks construct it together. Collectives run on the caller's current stream; `wait()` orders the stream that
-    is current then. NCCL adds up in an order of its own, alike on all ranks.
+    is current then. NCCL adds up in an order of its own, alike on all ranks; that of `reduce` may be another one.
 
     Args:
         meeting: How the ranks reach each other; it is taken over and closed.
@@ -88,24 +87,6 @@ class NcclCommunicator(NcclGroups, Front):
 
     # -------------------------------------------------------------------------------------------------- collectives
 
-    def _reduce(self, what: What, array: Array, op: ReduceOp, weight: Array | None = None) -> Work:
-        code, here = dtype_code(what[0], array.dtype), address_of(array)
-        return self._launch(what, (array,), "allReduce", here, here, int(array.size), code, OPERATIONS[op])
-
-    def _broadcast(self, what: What, array: Array, root: int) -> Work:
-        here = address_of(array)
-        return self._launch(what, (array,), "broadcast", here, here, int(array.nbytes), BYTE, int(root))
-
-    def _reduce_scatter(self, what: What, output: Array, source: Array, op: ReduceOp) -> Work:
-        code, here, there = dtype_code(what[0], source.dtype), address_of(source), address_of(output)
-        return self._launch(
-            what, (source, output), "reduceScatter", here, there, int(output.size), code, OPERATIONS[op]
-        )
-
-    def _all_gather(self, what: What, output: Array, source: Array) -> Work:
-        here, there = address_of(source), address_of(output)
-        return self._launch(what, (source, output), "allGather", here, there, int(source.nbytes), BYTE)
-
     def _meet(self, what: What) -> Work:
         """Ranks meet, their GPUs do not."""
         self._control.agree(str(self._next(what)))
@@ -114,11 +95,13 @@ class NcclCommunicator(NcclGroups, Front):
     def _gather_bytes(self, what: What, data: bytes) -> list[bytes]:
         return self._control.agree(str(self._next(what)), data)
 
-    def _launch(self, what: What, arrays: tuple[Array, ...], method: str, *arguments: int) -> NcclWork:
+    def _launch(
+        self, what: What, arrays: tuple[Array, ...], method: str, *arguments: int, group: Sequence[Message] = ()
+    ) -> NcclWork:
         header = self._next(what, arrays[0])
         if self._debug:
             self._control.agree(str(header))
-        return self._launches.launch(header, arrays, method, arguments)
+        return self._launches.launch(header, arrays, method, arguments, group)
 
     def _next(self, what: What, array: Array | None = None) -> Header:
         header = super()._next(what, array)

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.nccl import problem_of
 from minigrad.backend.stream import has_happened, streams_of
+from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.headers import Header
 from minigrad.distributed.comm.nccl.handle import Handle
 from minigrad.distributed.comm.nccl.world import World
 from minigrad.errors import DistributedError, RankFailedError
 
+OPERATIONS = {ReduceOp.SUM: 0, ReduceOp.PROD: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3, ReduceOp.AVG: 4}  # NCCL's codes
 _SPINS, _NAP_S, _LONGEST_NAP_S = 200, 2e-5, 1e-3
 _ASKED_EVERY = 100  # naps between two questions whether NCCL has failed
 _PATIENCE_S = 2.0  # NCCL may hear of another rank's end before that rank's own words arrive
+
+
+Message = tuple[str, tuple[int, ...]]  # "send" or "recv", and its arguments but for the stream
 
 
 class _Entry:
@@ -74,13 +80,21 @@ class Launches:
 
     # ----------------------------------------------------------------------------------------------- for the caller
 
-    def launch(self, header: Header, arrays: tuple[Array, ...], method: str, arguments: tuple[int, ...]) -> NcclWork:
+    def launch(
+        self,
+        header: Header,
+        arrays: tuple[Array, ...],
+        method: str,
+        arguments: tuple[int, ...],
+        group: Sequence[Message] = (),
+    ) -> NcclWork:
         """Hand a collective to the caller's stream.
 
         Args:
             arrays: Those that it reads or writes, the one that the header tells of first.
             method: Of NCCL's object.
             arguments: Its arguments, but for the stream.
+            group: In place of these, what is sent and received at one time.
         """
         world = self._world
         entry, problem = _Entry(header), ""
@@ -89,7 +103,10 @@ class Launches:
             with self._device.current():
                 stream, comm = self._streams.get_current_stream(), self._handle.comm
                 if arrays[0].size and comm is not None:
-                    problem = problem_of(self._nccl, lambda: getattr(comm, method)(*arguments, stream.ptr))
+                    if group:
+                        problem = problem_of(self._nccl, lambda: self._exchange(comm, group, stream.ptr))
+                    else:
+                        problem = problem_of(self._nccl, lambda: getattr(comm, method)(*arguments, stream.ptr))
                 entry.event = self._streams.Event(disable_timing=True)
                 entry.event.record(stream)
             self._entries.append(entry)
@@ -105,6 +122,15 @@ class Launches:
         if self._failure.error is not None:
             self._failure.raise_on(world.rank)
         return NcclWork(self, entry, arrays)
+
+    def _exchange(self, comm: Any, group: Sequence[Message], stream: int) -> None:
+        """Send and receive at one time: outside of a group the first would wait for the other rank for ever."""
+        self._nccl.groupStart()
+        try:
+            for method, arguments in group:
+                getattr(comm, method)(*arguments, stream)
+        finally:
+            self._nccl.groupEnd()
 
     def is_done(self, entry: _Entry) -> bool:
         """Whether the device has passed a collective."""
