@@ -12,11 +12,12 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Optional
+from typing import Any, Optional
 
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.headers import Header, doing, given_up, mismatch, timed_out
+from minigrad.distributed.comm.mpi.offers import Offers
 from minigrad.distributed.comm.mpi.talk import Talk
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.where import ask
@@ -64,22 +65,25 @@ class Carrier:
         failure: What made this world fail.
         calls: The last ones of this rank, the latest first.
         timeout_s: How long a call waits for a rank.
-        free: Gives MPI's communicator back, where all ranks do.
+        mpi: The module mpi4py.MPI.
+        comm: A communicator of minigrad's own, which is given back where all ranks do.
 
     Attributes:
         thread: It.
+        mail: The messages of this rank under way, with which it deals too.
         post: post(work) lets it carry out a collective.
     """
 
     def __init__(
-        self, talk: Talk, failure: Failure, calls: deque[object], timeout_s: float, free: Callable[[], None]
+        self, talk: Talk, failure: Failure, calls: deque[object], timeout_s: float, mpi: Any, comm: Any
     ) -> None:
-        self._talk, self._failure, self._calls, self._timeout_s, self._free = talk, failure, calls, timeout_s, free
+        self._talk, self._failure, self._calls, self._timeout_s, self._comm = talk, failure, calls, timeout_s, comm
         self._untold: DistributedError | None = None
         self._asks = self._is_over = self._is_whole = False
         self._carried_out, self._agreeing_on, self._told_at_s = 0, "", 0.0
         self._queue = queue.SimpleQueue[Optional[MpiWork]]()
         self.post = self._queue.put
+        self.mail = Offers(mpi, comm, talk, failure, timeout_s, wake=self._wake, fail=self._fail, lines=self._lines)
         self.thread = new_thread(self._serve, name=f"mpi-rank-{talk.rank}")
         self.thread.start()
 
@@ -132,10 +136,17 @@ class Carrier:
     def _timeout(self, header: Header) -> DistributedError:
         peers, mine = self._talk.peers, self._talk.rank
         absent = {r: peer.doing for r, peer in enumerate(peers) if r != mine and peer.posted <= header.seq}
+        return timed_out(header, len(peers), self._timeout_s, absent, self._lines())
+
+    def _lines(self) -> dict[int, str]:
+        """Where in the user's code each rank is, as far as they say."""
+        peers, mine = self._talk.peers, self._talk.rank
         self._asks = True
         ask(lambda: all(peer.line for r, peer in enumerate(peers) if r != mine))
-        lines = {r: peer.line for r, peer in enumerate(peers)} | {mine: self._talk.line()}
-        return timed_out(header, len(peers), self._timeout_s, absent, lines)
+        return {r: peer.line for r, peer in enumerate(peers)} | {mine: self._talk.line()}
+
+    def _wake(self) -> None:
+        self.post(None)
 
     def _fail(self, error: DistributedError) -> None:
         if self._failure.set(error):
@@ -149,14 +160,15 @@ class Carrier:
                 self._serve_next()
             self._attend()
             self._talk.tell_left(self._carried_out)
+            self.mail.close()
             if self._is_whole and self._talk.all_left(_PARTING_S):
-                self._free()
+                self._comm.Free()
         except Exception as error:
             self._failure.set(DistributedError(f"mpi: {self.doing}: {error!r}"))
 
     def _serve_next(self) -> None:
         try:
-            work = self._queue.get(timeout=_NEWS_S)
+            work = self._queue.get(timeout=self.mail.nap_s)
         except queue.Empty:
             work = None
         self._attend()
@@ -186,6 +198,7 @@ class Carrier:
     def _attend(self) -> None:
         """Hear the news of the other ranks, and tell them this rank's; never waits."""
         self._talk.listen()
+        self.mail.advance()
         if self._untold is not None:
             self._talk.tell_failure(self._untold)
             with self._failure.changed:

@@ -15,6 +15,7 @@ from minigrad.distributed.comm.front import Front, What
 from minigrad.distributed.comm.mpi.carrier import Carrier, MpiWork
 from minigrad.distributed.comm.mpi.groups import MpiGroups
 from minigrad.distributed.comm.mpi.mover import Mover
+from minigrad.distributed.comm.mpi.offers import MpiMessages
 from minigrad.distributed.comm.mpi.rooted import RootedMpi
 from minigrad.distributed.comm.mpi.start import load_mpi, meet
 from minigrad.distributed.comm.mpi.talk import Talk
@@ -25,7 +26,7 @@ _GRACE_S = 2.0
 _OUTPUT_S = 0.2  # mpirun drops what it has not passed on when the job is ended
 
 
-class MpiCommunicator(RootedMpi, MpiGroups, Front):
+class MpiCommunicator(MpiMessages, RootedMpi, MpiGroups, Front):
     """The collectives of one process among those that mpirun started; see `Communicator`.
 
     All ranks construct it together. Each call is checked against those of the other ranks before data moves.
@@ -52,7 +53,8 @@ class MpiCommunicator(RootedMpi, MpiGroups, Front):
         self.inner = comm = base.Dup()
         self._mover = Mover(mpi, comm)
         talk = Talk(mpi, comm, token, self.failure)
-        self._carrier = Carrier(talk, self.failure, self.calls, timeout_s, comm.Free)
+        self._carrier = Carrier(talk, self.failure, self.calls, timeout_s, mpi, comm)
+        self.mail = self._carrier.mail
         atexit.register(self._leave_at_exit)
 
     # -------------------------------------------------------------------------------------------------- collectives

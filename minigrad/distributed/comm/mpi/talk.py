@@ -35,6 +35,7 @@ class Talk:
     Attributes:
         peers: What each rank last told, this one's own entry included.
         line: Gives the line of the user's code that this rank is in, which made this.
+        take_mail: Called with a rank, and what that tells of messages.
     """
 
     def __init__(self, mpi: Any, comm: Any, token: bytes, failure: Failure) -> None:
@@ -44,6 +45,7 @@ class Talk:
         self._sending: list[tuple[Any, bytes]] = []
         self._status = mpi.Status()
         self.line = functools.partial(user_line, threading.get_ident())
+        self.take_mail: Callable[[int, list[Any]], None] = lambda rank, news: None
 
     # --------------------------------------------------------------------------------------------------- agreeing
 
@@ -74,7 +76,7 @@ class Talk:
     def tell_state(self, posted: int, doing: str) -> None:
         """Let the others know how far this rank is; nothing is sent where nothing has changed."""
         mine = self.peers[self.rank]
-        if posted != mine.posted:
+        if (posted, doing) != (mine.posted, mine.doing):
             mine.posted, mine.doing = posted, doing
             self._tell({"posted": posted, "doing": doing})
 
@@ -102,6 +104,10 @@ class Talk:
         """Let the others tell where they are; `peers` then says what has come."""
         self._tell({"ask": self.rank})
 
+    def tell_mail(self, rank: int, news: list[Any]) -> None:
+        """Let one rank know something of messages; its `take_mail` hears it."""
+        self._send(_NEWS, {"mail": news}, rank)
+
     def _tell(self, news: dict[str, Any]) -> None:
         for rank in range(self.world_size):
             if rank != self.rank:
@@ -118,6 +124,8 @@ class Talk:
                 peer.line = news["line"]
             elif "posted" in news:
                 peer.posted, peer.doing = news["posted"], news["doing"]
+            elif "mail" in news:
+                self.take_mail(source, news["mail"])
             elif "left" in news:
                 peer.left_after = news["left"]
             else:
