@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minigrad.distributed import average
 from minigrad.distributed.average import EASGD, DiLoCo, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo
-from minigrad.distributed.average.fragments import Span, count_of, cut, due_at
+from minigrad.distributed.average.fragments import Placed, Span, count_of, cut, due_at
 from minigrad.distributed.average.policies import StepsMade
 from minigrad.errors import ArgumentError
 from tests.average import papers
@@ -61,7 +62,7 @@ def test_streaming_goes_as_was_recorded(case):
     names, setup = list(RECORDED["setup"]["parameters"]), RECORDED["setup"]
     outer = StreamingDiLoCo(2.0, 0.0, (("layers.0",), ("layers.1",)), case["delay"], case["alpha"])
     values = np.ones(2)  # the flat layout has the last one first
-    fragments = cut(outer.fragments, [(name, Span(0, 1 - i, 2 - i)) for i, name in enumerate(names)])
+    fragments = cut(outer.fragments, [Placed(name, Span(0, 1 - i, 2 - i), 1) for i, name in enumerate(names)])
     places = [slice(span.start, span.stop) for (span,) in fragments]
     states, before = [outer.start(values[place]) for place in places], []
     for step in range(1, case["steps"] + 1):
@@ -119,6 +120,12 @@ def test_post_local_is_the_policy_of_the_paper():
         np.testing.assert_array_equal(values, theirs)
 
 
+def test_every_outer_optimizer_is_tried_here():
+    kinds = vars(average.outer).items()
+    found = {name for name, kind in kinds if hasattr(kind, "combine") and name != "OuterOptimizer"}
+    assert found == {type(each).__name__ for each in OUTERS} <= set(average.__all__)
+
+
 def test_a_state_is_apart_from_the_values_that_it_began_with():
     for outer in OUTERS:
         values = np.ones(3)
@@ -147,21 +154,23 @@ def test_each_fragment_has_its_step_of_a_period(fragments, each, periods):
 def test_equal_cuts_hold_each_element_once(lengths, count, data):
     params, ends = [], [0, 0]
     for i, length in enumerate(lengths):
-        buffer = data.draw(st.integers(0, 1)) if i else 0
-        params.append((f"p{i}", Span(buffer, ends[buffer], ends[buffer] + length)))
-        ends[buffer] += length
+        buffer, padding = data.draw(st.integers(0, 1)) if i else 0, data.draw(st.integers(0, 3))
+        params.append(Placed(f"p{i}", Span(buffer, ends[buffer], ends[buffer] + length + padding), length))
+        ends[buffer] += length + padding
     if sum(lengths) < count:
         with pytest.raises(ArgumentError, match="at most one for each of"):
             cut(count, params)
         return
     found = cut(count, params)
-    sizes = [sum(span.stop - span.start for span in spans) for spans in found]
-    assert max(sizes) - min(sizes) <= 1 and len(found) == count
-    elements = [(s.buffer, i) for spans in found for s in spans for i in range(s.start, s.stop)]
-    assert sorted(elements) == sorted((s.buffer, i) for _, s in params for i in range(s.start, s.stop))
+    held = [{(s.buffer, i) for s in spans for i in range(s.start, s.stop)} for spans in found]
+    assert sum(map(len, held)) == len(set().union(*held)) == sum(ends)
+    real = {(s.buffer, i) for _, s, n in params for i in range(s.start, s.start + n)}
+    sizes = [len(each & real) for each in held]
+    assert max(sizes) - min(sizes) <= 1 <= min(sizes) and len(found) == count
 
 
 def test_names_of_modules_hold_their_parameters():
-    params = [("head.b", Span(0, 0, 2)), ("head.w", Span(0, 2, 8)), ("body.10.w", Span(0, 8, 9))]
-    params.append(("body.1.w", Span(1, 0, 4)))
+    spans = {"head.b": Span(0, 0, 2), "head.w": Span(0, 2, 8), "body.10.w": Span(0, 8, 9)}
+    spans["body.1.w"] = Span(1, 0, 4)
+    params = [Placed(name, span, 1) for name, span in spans.items()]
     assert cut((("body.1", "head"), ("body.10",)), params) == [[Span(0, 0, 8), Span(1, 0, 4)], [Span(0, 8, 9)]]

@@ -3,13 +3,18 @@
 Rank 0 has three samples for each one of rank 1, and data of its own.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import minigrad
 from minigrad import nn, optim
 from minigrad.distributed import DDP, ParameterAverager, average_parameters, run
 from minigrad.distributed.average import EASGD, DiLoCo, EveryK, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo, Sync
+from minigrad.distributed.average.fragments import due_at
 from minigrad.errors import ReplicaMismatchError
 from tests.average import papers
 from tests.average.test_outer import RECORDED
@@ -107,6 +112,83 @@ def test_streaming_goes_as_was_recorded(case, named):
 
     wanted = [case["layers.0.weight"], case["layers.1.weight"]][:: 1 if named else -1]
     assert run(body, 2) == [[list(pair) for pair in zip(*wanted)]] * 2
+
+
+def by_fragments(outer, every, start, moves, samples):
+    """The values of all ranks after each step of their own: a loop that keeps all that was, for any fragments."""
+    count, sent_at = outer.fragments, [0] * outer.fragments
+    cuts = [slice(i * len(start) // count, (i + 1) * len(start) // count) for i in range(count)]
+    states, now, before = [outer.start(start[cut]) for cut in cuts], np.stack([start] * len(moves)), []
+    for step in range(1, moves.shape[1] + 1):
+        now = now + moves[:, step - 1]
+        before.append(now)
+        due = due_at(step, every, count)
+        if due is not None:
+            sent, cut = step - outer.delay, cuts[due]
+            weights = samples[:, sent_at[due] : sent].sum(axis=1)
+            sent_at[due] = sent
+            if weights.any():
+                average = weights @ before[sent - 1][:, cut] / weights.sum()
+                now, combined = now.copy(), [outer.combine(states[due], x[cut], average) for x in now]
+                states[due], now[:, cut] = combined[0][0], [values for _, values in combined]
+        yield now
+
+
+@given(
+    world_size=st.integers(1, 3),
+    fragments=st.integers(1, 3),
+    each=st.integers(1, 3),
+    delay=st.integers(0, 2),
+    alpha=st.sampled_from([0.0, 0.25, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=40)
+def test_any_fragments_delays_and_weights(world_size, fragments, each, delay, alpha, seed):
+    rng = np.random.default_rng(seed)
+    width, steps, every = fragments + 2, 13, fragments * each
+    outer = StreamingDiLoCo(0.7, 0.9, fragments, min(delay, each - 1), alpha)
+    moves, samples = rng.standard_normal((world_size, steps, width)), rng.integers(0, 3, (world_size, steps))
+
+    def body(comm):
+        layer = nn.Linear(width, 1, bias=False, dtype="float64")
+        layer.weight.data[...] = 1.0
+        averager, seen = ParameterAverager(layer, comm, EveryK(every), outer), []
+        for move, n in zip(moves[comm.rank], samples[comm.rank]):
+            layer.weight.data[...] += move
+            averager.step(int(n))
+            seen.append(layer.weight.data[0].copy())
+        return seen
+
+    start = np.ones(width)
+    theirs = np.stack(list(by_fragments(outer, every, start, moves, samples)), axis=1)
+    np.testing.assert_allclose(run(body, world_size), theirs, rtol=0, atol=1e-11)
+
+
+def test_an_outer_optimizer_of_ones_own():
+    """Signs of the way that was gone: no rank moves by more than 0.25 in a round."""
+
+    @dataclass(frozen=True)
+    class Signs:
+        fragments: int = 1
+        delay: int = 0
+        makes_alike: bool = True
+
+        def start(self, values):
+            return {"global": values.copy()}
+
+        def combine(self, state, local, average):
+            values = state["global"] + 0.25 * np.sign(average - state["global"])
+            return {"global": values}, values
+
+    def body(comm):
+        layer = nn.Linear(2, 1, bias=False)
+        layer.weight.data[...] = 0.0
+        averager = ParameterAverager(layer, comm, outer=Signs())
+        layer.weight.data[...] = ((3.0, -1.0), (-1.0, -1.0))[comm.rank]
+        averager.step(1)
+        return layer.weight.tolist()
+
+    assert run(body, 2) == [[[0.25, -0.25]]] * 2
 
 
 def regression(comm, step, width=3):

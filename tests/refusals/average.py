@@ -16,13 +16,13 @@ from minigrad.distributed.average import (
     StreamingDiLoCo,
 )
 from minigrad.distributed.average.buffers import average_buffers
-from minigrad.distributed.average.fragments import Span, cut, due_at
+from minigrad.distributed.average.fragments import Placed, Span, cut, due_at
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.optim.swa_utils import AveragedModel
 from tests.refusals import each
 
 AVERAGED = AveragedModel(nn.Linear(2, 1))
-PARAMS = [("head.weight", Span(0, 0, 2)), ("body.weight", Span(0, 2, 4))]
+PARAMS = [Placed("head.weight", Span(0, 0, 8), 2), Placed("body.weight", Span(0, 8, 16), 2)]
 
 ROWS = [
     # asynchronous

@@ -16,16 +16,19 @@ Fragments = int | tuple[tuple[str, ...], ...]  # how many equal ones; or the par
 
 
 class Span(NamedTuple):
-    """A parameter in the flat layout, or a part of it that a fragment has, maybe of several parameters.
-
-    Attributes:
-        buffer: Number of the flat buffer.
-        start, stop: Elements; the padding behind a parameter belongs to it.
-    """
+    """A range of the flat layout: the number of a flat buffer, and which elements of it."""
 
     buffer: int
     start: int
     stop: int
+
+
+class Placed(NamedTuple):
+    """A parameter by its name, where it lies, and how many elements it has: the rest of its span is padding."""
+
+    name: str
+    span: Span
+    numel: int
 
 
 def as_fragments(who: str, name: str, value: Any) -> Fragments:
@@ -83,52 +86,52 @@ def due_at(step: int, every: int, fragments: int) -> int | None:
     return (turn - 1) % fragments if turn and not left else None
 
 
-def cut(fragments: Fragments, params: Sequence[tuple[str, Span]]) -> list[list[Span]]:
-    """The elements of each fragment, in the order of the layout.
+def cut(fragments: Fragments, params: Sequence[Placed]) -> list[list[Span]]:
+    """The elements of each fragment, in the order of the layout; the padding behind a parameter belongs to it.
 
     Args:
         fragments: Their number: cuts at equal distances, also within a parameter. Or names: each parameter belongs to
             the fragment that names it, or a module that holds it.
-        params: Name and place of each parameter, in the order of the layout.
+        params: In the order of the layout.
 
     Raises:
         ArgumentError: more fragments than elements; or a parameter that none or several of them name, or a name that
             no parameter has.
 
     Example:
-        >>> params = [("b.weight", Span(0, 0, 4)), ("a.weight", Span(0, 4, 10))]
+        >>> params = [Placed("b.weight", Span(0, 0, 8), 4), Placed("a.weight", Span(0, 8, 16), 6)]
         >>> cut(2, params)
-        [[Span(buffer=0, start=0, stop=5)], [Span(buffer=0, start=5, stop=10)]]
+        [[Span(buffer=0, start=0, stop=9)], [Span(buffer=0, start=9, stop=16)]]
         >>> cut((("a",), ("b",)), params)
-        [[Span(buffer=0, start=4, stop=10)], [Span(buffer=0, start=0, stop=4)]]
+        [[Span(buffer=0, start=8, stop=16)], [Span(buffer=0, start=0, stop=8)]]
     """
     return _cut_evenly(fragments, params) if isinstance(fragments, int) else _cut_by_name(fragments, params)
 
 
-def _cut_evenly(count: int, params: Sequence[tuple[str, Span]]) -> list[list[Span]]:
-    whole = _joined(span for _, span in params)
-    total = sum(span.stop - span.start for span in whole)
+def _cut_evenly(count: int, params: Sequence[Placed]) -> list[list[Span]]:
+    total = sum(param.numel for param in params)
     if total < count:
         raise ArgumentError(f"fragments: expected at most one for each of {total} elements, got {count}")
     found = []
     for i in range(count):
         first, last = i * total // count, (i + 1) * total // count
         parts, seen = [], 0
-        for span in whole:
-            start, stop = max(first - seen, 0), min(last - seen, span.stop - span.start)
+        for _, span, elements in params:
+            start, stop = max(first - seen, 0), min(last - seen, elements)
             if start < stop:
-                parts.append(Span(span.buffer, span.start + start, span.start + stop))
-            seen += span.stop - span.start
-        found.append(parts)
+                end = span.stop if stop == elements else span.start + stop
+                parts.append(Span(span.buffer, span.start + start, end))
+            seen += elements
+        found.append(_joined(parts))
     return found
 
 
-def _cut_by_name(fragments: tuple[tuple[str, ...], ...], params: Sequence[tuple[str, Span]]) -> list[list[Span]]:
+def _cut_by_name(fragments: tuple[tuple[str, ...], ...], params: Sequence[Placed]) -> list[list[Span]]:
     for name in [name for names in fragments for name in names]:
-        if not any(_holds(name, param) for param, _ in params):
+        if not any(_holds(name, param.name) for param in params):
             raise ArgumentError(f"fragments: expected names of parameters or modules, got {name!r}, which holds none")
     found: list[list[Span]] = [[] for _ in fragments]
-    for param, span in params:
+    for param, span, _ in params:
         mine = [i for i, names in enumerate(fragments) if any(_holds(name, param) for name in names)]
         if len(mine) != 1:
             got = f"fragments {', '.join(map(str, mine))}" if mine else "none"

@@ -250,10 +250,10 @@ class EASGD:
         θ_r -= alpha·(θ_r - center);  center += beta·(average - center)
 
     both from the center before, which is "global" in the state. It is the model that is trained: ranks explore around
-    it, and differ. The
-    paper's elastic symmetry, where what a rank is moved by is what it moves the center by, is beta = world_size·alpha;
-    it takes beta = 0.9. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NIPS 2015,
-    equations 5 and 6, made every so many steps as in its algorithm 1, and with the mean weighted by samples here.
+    it, and differ. The paper's elastic symmetry, where what a rank is moved by is what it moves the center by, is
+    beta = world_size·alpha; it takes beta = 0.9. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic
+    averaging SGD", NIPS 2015, equations 5 and 6, made every so many steps as in its algorithm 1, and with the mean
+    weighted by samples here.
 
     Never DistributedDataParallel: even where a step is combined at once, ranks keep 1 - alpha of their own way.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minigrad.distributed.average.async_rounds import AsyncRounds, is_async
-from minigrad.distributed.average.fragments import Span, cut
+from minigrad.distributed.average.fragments import Placed, Span, cut
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy
 from minigrad.distributed.average.travelling import TravellingFragment
@@ -98,7 +98,7 @@ class Subject:
         Args:
             comm: What they travel by.
         """
-        placed = [(self._names[id(p)], Span(number, *span)) for number, p, span in self._spans()]
+        placed = [Placed(self._names[id(p)], Span(number, *span), p.numel()) for number, p, span in self._spans()]
         found = []
         for spans in cut(outer.fragments, placed):
             inside = [p for number, p, own in self._spans() if any(_overlap(Span(number, *own), s) for s in spans)]
