@@ -11,11 +11,11 @@ from typing import Any
 
 @dataclass
 class Times:
-    """The virtual times of one collective.
+    """The virtual times of one collective, or message.
 
     Attributes:
-        started_s: When all ranks had called it.
-        done_s: When it was over.
+        started_s: When all ranks had called it, or it was sent.
+        done_s: When it was over, or there.
     """
 
     started_s: float = 0.0
@@ -26,6 +26,8 @@ class Times:
 class Step:
     """One step of one rank: some computing, then the collectives after it, up to the next computing of any rank.
 
+    Those of a group of ranks are collectives too; of messages, all that follow each other count as one.
+
     Attributes:
         begin_s, end_s: In virtual time.
         compute_s: Forward and backward; 0 for a rank that only took part in the collectives.
@@ -33,6 +35,7 @@ class Step:
         exposed_s: Waiting for communication itself, that nothing hid.
         hidden_s: What the network did for this step else.
         samples: Computed on.
+        sent_bytes: What the rank handed in to collectives, and sent.
     """
 
     begin_s: float
@@ -42,6 +45,7 @@ class Step:
     exposed_s: float = 0.0
     samples: float = 0.0
     hidden_s: float = 0.0
+    sent_bytes: int = 0
 
     @property
     def communication_s(self) -> float:
@@ -76,7 +80,7 @@ class Recorder:
     """Takes the notes of one rank.
 
     The ranks call the same collectives in the same order, so their numbers say which stretches are of one step, also
-    where a rank has nothing to compute.
+    where a rank has nothing to compute. Where groups are split off, that holds as long as each rank is in as many.
 
     Attributes:
         decisions: So far.
@@ -89,11 +93,14 @@ class Recorder:
         self.starts: set[int] = set()
         self.uncharged_backwards = 0
         self._calls = 0
+        self._is_messaging = False  # since it computed, or called a collective
+        self._sent: list[tuple[int, int]] = []  # bytes, with the number of the collective before which they were
         self._stretches: list[tuple[int, Step]] = []  # with the number of the collective before which they began
         self._carried: list[tuple[int, Times]] = []  # with the number of each
 
     def compute(self, now_s: float, seconds: float, samples: float) -> None:
         """The rank computes."""
+        self._is_messaging = False
         self.starts.add(self._calls)
         self._stretches.append((self._calls, Step(now_s, now_s + seconds, compute_s=seconds, samples=samples)))
 
@@ -106,15 +113,32 @@ class Recorder:
         """What the step under way is noted under."""
         return self._calls if self._calls in self.starts else self._calls - 1
 
-    def called(self, times: Times | None = None) -> None:
+    def called(self, times: Times | None = None, nbytes: int = 0) -> None:
         """The rank has called a collective: the next computing is a new step.
 
         Args:
             times: Of the collective, known once it is over; None for one that takes none.
+            nbytes: What the rank handed in.
         """
         if times is not None:
             self._carried.append((self._calls, times))
+        self._sent.append((self._calls, nbytes))
         self._calls += 1
+        self._is_messaging = False
+
+    def messaged(self, times: Times | None, nbytes: int) -> None:
+        """The rank has sent a message, or asks for one: the next computing is a new step.
+
+        Args:
+            times: Of one that it asks for, known once it is there.
+            nbytes: Of one that it sends.
+        """
+        if not self._is_messaging:
+            self.called()
+            self._is_messaging = True
+        if times is not None:
+            self._carried.append((self._calls - 1, times))
+        self._sent.append((self._calls - 1, nbytes))
 
     def wait(self, now_s: float, idle_s: float, exposed_s: float) -> None:
         """The rank waits: first for the others, then for the network."""
@@ -134,6 +158,10 @@ class Recorder:
         _pass_over(steps, len(starts))
         for step, carried_s in zip(steps, self._carried_s(starts)):
             step.hidden_s = max(0.0, carried_s - step.exposed_s)
+        for number, nbytes in self._sent:
+            which = bisect_right(starts, number) - 1
+            if which >= 0:
+                steps[which].sent_bytes += nbytes
         return RankTrace(steps, self.decisions, self.uncharged_backwards)
 
     def _carried_s(self, starts: Sequence[int]) -> list[float]:
@@ -211,6 +239,10 @@ class Trace:
             return 0.0
         seconds = max(step.end_s for step in chosen) - min(step.begin_s for step in chosen)
         return sum(step.samples for step in chosen) / seconds if seconds else float("inf")
+
+    def sent_bytes(self, first: int = 0, last: int | None = None) -> int:
+        """What all ranks handed in to collectives, and sent, over steps [first, last)."""
+        return sum(step.sent_bytes for step in self._chosen(first, last))
 
     def _fraction(self, part: Callable[[Step], float], first: int, last: int | None) -> float:
         chosen = self._chosen(first, last)
