@@ -205,6 +205,10 @@ class EpochMeter:
             raise ArgumentError(f"{_WHO}.add_loss: expected n, or a batch around it, got neither: write meter.step(n)")
         self._loss.update(loss, self._n if n is None else n)
 
+    def add_loss_sum(self, total: Any, n: float) -> None:
+        """Count batches of n samples together, whose Σ n·loss is known: a float, or an array where it was computed."""
+        self._loss.add_sums(total, n)
+
     def finish(self) -> EpochMetrics:
         """The figures of the epoch; all ranks call it together, and it waits for their devices once.
 

@@ -280,10 +280,10 @@ class DistributedTrainer:
             with self.ddp.samples(n), local, self._meter.batch(n):
                 loss = check_loss("train_batch", self.trainer.loss_fn(self.ddp, part))
                 loss.backward(full_like(loss.detach(), n / samples))
-                self._meter.add_loss(loss)
             loss_sum = loss_sum + loss.data.astype(np.float64).reshape(()) * n
         if not parts:
             self.ddp.flush()
+        self._meter.add_loss_sum(loss_sum, samples)
         return loss_sum, samples
 
     def _agree(self, loss_sum: Any, samples: float, is_last: bool) -> tuple[float, float]:

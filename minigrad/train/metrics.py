@@ -35,7 +35,7 @@ class Totals:
 
     def __init__(self) -> None:
         self._host: Pair = [0.0, 0.0]
-        self._there: dict[Device, list[Array]] = {}
+        self._there: dict[tuple[int, Device], Array] = {}  # the first or the second of them, on a GPU
 
     def add(self, value: _Scalar, n: _Scalar) -> None:
         """Count a mean over n samples; n = 0 takes nothing over, not even a NaN."""
@@ -49,20 +49,18 @@ class Totals:
 
     def add_sums(self, total: _Scalar, n: _Scalar) -> None:
         """Count what is multiplied already."""
-        if isinstance(total, float):
-            self._host[0] += total
-            self._host[1] += n
-            return
-        device = device_of(total)
-        with device.current() as xp:
-            sums = self._there.setdefault(device, [xp.zeros((), np.float64), xp.zeros((), np.float64)])
-            sums[0] = sums[0] + total
-            sums[1] = sums[1] + n
+        for which, part in enumerate((total, n)):
+            if isinstance(part, float):
+                self._host[which] += float(part)  # which may be one of NumPy
+                continue
+            place = which, device_of(part)
+            with place[1].current():
+                self._there[place] = self._there.get(place, 0.0) + part
 
     def read(self) -> Pair:
         """Both as floats; waits for the devices."""
-        pairs = [self._host, *([float(to_host(part)) for part in sums] for sums in self._there.values())]
-        return [added(part) for part in zip(*pairs)]
+        there = [(which, float(to_host(part))) for (which, _), part in self._there.items()]
+        return [added([self._host[which], *(part for at, part in there if at == which)]) for which in (0, 1)]
 
 
 def added(values: Iterable[float]) -> float:
@@ -134,6 +132,10 @@ class Metric:
         """
         who = f"{type(self).__name__}.update"
         self._totals.add(_scalar(who, "value", value), _count(who, n))
+
+    def add_sums(self, total: Any, n: float) -> None:
+        """Count what is multiplied already: Σ n·value, a float or an array where it was computed, and Σ n."""
+        self._totals.add_sums(total, n)
 
     def __call__(self, *args: Any, **options: Any) -> None:
         name = type(self).__name__
