@@ -35,6 +35,10 @@ _ALGORITHMS = (
     "model averaging, average.PostLocalSGD(switch, k) as its policy for post-local SGD, ddp.join() for Join"
 )
 _FOUND = "leave it out: init finds the others by the environment"
+_RUN = (
+    "write distributed.run(train, world_size), where train(comm) makes a DistributedTrainer, or a ParameterAverager "
+    "where parameters are averaged now and then"
+)
 _DECODER = "write TransformerEncoder, with mask=minigrad.ones(n, n, dtype=bool).triu(1) for a causal one"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -126,6 +130,12 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **dict.fromkeys(["PostLocalSGDOptimizer", "PostLocalSGDState", "post_localSGD_hook"], _POST_LOCAL),
         "HierarchicalModelAverager": "write " + _AVERAGER.format("EveryK(period)") + ", over all ranks at once",
         "ZeroRedundancyOptimizer": "write minigrad.optim: each rank keeps the state of a whole replica",
+        **dict.fromkeys(["DdpBuilder", "DdpHandle", "DdpRunConfig", "GpuWorker", "Coordinator"], _RUN),
+        "ApplyPolicy": "write average.Sync(), EveryK(k) or Cadence(), which ParameterAverager takes",
+        "AverageBackend": "write init(backend=...)",
+        "ConvergenceGuard": "write average.TrendGuard(), LevelGuard(threshold) or GrowthGuard()",
+        "MsfGuard": "write average.GrowthGuard()",
+        "TrainedState": "write model.state_dict()",
         "Join": "write with ddp.join(also=[optimizer]): around the loop",
         "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank",
         "device_mesh": "write init(), which says who the ranks are",
@@ -168,6 +178,12 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "gather": "write all_gather(x)",
         "reduce_scatter": "write sum(all_gather(x)), and take this rank's part",
     },
+    "Ddp": {
+        "builder": _RUN,
+        "average_params": "write average_parameters(model, comm, n) on each rank of distributed.run",
+        "from_comm": "write DistributedDataParallel(model, comm), a rank's wrapper",
+    },
+    "Trainer": {"builder": _RUN},
     "Metric": {
         **dict.fromkeys(["compute", "sync", "sync_dist", "forward"], "write result(comm), which all ranks call"),
         **dict.fromkeys(["to", "cuda", "cpu"], "leave it out: sums are where the values are"),
@@ -182,6 +198,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "update": "write metrics[name].update(value, n), for each has values of its own",
     },
     "minigrad.train": {
+        "drain_scalars": "write meter.finish() of an EpochMeter, or scalars.result(comm) of Scalars",
         "Callback": "write for epoch in range(epochs): trainer.train_epoch(loader), and read trainer.epoch_metrics",
         **dict.fromkeys(["MeanMetric", "RunningMean"], "write Mean"),
         **dict.fromkeys(["SumMetric", "CatMetric"], "write Sum"),

@@ -11,7 +11,7 @@ from minigrad.errors import ArgumentError, ReplicaMismatchError
 from minigrad.train import EpochMeter, EpochMetrics, Mean, MetricCollection, RankMetrics, record_scalar
 from tests.distributed.worlds import run_ranks
 
-STEPS = [[(2, 1.0, 3.0), (2, 3.0, 1.0)], [(4, 0.5, 2.0)], []]  # of each rank: samples, loss, seconds
+STEPS = [[(4, 0.5, 2.0)], [(2, 1.0, 3.0), (2, 3.0, 1.0)], []]  # of each rank: samples, loss, seconds
 
 
 def train(comm):
@@ -39,8 +39,8 @@ def test_the_figures_of_an_epoch():
         loss=10 / 8,
         scalars={"half": 5 / 8, "twice": 20 / 8},
         per_rank=(
-            RankMetrics(8 / 4, {"half": 1.0, "twice": 4.0}, 4.0, 2, 4.0, 4 / 4.0),
             RankMetrics(0.5, {"half": 0.25, "twice": 1.0}, 4.0, 1, 2.0, 4 / 2.0),
+            RankMetrics(8 / 4, {"half": 1.0, "twice": 4.0}, 4.0, 2, 4.0, 4 / 4.0),
             RankMetrics(None, {"half": None, "twice": None}, 0.0, 0, 0.0, 0.0),
         ),
         epoch_s=5.0,

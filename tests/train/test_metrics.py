@@ -201,6 +201,7 @@ def test_what_is_wrong_on_a_gpu_is_told_with_the_result(cuda, monkeypatch):
     assert accuracy.result(comm) == (met + 2) / 8
     assert scalars.result(comm) == {"largest": logits.max()}
     wrong, much = Mean(), Accuracy()
+    wrong.update(1.0, there(3))
     wrong.update(1.0, there(-1))
     much.update(there(17.0), 20)
     with pytest.raises(ArgumentError, match="Mean: expected finite numbers of samples >= 0, got others on rank 0"):

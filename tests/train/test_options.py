@@ -166,6 +166,7 @@ def test_an_epoch_tells_scalars_and_metrics_of_all_ranks():
         trainer = DistributedTrainer(own, comm, config, metrics=metrics)
         mine = [(minigrad.Tensor(x), minigrad.Tensor(y.argmax(1))) for x, y in rows[comm.rank :: 2]]
         epochs = [trainer.train_epoch(mine) and trainer.epoch_metrics for _ in range(2)]
+        assert metrics["accuracy"].read() == [0.0, 0.0] and metrics["accuracy"].per_rank
         return epochs, model(minigrad.Tensor(np.concatenate([x for x, _ in rows]))).detach().numpy()
 
     results = run(body, 2, timeout_s=10.0)
@@ -188,6 +189,9 @@ def test_single_batches_make_an_epoch_too():
     metrics = trainer.finish_epoch()
     assert metrics.loss == pytest.approx(sum(n * loss for n, loss in zip(SIZES, losses)) / sum(SIZES))
     assert (metrics.epoch, trainer.epochs) == (0, 1) and trainer.epoch_metrics is metrics
+    trainer.train_batch(batches()[0])
+    trainer.train_epoch(batches()[1:3])
+    assert trainer.epoch_metrics.per_rank[0].samples == sum(SIZES[1:3])  # what came before is of no epoch
 
 
 def test_checks_and_flags_are_those_of_the_wrapper():

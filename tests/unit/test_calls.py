@@ -171,6 +171,10 @@ ABSENT = {
     "minigrad.distributed: .* 'LocalSGD': write averager = .*EveryK": lambda: distributed.LocalSGD,
     "minigrad.distributed: .* 'PostLocalSGDOptimizer': write .*PostLocalSGD": lambda: distributed.PostLocalSGDOptimizer,
     "minigrad.distributed: .* 'TCPStore': leave it out": lambda: distributed.TCPStore,
+    "minigrad.distributed: .* 'ApplyPolicy': write average.Sync": lambda: distributed.ApplyPolicy,
+    "Ddp: .* 'builder': write distributed.run.train": lambda: distributed.Ddp.builder,
+    "Trainer: .* 'builder': write distributed.run.train": lambda: minigrad.Trainer.builder,
+    "minigrad.train: .* 'drain_scalars': write meter.finish": lambda: train.drain_scalars,
     "minigrad.train: .* 'MeanMetric': write Mean": lambda: train.MeanMetric,
     "Tensor: .* 'unsqueeze_': write x = x.unsqueeze": lambda: X.unsqueeze_(0),
     "Tensor: .* 'fmax': write .*numpy.fmax": lambda: X.fmax,
@@ -232,7 +236,8 @@ def test_what_a_tensor_is_told_to_write_is_there():
 
 def test_what_is_absent_is_not_here():
     places = {"minigrad": minigrad, "Tensor": minigrad.Tensor, "Module": nn.Module, "ReduceOp": distributed.ReduceOp}
-    places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection}
+    places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection, "Trainer": train.Trainer}
+    places["Ddp"] = distributed.Ddp
     for where, names in INSTEAD.items():
         place = places[where] if where in places else importlib.import_module(where)
         found = {name: getattr(place, name, ModuleType) for name in dir(place)}

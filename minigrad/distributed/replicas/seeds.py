@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from minigrad.absent import tell_lacking
 from minigrad.distributed.replicas.model_copy import ReplicaGroup, groups_of
 from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError
@@ -54,3 +55,6 @@ class Ddp(Replicas):
         """Buffer i of all replicas, in the order of the module: buffer_groups[i][rank] is the tensor itself."""
         self._check()
         return groups_of([model.named_buffers() for model in self.models])
+
+
+tell_lacking("Ddp", Ddp)
