@@ -6,25 +6,27 @@ one order on all ranks: this rank's n-th combination meets the n-th of each othe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from minigrad.arguments import as_samples, check_switch
 from minigrad.distributed.average.beside import combine_beside
 from minigrad.distributed.average.exchange import DivergenceExchange
 from minigrad.distributed.average.gradients import LocalGradients
-from minigrad.distributed.average.guards import Guard, as_guard
-from minigrad.distributed.average.options import AverageOptions, IntegerBuffers
+from minigrad.distributed.average.options import AverageOptions, check_facts
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, StepsMade, Sync
 from minigrad.distributed.average.report import Arrived, AverageReport, Told, number_in
-from minigrad.distributed.average.subject import Subject, unwrapped
+from minigrad.distributed.average.saved import check_length, origin_of
+from minigrad.distributed.average.subject import Subject
 from minigrad.distributed.average.timing import RoundTimes
 from minigrad.distributed.average.travelling import TravellingFragment
-from minigrad.distributed.comm.context import communicator_for
+from minigrad.distributed.average.wrapped import module_and_ranks
+from minigrad.distributed.balance.state import reading_state
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.errors import ArgumentError
 
 _WHO = "ParameterAverager"
+_NUMBERS = ("number", "turn", "batches", "age", "why")  # attributes that are plain data
 
 
 class ParameterAverager:
@@ -54,8 +56,9 @@ class ParameterAverager:
         optimizer: The one that makes this rank's steps, where `optimizer_state` or `finish` has to know it.
         optimizer_state: What becomes of its moments in a combination: "keep" them, "average" them over the ranks, or
             "reset" them to those of a new one; see `average.moments`. With fragments, after the last one of a period.
-        integer_buffers: What becomes of buffers that have no mean: "compare", "keep" or "refuse" them; all others are
-            combined as `average.buffers` says, batch norm's statistics exactly. With fragments as the moments.
+        buffers: "merge": batch norm's statistics exactly, others as `average.buffers` says; with fragments as the
+            moments. "keep": each rank's stay as they are.
+        integer_buffers: What becomes of those that have no mean: "compare", "keep" or "refuse" them.
         guard: Asked before a `Cadence` combines more rarely; see `LevelGuard`.
         init_sync: Overwrite parameters and buffers by those of rank 0; False compares them instead.
 
@@ -96,15 +99,14 @@ class ParameterAverager:
         average: Literal["parameters", "gradients"] = "parameters",
         optimizer: Any = None,
         optimizer_state: Literal["keep", "average", "reset"] = "keep",
-        integer_buffers: IntegerBuffers = "compare",
-        guard: Guard | None = None,
+        buffers: Literal["merge", "keep"] = "merge",
+        integer_buffers: Literal["compare", "keep", "refuse"] = "compare",
+        guard: Callable[..., Any] | None = None,
         init_sync: bool = True,
     ) -> None:
-        self.module = unwrapped(_WHO, ddp_or_module)
-        self.comm = communicator_for(_WHO, getattr(ddp_or_module, "comm", None) if comm is None else comm)
-        self.options = AverageOptions(
-            policy, outer, average, optimizer, optimizer_state, integer_buffers, as_guard(_WHO, guard)
-        )
+        self.module, self.comm = module_and_ranks(_WHO, ddp_or_module, comm)
+        beside = (optimizer, optimizer_state, buffers, integer_buffers)
+        self.options = AverageOptions(policy, outer, average, *beside, guard)
         check_switch(_WHO, init_sync=init_sync)
         self._subject = Subject(_WHO, self.module, self.comm)
         self._subject.meet({**self.options.facts(), "init_sync": str(init_sync)}, init_sync)
@@ -124,7 +126,7 @@ class ParameterAverager:
         self.reason, self._origin = "no combination yet", "made"
         self._number = self._turn = self._batches = self._age = 0
         self._samples = [0.0] * len(self._fragments)  # since each fragment was sent last
-        self._sent_samples, self._why = 0.0, ""  # of the fragment that is away
+        self._why = ""  # the fragment is away
 
     # ----------------------------------------------------------------------------------------------- training
 
@@ -194,15 +196,11 @@ class ParameterAverager:
             if left < len(self._fragments) or number_in(self._finished) == self.comm.world_size:
                 left -= 1
         self._turn = 0
+        self._told.end()
         return report
 
     def _finish_gradients(self, gradients: LocalGradients) -> AverageReport:
-        optimizer = self.options.optimizer
-        if optimizer is None:
-            raise ArgumentError(
-                f'{_WHO}.finish: expected optimizer= with average="gradients", whose steps it makes for a rank without '
-                "data, got none: give it, or call step(0) and optimizer.step() as often as the others do"
-            )
+        optimizer = self.options.optimizer_to_step()
         while True:
             arrived = self._combine_gradients(gradients, 0.0, finished=True)
             if number_in(arrived.total):
@@ -229,19 +227,17 @@ class ParameterAverager:
         return f"{_WHO} of a {type(self.module).__name__}, {self._origin}, combination {self._number + 1}"
 
     def _send(self, why: str, finished: bool = False) -> None:
-        self._sent_samples, self._samples[self._turn] = self._samples[self._turn], 0.0
-        self._fragments[self._turn].send(self._sent_samples, finished, self._layout())
+        samples, self._samples[self._turn] = self._samples[self._turn], 0.0
+        self._fragments[self._turn].send(samples, finished, self._layout())
         self._why, self._age = why, 0
 
     def _land(self) -> AverageReport:
         """Take in what was sent, and let this rank go on from what the outer optimizer makes of it."""
         fragment = self._fragments[self._turn]
         arrived = fragment.receive()
-        self._told.drop()
-        self._exchange.start(fragment.sums(arrived) if self._sent_samples else None, self._batches)
-        self._told = Told(self._exchange)
-        if self.comm.device.type == "cpu":
-            self._told.read()
+        self._told.end()
+        self._exchange.start(fragment.sums(arrived), self._batches)
+        self._told = Told(self._exchange, keeps=self.comm.device.type == "cpu")
         fragment.apply(arrived)
         self._finished = arrived.finished
         turn, self._turn = self._turn, (self._turn + 1) % len(self._fragments)
@@ -263,3 +259,51 @@ class ParameterAverager:
                 self._state, self.reason = self.options.policy.settle(self._state, times, apart)
         self.comm.event("average", number=self._number, fragment=turn, reason=why, state=self.reason)
         return AverageReport(self._number, why, turn, arrived.nbytes, arrived.total, told)
+
+    # ------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to resume a run with, bit for bit: plain data, and tensors that share memory with this.
+
+        Each rank has its own: between two combinations ranks differ. What is on its way is waited for.
+        """
+        told = {name: getattr(self, f"_{name}") for name in _NUMBERS}
+        told |= {"reason": self.reason, "samples": list(self._samples), "options": self.options.facts()}
+        told |= {"policy": self.options.policy.plain(self._state)}
+        gathered = None if self._gradients is None else self._gradients.state()
+        told |= {"gradients": gathered, "rounds": None if self._rounds is None else self._rounds.state_dict()}
+        return {**told, "fragments": [each.state() for each in self._fragments]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told; all ranks do, each from its own.
+
+        The parameters are the module's, and are loaded with it. Ranks that were given states of different combinations
+        are told so in the next one.
+
+        Raises:
+            StateDictError: it is that of other options or parameters, or no such state; nothing was changed then.
+        """
+        with reading_state(_WHO):
+            numbers = {name: state[name] for name in _NUMBERS}
+            check_facts(_WHO, self.options.facts(), state["options"])
+            policy = self.options.policy.restored(self._state, state["policy"])
+            fragments = check_length(_WHO, "fragments", state["fragments"], self._fragments)
+            gathered = state["gradients"]
+            for each, saved in zip(self._fragments, fragments):
+                each.check_state(_WHO, saved)
+            if self._gradients is not None:
+                self._gradients.check_state(_WHO, gathered)
+            samples = [float(each) for each in check_length(_WHO, "fragments", state["samples"], self._samples)]
+            reason, rounds = str(state["reason"]), state["rounds"]
+        for name, value in numbers.items():
+            setattr(self, f"_{name}", value)
+        self._state, self._samples, self.reason = policy, samples, reason
+        for each, saved in zip(self._fragments, fragments):
+            each.load_state(saved)
+        if self._gradients is not None:
+            self._gradients.load_state(gathered)
+        if self._rounds is not None:
+            self._rounds.load_state_dict(rounds)
+        if self._times is not None:
+            self._times.forget()
+        self._origin = origin_of([self._number, self._turn, *(each.number() for each in self._fragments)])

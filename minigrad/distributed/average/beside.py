@@ -24,4 +24,5 @@ def combine_beside(who: str, module: Module, options: AverageOptions, comm: Comm
         average_moments(who, options.optimizer, comm, arrived.samples, arrived.total)
     elif options.optimizer is not None and options.optimizer_state == "reset":
         reset_moments(options.optimizer)
-    average_buffers(who, module, comm, arrived.samples, arrived.total, options.integer_buffers)
+    if options.buffers == "merge":
+        average_buffers(who, module, comm, arrived.samples, arrived.total, options.integer_buffers)

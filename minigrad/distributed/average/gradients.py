@@ -7,18 +7,21 @@ combined as they are, so that the bits are those of a DDP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from minigrad.autograd.tape import backwards_under_way
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.distributed.average.report import Arrived
+from minigrad.distributed.average.saved import array_on, check_fits
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.errors import ArgumentError, AutogradError, UnreducedGradientError
+from minigrad.errors import ArgumentError, AutogradError, StateDictError, UnreducedGradientError
 from minigrad.kept import check_finished, drop_gradient
 from minigrad.nn.flat import FlatBuffer, adopt_gradients, fill_missing
 from minigrad.nn.parameter import Parameter
+from minigrad.tensor import Tensor
 
 _WHO = "ParameterAverager"
 
@@ -33,7 +36,6 @@ class LocalGradients:
 
     Attributes:
         samples: What was gathered weighs.
-        steps: Of how many steps; of those with samples, gradients are there.
     """
 
     def __init__(self, comm: Communicator, buffers: Sequence[FlatBuffer], params: Sequence[Parameter]) -> None:
@@ -41,7 +43,7 @@ class LocalGradients:
         check_not_reduced(self.params)
         self.sums: list[Array] = []  # n·g of earlier steps, buffer by buffer, once there are any
         self.present = set[int]()  # which parameters these are of
-        self.samples, self.steps = 0.0, 0
+        self.samples = 0.0
 
     def take(self, samples: float) -> None:
         """Take the gradients of a step that is not combined yet, and drop them where they are.
@@ -50,16 +52,17 @@ class LocalGradients:
             AutogradError: a backward that adds to them is under way.
         """
         self._check()
-        if not self.sums:
-            for buffer in self._buffers:
-                with buffer.device.current() as xp:
-                    wide = np.dtype(np.float32) if is_half(buffer.dtype) else buffer.dtype
-                    self.sums.append(xp.zeros(buffer.count, wide))
+        self._make_room()
         self._add(samples)
         self.samples += samples
-        self.steps += 1
         for param in self.params:
             drop_gradient(param)
+
+    def _make_room(self) -> None:
+        for buffer in self._buffers[len(self.sums) :]:
+            with buffer.device.current() as xp:
+                wide = np.dtype(np.float32) if is_half(buffer.dtype) else buffer.dtype
+                self.sums.append(xp.zeros(buffer.count, wide))
 
     def _add(self, samples: float) -> None:
         for number, param in enumerate(self.params):
@@ -68,6 +71,11 @@ class LocalGradients:
                 with param.device.current():
                     place += param.grad_array.astype(place.dtype, copy=False) * place.dtype.type(samples)
                 self.present.add(number)
+
+    def _as_gathered(self, param: Parameter) -> Array:
+        """An array of the shape and the dtype in which the gradient of a parameter is gathered."""
+        with param.device.current() as xp:
+            return xp.empty(param.shape, np.float32 if is_half(param.dtype) else param.dtype)
 
     def _place(self, param: Parameter) -> Array:
         buffer: FlatBuffer = param.flat
@@ -145,7 +153,32 @@ class LocalGradients:
                 with buffer.device.current():
                     array[...] = 0
         self.present.clear()
-        self.samples, self.steps = 0.0, 0
+        self.samples = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """What was gathered, to go on from."""
+        sums = {str(i): Tensor(self._place(self.params[i]).copy()) for i in sorted(self.present)}
+        return {"samples": self.samples, "sums": sums}
+
+    def check_state(self, who: str, state: Mapping[str, Any]) -> None:
+        """Refuse what `state` of other parameters told; StateDictError."""
+        for name, value in state["sums"].items():
+            number = int(name)
+            if not 0 <= number < len(self.params):
+                raise StateDictError(f"{who}: expected gathered gradients of {len(self.params)} parameters, got {name}")
+            check_fits(who, f"the gathered gradient {name}", value, self._as_gathered(self.params[number]))
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` told, which was checked."""
+        self.clear()
+        self.samples = state["samples"]
+        if state["sums"]:
+            self._make_room()
+        for name, value in state["sums"].items():
+            place = self._place(self.params[int(name)])
+            with self._comm.device.current():
+                place[...] = array_on(self._comm.device, value)
+            self.present.add(int(name))
 
     def _check(self) -> None:
         leaves = {id(leaf) for reached in backwards_under_way() for leaf in reached}

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from minigrad.arguments import as_samples
+from minigrad.arguments import as_samples, check_choice
 from minigrad.backend.device import to_host
-from minigrad.distributed.average.buffers import average_buffers
-from minigrad.distributed.average.subject import unwrapped
+from minigrad.distributed.average.buffers import INTEGER_BUFFERS, IntegerBuffers, average_buffers
+from minigrad.distributed.average.wrapped import unwrapped
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.errors import ArgumentError
 from minigrad.nn.flat import flatten
 from minigrad.stamp import mark_changed
 
 
-def average_parameters(module: Any, comm: Communicator, n: float) -> None:
+def average_parameters(
+    module: Any,
+    comm: Communicator,
+    n: float,
+    *,
+    buffers: Literal["merge", "keep"] = "merge",
+    integer_buffers: IntegerBuffers = "compare",
+) -> None:
     """Replace each parameter by Σ n_r·θ_r / Σ n_r over the ranks, in place.
 
     All ranks call it, as they call `average_gradients`, but after the step. With one step of plain SGD since they were
@@ -25,10 +32,11 @@ def average_parameters(module: Any, comm: Communicator, n: float) -> None:
 
     Args:
         module: A Module, or a wrapper of one. Its trained parameters are averaged, one that two modules share once;
-            frozen ones are left alone. They get a flat layout if they have none. Buffers are combined too, batch
-            norm's statistics exactly: see `average.buffers`; integers are compared.
+            frozen ones are left alone. They get a flat layout if they have none.
         n: What this rank's values weigh, samples as a rule; finite and >= 0. With n = 0 they add nothing, not even
             NaN, and the rank takes over the others'. Where all have n = 0, all stays as it is.
+        buffers: "merge": batch norm's statistics exactly, others as `average.buffers` says. "keep": each rank's stay.
+        integer_buffers: What becomes of those that have no mean: "compare", "keep" or "refuse" them.
 
     Raises:
         ArgumentError: n is no such number, module no module or with nothing to train, comm no communicator.
@@ -48,15 +56,17 @@ def average_parameters(module: Any, comm: Communicator, n: float) -> None:
     """
     samples = as_samples("average_parameters", n)
     check_is_communicator("average_parameters", comm)
+    check_choice("average_parameters", ("merge", "keep"), buffers=buffers)
+    check_choice("average_parameters", INTEGER_BUFFERS, integer_buffers=integer_buffers)
     model = unwrapped("average_parameters", module)
     params = [param for param in model.parameters() if param.requires_grad]
     if not params:
         raise ArgumentError(
             f"average_parameters: expected a parameter that requires grad, got none in {type(model).__name__}"
         )
-    buffers = flatten(params)
-    for buffer in buffers:
-        buffer.check()
+    flats = flatten(params)
+    for flat in flats:
+        flat.check()
     layout = f"average_parameters of {len(params)} parameters of a {type(model).__name__}"
     with comm.device.current() as xp:
         total = xp.full(1, samples, np.float64)
@@ -65,10 +75,11 @@ def average_parameters(module: Any, comm: Communicator, n: float) -> None:
         if not whole:
             return
         weight = None if samples == whole else xp.full(1, samples / whole, np.float64)
-        runs = [buffer.data[a:b] for buffer in buffers for a, b in buffer.runs(p for p in params if p.flat is buffer)]
+        runs = [flat.data[a:b] for flat in flats for a, b in flat.runs(p for p in params if p.flat is flat)]
         works = [comm.weighted_all_reduce(run, weight, layout) for run in runs]
         for work in works:
             work.wait()
-        average_buffers("average_parameters", model, comm, samples, total)
+        if buffers == "merge":
+            average_buffers("average_parameters", model, comm, samples, total, integer_buffers)
     for param in params:
         mark_changed(param)

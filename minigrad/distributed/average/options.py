@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from minigrad.arguments import check_choice
 from minigrad.distributed.average.asynchronous import Async
-from minigrad.distributed.average.buffers import INTEGER_BUFFERS
-from minigrad.distributed.average.buffers import IntegerBuffers as IntegerBuffers
+from minigrad.distributed.average.buffers import INTEGER_BUFFERS, IntegerBuffers
 from minigrad.distributed.average.fragments import count_of
-from minigrad.distributed.average.guards import Guard, NoGuard, guard_data
+from minigrad.distributed.average.guards import NoGuard, as_guard, guard_data
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, check_policy, facts_of
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, StateDictError
 from minigrad.optim.optimizer import Optimizer
 
 _WHO = "ParameterAverager"
@@ -32,15 +32,18 @@ class AverageOptions:
     average: str
     optimizer: Optimizer | None
     optimizer_state: str
+    buffers: str
     integer_buffers: IntegerBuffers
-    guard: Guard
+    guard: Any
 
     def __post_init__(self) -> None:
         check_policy(_WHO, self.policy)
         _check_outer(self.outer)
         check_choice(_WHO, ("parameters", "gradients"), average=self.average)
         check_choice(_WHO, ("keep", "average", "reset"), optimizer_state=self.optimizer_state)
+        check_choice(_WHO, ("merge", "keep"), buffers=self.buffers)
         check_choice(_WHO, INTEGER_BUFFERS, integer_buffers=self.integer_buffers)
+        object.__setattr__(self, "guard", as_guard(_WHO, self.guard))
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
             raise ArgumentError(f"{_WHO}: expected an optimizer, got {type(self.optimizer).__name__}")
         if self.optimizer_state != "keep" and self.optimizer is None:
@@ -106,6 +109,15 @@ class AverageOptions:
             return None
         return (self.policy.period or 1) // self.parts
 
+    def optimizer_to_step(self) -> Optimizer:
+        """The optimizer, for a rank without data to make the steps of the others; ArgumentError where there is none."""
+        if self.optimizer is None:
+            raise ArgumentError(
+                f'{_WHO}.finish: expected optimizer= with average="gradients", whose steps it makes for a rank without '
+                "data, got none: give it, or call step(0) and optimizer.step() as often as the others do"
+            )
+        return self.optimizer
+
     @property
     def is_guarded(self) -> bool:
         """Whether a guard is asked."""
@@ -114,8 +126,19 @@ class AverageOptions:
     def facts(self) -> dict[str, str]:
         """What has to be alike on all ranks, by name."""
         told = {**facts_of(self.policy), "outer": repr(self.outer), "average": self.average}
-        told |= {"optimizer_state": self.optimizer_state, "integer_buffers": self.integer_buffers}
-        return {**told, "guard": str(guard_data(self.guard))}
+        told |= {"optimizer_state": self.optimizer_state, "buffers": self.buffers}
+        return {**told, "integer_buffers": self.integer_buffers, "guard": str(guard_data(self.guard))}
+
+
+def check_facts(who: str, own: Mapping[str, str], saved: Mapping[str, str]) -> None:
+    """Refuse the state of other options.
+
+    Raises:
+        StateDictError: it names the first that is another one.
+    """
+    for name, value in own.items():
+        if saved.get(name) != value:
+            raise StateDictError(f"{who}: expected a state with {name} {value}, got {saved.get(name)}")
 
 
 def _check_outer(outer: Any) -> None:

@@ -69,10 +69,16 @@ class AverageReport:
 
 
 class Told:
-    """The divergence of one combination, which is read once, and kept."""
+    """The divergence of one combination, which is read once, and kept.
 
-    def __init__(self, exchange: DivergenceExchange | None = None) -> None:
-        self._exchange = exchange
+    Args:
+        exchange: What brings it; None of no combination.
+        keeps: Whether it is read before the next one comes at the latest: it has long been there, but a GPU would be
+            waited for.
+    """
+
+    def __init__(self, exchange: DivergenceExchange | None = None, keeps: bool = False) -> None:
+        self._exchange, self._keeps = exchange, keeps
         self._found: Divergence | None = None
 
     def read(self) -> Divergence:
@@ -85,6 +91,8 @@ class Told:
             self._found, self._exchange = self._exchange.read(), None
         return self._found
 
-    def drop(self) -> None:
-        """The next combination comes: what was not read is gone."""
+    def end(self) -> None:
+        """The next combination comes: what is not kept is gone."""
+        if self._keeps and self._exchange is not None:
+            self.read()
         self._exchange = None

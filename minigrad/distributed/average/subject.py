@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from minigrad.distributed.average.async_rounds import AsyncRounds, is_async
 from minigrad.distributed.average.fragments import Placed, Span, cut
@@ -20,20 +19,6 @@ from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
 from minigrad.stamp import mark_changed
-
-
-def unwrapped(who: str, module: Any) -> Module:
-    """A module, without a wrapper that trains it.
-
-    Raises:
-        ArgumentError: it is none.
-    """
-    inner = getattr(module, "module", None)
-    if isinstance(inner, Module) and callable(getattr(module, "unwrap", None)):
-        return inner
-    if not isinstance(module, Module):
-        raise ArgumentError(f"{who}: expected a Module or a wrapper of one, got {type(module).__name__}")
-    return module
 
 
 class Subject:

@@ -34,6 +34,11 @@ class RoundTimes:
         self._open = ExitStack()
         self._open.enter_context(self._times.measure(1))
 
+    def forget(self) -> None:
+        """Forget what not all ranks have read: a state was loaded that knows nothing of it."""
+        self._unread.clear()
+        self._divergences.clear()
+
     def turn(self, batches: int, divergence: Divergence | None) -> list[Round]:
         """A round is over, and the next begins; all ranks call it together.
 

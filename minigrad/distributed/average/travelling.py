@@ -7,19 +7,25 @@ and is combined, as float32, and is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 import numpy as np
 
+from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.stream import CommStream
 from minigrad.distributed.average.divergence import add_sums, no_sums
 from minigrad.distributed.average.fragments import Span
 from minigrad.distributed.average.outer import OuterOptimizer, OuterState
-from minigrad.distributed.average.report import Arrived
+from minigrad.distributed.average.report import Arrived, number_in
+from minigrad.distributed.average.saved import array_on, check_fits, check_length, check_names
 from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.record.fingerprint import fingerprint
+from minigrad.nn.companions import number_of
 from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
 from minigrad.stamp import mark_changed
+from minigrad.tensor import Tensor
 
 
 class Piece:
@@ -87,9 +93,10 @@ class TravellingFragment:
             Piece(comm, buffers, [span for span in spans if buffers[span.buffer].dtype == dtype]) for dtype in dtypes
         ]
         self._side = CommStream(comm.device) if outer.delay and comm.device.type != "cpu" else None
+        self._samples = 0.0
         self._vector: Array = None
         self._works: list[Work] = []
-        self._samples = 0.0
+        self._arrived: Arrived | None = None
         self.states: list[OuterState] = []
         with comm.device.current():
             for piece in self.pieces:
@@ -123,11 +130,16 @@ class TravellingFragment:
 
     @property
     def is_away(self) -> bool:
-        """Whether it was sent and has not been received."""
-        return bool(self._works)
+        """Whether it was sent and has not been applied."""
+        return bool(self._works) or self._arrived is not None
 
     def receive(self) -> Arrived:
-        """Wait for the sums, on a GPU by its stream alone, and make them means."""
+        """Wait for the sums, on a GPU by its stream alone, and make them means; once for each time it was sent."""
+        if self._arrived is None:
+            self._arrived = self._wait()
+        return self._arrived
+
+    def _wait(self) -> Arrived:
         works, self._works = self._works, []
         if self._side is None:
             for work in works:
@@ -140,16 +152,15 @@ class TravellingFragment:
                 self._side.join()
         nbytes = sum(int(piece.sent.nbytes) for piece in self.pieces)
         total = self._vector[:1]
-        if self._is_void(total):
-            return Arrived(total, self._vector[1:], nbytes, self._samples)
-        with self._comm.device.current():
-            for piece in self.pieces:
-                piece.sent /= total.astype(piece.sent.dtype)
+        if not self._is_void(total):
+            with self._comm.device.current():
+                for piece in self.pieces:
+                    piece.sent /= total.astype(piece.sent.dtype)
         return Arrived(total, self._vector[1:], nbytes, self._samples)
 
     def sums(self, arrived: Arrived) -> Array | None:
-        """How far this rank's values are from the mean, see `divergence`; None where no rank had samples."""
-        if self._is_void(arrived.total):
+        """How far this rank's values are from the mean, see `divergence`; None where it brought none."""
+        if not arrived.samples:
             return None
         sums = no_sums(self.pieces[0].sent)
         for piece in self.pieces:
@@ -158,7 +169,7 @@ class TravellingFragment:
 
     def apply(self, arrived: Arrived) -> None:
         """Let each piece go on from what the outer optimizer says; from its own values where no rank had samples."""
-        total = arrived.total
+        total, self._arrived = arrived.total, None
         if self._is_void(total):
             return
         with self._comm.device.current() as xp:
@@ -176,3 +187,47 @@ class TravellingFragment:
     def _is_void(self, total: Array) -> bool:
         """Whether the host knows that no rank had samples."""
         return self._comm.device.type == "cpu" and not total[0]
+
+    def state(self) -> dict[str, Any]:
+        """What to go on from: the outer optimizer's state, and what is away, for which it waits."""
+        outer = [{name: Tensor(array) for name, array in each.items()} for each in self.states]
+        if not self.is_away:
+            return {"outer": outer, "away": None}
+        arrived = self.receive()
+        numbers = {"samples": arrived.samples, "total": number_in(arrived.total)}
+        numbers["finished"] = number_in(arrived.finished)
+        return {"outer": outer, "away": {**numbers, "mean": [Tensor(piece.sent.copy()) for piece in self.pieces]}}
+
+    def check_state(self, who: str, state: Mapping[str, Any]) -> None:
+        """Refuse what `state` of another fragment told; StateDictError."""
+        saved_states = check_length(who, "dtypes", state["outer"], self.states)
+        for piece, own, saved in zip(self.pieces, self.states, saved_states):
+            check_names(who, "outer state", own, saved)
+            for name in own:
+                check_fits(who, f"the outer state {name}", saved[name], piece.sent)
+        if state["away"] is not None:
+            means = check_length(who, "means on their way", state["away"]["mean"], self.pieces)
+            for piece, mean in zip(self.pieces, means):
+                check_fits(who, "a mean that was on its way", mean, piece.sent)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` told, which was checked."""
+        device, away = self._comm.device, state["away"]
+        self._works, self._arrived = [], None
+        with device.current() as xp:
+            self.states = [
+                {name: array_on(device, value) for name, value in each.items()} for each in state["outer"]
+            ]
+            if away is not None:
+                for piece, mean in zip(self.pieces, away["mean"]):
+                    piece.sent[...] = array_on(device, mean)
+                total, finished = (xp.full(1, away[name], np.float64) for name in ("total", "finished"))
+                nbytes = sum(int(piece.sent.nbytes) for piece in self.pieces)
+                self._arrived = Arrived(total, finished, nbytes, away["samples"])
+
+    def number(self) -> int:
+        """A number that differs where what is alike on all ranks does; waits for the device."""
+        arrays = [array for each in self.states for array in each.values()]
+        if self._arrived is not None:
+            arrays += [piece.sent for piece in self.pieces]
+        return number_of([str(int(to_host(fingerprint(array)))) for array in arrays])
