@@ -7,9 +7,10 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import run
+from minigrad.distributed import ThreadWorld, run
 from minigrad.distributed.average import Async, EveryK, ParameterAverager
 from minigrad.distributed.average.snapshots import Courier, Snapshot
+from minigrad.distributed.run import run_world
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
 from tests.distributed.worlds import run_ranks
 
@@ -59,10 +60,9 @@ def test_a_bound_of_0_is_the_synchronous_mean_to_the_bit(world_size):
         apart = run(lambda comm, k=k: train(comm, Async(0, k), steps), world_size)
         together = run(lambda comm, k=k: train(comm, EveryK(k), steps), world_size)
         assert all(same(one[0], other[0]) for one, other in zip(apart, together))
-    reports, expected = apart[0][1], together[0][1]
-    assert [report[:2] for report in reports[:3]] == [report[:2] for report in expected[:3]]
-    for mine, theirs in zip(reports[:3], expected[:3]):
-        np.testing.assert_allclose(mine[2].relative, theirs[2].relative, rtol=1e-9, atol=1e-15)
+        for mine, theirs in zip(apart[0][1][:3], together[0][1][:3]):
+            assert mine[:2] == theirs[:2]
+            np.testing.assert_allclose(mine[2].relative, theirs[2].relative, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -74,7 +74,7 @@ def test_other_dtypes(dtype):
     assert same(bounded[0][0], bounded[1][0]) and same(bounded[0][0], bounded[2][0])
 
 
-@pytest.mark.parametrize("kind", ["threads"])
+@pytest.mark.parametrize("kind", ["threads", "shm"])
 def test_all_ranks_end_with_the_same_bits_whatever_each_has_made(kind):
     def body(comm):
         return [train(comm, Async(bound, k), [9, 0, 4], between=with_none_waiting_at_random) for bound, k in CASES]
@@ -113,6 +113,63 @@ def test_who_is_ahead_waits_beyond_the_bound_and_not_within():
 
     first, second = run(body, 2)
     assert same(first, second)
+
+
+def test_steps_made_while_an_update_is_on_its_way_stay():
+    """A snapshot of 10 at step 10, of 4 on the other rank; when the mean arrives, 13 steps are made: 7 + 3."""
+    at_13, there = threading.Event(), threading.Event()
+
+    def body(comm):
+        model = nn.Linear(1, 1, bias=False).to("float64")
+        model.weight.data[...] = 0.0
+        averager = ParameterAverager(model, comm, Async(5, k=10))
+        if comm.rank == 1:
+            assert at_13.wait(20.0)
+        for i in range(13 if comm.rank == 0 else 10):
+            with minigrad.no_grad():
+                model.weight += 1.0 if comm.rank == 0 else 0.4
+            averager.step(8)
+        (at_13, there)[comm.rank].set()
+        assert there.wait(20.0)
+        if comm.rank == 1:
+            return model.weight.item()
+        before, report = model.weight.item(), averager.step(0)
+        return before, model.weight.item(), report.number, report.reason
+
+    (before, after, number, reason), other = run(body, 2)
+    assert (before, after, number) == (13.0, pytest.approx(10.0, abs=1e-12), 1) and other == pytest.approx(7.0)
+    assert reason == "round 1 of all ranks is there, 4 steps since stay"
+
+
+def test_several_rounds_on_their_way_come_to_what_synchronous_ones_do():
+    """Where steps do not depend on parameters; rank 0 is two rounds ahead, and hears of the first then."""
+    two, one, four = threading.Event(), threading.Event(), threading.Event()
+
+    def body(comm, policy, ordered):
+        model = nn.Linear(3, 1, bias=False).to("float64")
+        model.weight.data[...] = 1.0
+        averager = ParameterAverager(model, comm, policy)
+        rng = np.random.default_rng(comm.rank)
+        for i in range(6):
+            if ordered and (comm.rank, i) == (0, 2):
+                two.set()
+                assert one.wait(20.0)
+            if ordered and (comm.rank, i) == (1, 0):
+                assert two.wait(20.0)
+            with minigrad.no_grad():
+                model.weight += minigrad.Tensor(rng.standard_normal((1, 3)))
+            averager.step(1 + (i + comm.rank) % 3)
+            if (comm.rank, i) == (0, 3):
+                four.set()
+            if ordered and (comm.rank, i) == (1, 0):
+                one.set()
+                assert four.wait(20.0)
+        averager.finish()
+        return values(model)[0]
+
+    (first, second), (expected, _) = run(body, 2, Async(9), True), run(body, 2, EveryK(1), False)
+    assert (first == second).all()
+    np.testing.assert_allclose(first, expected, rtol=0, atol=1e-13)
 
 
 def test_buffers_stay_each_ranks_own():
@@ -190,3 +247,17 @@ def test_a_wrong_number_is_an_error():
 
     with pytest.raises(CollectiveMismatchError, match="snapshot of rank 1, that of round 1, got that of"):
         run(body, 2, timeout_s=10.0)
+
+
+def test_ranks_on_devices(cuda):
+    """Both on that of the fixture, and with the values of the host."""
+    world = ThreadWorld(2, timeout_s=10.0)
+    communicators = world.communicators([cuda, cuda])
+    (first, _), (second, reports) = run_world(lambda comm: train(comm, Async(1), [5, 3]), world, communicators)
+    assert same(first, second) and reports[-1][0] == 6
+    together = run(lambda comm: train(comm, EveryK(1), [4, 4]), 2)
+    world = ThreadWorld(2, timeout_s=10.0)
+    communicators = world.communicators([cuda, cuda])
+    (first, _), _ = run_world(lambda comm: train(comm, Async(0), [4, 4]), world, communicators)
+    for value, expected in zip(first, together[0][0]):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12)

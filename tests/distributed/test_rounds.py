@@ -145,12 +145,12 @@ def test_ranks_that_waited_differently_decide_alike():
     assert run(body, 2) == [(10, "overhead 0.09 is near 0.1: anchor 10 stays; counts (10, 10) stay")] * 2
 
 
-def test_times_that_a_device_hands_in_late_meet_those_of_their_own_round():
+def test_times_that_a_device_hands_in_late_meet_what_belongs_to_their_own_round():
     stream = io.StringIO()
 
     def body(comm):
         comm.clock = clock = Clock()
-        rounds, held = Rounds(comm, journal=stream), []
+        rounds, held = Rounds(comm, guard=LevelGuard(2.5), journal=stream), []
         if comm.rank == 1:
             read = rounds._times.read
             rounds._times.read = lambda: held.append(read()) or (held.pop(0) if len(held) > 1 else [])
@@ -158,10 +158,12 @@ def test_times_that_a_device_hands_in_late_meet_those_of_their_own_round():
             with rounds.round():
                 clock.seconds += number
                 rounds.comm.barrier()
+                rounds.report(apart(float(number)))
 
     run(body, 2)
     entries = [json.loads(line) for line in stream.getvalue().splitlines()[1:]]
     assert [entry["wall_ms"] for entry in entries] == [[1e3 * n] * 2 for n in (1, 2, 3)]
+    assert [entry["divergence"]["relative"] for entry in entries] == [[1.0] * 2, [2.0] * 2, [3.0] * 2]
 
 
 def test_one_seed_gives_one_trace_and_the_journal_its_decisions():

@@ -153,15 +153,12 @@ def mean_of(
         divisor = xp.full(1, whole, np.float64).astype(common.dtype)
         for start in range(0, common.size, size):
             block = slice(start, start + size)
-            values = [None if each is None else value_of(each, piece, common, block) for each in snapshots]
-            weighted = [
-                xp.zeros_like(common[block]) if each is None or value is None else _weighted(value, each.samples)
-                for each, value in zip(snapshots, values)
-            ]
-            mean[block] = reduced(weighted, ReduceOp.SUM)
+            values = [common[block] if each is None else value_of(each, piece, common, block) for each in snapshots]
+            samples = [0.0 if each is None else each.samples for each in snapshots]
+            mean[block] = reduced(list(map(_weighted, values, samples)), ReduceOp.SUM)
             mean[block] /= divisor
-            for each, value, three in zip(snapshots, values, sums):
-                if each is not None and each.samples:
+            for count, value, three in zip(samples, values, sums):
+                if count:  # who brought nothing is told as one that was there
                     add_sums(three, value, mean[block])
     return mean
 
