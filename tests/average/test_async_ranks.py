@@ -7,10 +7,11 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import ThreadWorld, run
+from minigrad.distributed import ThreadWorld, run, simulate
 from minigrad.distributed.average import Async, EveryK, ParameterAverager
 from minigrad.distributed.average.snapshots import Courier, Snapshot
 from minigrad.distributed.run import run_world
+from minigrad.distributed.simulate import Cluster, Link
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
 from tests.distributed.worlds import run_ranks
 
@@ -261,3 +262,46 @@ def test_ranks_on_devices(cuda):
     (first, _), _ = run_world(lambda comm: train(comm, Async(0), [4, 4]), world, communicators)
     for value, expected in zip(first, together[0][0]):
         np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- in virtual time
+
+
+def simulated(policy, steps):
+    """Ranks that make 3, 2 and 1 steps a second, and messages that take a quarter of one: the trace."""
+
+    def body(comm):
+        model = make_model()
+        averager = ParameterAverager(model, comm, policy)
+        began_s, times = comm.clock.now_s(), []
+        for _ in range(steps[comm.rank]):
+            with minigrad.no_grad():
+                model[0].weight += 0.1 * (comm.rank + 1)
+            comm.clock.compute(1)
+            averager.step(1)
+            times.append(comm.clock.now_s() - began_s)
+        averager.finish()
+        return times, values(model)
+
+    link = Link(0.25, 1e15)
+    return simulate.run(body, Cluster.of_speeds([3, 2, 1], per_sample_s=1.0, link=link), timeout_s=10.0)
+
+
+def test_within_the_bound_the_fastest_rank_is_not_held_back():
+    """It makes 12 rounds in the 4 seconds in which the slowest makes 4, and has heard of 3 of these by then."""
+    trace = simulated(Async(9), [12, 8, 4])
+    for rank, (times, model) in enumerate(trace.results):
+        assert times == pytest.approx([(i + 1) / (3 - rank) for i in range(len(times))])
+        assert same(model, trace.results[0][1])
+    again = simulated(Async(9), [12, 8, 4])
+    assert again.ranks == trace.ranks and all(same(a[1], b[1]) for a, b in zip(again.results, trace.results))
+    assert [d["number"] for d in trace.ranks[0].decisions] == list(range(1, 14))
+    assert simulated(EveryK(1), [4, 4, 4]).results[0][0][-1] > 4.0  # where twelve steps took as long
+
+
+def test_beyond_the_bound_it_waits_for_the_message_that_it_lacks():
+    """A rank sends to others in their order, so the slowest's message is at rank 1 half a second after it was sent."""
+    times = [rank[0] for rank in simulated(Async(1), [4, 4, 4]).results]
+    assert times[0] == pytest.approx([1 / 3, 1.25, 2.25, 3.25])
+    assert times[1] == pytest.approx([0.5, 1.5, 2.5, 3.5])
+    assert times[2] == pytest.approx([1.0, 2.0, 3.0, 4.0])
