@@ -4,6 +4,7 @@ from minigrad.testing.balancer import check_balancer
 from minigrad.testing.compare import assert_close
 from minigrad.testing import endings as _endings  # adds its cases to the contract  # noqa: F401
 from minigrad.testing import groups as _groups  # so do these  # noqa: F401
+from minigrad.testing import messages as _messages  # and these  # noqa: F401
 from minigrad.testing import rooted as _rooted  # and these  # noqa: F401
 from minigrad.testing.contract import check_communicator
 from minigrad.testing.gradcheck import gradcheck

@@ -2,7 +2,7 @@
 
 import queue
 import time
-from collections import deque
+from collections import defaultdict, deque
 
 import numpy as np
 import pytest
@@ -17,7 +17,8 @@ from minigrad.distributed import (
     collectives,
     run,
 )
-from minigrad.distributed.comm.headers import departed, given_up, mismatch, timed_out
+from minigrad.distributed.comm.headers import departed, doing, given_up, mismatch, timed_out
+from minigrad.distributed.comm.point_to_point import unanswerable, unanswered, unlike
 from minigrad.errors import ArgumentError
 from minigrad.testing import check_communicator
 from minigrad.testing.contract import CASES
@@ -67,6 +68,33 @@ class Letter:
             self.comm.finish_next()
 
 
+class Parcel:
+    """A message of a Mail, or the place of one."""
+
+    span = None
+
+    def __init__(self, comm, envelope, array):
+        self.comm, self.envelope, self.array, self.over = comm, envelope, array, False
+
+    def done(self):
+        self.comm.listen()
+        if not self.over:
+            self.comm.failure.raise_on(self.comm.rank)
+            if self.envelope.other in self.comm.left:
+                known = f"closed its communicator and {self.comm.known(self.envelope.other)}"
+                self.comm.end(unanswerable(self.envelope, known))
+        return self.over
+
+    def wait(self, host=False):
+        until = time.monotonic() + self.comm.timeout_s
+        while not self.done():
+            if time.monotonic() >= until:
+                tags = [] if self.envelope.sends else [tag for src, _, tag in self.comm.here]
+                known = self.comm.known(self.envelope.other)
+                self.comm.end(unanswered(self.envelope, self.comm.timeout_s, known, tags, {}))
+            time.sleep(1e-3)
+
+
 class Mail(Front):
     """Ranks that write to each other: each tells all what it calls and what it has, and adds up by itself."""
 
@@ -75,7 +103,11 @@ class Mail(Front):
         self.inboxes, self.rooms, self.left, self.over = inboxes, rooms, set(), 0
         self.letters, self.parent = deque(), None  # not answered by all yet; what this was split off
         self.came = [deque() for _ in inboxes]  # what each rank called, and had, beyond `over`
-        self.known = ["has made no call yet"] * len(inboxes)
+        self.last = [deque(maxlen=3) for _ in inboxes]  # calls
+        self.sent, self.asked, self.here = defaultdict(deque), defaultdict(deque), {}
+
+    def known(self, rank):
+        return doing(self.last[rank])
 
     def write(self, kind, what, data=b""):
         for inbox in self.inboxes:
@@ -94,7 +126,7 @@ class Mail(Front):
         self.over += 1
 
     def read(self, header, until):
-        absent = {rank: self.known[rank] for rank, came in enumerate(self.came) if not came}
+        absent = {rank: self.known(rank) for rank, came in enumerate(self.came) if not came}
         try:
             patience_s = 0.05 if self.parent else self.timeout_s
             rank, kind, what, data = self.inboxes[self.rank].get(timeout=min(patience_s, until - time.monotonic()))
@@ -116,11 +148,41 @@ class Mail(Front):
     def take(self, header, absent, rank, kind, what, data):
         if kind == "failed":
             self.failure.set(what)
-        elif kind == "left" and rank in absent:
-            self.end(departed(header, self.world_size, {rank: f"closed its communicator and {self.known[rank]}"}))
+        elif kind == "left":
+            self.left.add(rank)
+            if rank in absent:
+                self.end(departed(header, self.world_size, {rank: f"closed its communicator and {self.known(rank)}"}))
         elif kind == "called":
             self.came[rank].append((what, data))
-            self.known[rank] = f"last called {what}"
+            self.last[rank].appendleft(what)
+        elif kind == "wrote":
+            self.last[rank].appendleft(str(what))
+            if what.sends and what.dst == self.rank:
+                self.here.setdefault(what.key, deque()).append((what, data))
+                self.deliver(what.key)
+        elif kind == "taken" and what[0] == self.rank:
+            self.sent[what].popleft().over = True
+
+    def _message(self, envelope, array):
+        parcel = Parcel(self, envelope, array)
+        (self.sent if envelope.sends else self.asked)[envelope.key].append(parcel)
+        self.write("wrote", envelope, array.tobytes() if envelope.sends else b"")
+        self.listen()
+        if not envelope.sends:
+            self.deliver(envelope.key)
+        return parcel
+
+    def deliver(self, key):
+        asked = self.asked[key]
+        while asked and self.here.get(key) and key[0] not in self.left:
+            (envelope, data), parcel = self.here[key].popleft(), asked.popleft()
+            if not self.here[key]:
+                del self.here[key]
+            if not envelope.fits(parcel.envelope):
+                self.end(unlike(envelope, parcel.envelope))
+            parcel.array.reshape(-1)[...] = np.frombuffer(data, parcel.array.dtype)
+            parcel.over = True
+            self.write("taken", key)
 
     def end(self, error):
         self._fail(error)

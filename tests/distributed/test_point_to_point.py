@@ -8,18 +8,9 @@ import pytest
 from minigrad.distributed import Fault, FaultInjecting, Recording, run
 from minigrad.distributed.comm.shm.mailbox import MOST_MESSAGES
 from minigrad.errors import ArgumentError
-from minigrad.testing import messages  # noqa: F401
-from minigrad.testing.contract import CASES
 from tests.distributed.worlds import run_processes, run_ranks
 
 TIMEOUT_S = 10.0
-
-
-@pytest.mark.parametrize("kind", ["threads", "shm"])
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].body.func.__module__ == messages.__name__])
-def test_the_contract(kind, name):
-    for size in CASES[name].sizes:
-        run_ranks(kind, CASES[name].body, size, CASES[name].timeout_s)
 
 
 def to_the_other(comm, array, tag=0):

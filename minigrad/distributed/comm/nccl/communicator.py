@@ -9,7 +9,6 @@ has failed or left.
 from __future__ import annotations
 
 import atexit
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from minigrad.distributed.comm.nccl.control import Control
 from minigrad.distributed.comm.nccl.groups import NcclGroups
 from minigrad.distributed.comm.nccl.handle import Handle
 from minigrad.distributed.comm.nccl.launches import Launches, Message, NcclWork
+from minigrad.distributed.comm.nccl.mail import NcclMail, NcclMessages
 from minigrad.distributed.comm.protocol import Clock, Work
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.work import OVER
@@ -31,7 +31,7 @@ from minigrad.errors import CollectiveTimeoutError, DeviceError, DistributedErro
 _PARTING_S = 0.5  # how long a rank that leaves waits for others to say that they have called the same
 
 
-class NcclCommunicator(NcclCalls, NcclGroups, Front):
+class NcclCommunicator(NcclMessages, NcclCalls, NcclGroups, Front):
     """The collectives of one GPU among those of several processes, or threads; see `Communicator`.
 
     All ranks construct it together. Collectives run on the caller's current stream; `wait()` orders the stream that
@@ -69,11 +69,12 @@ class NcclCommunicator(NcclCalls, NcclGroups, Front):
         self._debug = debug
         self.options = {"debug": debug, "share_devices": share_devices, "nccl": nccl, "streams": streams}
         self._handle = handle = Handle(nccl, device)
-        end = functools.partial(handle.end, abort=True)
-        self._control = control = Control(meeting, self.failure, self.calls, self.timeout_s, end)
+        self._control = control = Control(meeting, self.failure, self.calls, self.timeout_s, self._end_nccl)
         self._world, self._progress, self._trail = control.world, control.progress, control.trail
         self._launches = Launches(control.world, device, nccl, streams, handle)
-        control.start(self._launches.watch)
+        self.mail = NcclMail(control.world, device, nccl, streams)
+        control.listen(self.mail.takers)
+        control.start(self._watch)
         try:
             handle.start(control, share_devices)
         except BaseException as error:
@@ -84,6 +85,14 @@ class NcclCommunicator(NcclCalls, NcclGroups, Front):
             handle.end(abort=True)
             raise
         atexit.register(self._close_at_exit)
+
+    def _watch(self) -> None:
+        self._launches.watch()
+        self.mail.watch()
+
+    def _end_nccl(self, abort: bool = True) -> None:
+        self._handle.end(abort)
+        self.mail.end(abort)
 
     # -------------------------------------------------------------------------------------------------- collectives
 
@@ -184,12 +193,12 @@ class NcclCommunicator(NcclCalls, NcclGroups, Front):
         try:
             if not self.failure.has_raised:
                 self._control.check_same("close", min(self.timeout_s / 2, _PARTING_S))
-            whole = self._launches.finish()
+            whole = self._launches.finish() and self.mail.finish()
         except (CollectiveTimeoutError, RankFailedError):
             pass  # others have told, or been told, in their calls
         finally:
             self._control.leave()
-            self._handle.end(abort=not whole)
+            self._end_nccl(abort=not whole)
             self.failure.close()
 
     def _close_at_exit(self) -> None:

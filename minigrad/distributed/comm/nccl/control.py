@@ -9,7 +9,7 @@ way a few times within a timeout.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.headers import mismatch
@@ -73,6 +73,10 @@ class Control:
             Kind.PASS: self.meetings.take_pass,
             Kind.MEET_AT: self.meetings.take_place,
         }
+
+    def listen(self, takers: Mapping[Kind, Callable[[Message], None]]) -> None:
+        """Let others take messages of more kinds."""
+        self._takers.update(takers)
 
     def start(self, watch: Callable[[], None]) -> None:
         """Start the thread.

@@ -55,7 +55,7 @@ class Handle:
         unique = bytes(self._nccl.get_unique_id()) if world.rank == 0 else b""
         [(_, unique), *_] = control.gather("nccl: its unique id", unique)
         problems: list[BaseException] = []
-        thread = new_thread(self._make, (world.world_size, unique, world.rank), problems, name="nccl-init")
+        thread = new_thread(self.make, (world.world_size, unique, world.rank), problems, name="nccl-init")
         thread.start()
         deadline = time.monotonic() + world.timeout_s
         while thread.is_alive() and time.monotonic() < deadline and world.failure.error is None:
@@ -81,8 +81,13 @@ class Handle:
                     f"{identity.decode()} on ranks {first} and {rank}: start one rank for each GPU, or use thread ranks"
                 )
 
-    def _make(self, arguments: tuple[int, bytes, int], problems: list[BaseException]) -> None:
-        """In a thread, since NCCL waits for the other ranks for ever."""
+    def make(self, arguments: tuple[int, bytes, int], problems: list[BaseException]) -> None:
+        """In a thread of its own, since NCCL waits for the other ranks for ever.
+
+        Args:
+            arguments: How many ranks there are, their unique id, and this rank.
+            problems: Gets what goes wrong.
+        """
         try:
             comm = self._nccl.NcclCommunicator(*arguments)
             with self._ending:

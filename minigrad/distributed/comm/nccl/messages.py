@@ -30,6 +30,9 @@ class Kind(IntEnum):
     MEET_AT = 9  # the pass in which they meet
     TELL = 10  # ranks are to say how far they are, once they are so far
     SAME = 11  # all are found to be alike so far
+    POST = 12  # a rank sends another one a message, or asks for one
+    MATCH = 13  # the two ends of one
+    PAIR_ID = 14  # of a communicator of NCCL's, of two ranks
 
 
 class Message(NamedTuple):

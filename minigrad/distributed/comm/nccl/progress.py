@@ -27,12 +27,14 @@ class Progress:
     Attributes:
         trail: All that this rank has called.
         awaited: Points of this rank's for which somebody waits.
+        mailed: Messages that this rank has sent, or asked for.
     """
 
     def __init__(self, world: World, calls: deque[object], tick_s: float) -> None:
         self._world, self._star, self._calls, self._tick_s = world, world.star, calls, tick_s
         self._mine, self.trail = world.peers[world.rank], Trail()
-        self._told = 0, 0, ""  # points, gatherings and line that rank 0, or at rank 0 the others, know of
+        self.mailed = 0
+        self._told = 0, 0, 0, ""  # points, gatherings, messages and line that rank 0, or at rank 0 the others, know of
         self._tell_at_s = 0.0
         self._states: dict[int, Message] = {}  # at rank 0: of the others
         self._fresh = set[int]()  # at rank 0: whose state the others have not been told
@@ -72,9 +74,9 @@ class Progress:
             return
         self._tell_at_s = now_s + self._tick_s
         point = self.trail.end()
-        so_far = point.done, self._mine.gathered
-        now = (*so_far, self._world.line() if self._told[:2] == so_far else "")
-        mine = [] if self._star.has_left or self._told == now else [self.state(point, now[2])]
+        so_far = point.done, self._mine.gathered, self.mailed
+        now = (*so_far, self._world.line() if self._told[:3] == so_far else "")
+        mine = [] if self._star.has_left or self._told == now else [self.state(point, now[3])]
         if self._world.rank != 0:
             if mine and self._star.tell(mine[0]):
                 self._told = now
