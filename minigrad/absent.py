@@ -34,6 +34,7 @@ _ALGORITHMS = (
     "write fp16_compress_hook and its kin for its hooks, ParameterAverager(model, comm, average.EveryK(period)) for "
     "model averaging, average.PostLocalSGD(switch, k) as its policy for post-local SGD, ddp.join() for Join"
 )
+_SPLIT = "write comm.split(color), with comm = distributed.init(): the ranks of one color make a group"
 _FOUND = "leave it out: init finds the others by the environment"
 _RUN = (
     "write distributed.run(train, world_size), where train(comm) makes a DistributedTrainer, or a ParameterAverager "
@@ -167,6 +168,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "is_torchelastic_launched": "leave it out: init reads the variables that torchrun sets",
         "monitored_barrier": "write barrier(), which names the ranks that do not come",
         "new_group": "leave it out for all ranks; else start as many as the group has, and write group=communicator",
+        **dict.fromkeys(["new_subgroups", "new_subgroups_by_enumeration", "split_group"], _SPLIT),
+        **dict.fromkeys(["get_group_rank", "get_global_rank"], "write group.rank, of a group that split gave"),
         "reduce_op": "write ReduceOp",
         "shrink_group": "write minigrad.load(path, into=...) in a run of fewer ranks",
     },

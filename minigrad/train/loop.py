@@ -307,4 +307,9 @@ def _comm_of(rounds: Rounds, comm: Communicator) -> Communicator:
         raise ArgumentError(f"DistributedTrainer: expected rounds as distributed.Rounds, got {type(rounds).__name__}")
     if comm is not rounds.comm and comm is not rounds.comm.inner:
         raise ArgumentError("DistributedTrainer: expected rounds made of its comm, got another's: write Rounds(comm)")
+    if rounds.cadence.is_guarded:
+        raise ArgumentError(
+            f"DistributedTrainer: expected rounds without a guard, got {rounds.cadence.guard}: write the loop by hand, "
+            "which keeps a rank's own gradients for rounds.report(divergence)"
+        )
     return rounds.comm

@@ -18,6 +18,7 @@ from minigrad.distributed import (
     run,
     simulate,
 )
+from minigrad.distributed.average import TrendGuard
 from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
 from minigrad.train import (
@@ -262,6 +263,8 @@ def test_what_would_do_nothing_is_refused():
         DistributedTrainer(single(), solo, DistributedTrainConfig(1, ddp_options={"bucket_cap_mb": -1}))
     with pytest.raises(ArgumentError, match="expected rounds made of its comm, got another's"):
         DistributedTrainer(single(), Recording(solo), rounds=rounds)
+    with pytest.raises(ArgumentError, match="expected rounds without a guard, got TrendGuard.*: write the loop"):
+        DistributedTrainer(single(), solo, rounds=Rounds(solo, guard=TrendGuard()))
     with pytest.raises(ArgumentError, match="expected rounds as distributed.Rounds, got bool"):
         DistributedTrainer(single(), solo, rounds=True)
     with pytest.raises(ArgumentError, match="expected a MetricCollection, got dict"):
