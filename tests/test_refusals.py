@@ -39,7 +39,7 @@ def test_every_operation_has_a_row():
     assert sorted(name for name, function in names.items() if function not in known) == []
 
 
-OF_OTHERS = ("average", "balance", "data", "distributed", "guards", "optim", "train")  # rooms without an operation
+OF_OTHERS = ("average", "balance", "data", "distributed", "exchange", "guards", "optim", "train")  # of no operation
 
 
 def sayer(call):

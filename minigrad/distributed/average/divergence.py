@@ -88,7 +88,14 @@ class Divergence:
 
 
 def divergence_of(rows: Sequence[Sequence[float]], steps: int = 1) -> Divergence:
-    """The report of three sums of each rank, as `add_sums` makes them; zeros for a rank that brought nothing."""
+    """The report of three sums of each rank, as `add_sums` makes them; zeros for a rank that brought nothing.
+
+    Raises:
+        ArgumentError: not three of each, or of no rank; or steps is no integer >= 1.
+    """
+    for rank, row in enumerate(rows):
+        if len(row) != 3:
+            raise ArgumentError(f"divergence_of: expected three sums of each rank, got {len(row)} of rank {rank}")
     told = [_of_rank(*map(float, row)) for row in rows]
     relative, cosine, magnitude = zip(*told) if told else ((), (), ())
     return Divergence(relative, cosine, magnitude, steps)
