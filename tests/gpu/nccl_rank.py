@@ -29,6 +29,7 @@ from minigrad.distributed import (
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import CollectiveTimeoutError, DeviceError, RankFailedError
 from tests.distributed.models import Mlp, data, gradients, mean_loss
+from tests.distributed.rooted_calls import every_call
 
 GPU = available_devices()[-1]
 SHARDS = [slice(0, 3), slice(3, 8)]
@@ -61,6 +62,7 @@ def collectives(rank: int, port: int) -> Any:
         comm.reduce_scatter(part, cupy.arange(4.0)).wait()
         comm.broadcast(mine, 1).wait(host=True)
         comm.all_reduce(cupy.zeros(0)).wait(host=True)
+        found["rooted"] = [every_call(comm, root, cupy) for root in range(2)]
         found["rest"] = [both.tolist(), part.tolist(), mine.tolist(), comm.all_gather_object(rank)]
         comm.barrier()
         comm.check_headers()

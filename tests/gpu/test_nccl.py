@@ -19,6 +19,7 @@ from minigrad.distributed import DDP, Ddp, NcclCommunicator, NcclDevices, Reduce
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.wrappers import Wrapper
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients
+from tests.distributed.rooted_calls import every_call, expected
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,7 @@ def test_collectives_of_one(world_of_one, cupy, dtype):
         assert array.astype(np.float64).tolist() == [3.0] * 5
     comm.all_reduce(cupy.zeros(0, np.float32)).wait(host=True)
     assert comm.all_gather_object("x") == ["x"]
+    assert every_call(comm, 0, cupy) == expected(0, 0, 1)
 
 
 def test_a_collective_follows_the_stream_it_was_called_on(world_of_one, cupy):
@@ -215,10 +217,12 @@ def test_collectives_of_two():
     first, second = two_ranks("collectives")
     wanted = {"SUM": 3.0, "AVG": 1.5, "MIN": 1.0, "MAX": 2.0, "PROD": 2.0}
     for key, value in first.items():
-        if key != "rest":
+        if key not in ("rest", "rooted"):
             assert value == second[key] == wanted[key.split()[0]], key
     assert first["rest"] == [[1.0, 1.0, 2.0, 2.0], [0.0, 2.0], [2.0, 2.0], [0, 1]]
     assert second["rest"] == [[1.0, 1.0, 2.0, 2.0], [4.0, 6.0], [2.0, 2.0], [0, 1]]
+    for rank, told in enumerate((first, second)):
+        assert told["rooted"] == [expected(rank, root, 2) for root in range(2)]
 
 
 def test_data_parallelism_of_two_equals_one_device():
