@@ -100,6 +100,7 @@ def test_any_ranks_and_weights(outer, samples, length, seed):
             combined = [outer.combine(state, local, average) for local in locals_]
             state, first = combined[0]
             for other, values in combined:
+                assert not any(np.shares_memory(a, b) for a in other.values() for b in (*locals_, average))
                 assert all(np.array_equal(other[name], state[name]) for name in state)
                 assert not outer.makes_alike or np.array_equal(values, first)
                 assert values.dtype == dtype and all(each.dtype == dtype for each in other.values())

@@ -9,7 +9,8 @@ weighted by samples, is formed over the ranks, and an outer optimizer says from 
 values, local and average are 1-D arrays of one dtype, NumPy's or CuPy's: the parameters of one fragment of the flat
 layout. average is Σ n_r·sent_r / Σ n_r over the ranks, with n_r the samples of rank r since the last combination and
 sent_r its values `delay` steps ago; local are this rank's values now. Nothing is written into an argument, and no call
-waits for a device. What comes back may be an argument, or share its memory with the state: copy it, don't write to it.
+waits for a device. A state holds arrays of its own, for arguments are overwritten later; values that come back may be
+an argument, or share their memory with the state: they are to be copied, and not to be written to.
 
 With one step of plain SGD between two combinations, `Mean` is DistributedDataParallel, to rounding: Σ n_r·(θ - η·g_r) /
 Σ n_r is θ - η·Σ n_r·g_r / Σ n_r. With more steps, or where the inner optimizer's step is not linear in the gradient, as
