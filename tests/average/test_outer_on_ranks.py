@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import DDP, ParameterAverager, average_parameters, run
+from minigrad.distributed import DDP, ParameterAverager, SoloCommunicator, average_parameters, run
 from minigrad.distributed.average import EASGD, DiLoCo, EveryK, Mean, PostLocalSGD, SlowMo, StreamingDiLoCo, Sync
 from minigrad.distributed.average.fragments import due_at
-from minigrad.errors import ReplicaMismatchError
+from minigrad.errors import ArgumentError, ReplicaMismatchError
 from tests.average import papers
 from tests.average.test_outer import RECORDED
 from tests.distributed.worlds import run_ranks
@@ -315,3 +315,86 @@ def test_fragments_take_moments_and_buffers_along_once_a_period():
 
     first, second = run(body, 2)
     assert first == [[0.0, 0.0]] * 3 + [[5.0, 5.0]] and second == [[10.0, 10.0]] * 3 + [[5.0, 5.0]]
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [SlowMo(), DiLoCo(), EASGD(0.25), StreamingDiLoCo(0.7, 0.9, 2, delay=1, alpha=0.5), DiLoCo(fragments=2, delay=2)],
+    ids=lambda outer: f"{type(outer).__name__}, delay {outer.delay}",
+)
+def test_a_run_goes_on_bit_for_bit(outer, tmp_path):
+    """Saved by each rank to a file after any step, also while a fragment is on its way, in other objects."""
+
+    def objects(comm):
+        minigrad.manual_seed(2)
+        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)).double()
+        optimizer = optim.Adam(model.parameters(), lr=0.05)
+        policy = EveryK(6 if outer.delay else 3)
+        averager = ParameterAverager(model, comm, policy, outer, optimizer=optimizer, optimizer_state="average")
+        return {"model": model, "optimizer": optimizer, "averager": averager}
+
+    def steps(comm, model, optimizer, averager, first, last):
+        for step in range(first, last):
+            x = np.random.default_rng([comm.rank, step]).standard_normal((5 + comm.rank, 3))
+            optimizer.zero_grad()
+            model(minigrad.Tensor(x)).square().mean().backward()
+            optimizer.step()
+            averager.step(len(x))
+
+    def body(comm):
+        whole, told = objects(comm), []
+        steps(comm, **whole, first=0, last=13)
+        for cut in (4, 5, 6, 8):
+            before, after = objects(comm), objects(comm)
+            steps(comm, **before, first=0, last=cut)
+            file = tmp_path / f"{comm.rank}.safetensors"
+            minigrad.save({name: each.state_dict() for name, each in before.items()}, file)
+            saved = minigrad.load(file)
+            for name, each in after.items():
+                each.load_state_dict(saved[name])
+            steps(comm, **after, first=cut, last=13)
+            pairs = zip(whole["model"].state_dict().items(), after["model"].state_dict().values())
+            told += [name for (name, x), y in pairs if not np.array_equal(x.numpy(), y.numpy())]
+        return told
+
+    assert run(body, 2) == [[], []]
+
+
+def test_what_ranks_share_takes_the_place_of_their_own_values():
+    """The center of EASGD, to the bit as in the paper's loop; each rank's own values are there again afterwards."""
+    problem = papers.Problem()
+    centers = [x[0] for x in papers.elastic(problem, 4, 1.0, 0.6)]  # with alpha 1 a rank is at the center before
+
+    def body(comm):
+        layer = nn.Linear(4, 1, bias=False, dtype="float64")
+        layer.weight.data[...] = problem.start
+        averager = ParameterAverager(layer, comm, EveryK(papers.STEPS), EASGD(1.0, 0.6))
+        optimizer = optim.SGD(layer.parameters(), lr=papers.RATE)
+        x, y = (minigrad.Tensor(part[comm.rank]) for part in (problem.rows, problem.targets))
+        for _ in range(3 * papers.STEPS):
+            optimizer.zero_grad()
+            (layer(x)[:, 0] - y).square().mean().backward()
+            optimizer.step()
+            averager.step(len(x))
+        own = layer.weight.tolist()
+        with averager.shared():
+            shared = layer.weight.data[0].copy()
+        assert layer.weight.tolist() == own
+        with pytest.raises(ArgumentError, match="shared: expected parameters that stay .* a change of weight"):
+            with averager.shared():
+                optimizer.step()
+        with pytest.raises(ZeroDivisionError), averager.shared():
+            raise ZeroDivisionError
+        assert layer.weight.tolist() == own
+        return shared
+
+    for shared in run(body, 2):
+        np.testing.assert_allclose(shared, centers[3], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"average": "gradients"}])
+def test_where_ranks_keep_nothing_that_they_share(options):
+    averager = ParameterAverager(nn.Linear(2, 1), SoloCommunicator(), **options)
+    with pytest.raises(ArgumentError, match="shared: expected an outer optimizer that keeps .*, got Mean"):
+        with averager.shared():
+            pass

@@ -7,6 +7,7 @@ one order on all ranks: this rank's n-th combination meets the n-th of each othe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from minigrad.arguments import as_samples, check_switch
@@ -17,12 +18,12 @@ from minigrad.distributed.average.options import AverageOptions, check_facts
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, StepsMade, Sync
 from minigrad.distributed.average.report import Arrived, AverageReport, Told, number_in
-from minigrad.distributed.average.saved import check_length, origin_of
+from minigrad.distributed.average.saved import check_length, origin_of, reading
+from minigrad.distributed.average.shared import shared_values
 from minigrad.distributed.average.subject import Subject
 from minigrad.distributed.average.timing import RoundTimes
 from minigrad.distributed.average.travelling import TravellingFragment
 from minigrad.distributed.average.wrapped import module_and_ranks
-from minigrad.distributed.balance.state import reading_state
 from minigrad.distributed.comm.protocol import Communicator
 
 _WHO = "ParameterAverager"
@@ -199,6 +200,24 @@ class ParameterAverager:
         self._told.end()
         return report
 
+    def shared(self) -> AbstractContextManager[None]:
+        """Around an evaluation, or a checkpoint: the parameters are what all ranks share, such as the center of EASGD.
+
+        Afterwards each rank has its own again. Buffers stay as they are.
+
+        Raises:
+            ArgumentError: the outer optimizer keeps nothing of the kind, or a parameter was changed inside.
+
+        Example:
+            >>> from minigrad.distributed import SoloCommunicator
+            >>> from minigrad.distributed.average import EASGD
+            >>> model = nn.Linear(2, 1)
+            >>> averager = ParameterAverager(model, SoloCommunicator(), outer=EASGD(0.5))
+            >>> with averager.shared():
+            ...     y = model(minigrad.ones(3, 2))
+        """
+        return shared_values(f"{_WHO}.shared", self.options.outer, self._fragments)
+
     def _finish_gradients(self, gradients: LocalGradients) -> AverageReport:
         optimizer = self.options.optimizer_to_step()
         while True:
@@ -283,7 +302,7 @@ class ParameterAverager:
         Raises:
             StateDictError: it is that of other options or parameters, or no such state; nothing was changed then.
         """
-        with reading_state(_WHO):
+        with reading(_WHO):
             numbers = {name: state[name] for name in _NUMBERS}
             check_facts(_WHO, self.options.facts(), state["options"])
             policy = self.options.policy.restored(self._state, state["policy"])

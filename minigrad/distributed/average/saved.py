@@ -1,4 +1,4 @@
-"""Arrays in saved states: whether they fit, and where they go."""
+"""What saved states are read with: whether arrays in them fit, and where they go."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 from minigrad.backend.device import Device, to_device
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.balance.state import reading_state
 from minigrad.errors import StateDictError
 from minigrad.nn.companions import number_of
 from minigrad.ops.foreign import array_of
+
+reading = reading_state  # around what reads one: whatever fails is told as a state that does not fit
 
 
 def check_fits(who: str, what: str, saved: Any, like: Array) -> None:

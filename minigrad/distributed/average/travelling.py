@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
 import numpy as np
 
 from minigrad.backend.device import to_host
@@ -76,6 +77,7 @@ class TravellingFragment:
         outer: Its state begins with the values that the parameters have now.
 
     Attributes:
+        params: As given.
         states: Of the outer optimizer, one for each dtype.
     """
 
@@ -87,7 +89,7 @@ class TravellingFragment:
         params: Sequence[Parameter],
         outer: OuterOptimizer,
     ) -> None:
-        self._comm, self._outer, self._params = comm, outer, list(params)
+        self._comm, self._outer, self.params = comm, outer, list(params)
         dtypes = dict.fromkeys(buffers[span.buffer].dtype for span in spans)
         self.pieces = [
             Piece(comm, buffers, [span for span in spans if buffers[span.buffer].dtype == dtype]) for dtype in dtypes
@@ -181,8 +183,18 @@ class TravellingFragment:
                     state = {name: xp.where(total > 0.0, each, before[name]) for name, each in state.items()}
                 self.states[i] = state
                 piece.put(values)
-        for param in self._params:
+        for param in self.params:
             mark_changed(param)
+
+    def swap(self, values: Sequence[Array]) -> list[Array]:
+        """Let the parameters be these values, an array for each dtype; copies of what they were."""
+        with self._comm.device.current():
+            before = [piece.values().copy() for piece in self.pieces]
+            for piece, each in zip(self.pieces, values):
+                piece.put(each)
+        for param in self.params:
+            mark_changed(param)
+        return before
 
     def _is_void(self, total: Array) -> bool:
         """Whether the host knows that no rank had samples."""
