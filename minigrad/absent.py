@@ -35,6 +35,7 @@ _ALGORITHMS = (
     "model averaging, average.PostLocalSGD(switch, k) as its policy for post-local SGD, ddp.join() for Join"
 )
 _SPLIT = "write comm.split(color), with comm = distributed.init(): the ranks of one color make a group"
+_MESH = "write comm.split(comm.rank // columns) for the rows of a grid, comm.split(comm.rank % columns) for its columns"
 _FOUND = "leave it out: init finds the others by the environment"
 _RUN = (
     "write distributed.run(train, world_size), where train(comm) makes a DistributedTrainer, or a ParameterAverager "
@@ -139,7 +140,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "TrainedState": "write model.state_dict()",
         "Join": "write with ddp.join(also=[optimizer]): around the loop",
         "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank",
-        "device_mesh": "write init(), which says who the ranks are",
+        "device_mesh": _MESH,
         "elastic": "write python -m minigrad.distributed.launch -n N script.py",
         "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",
         "optim": "write minigrad.optim: each rank keeps the state of a whole replica; in the place of "
@@ -149,16 +150,14 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **dict.fromkeys(["send", "recv", "isend", "irecv", "batch_isend_irecv", "P2POp"], _TO_ALL),
         "Backend": "write the name, such as 'nccl' or 'gloo'",
         "BuiltinCommHookType": "write ddp.register_comm_hook(state, hook)",
-        **dict.fromkeys(["DeviceMesh", "init_device_mesh"], "write init(), which says who the ranks are"),
+        **dict.fromkeys(["DeviceMesh", "init_device_mesh"], _MESH),
         **dict.fromkeys(["DistError", "DistBackendError", "DistNetworkError"], "write errors.DistributedError"),
         **dict.fromkeys(["Store", "FileStore", "HashStore", "PrefixStore", "TCPStore", "rendezvous"], _FOUND),
-        "GroupMember": "write group.WORLD",
         "all_reduce_coalesced": "write all_reduce(tensor) for each of them",
         "all_gather_coalesced": "write all_gather(tensors, tensor) for each of them",
         "all_gather_single": "write all_gather_into_tensor",
         "reduce_scatter_single": "write reduce_scatter_tensor",
         "ProcessGroup": "write distributed.Communicator",
-        "get_process_group_ranks": "write list(range(get_world_size()))",
         "is_gloo_available": "leave it out: 'gloo' always is",
         "get_node_local_rank": "write int(os.environ['LOCAL_RANK']); init takes the GPU that is the rank's",
         **dict.fromkeys(["get_debug_level", "set_debug_level"], "set MINIGRAD_DEBUG=1 before init"),
@@ -167,9 +166,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "is_nccl_available": "write minigrad.cuda.is_available()",
         "is_torchelastic_launched": "leave it out: init reads the variables that torchrun sets",
         "monitored_barrier": "write barrier(), which names the ranks that do not come",
-        "new_group": "leave it out for all ranks; else start as many as the group has, and write group=communicator",
         **dict.fromkeys(["new_subgroups", "new_subgroups_by_enumeration", "split_group"], _SPLIT),
-        **dict.fromkeys(["get_group_rank", "get_global_rank"], "write group.rank, of a group that split gave"),
         "reduce_op": "write ReduceOp",
         "shrink_group": "write minigrad.load(path, into=...) in a run of fewer ranks",
     },

@@ -58,6 +58,13 @@ from minigrad.distributed.process_group import (
     reduce_scatter,
     reduce_scatter_tensor,
 )
+from minigrad.distributed.process_group_members import (
+    GroupMember,
+    get_global_rank,
+    get_group_rank,
+    get_process_group_ranks,
+    new_group,
+)
 from minigrad.distributed.process_group_parts import (
     all_to_all,
     all_to_all_single,
@@ -96,6 +103,7 @@ __all__ = [
     "FaultInjecting",
     "Front",
     "GradBucket",
+    "GroupMember",
     "ListCollectives",
     "LocalDevices",
     "MpiCommunicator",
@@ -137,6 +145,9 @@ __all__ = [
     "gather",
     "gather_object",
     "get_backend",
+    "get_global_rank",
+    "get_group_rank",
+    "get_process_group_ranks",
     "get_rank",
     "get_world_size",
     "group",
@@ -144,6 +155,7 @@ __all__ = [
     "init_process_group",
     "is_available",
     "is_initialized",
+    "new_group",
     "nn",
     "plan_buckets",
     "rebalance",

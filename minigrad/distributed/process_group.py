@@ -17,14 +17,14 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from minigrad.arguments import as_integer, as_sequence, check_choice
+from minigrad.arguments import as_sequence, check_choice
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.ranks import ranks_here, set_ranks_here
 from minigrad.distributed.bootstrap import BACKENDS, init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import check_array
-from minigrad.distributed.comm.context import communicator_for
+from minigrad.distributed.comm.context import MaybeGroup, NonMember, communicator_for, rank_within
 from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.work import OVER, DeliveringWork
 from minigrad.distributed.comm.wrappers import innermost
@@ -146,8 +146,14 @@ def _check_fits(comm: Communicator, **wanted: Any) -> None:
             )
 
 
-def destroy_process_group(group: Communicator | None = None) -> None:
-    """Close the communicator; then this context has none. Other ranks are not waited for."""
+def destroy_process_group(group: MaybeGroup = None) -> None:
+    """Close the communicator, and with it its groups; then this context has none. Other ranks are not waited for.
+
+    Args:
+        group: A group alone; nothing is to be done where this rank is not in it.
+    """
+    if isinstance(group, NonMember):
+        return
     comm = communicator_for("destroy_process_group", group)
     comm.close()
     if comm is ranks_here():
@@ -164,17 +170,21 @@ def is_initialized() -> bool:
     return ranks_here() is not None
 
 
-def get_rank(group: Communicator | None = None) -> int:
-    """This rank, 0 <= rank < world_size."""
+def get_rank(group: MaybeGroup = None) -> int:
+    """This rank, 0 <= rank < world_size; -1 where it is not in the group."""
+    if isinstance(group, NonMember):
+        return -1
     return communicator_for("get_rank", group).rank
 
 
-def get_world_size(group: Communicator | None = None) -> int:
-    """How many ranks there are."""
+def get_world_size(group: MaybeGroup = None) -> int:
+    """How many ranks there are; -1 where this one is not in the group."""
+    if isinstance(group, NonMember):
+        return -1
     return communicator_for("get_world_size", group).world_size
 
 
-def get_backend(group: Communicator | None = None) -> str:
+def get_backend(group: MaybeGroup = None) -> str:
     """What moves the bytes: "solo", "threads", "shm", "mpi" or "nccl"; never "gloo". The class of one of your own."""
     kind = type(innermost(communicator_for("get_backend", group))).__name__
     return _KINDS.get(kind, kind)
@@ -184,7 +194,7 @@ def get_backend(group: Communicator | None = None) -> str:
 
 
 def all_reduce(
-    tensor: Any, op: ReduceOp = ReduceOp.SUM, group: Communicator | None = None, async_op: bool = False
+    tensor: Any, op: ReduceOp = ReduceOp.SUM, group: MaybeGroup = None, async_op: bool = False
 ) -> PendingWork | None:
     """Overwrite tensor by its reduction over the ranks; the same bits on all of them.
 
@@ -194,13 +204,14 @@ def all_reduce(
     return end(communicator_for("all_reduce", group).all_reduce(tensor, op), async_op)
 
 
-def broadcast(tensor: Any, src: int, group: Communicator | None = None, async_op: bool = False) -> PendingWork | None:
-    """Overwrite tensor by that of rank src."""
-    return end(communicator_for("broadcast", group).broadcast(tensor, src), async_op)
+def broadcast(tensor: Any, src: int, group: MaybeGroup = None, async_op: bool = False) -> PendingWork | None:
+    """Overwrite tensor by that of global rank src."""
+    comm = communicator_for("broadcast", group)
+    return end(comm.broadcast(tensor, rank_within("broadcast", comm, "src", src)), async_op)
 
 
 def all_gather(
-    tensor_list: Sequence[Any], tensor: Any, group: Communicator | None = None, async_op: bool = False
+    tensor_list: Sequence[Any], tensor: Any, group: MaybeGroup = None, async_op: bool = False
 ) -> PendingWork | None:
     """Overwrite tensor_list[r] by the tensor of rank r; all have one shape. Nothing flows back through it.
 
@@ -221,7 +232,7 @@ def all_gather(
 
 
 def all_gather_into_tensor(
-    output_tensor: Any, input_tensor: Any, group: Communicator | None = None, async_op: bool = False
+    output_tensor: Any, input_tensor: Any, group: MaybeGroup = None, async_op: bool = False
 ) -> PendingWork | None:
     """Overwrite output_tensor (world_size * n, ...) by the input_tensor (n, ...) of all ranks, in order of rank."""
     return end(communicator_for("all_gather_into_tensor", group).all_gather(output_tensor, input_tensor), async_op)
@@ -231,7 +242,7 @@ def reduce_scatter(
     output: Any,
     input_list: Sequence[Any],
     op: ReduceOp = ReduceOp.SUM,
-    group: Communicator | None = None,
+    group: MaybeGroup = None,
     async_op: bool = False,
 ) -> PendingWork | None:
     """Overwrite output by the reduction over the ranks of their input_list[rank]; all have one shape."""
@@ -246,7 +257,7 @@ def reduce_scatter_tensor(
     output: Any,
     input: Any,
     op: ReduceOp = ReduceOp.SUM,
-    group: Communicator | None = None,
+    group: MaybeGroup = None,
     async_op: bool = False,
 ) -> PendingWork | None:
     """Overwrite output (n, ...) by part `rank` of the reduction of input (world_size * n, ...), which stays."""
@@ -257,7 +268,7 @@ def reduce_scatter_tensor(
     return end(comm.reduce_scatter(output, source, op), async_op)
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: Communicator | None = None) -> None:
+def all_gather_object(object_list: list[Any], obj: Any, group: MaybeGroup = None) -> None:
     """Overwrite object_list[r] by the object of rank r: JSON data, for small things; blocks.
 
     Raises:
@@ -269,9 +280,9 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Communicator | No
 
 
 def broadcast_object_list(
-    object_list: list[Any], src: int = 0, group: Communicator | None = None, device: Device | str | None = None
+    object_list: list[Any], src: int = 0, group: MaybeGroup = None, device: Device | str | None = None
 ) -> None:
-    """Overwrite object_list by that of rank src: JSON data, for small things; blocks.
+    """Overwrite object_list by that of global rank src: JSON data, for small things; blocks.
 
     Args:
         device: None, or that of this rank: such data travels between the hosts.
@@ -282,18 +293,18 @@ def broadcast_object_list(
     """
     comm = communicator_for("broadcast_object_list", group)
     who = f"rank {comm.rank}: broadcast_object_list"
-    as_integer(who, "src", src, 0, comm.world_size)
+    root = rank_within(who, comm, "src", src)
     if device is not None and Device(device) != comm.device:
         raise ArgumentError(f"{who}: expected no device but {comm.device}, got {device!r}: leave it out")
     as_sequence(who, "object_list", object_list)
-    objects = comm.all_gather_object(object_list if comm.rank == src else None)[src]
+    objects = comm.all_gather_object(object_list if comm.rank == root else None)[root]
     if len(objects) != len(object_list):
         raise ArgumentError(f"{who}: expected object_list of {len(objects)}, as on rank {src}, got {len(object_list)}")
     object_list[:] = objects
 
 
 def barrier(
-    group: Communicator | None = None, async_op: bool = False, device_ids: Sequence[int] | None = None
+    group: MaybeGroup = None, async_op: bool = False, device_ids: Sequence[int] | None = None
 ) -> PendingWork | None:
     """Return when all ranks have called it, with async_op too.
 

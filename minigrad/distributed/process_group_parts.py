@@ -9,7 +9,7 @@ from minigrad.arguments import as_integer, as_sequence
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import check_array
-from minigrad.distributed.comm.context import communicator_for
+from minigrad.distributed.comm.context import MaybeGroup, communicator_for, rank_within
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.process_group import PendingWork, arrays_like, check_length, end
@@ -17,17 +17,18 @@ from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 
 def reduce(
-    tensor: Any, dst: int, op: ReduceOp = ReduceOp.SUM, group: Communicator | None = None, async_op: bool = False
+    tensor: Any, dst: int, op: ReduceOp = ReduceOp.SUM, group: MaybeGroup = None, async_op: bool = False
 ) -> PendingWork | None:
-    """Overwrite the tensor of rank dst by the reduction over the ranks; those of the others stay as they are."""
-    return end(communicator_for("reduce", group).reduce(tensor, dst, op), async_op)
+    """Overwrite the tensor of global rank dst by the reduction over the ranks; those of the others stay as they are."""
+    comm = communicator_for("reduce", group)
+    return end(comm.reduce(tensor, rank_within("reduce", comm, "dst", dst), op), async_op)
 
 
 def gather(
     tensor: Any,
     gather_list: Sequence[Any] | None = None,
     dst: int = 0,
-    group: Communicator | None = None,
+    group: MaybeGroup = None,
     async_op: bool = False,
 ) -> PendingWork | None:
     """Overwrite gather_list[r] of rank dst by the tensor of rank r; all have one shape.
@@ -36,9 +37,9 @@ def gather(
         gather_list: On rank dst a tensor for each rank; elsewhere None.
     """
     comm = communicator_for("gather", group)
-    outputs = _at_root("gather", comm, "gather_list", gather_list, dst=dst)
+    outputs, root = _at_root("gather", comm, "gather_list", gather_list, dst=dst)
     if outputs is None:
-        return end(comm.gather(None, tensor, dst), async_op)
+        return end(comm.gather(None, tensor, root), async_op)
     outputs = arrays_like("gather", comm, "gather_list", outputs, tensor)
     source = check_array("gather", comm.rank, tensor, False, comm.device)
     with comm.device.current() as xp:
@@ -49,14 +50,14 @@ def gather(
             for output, row in zip(outputs, gathered):
                 output[...] = row
 
-    return end(comm.gather(gathered, source, dst), async_op, deliver)
+    return end(comm.gather(gathered, source, root), async_op, deliver)
 
 
 def scatter(
     tensor: Any,
     scatter_list: Sequence[Any] | None = None,
     src: int = 0,
-    group: Communicator | None = None,
+    group: MaybeGroup = None,
     async_op: bool = False,
 ) -> PendingWork | None:
     """Overwrite tensor by scatter_list[rank] of rank src; all have one shape.
@@ -65,19 +66,19 @@ def scatter(
         scatter_list: On rank src a tensor for each rank; elsewhere None.
     """
     comm = communicator_for("scatter", group)
-    sources = _at_root("scatter", comm, "scatter_list", scatter_list, src=src)
+    sources, root = _at_root("scatter", comm, "scatter_list", scatter_list, src=src)
     if sources is None:
-        return end(comm.scatter(tensor, None, src), async_op)
+        return end(comm.scatter(tensor, None, root), async_op)
     arrays = arrays_like("scatter", comm, "scatter_list", sources, tensor, written=False)
     with comm.device.current() as xp:
         source = xp.stack(arrays)
-    return end(comm.scatter(tensor, source, src), async_op)
+    return end(comm.scatter(tensor, source, root), async_op)
 
 
 def all_to_all(
     output_tensor_list: Sequence[Any],
     input_tensor_list: Sequence[Any],
-    group: Communicator | None = None,
+    group: MaybeGroup = None,
     async_op: bool = False,
 ) -> PendingWork | None:
     """Overwrite output_tensor_list[r] by input_tensor_list[rank] of rank r; their sizes may differ from rank to rank.
@@ -102,7 +103,7 @@ def all_to_all_single(
     input: Any,
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
-    group: Communicator | None = None,
+    group: MaybeGroup = None,
     async_op: bool = False,
 ) -> PendingWork | None:
     """Overwrite the rows of output that are for rank r by those rows of its input that are for this rank.
@@ -128,7 +129,7 @@ def all_to_all_single(
 
 
 def gather_object(
-    obj: Any, object_gather_list: list[Any] | None = None, dst: int = 0, group: Communicator | None = None
+    obj: Any, object_gather_list: list[Any] | None = None, dst: int = 0, group: MaybeGroup = None
 ) -> None:
     """Overwrite object_gather_list[r] of rank dst by the object of rank r: JSON data, for small things; blocks.
 
@@ -140,7 +141,7 @@ def gather_object(
         ReplicaMismatchError: ranks name different roots; on all of them.
     """
     comm = communicator_for("gather_object", group)
-    places = _at_root("gather_object", comm, "object_gather_list", object_gather_list, dst=dst)
+    places, _ = _at_root("gather_object", comm, "object_gather_list", object_gather_list, dst=dst)
     if places is not None:
         check_length("gather_object", comm, "object_gather_list", places)
     objects = gather_alike("gather_object", "roots", comm, {"dst": dst}, obj)
@@ -152,7 +153,7 @@ def scatter_object_list(
     scatter_object_output_list: list[Any],
     scatter_object_input_list: Sequence[Any] | None = None,
     src: int = 0,
-    group: Communicator | None = None,
+    group: MaybeGroup = None,
 ) -> None:
     """Overwrite scatter_object_output_list[0] by scatter_object_input_list[rank] of rank src: JSON data; blocks.
 
@@ -166,39 +167,40 @@ def scatter_object_list(
     """
     who = "scatter_object_list"
     comm = communicator_for(who, group)
-    src = as_integer(f"rank {comm.rank}: {who}", "src", src, 0, comm.world_size)
+    root = rank_within(f"rank {comm.rank}: {who}", comm, "src", src)
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ArgumentError(
             f"rank {comm.rank}: {who}: expected scatter_object_output_list to be a list with a place for an object, "
             f"got {scatter_object_output_list!r:.100}"
         )
     objects = None
-    if comm.rank == src:
-        objects = _at_root(who, comm, "scatter_object_input_list", scatter_object_input_list, src=src)
+    if comm.rank == root:
+        objects, _ = _at_root(who, comm, "scatter_object_input_list", scatter_object_input_list, src=src)
         check_length(who, comm, "scatter_object_input_list", objects)
-    scatter_object_output_list[0] = gather_alike(who, "roots", comm, {"src": src}, objects)[src][comm.rank]
+    scatter_object_output_list[0] = gather_alike(who, "roots", comm, {"src": src}, objects)[root][comm.rank]
 
 
 # --------------------------------------------------------------------------------------------------------- parts
 
 
-def _at_root(who: str, comm: Communicator, name: str, values: Any, **named: int) -> Any:
-    """What the root alone has; None elsewhere, where an empty list counts as None.
+def _at_root(who: str, comm: Communicator, name: str, values: Any, **named: int) -> tuple[Any, int]:
+    """What the root alone has, None elsewhere, where an empty list counts as None; and its rank in the group.
 
     Args:
         name, values: What it is called, and what this rank has of it.
-        named: The root, by the name of that argument.
+        named: The root's global rank, by the name of that argument.
 
     Raises:
         ArgumentError: it is missing on the root, or given elsewhere; or the root is no rank.
     """
     who, [(word, root)] = f"rank {comm.rank}: {who}", named.items()
-    is_root = comm.rank == as_integer(who, word, root, 0, comm.world_size)
+    at = rank_within(who, comm, word, root)
+    is_root = comm.rank == at
     if is_root and values is None:
         raise ArgumentError(f"{who}: expected {name} on rank {root}, got None")
     if not is_root and values is not None and len(as_sequence(who, name, values)):
         raise ArgumentError(f"{who}: expected {name} on rank {root} alone, got one of {len(values)} on this rank")
-    return values if is_root else None
+    return (values if is_root else None), at
 
 
 def _rows(who: str, comm: Communicator, name: str, array: Array, sizes: Sequence[int] | None) -> list[Array]:

@@ -10,6 +10,7 @@ import minigrad as torch
 import minigrad.distributed as dist
 from minigrad import nn
 from minigrad.absent import INSTEAD
+from minigrad.backend.ranks import set_ranks_here
 from minigrad.errors import (
     AbsentNameError,
     ArgumentError,
@@ -201,8 +202,14 @@ REFUSED = {
         ArgumentError,
         lambda w: dist.broadcast_object_list([0], 0, device="cuda:0"),
     ),
-    "broadcast: expected root to be": (ArgumentError, lambda w: dist.broadcast(torch.ones(1), src=1)),
-    "reduce: expected root to be": (ArgumentError, lambda w: dist.reduce(torch.ones(1), 1)),
+    "broadcast: expected src to be one of the global ranks .0., got 1": (
+        ArgumentError,
+        lambda w: dist.broadcast(torch.ones(1), src=1),
+    ),
+    "reduce: expected dst to be one of the global ranks .0., got 1": (
+        ArgumentError,
+        lambda w: dist.reduce(torch.ones(1), 1),
+    ),
     "reduce: expected a tensor that does not require grad": (AutogradError, lambda w: dist.reduce(w, 0)),
     "gather: expected gather_list on rank 0, got None": (ArgumentError, lambda w: dist.gather(torch.ones(1))),
     "gather: expected dst to be": (ArgumentError, lambda w: dist.gather(torch.ones(1), dst=1)),
@@ -266,6 +273,34 @@ REFUSED = {
         ArgumentError,
         lambda w: dist.DDP(nn.Linear(1, 1), device_ids=[0]),
     ),
+}
+
+
+REFUSED |= {
+    "all_reduce: expected a group that this rank is in, got GroupMember.NON_GROUP_MEMBER": (
+        ArgumentError,
+        lambda w: dist.all_reduce(torch.ones(1), group=dist.GroupMember.NON_GROUP_MEMBER),
+    ),
+    r"new_group: expected each of .* one of 1, once, got \[1\]": (ArgumentError, lambda w: dist.new_group([1])),
+    r"new_group: expected each of .* one of 1, once, got \[\]": (ArgumentError, lambda w: dist.new_group([])),
+    r"new_group: expected .* one of 1, once, got \[0, 0\]": (ArgumentError, lambda w: dist.new_group([0, 0])),
+    "new_group: expected ranks to be a list": (ArgumentError, lambda w: dist.new_group(0)),
+    "new_group: expected each of ranks to be an integer": (ArgumentError, lambda w: dist.new_group(["0"])),
+    r"new_group: expected timeout to be 0:05:00, got .*seconds=420\): leave it out": (
+        ArgumentError,
+        lambda w: dist.new_group(timeout=timedelta(minutes=7)),
+    ),
+    "new_group: expected backend to be gloo, got 'nccl'": (ArgumentError, lambda w: dist.new_group(backend="nccl")),
+    "new_group: expected group_desc to be None": (ArgumentError, lambda w: dist.new_group(group_desc="rows")),
+    "new_group: expected pg_options to be None": (ArgumentError, lambda w: dist.new_group(pg_options=1)),
+    "new_group: expected device_id to be cpu": (ArgumentError, lambda w: dist.new_group(device_id="cuda:0")),
+    "new_group: expected use_local_synchronization to be False": (
+        ArgumentError,
+        lambda w: dist.new_group(use_local_synchronization=True),
+    ),
+    "new_group: expected sort_ranks to be True or False": (ArgumentError, lambda w: dist.new_group(sort_ranks=2)),
+    "get_group_rank: expected global_rank to be one of": (ArgumentError, lambda w: dist.get_group_rank(None, 1)),
+    "get_global_rank: expected group_rank to be": (ArgumentError, lambda w: dist.get_global_rank(None, 1)),
 }
 
 
@@ -339,3 +374,54 @@ def test_wrapper_sampler_and_batch_norm_take_the_ranks_of_the_context():
         return list(sampler), DistributedSampler(range(9), num_replicas=3).rank
 
     assert dist.run(body, 2) == [([0, 2], 0), ([1, 3], 1)]
+
+
+@pytest.mark.parametrize("kind", ["threads", "shm", "nccl"])
+def test_a_group_of_some_ranks(kind):
+    """Roots are global ranks, as in PyTorch; a rank that is not in it learns that it has no rank there."""
+
+    def body(comm):
+        set_ranks_here(comm)
+        dist.barrier()
+        group = dist.new_group([3, 1])
+        turned, all_of_them = dist.new_group((3, 1), sort_ranks=False), dist.new_group()
+        assert dist.get_process_group_ranks() == dist.get_process_group_ranks(all_of_them) == [0, 1, 2, 3]
+        if comm.rank in (0, 2):
+            assert group is turned is dist.GroupMember.NON_GROUP_MEMBER
+            assert dist.get_rank(group) == dist.get_world_size(group) == -1
+            dist.destroy_process_group(group)
+            return None
+        assert [dist.get_rank(group), dist.get_world_size(group)] == [comm.rank // 2, 2]
+        assert dist.get_rank(turned) == 1 - comm.rank // 2 and dist.get_backend(group) == dist.get_backend()
+        assert [dist.get_group_rank(of, 3) for of in (group, turned, None)] == [1, 0, 3]
+        assert dist.get_global_rank(turned, 0) == 3 and dist.get_process_group_ranks(turned) == [3, 1]
+        x, total, objects = torch.tensor([comm.rank]), torch.tensor([comm.rank]), [comm.rank]
+        dist.broadcast(x, src=3, group=group)
+        dist.reduce(total, dst=1, group=turned)
+        dist.broadcast_object_list(objects, src=1, group=turned)
+        parts = [torch.tensor([0]), torch.tensor([0])] if comm.rank == 3 else None
+        dist.gather(torch.tensor([comm.rank]), parts, dst=3, group=group)
+        share = torch.tensor([0])
+        dist.scatter(share, [torch.tensor([7]), torch.tensor([8])] if comm.rank == 1 else None, src=1, group=turned)
+        gathered, given = [None, None], [None]
+        dist.gather_object(comm.rank, gathered if comm.rank == 1 else None, dst=1, group=turned)
+        dist.scatter_object_list(given, ["a", "b"] if comm.rank == 3 else None, src=3, group=group)
+        with pytest.raises(ArgumentError, match=r"src to be one of the global ranks \[1, 3\], got 0"):
+            dist.broadcast(x, src=0, group=group)
+        dist.destroy_process_group(group)
+        with pytest.raises(RankFailedError, match="closed"):
+            dist.barrier(group=group)
+        seen = [x.item(), total.item(), objects, parts and [part.item() for part in parts], share.item()]
+        return [*seen, gathered if comm.rank == 1 else None, given]
+
+    expected = [None, [3, 4, [1], None, 8, [3, 1], ["a"]], None, [3, 3, [1], [1, 3], 7, None, ["b"]]]
+    assert run_ranks(kind, body, 4) == expected
+
+
+def test_other_ranks_for_a_group_are_told_on_all():
+    def body(comm):
+        with pytest.raises(ReplicaMismatchError, match=r"ranks is \[0\] on rank 0 and \[0, 1\] on rank 1"):
+            dist.new_group([0] if comm.rank == 0 else [0, 1])
+        return dist.get_world_size(dist.new_group(range(2)))
+
+    assert dist.run(body, 2) == [2, 2]

@@ -12,7 +12,6 @@ REFUSED = {
     "saving a whole model": ["save its state_dict()"],
     "send and recv": ["write broadcast(tensor, src)"],
     "batch norm over all ranks": ["write distributed.convert_sync_batchnorm(module)"],
-    "a group of one's own": ["leave it out for all ranks", "group=communicator"],
     "a periodic model averager": ["ParameterAverager(model, comm, average.EveryK(period))"],
     "a post-local sgd optimizer": ["distributed.average.PostLocalSGD(switch, k)"],
     "a post-local sgd hook": ["average.PostLocalSGD(switch, k) as its policy"],
