@@ -11,7 +11,7 @@ from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.average.asynchronous import Async, AsyncState
 from minigrad.distributed.average.divergence import Divergence, divergence_of
-from minigrad.distributed.average.policies import Policy
+from minigrad.distributed.average.policies import Policy, StepsMade
 from minigrad.distributed.average.report import AverageReport, Told
 from minigrad.distributed.average.snapshots import Courier, Snapshot, mean_of, no_sums_of, total_of, value_of
 from minigrad.distributed.average.travelling import Piece
@@ -60,7 +60,8 @@ class AsyncRounds:
             CollectiveTimeoutError, RankFailedError: a rank that is more than the bound behind does not come.
         """
         self._batches, self._samples = self._batches + 1, self._samples + samples
-        if self._batches >= self._policy.k:
+        made = StepsMade(self._comm.rank, self._comm.world_size, self._batches, self._samples)
+        if self._policy.decide(None, made)[1]:
             self._send()
         for src in self.progress.takes_from():
             while src in self.progress.takes_from() and (found := self._courier.arrived(src)) is not None:

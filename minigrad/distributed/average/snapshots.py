@@ -15,6 +15,7 @@ import numpy as np
 from minigrad.backend.device import array_module, device_of, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.grad_scale import scale_
+from minigrad.backend.stream import CommStream
 from minigrad.distributed.average.divergence import SUMS, add_sums
 from minigrad.distributed.collectives import ReduceOp, reduced
 from minigrad.distributed.comm.point_to_point import TAGS
@@ -55,7 +56,7 @@ class Courier:
     """
 
     def __init__(self, comm: Communicator, like: Sequence[Array]) -> None:
-        self._comm = comm
+        self._comm, self._side = comm, CommStream(comm.device)  # to read on what the step has nothing to do with
         self._parts: list[tuple[int, int, np.dtype[np.generic]]] = []
         self._nbytes = 8 * _HEAD
         for array in like:
@@ -107,9 +108,10 @@ class Courier:
 
     def _taken(self, src: int) -> Snapshot:
         work, message = self._asked.pop(src)
-        with self._comm.device.current():
+        with self._side.current():
             work.wait(host=True)
             number, samples, batches, is_change, is_last = to_host(message[: 8 * _HEAD]).view(np.float64)[:5].tolist()
+        with self._comm.device.current():
             return Snapshot(int(number), samples, int(batches), bool(is_change), bool(is_last), self._values(message))
 
     def _values(self, message: Array) -> list[Array]:
