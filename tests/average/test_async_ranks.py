@@ -7,12 +7,12 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import ThreadWorld, run, simulate
+from minigrad.distributed import SoloCommunicator, ThreadWorld, run, simulate
 from minigrad.distributed.average import Async, EveryK, ParameterAverager
 from minigrad.distributed.average.snapshots import Courier, Snapshot
 from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate import Cluster, Link
-from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
+from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError, StateDictError
 from tests.distributed.worlds import run_ranks
 
 
@@ -75,7 +75,7 @@ def test_other_dtypes(dtype):
     assert same(bounded[0][0], bounded[1][0]) and same(bounded[0][0], bounded[2][0])
 
 
-@pytest.mark.parametrize("kind", ["threads", "shm"])
+@pytest.mark.parametrize("kind", ["threads", "shm", "nccl"])
 def test_all_ranks_end_with_the_same_bits_whatever_each_has_made(kind):
     def body(comm):
         return [train(comm, Async(bound, k), [9, 0, 4], between=with_none_waiting_at_random) for bound, k in CASES]
@@ -171,6 +171,95 @@ def test_several_rounds_on_their_way_come_to_what_synchronous_ones_do():
     (first, second), (expected, _) = run(body, 2, Async(9), True), run(body, 2, EveryK(1), False)
     assert (first == second).all()
     np.testing.assert_allclose(first, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("stop", [5, 4])
+def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, stop):
+    """Between two rounds, and in the midst of one, by the file of a saved run; ranks differ then."""
+
+    def parts(comm):
+        model = make_model()
+        optimizer = optim.Adam(model.parameters(), lr=0.05)
+        averager = ParameterAverager(model, comm, Async(0, k=2), optimizer=optimizer)
+        return {"averager": averager, "optimizer": optimizer, "model": model}
+
+    def go(comm, these, steps):
+        for step in steps:
+            rng = np.random.default_rng([comm.rank, step])
+            these["optimizer"].zero_grad()
+            these["model"](minigrad.Tensor(rng.standard_normal((3, 5)))).square().mean().backward()
+            these["optimizer"].step()
+            these["averager"].step(1 + comm.rank)
+        return these
+
+    def whole(comm):
+        these = go(comm, parts(comm), range(9))
+        these["averager"].finish()
+        return values(these["model"])
+
+    def rest(comm):
+        minigrad.load(tmp_path / "run", into=(these := parts(comm)))
+        go(comm, these, range(stop, 9))["averager"].finish()
+        return values(these["model"])
+
+    run(lambda comm: minigrad.save(go(comm, parts(comm), range(stop)), tmp_path / "run"), 2)
+    for found, expected in zip(run(rest, 2), run(whole, 2)):
+        assert same(found, expected)
+
+
+def test_what_is_on_its_way_is_in_no_state():
+    def body(comm):
+        averager = ParameterAverager(make_model(), comm, Async(2))
+        if comm.rank == 1:
+            comm.barrier()
+        averager.step(1)
+        if comm.rank == 0:
+            with pytest.raises(StateDictError, match="got 1 rounds of this rank that are not applied: call finish"):
+                averager.state_dict()
+            comm.barrier()
+        averager.finish()
+        return averager.state_dict()["rounds"]["rounds"]
+
+    assert run(body, 2) == [2, 2]
+
+
+def test_training_goes_on_after_an_epoch_and_from_states_of_one_round():
+    def body(comm):
+        model = make_model()
+        averager, seen = ParameterAverager(model, comm, Async(2)), []
+        for epoch in range(2):
+            for i in range(3 + comm.rank):
+                with minigrad.no_grad():
+                    model[0].weight += 0.25 * (i + comm.rank + epoch)
+                averager.step(1)
+            seen.append((averager.finish().number, values(model)))
+        return seen, averager.state_dict()
+
+    (first, state), (second, _) = run(body, 2)
+    assert [number for number, _ in first] == [number for number, _ in second] == [5, 10]
+    assert all(same(a, b) for (_, a), (_, b) in zip(first, second)) and not same(first[0][1], first[1][1])
+
+    def of_another_round(comm):
+        averager = ParameterAverager(make_model(), comm, Async(0))
+        if comm.rank == 1:
+            averager.load_state_dict({**state, "options": averager.options.facts()})
+        averager.step(1)
+
+    with pytest.raises(CollectiveMismatchError, match="that of round 1, got that of round 11|round 11, got that of ro"):
+        run(of_another_round, 2, timeout_s=10.0)
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    averager = ParameterAverager(make_model(), SoloCommunicator(), Async(2))
+    state = averager.state_dict()
+    for change, words in [
+        ({"common": []}, "expected a state of 1 dtypes, got 0"),
+        ({"common": [minigrad.zeros(3)]}, "expected the mean of the last round of float64"),
+        ({"rounds": -1}, "rounds .*-1"),
+        ({"samples": -1.0}, "samples >= 0, got -1"),
+    ]:
+        with pytest.raises(StateDictError, match=words):
+            averager.load_state_dict({**state, "rounds": {**state["rounds"], **change}})
 
 
 def test_buffers_stay_each_ranks_own():

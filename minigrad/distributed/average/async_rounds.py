@@ -7,18 +7,21 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from minigrad.arguments import as_samples, check_counts
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.average.asynchronous import Async, AsyncState
 from minigrad.distributed.average.divergence import Divergence, divergence_of
 from minigrad.distributed.average.policies import Policy, StepsMade
 from minigrad.distributed.average.report import AverageReport, Told
+from minigrad.distributed.average.saved import array_on, check_fits, check_length
 from minigrad.distributed.average.snapshots import Courier, Snapshot, mean_of, no_sums_of, total_of, value_of
 from minigrad.distributed.average.travelling import Piece
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import StateDictError
 from minigrad.nn.parameter import Parameter
 from minigrad.stamp import mark_changed
+from minigrad.tensor import Tensor
 
 
 class AsyncRounds:
@@ -39,12 +42,12 @@ class AsyncRounds:
     ) -> None:
         self._comm, self._policy, self._pieces, self._params = comm, policy, list(pieces), list(params)
         self.progress = AsyncState.start(comm.rank, comm.world_size, policy.bound)
-        self._restart()
+        with comm.device.current():
+            self._restart([piece.values().copy() for piece in self._pieces])
 
-    def _restart(self) -> None:
-        """Begin where the parameters of all ranks are equal."""
-        with self._comm.device.current():
-            self._common = [piece.values().copy() for piece in self._pieces]  # of the last round applied
+    def _restart(self, common: list[Array]) -> None:
+        """Begin where nothing is on its way, after a round with this mean."""
+        self._common = common
         self._seen = list(self._common)  # this rank's values at its last snapshot, and all that was applied since
         self._courier = Courier(self._comm, self._common)
         self._snapshots: dict[int, dict[int, Snapshot]] = {}  # of rounds that are not applied, by rank
@@ -84,7 +87,7 @@ class AsyncRounds:
         for piece, common in zip(self._pieces, self._common):
             piece.put(common)
         self._mark()
-        self._restart()
+        self._restart(self._common)
         assert report is not None, "the last round of this rank is applied here"
         return report
 
@@ -153,27 +156,34 @@ class AsyncRounds:
 
     # -------------------------------------------------------------------------------------------------- state
 
-    def state_dict(self) -> dict[str, Any]:
-        """How many rounds all ranks have made; plain data.
+    def state(self) -> dict[str, Any]:
+        """What to go on from, where nothing is on its way: plain data, and tensors that share memory with this.
 
         Raises:
-            StateDictError: something is on its way, or steps are not sent.
+            StateDictError: something is, and other ranks may have come to other places: no state of all is known.
         """
-        progress = self.progress
-        if self._batches or progress.round != progress.applied or any(progress.ended):
+        state = self.progress
+        if state.round != state.applied:
             raise StateDictError(
-                f"rank {self._comm.rank}: Async: expected a state where nothing is on its way, got "
-                f"{progress.round - progress.applied} rounds that are not applied and {self._batches} steps that are "
-                "not sent: call finish() on all ranks before it"
+                f"rank {self._comm.rank}: Async: expected a state with nothing on its way, got "
+                f"{state.round - state.applied} rounds of this rank that are not applied: call finish() on all ranks"
             )
-        return {"rounds": progress.applied}
+        told = {"rounds": state.applied, "batches": self._batches, "samples": self._samples}
+        return {**told, "common": [Tensor(each) for each in self._common]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` told, after the parameters were loaded."""
-        self.progress = AsyncState.start(
-            self._comm.rank, self._comm.world_size, self._policy.bound, int(state["rounds"])
-        )
-        self._restart()
+    def check_state(self, who: str, state: Mapping[str, Any]) -> None:
+        """Refuse what `state` of other parameters told; StateDictError."""
+        for saved, common in zip(check_length(who, "dtypes", state["common"], self._common), self._common):
+            check_fits(who, "the mean of the last round", saved, common)
+        check_counts(who, 0, rounds=state["rounds"], batches=state["batches"])
+        as_samples(who, state["samples"])
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` told, which was checked; the parameters are the module's."""
+        rank, world_size = self._comm.rank, self._comm.world_size
+        self.progress = AsyncState.start(rank, world_size, self._policy.bound, int(state["rounds"]))
+        self._restart([array_on(self._comm.device, saved) for saved in state["common"]])
+        self._batches, self._samples = int(state["batches"]), float(state["samples"])
 
 
 def is_async(policy: Policy) -> TypeGuard[Async]:

@@ -285,12 +285,15 @@ class ParameterAverager:
         """The state to resume a run with, bit for bit: plain data, and tensors that share memory with this.
 
         Each rank has its own: between two combinations ranks differ. What is on its way is waited for.
+
+        Raises:
+            StateDictError: of `Async`, where rounds of this rank are on their way: call `finish` on all ranks before.
         """
         told = {name: getattr(self, f"_{name}") for name in _NUMBERS}
         told |= {"reason": self.reason, "samples": list(self._samples), "options": self.options.facts()}
         told |= {"policy": self.options.policy.plain(self._state)}
         gathered = None if self._gradients is None else self._gradients.state()
-        told |= {"gradients": gathered, "rounds": None if self._rounds is None else self._rounds.state_dict()}
+        told |= {"gradients": gathered, "rounds": None if self._rounds is None else self._rounds.state()}
         return {**told, "fragments": [each.state() for each in self._fragments]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -314,6 +317,8 @@ class ParameterAverager:
                 self._gradients.check_state(_WHO, gathered)
             samples = [float(each) for each in check_length(_WHO, "fragments", state["samples"], self._samples)]
             reason, rounds = str(state["reason"]), state["rounds"]
+            if self._rounds is not None:
+                self._rounds.check_state(_WHO, rounds)
         for name, value in numbers.items():
             setattr(self, f"_{name}", value)
         self._state, self._samples, self.reason = policy, samples, reason
@@ -322,7 +327,7 @@ class ParameterAverager:
         if self._gradients is not None:
             self._gradients.load_state(gathered)
         if self._rounds is not None:
-            self._rounds.load_state_dict(rounds)
+            self._rounds.load_state(rounds)
         if self._times is not None:
             self._times.forget()
         self._origin = origin_of([self._number, self._turn, *(each.number() for each in self._fragments)])
