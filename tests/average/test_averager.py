@@ -8,67 +8,13 @@ from minigrad import nn, optim
 from minigrad.distributed import DDP, ParameterAverager, Recording, average_parameters, run, simulate
 from minigrad.distributed.average import DiLoCo, EveryK, Mean, StreamingDiLoCo, Sync
 from minigrad.distributed.simulate import Cluster, Link
-from tests.distributed.worlds import run_ranks
+from tests.average import averaged
+from tests.average.trained import (
+    STEPS, batch, by_ddp, by_gradients, by_parameters, loss_of, make_model, single, values_of
+)
+from tests.distributed.worlds import mpirun, run_ranks
 
 TIMEOUT_S = 20.0
-STEPS = 6
-
-
-def make_model(dtype="float64"):
-    minigrad.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).to(dtype)
-
-
-def batch(rank, step, dtype="float64"):
-    """Of unequal sizes, and in each third step of rank 1 without a sample."""
-    rng = np.random.default_rng([rank, step])
-    n = 0 if rank == 1 and step % 3 == 2 else 3 + 2 * rank
-    x = rng.standard_normal((n, 6)).astype(dtype)
-    return minigrad.Tensor(x), minigrad.Tensor(x[:, :1] * x[:, 1:2])
-
-
-def values_of(model):
-    return np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters()])
-
-
-def loss_of(model, x, y):
-    return nn.functional.mse_loss(model(x), y) if len(x) else (model(x) * 0.0).sum()
-
-
-def by_ddp(comm, make=optim.SGD, dtype="float64", **options):
-    ddp = DDP(make_model(dtype), comm)
-    optimizer = make(ddp.parameters(), lr=0.05, **options)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(ddp, *batch(comm.rank, step, dtype)).backward()
-        optimizer.step()
-    return values_of(ddp.module)
-
-
-def by_gradients(comm, make=optim.SGD, dtype="float64", policy=Sync(), **options):
-    model = make_model(dtype)
-    averager = ParameterAverager(model, comm, policy, average="gradients")
-    optimizer = make(model.parameters(), lr=0.05, **options)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        x, y = batch(comm.rank, step, dtype)
-        loss_of(model, x, y).backward()
-        averager.step(len(x))
-        optimizer.step()
-    return values_of(model)
-
-
-def by_parameters(comm, make=optim.SGD, policy=Sync(), averaging=(), **options):
-    model = make_model()
-    optimizer = make(model.parameters(), lr=0.05, **options)
-    averager = ParameterAverager(model, comm, policy, optimizer=optimizer, **dict(averaging))
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        x, y = batch(comm.rank, step)
-        loss_of(model, x, y).backward()
-        optimizer.step()
-        averager.step(len(x))
-    return values_of(model)
 
 
 def on(kind, world_size, body):
@@ -90,16 +36,16 @@ def test_gradients_after_each_step_are_a_ddp_bit_for_bit(kind, world_size):
         ]
 
     for pairs in on(kind, world_size, body):
-        for ddp, averaged in pairs:
-            assert (ddp == averaged).all()
+        for ddp, found in pairs:
+            assert (ddp == found).all()
 
 
 @pytest.mark.parametrize("kind, world_size", [("threads", 1), ("threads", 4), ("shm", 2), ("simulated", 3)])
 def test_parameters_after_each_step_of_plain_sgd_are_a_ddp_to_rounding(kind, world_size):
     results = on(kind, world_size, lambda comm: (by_ddp(comm), by_parameters(comm)))
-    for ddp, averaged in results:
-        np.testing.assert_allclose(averaged, ddp, rtol=0, atol=1e-12)
-        assert (averaged == results[0][1]).all()
+    for ddp, found in results:
+        np.testing.assert_allclose(found, ddp, rtol=0, atol=1e-12)
+        assert (found == results[0][1]).all()
 
 
 def test_parameters_are_averaged_by_samples_and_not_by_ranks():
@@ -165,8 +111,8 @@ def test_how_far_averaged_parameters_are_from_a_ddp(options, averaging, least, m
         ddp = {name: value for name, value in options.items() if name != "policy"}
         return by_ddp(comm, **ddp), by_parameters(comm, averaging=averaging, **options)
 
-    ddp, averaged = run(train, 2, timeout_s=TIMEOUT_S)[0]
-    assert least <= far(ddp, averaged) <= most
+    ddp, found = run(train, 2, timeout_s=TIMEOUT_S)[0]
+    assert least <= far(ddp, found) <= most
 
 
 def test_momentum_agrees_while_the_parts_of_the_samples_stay():
@@ -186,8 +132,8 @@ def test_momentum_agrees_while_the_parts_of_the_samples_stay():
                 averager.step(len(x))
         return values_of(model)
 
-    (ddp, _), (averaged, _) = (run(lambda comm: train(comm, w), 2, timeout_s=TIMEOUT_S) for w in (True, False))
-    np.testing.assert_allclose(averaged, ddp, rtol=0, atol=1e-12)
+    (ddp, _), (found, _) = (run(lambda comm: train(comm, w), 2, timeout_s=TIMEOUT_S) for w in (True, False))
+    np.testing.assert_allclose(found, ddp, rtol=0, atol=1e-12)
 
 
 def test_gradients_of_k_steps_are_those_of_the_mean_over_all_their_samples():
@@ -220,12 +166,6 @@ def test_gradients_of_k_steps_are_those_of_the_mean_over_all_their_samples():
 
 
 # ------------------------------------------------------------------------------------------- what counts, and what not
-
-
-def single(value, comm=None, dtype="float64"):
-    model = nn.Linear(1, 1, bias=False).to(dtype)
-    model.weight.data[...] = value
-    return model
 
 
 def test_a_rank_without_samples_takes_over_the_others_and_gives_nothing():
@@ -368,3 +308,16 @@ def test_what_is_on_its_way_is_not_waited_for():
 
     took_s = {delay: max(simulate.run(lambda comm: train(comm, delay), cluster).results) for delay in (0, 2)}
     assert took_s == {0: pytest.approx(8.0 + 2 * 2 * 0.5), 2: pytest.approx(8.0)}
+
+
+@pytest.mark.parametrize("kind", ["shm", "mpi"])
+def test_processes_come_to_the_bits_of_threads(kind):
+    """By every kind of averaging, with ranks that end apart; two ranks of MPI add up as threads do."""
+    expected = run(averaged.told, 2, timeout_s=TIMEOUT_S)
+    if kind == "shm":
+        found = run_ranks("shm", averaged.told, 2, TIMEOUT_S)
+    else:
+        done = mpirun(2, "-m", "mpi4py", "-m", "tests.average.averaged")
+        found = sorted(line for line in done.stdout.splitlines() if line.startswith("["))
+        assert found, done.stderr
+    assert found == expected and all(line.endswith("'True']") for line in found)
