@@ -36,7 +36,7 @@ class ThreadGroups(Groups):
         def make(asked: list[Group | None]) -> dict[tuple[int, ...], Any]:
             parts = {each.ranks for each in asked if each is not None}
             made = {ranks: type(world)(len(ranks), timeout_s=self.timeout_s) for ranks in parts}
-            world.groups += made.items()
+            world.groups = [each for each in world.groups if len(each[1]._left) < len(each[0])] + list(made.items())
             return made
 
         worlds = world.wait(self.rank, comm._post(WHAT, None, group, make))
