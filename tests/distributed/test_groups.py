@@ -92,6 +92,37 @@ def test_a_process_that_dies_fails_its_group_and_all_ranks_at_once():
 
 
 @pytest.mark.parametrize("kind", ["threads", "shm", "nccl"])
+def test_who_waits_in_a_group_hears_of_a_failure_beside_it(kind):
+    """Of a rank that is not in the group, while the other rank of it does nothing at all."""
+    heard = multiprocessing.get_context("fork").Event()
+
+    def body(comm):
+        group = comm.split(0 if comm.rank != 1 else None)
+        if comm.rank == 1:
+            comm.abort("no more")
+        if comm.rank != 0:
+            return heard.wait(TIMEOUT_S)
+        with pytest.raises(RankFailedError, match="that it was split off have failed: .*rank 1 aborted: no more"):
+            group.barrier()
+        heard.set()
+        return True
+
+    assert run_ranks(kind, body, 3, TIMEOUT_S) == [True] * 3
+
+
+def test_a_thread_rank_that_returns_has_left_its_groups():
+    def body(comm):
+        group = comm.split(0).split(comm.rank // 2)
+        if comm.rank == 0:
+            with pytest.raises(RankFailedError, match=r"of group \[0, 1\]: barrier.*rank 1 has returned"):
+                group.barrier()
+
+    began_s = time.monotonic()
+    run(body, 3, timeout_s=TIMEOUT_S)
+    assert time.monotonic() - began_s < TIMEOUT_S / 2
+
+
+@pytest.mark.parametrize("kind", ["threads", "shm", "nccl"])
 def test_where_one_group_can_not_begin_none_does(kind):
     """All ranks hear why, whichever group they were to be in; and can try again."""
 
