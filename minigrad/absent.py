@@ -20,7 +20,6 @@ _THREADS = "set OMP_NUM_THREADS before Python starts"
 _RANKS = "write python -m minigrad.distributed.launch -n N script.py, or distributed.run(function, N)"
 _REPARAMETER = "write a Module that computes its weight in forward"
 _FLAT = "an image has two axes beside its channels"
-_TO_ALL = "all ranks make each collective together: write broadcast(tensor, src), which gives it to all of them"
 _BAG = "write embedding, and .mean(1) of what it gives"
 _BILINEAR = "write einsum('bi,oij,bj->bo', x1, weight, x2) + bias"
 _SOFT_MARGIN = "write softplus(-target * x).mean()"
@@ -147,7 +146,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "PostLocalSGDOptimizer " + _POST_LOCAL.removeprefix("write "),
         "rpc": "write all_gather_object, which all ranks call",
         "tensor": "a tensor is of one rank",
-        **dict.fromkeys(["send", "recv", "isend", "irecv", "batch_isend_irecv", "P2POp"], _TO_ALL),
         "Backend": "write the name, such as 'nccl' or 'gloo'",
         "BuiltinCommHookType": "write ddp.register_comm_hook(state, hook)",
         **dict.fromkeys(["DeviceMesh", "init_device_mesh"], _MESH),

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import minigrad
-from minigrad.testing import contract, endings, rooted
+from minigrad.testing import contract, endings, messages, rooted
 
 OURS, TESTS = (f"{Path(module).parent}{os.sep}" for module in (minigrad.__file__, __file__))
-CALLERS = (TESTS, contract.__file__, endings.__file__, rooted.__file__)
+CALLERS = (TESTS, contract.__file__, endings.__file__, messages.__file__, rooted.__file__)
 _pairs = set()
 
 
@@ -28,7 +28,7 @@ def pytest_configure(config):
     if config.getoption("--error-pairs"):
         kind = type(pytest.raises(Exception))
         kind.__exit__ = _watched(kind.__exit__)
-        contract.refused = endings.refused = rooted.refused = _watched_within(contract.refused)
+        contract.refused = endings.refused = messages.refused = rooted.refused = _watched_within(contract.refused)
 
 
 def pytest_unconfigure(config):

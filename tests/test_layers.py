@@ -35,7 +35,7 @@ FLOORS = [
     ["balance", "average", "compress"],
     ["ddp"],
     ["replicas", "bootstrap", "sharded"],
-    ["process_group", "process_group_members", "process_group_parts", "nn"],
+    ["process_group", "process_group_members", "process_group_messages", "process_group_parts", "nn"],
     ["algorithms"],
     ["simulate"],
     ["inspect"],

@@ -65,6 +65,7 @@ from minigrad.distributed.process_group_members import (
     get_process_group_ranks,
     new_group,
 )
+from minigrad.distributed.process_group_messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from minigrad.distributed.process_group_parts import (
     all_to_all,
     all_to_all_single,
@@ -110,6 +111,7 @@ __all__ = [
     "NcclCommunicator",
     "NcclDevices",
     "NonFinite",
+    "P2POp",
     "ParameterAverager",
     "Reading",
     "Recording",
@@ -134,6 +136,7 @@ __all__ = [
     "average_gradients",
     "average_parameters",
     "barrier",
+    "batch_isend_irecv",
     "bf16_compress_hook",
     "broadcast",
     "broadcast_object_list",
@@ -153,12 +156,15 @@ __all__ = [
     "group",
     "init",
     "init_process_group",
+    "irecv",
     "is_available",
     "is_initialized",
+    "isend",
     "new_group",
     "nn",
     "plan_buckets",
     "rebalance",
+    "recv",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
@@ -166,6 +172,7 @@ __all__ = [
     "run",
     "scatter",
     "scatter_object_list",
+    "send",
 ]
 
 _offer_classes(globals())

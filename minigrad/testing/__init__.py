@@ -8,6 +8,7 @@ from minigrad.testing import messages as _messages  # and these  # noqa: F401
 from minigrad.testing import rooted as _rooted  # and these  # noqa: F401
 from minigrad.testing.contract import check_communicator
 from minigrad.testing.gradcheck import gradcheck
+from minigrad.testing.ring import RingAllReduce
 from minigrad.testing.tape import saved_bytes
 
-__all__ = ["assert_close", "check_balancer", "check_communicator", "gradcheck", "saved_bytes"]
+__all__ = ["RingAllReduce", "assert_close", "check_balancer", "check_communicator", "gradcheck", "saved_bytes"]

@@ -5,9 +5,11 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from minigrad import distributed
 from minigrad.distributed import Fault, FaultInjecting, Recording, run
 from minigrad.distributed.comm.shm.mailbox import MOST_MESSAGES
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, CollectiveTimeoutError, InjectedFaultError, RankFailedError
+from minigrad.testing import RingAllReduce
 from tests.distributed.worlds import run_processes, run_ranks
 
 TIMEOUT_S = 10.0
@@ -98,3 +100,97 @@ def test_a_rank_takes_a_message_in_a_collective_for_its_sender_to_come_to_it():
 
     for kind in ("threads", "shm"):
         assert run_ranks(kind, body, 2, TIMEOUT_S) == [[0.0] * 3] * 2
+
+
+# ---------------------------------------------------------------------------------------------------------- the ring
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_ring_sends_each_byte_twice_but_for_one_part(dtype):
+    """And all ranks have the same bits, near those of other communicators."""
+
+    def body(comm):
+        ring, array = RingAllReduce(Recording(comm)), np.random.default_rng(comm.rank).standard_normal(999)
+        mine, theirs = array.astype(dtype), array.astype(dtype)
+        ring.all_reduce(mine, layout="a bucket").wait()
+        comm.all_reduce(theirs).wait()
+        np.testing.assert_allclose(mine.astype(float), theirs.astype(float), rtol=1e-3, atol=1e-3)
+        return mine.tobytes(), ring.inner.bytes_of("send")
+
+    bits, sent = zip(*run(body, 3))
+    assert len(set(bits)) == 1 and set(sent) == {4 * 999 // 3 * 4}
+
+
+def test_a_ring_whose_ranks_differ_in_layout_is_told_of_both():
+    def body(comm):
+        RingAllReduce(comm).all_reduce(np.ones(4), layout="a" if comm.rank else "b")
+
+    with pytest.raises(CollectiveTimeoutError, match="expected rank . to send it within 0.3 s, got what it sent with"):
+        run(body, 2, timeout_s=0.3)
+
+
+# ------------------------------------------------------------------------------------------------- by PyTorch's names
+
+
+def test_messages_by_name():
+    def body(comm):
+        rank, size = comm.rank, comm.world_size
+        right, left = (rank + 1) % size, (rank - 1) % size
+        mine, theirs, third = np.full(3, rank), np.empty(3, int), np.empty(3, int)
+        works = distributed.batch_isend_irecv(
+            [
+                distributed.P2POp(distributed.isend, mine, right),
+                distributed.P2POp(op=distributed.irecv, tensor=theirs, peer=left, group=comm),
+            ]
+        )
+        for work in works:
+            work.wait()
+        assert all(work.is_completed() for work in works) and theirs.tolist() == [left] * 3
+        if rank == 1:
+            distributed.send(mine, dst=2, tag=4)
+        if rank == 2:
+            assert distributed.recv(third, src=1, tag=4) == 1 and third.tolist() == [1] * 3
+        group = comm.split(None if rank == 0 else 0, -rank)
+        if rank == 1:
+            distributed.send(mine, 2, group=group)
+            assert distributed.recv(third, group=group, group_src=0) == 2 and third.tolist() == [2] * 3
+        if rank == 2:
+            assert distributed.recv(third, 1, group=group) == 1
+            distributed.isend(mine, group=group, group_dst=1).wait()
+            with pytest.raises(ArgumentError, match=r"isend: .*dst .* global ranks \[2, 1\], got 0"):
+                distributed.isend(mine, 0, group=group)
+        comm.barrier()
+        return True
+
+    assert run(body, 3, timeout_s=TIMEOUT_S) == [True] * 3
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(
+    "fault, kind, words",
+    [
+        (Fault("raise", rank=1, kind="send"), InjectedFaultError, "rank 1: send: injected: raise on rank 1"),
+        (Fault("drop", rank=1, kind="send"), RankFailedError, "expected rank 1 to send it, got nothing: rank 1 has"),
+        (Fault("corrupt", rank=0, kind="recv"), ArgumentError, "expected after=True for corrupt .*, got a recv"),
+        (Fault("nan", rank=0, kind="send", after=True), ArgumentError, "expected after=False for nan .*, got a send"),
+    ],
+    ids=lambda value: getattr(value, "action", ""),
+)
+def test_faults_of_messages(fault, kind, words):
+    def body(comm):
+        to_the_other(FaultInjecting(comm, [fault]), np.ones(3))
+
+    with pytest.raises(kind, match=words):
+        run(body, 2, timeout_s=0.3)
+
+
+def test_a_message_that_is_spoilt_on_its_way_or_late():
+    def body(comm):
+        faults = [Fault("nan", rank=0, kind="send"), Fault("nan", rank=0, kind="recv", after=True, element=1)]
+        comm = FaultInjecting(comm, [*faults, Fault("reorder", rank=1, kind="send", call=0)])
+        return to_the_other(comm, np.ones(2)).tolist()
+
+    (_, spoilt), (also, _) = run(body, 2, timeout_s=TIMEOUT_S)
+    assert np.isnan([spoilt, also]).all()

@@ -213,6 +213,10 @@ class _SpoilAfter(WorkAround):
 def _spoilt_call(fault: Fault, call: Call, arrays: Sequence[Array], make: Make) -> Any:
     if not arrays or arrays[-1 if fault.after else 0].size == 0:
         raise ArgumentError(f"FaultInjecting: expected a call with an array to spoil for {fault}, got {call}")
+    if call.kind in ("send", "recv") and fault.after != (call.kind == "recv"):
+        what = "gives nothing back" if fault.after else "overwrites what is spoilt before"
+        wanted = f"FaultInjecting: expected after={not fault.after} for {fault}"
+        raise ArgumentError(f"{wanted}, got a {call.kind}: it {what}")
     if fault.after:
         return _SpoilAfter(make(), fault, arrays[-1])
     _spoil_element(fault, arrays[0])

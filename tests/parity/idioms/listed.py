@@ -10,7 +10,6 @@ REFUSED = {
     "unsqueeze_ and squeeze_ and t_": ["write x = x.unsqueeze(...)"],
     "apply by type and class name": ["give the tensor itself, not its .data"],
     "saving a whole model": ["save its state_dict()"],
-    "send and recv": ["write broadcast(tensor, src)"],
     "batch norm over all ranks": ["write distributed.convert_sync_batchnorm(module)"],
     "a periodic model averager": ["ParameterAverager(model, comm, average.EveryK(period))"],
     "a post-local sgd optimizer": ["distributed.average.PostLocalSGD(switch, k)"],
