@@ -196,6 +196,22 @@ def test_without_samples_anywhere_all_stays_as_it_is():
     assert run(train, 2, timeout_s=TIMEOUT_S) == [([0.0, 0.0], 0.0, 0.0), ([1.0, 1.0], 0.0, 0.0)]
 
 
+def test_gradients_without_samples_are_zero_and_what_was_kept_of_older_ones_stays():
+    """As in a DDP: the optimizer makes its step, and the memory of a gradient that is gone is not read."""
+
+    def train(comm):
+        model = single(1.0)
+        averager = ParameterAverager(model, comm, average="gradients")
+        (model.weight * float(comm.rank + 1)).sum().backward()
+        averager.step(1)
+        kept = model.weight.grad
+        model.zero_grad()
+        averager.step(0)
+        return kept.item(), model.weight.grad.item()
+
+    assert run(train, 2, timeout_s=TIMEOUT_S) == [(1.5, 0.0)] * 2
+
+
 def test_frozen_parameters_stay_and_shared_ones_travel_once():
     def train(comm):
         model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
