@@ -34,7 +34,7 @@ ROWS = [
         (1, None, 0, "gather_object: expected object_gather_list on rank 0, got None"),
         (1, [None, None], 0, "object_gather_list of 1, one for each rank, got 2"),
         ((1,), [None], 0, "data that JSON keeps as it is, got the tuple"),
-        (1, [None], 1, r"dst to be an integer in \[0, 1\), got 1"),
+        (1, [None], 1, r"dst to be one of the global ranks \[0\], got 1"),
     ),
     *each(
         (lambda into, values: dist.scatter_object_list(into, values, 0, SOLO), ArgumentError),
@@ -51,5 +51,5 @@ ROWS = [
     (lambda: dist.all_to_all([TWO], [TWO, TWO], group=SOLO), ArgumentError, "input_tensor_list of 1, one"),
     (lambda: dist.scatter(TWO, [THREE], group=SOLO), ShapeError, r"scatter_list\[0\] to be float32 \(2,\), got"),
     (lambda: dist.gather(TWO, [THREE], group=SOLO), ShapeError, r"gather_list\[0\] to be float32 \(2,\), got"),
-    (lambda: dist.reduce(TWO, 1, group=SOLO), ArgumentError, r"root to be an integer in \[0, 1\), got 1"),
+    (lambda: dist.reduce(TWO, 1, group=SOLO), ArgumentError, r"dst to be one of the global ranks \[0\], got 1"),
 ]
