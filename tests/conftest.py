@@ -56,4 +56,8 @@ def strict_cupy(monkeypatch):
 @pytest.fixture
 def cuda(strict_cupy):
     """The device of the rank that a test is on the stand-in: the second one, which `init` has made current."""
-    return minigrad.distributed.init(backend="solo", device="cuda:1").device
+    from minigrad.backend.ranks import ranks_here, set_ranks_here
+
+    before = ranks_here()
+    yield minigrad.distributed.init(backend="solo", device="cuda:1").device
+    set_ranks_here(before)  # later tests are not to find it

@@ -8,11 +8,13 @@ import socket
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import minigrad
 from minigrad import nn
 from minigrad.distributed import DDP
+from minigrad.distributed.comm.shm.mailbox import _File
 from minigrad.distributed.comm.shm.region import Region
 from minigrad.errors import RankFailedError
 from tests.distributed import worlds
@@ -132,3 +134,52 @@ def test_the_others_raise_at_once_and_nothing_is_left(moment, monkeypatch):
     with socket.socket() as probe:  # SO_REUSEADDR: connections that were closed in order linger, nobody listens
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", ports[0]))
+
+
+# ---------------------------------------------------------------------------------------------------------- messages
+
+
+def while_it_sends(comm):
+    """Its elements lie there, and nobody was told."""
+    _File.write = die_after(_File.write)
+    comm.send(np.ones(300_000), 0)
+
+
+def while_it_takes(comm):
+    """It has the elements, and the sender does not know."""
+    _File.read = die_after(_File.read)
+    comm.recv(np.empty(300_000), 0, tag=1).wait()
+
+
+def before_it_comes_to_a_message(comm):
+    die()
+
+
+@pytest.mark.parametrize("moment", [while_it_sends, while_it_takes, before_it_comes_to_a_message])
+def test_who_waits_for_a_message_raises_at_once_and_names_it(moment):
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+
+    def body(comm):
+        queue.put(("pid", os.getpid()))
+        comm.barrier()
+        if comm.rank == VICTIM:
+            moment(comm)
+        try:
+            if moment is while_it_takes:
+                comm.send(np.ones(300_000), VICTIM, tag=1 if comm.rank == 0 else 2).wait()
+            comm.recv(np.empty(300_000), VICTIM).wait()
+        except RankFailedError as error:
+            queue.put((comm.rank, str(error)))
+
+    started = time.monotonic()
+    with pytest.raises(RankFailedError, match="a rank of the test died"):
+        worlds.run_processes(body, 3, TIMEOUT_S)
+    assert time.monotonic() - started < TIMEOUT_S
+    heard = [queue.get() for _ in range(5)]
+    messages = dict(entry for entry in heard if entry[0] != "pid")
+    assert sorted(messages) == [0, 2]
+    for rank, message in messages.items():
+        assert message.startswith(f"rank {rank}: ") and "expected rank 1 to " in message
+        assert f"got nothing: rank {VICTIM} is gone (process " in message and " died) and last called " in message
+    pids = [pid for what, pid in heard if what == "pid"]
+    assert len(pids) == 3 and all(map(gone, pids)) and segments_of(pids) == []

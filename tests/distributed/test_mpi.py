@@ -42,6 +42,22 @@ if mode == "killed in the middle":
     large = np.ones(4_000_000)
     while True:
         comm.all_reduce(large).wait()
+if mode == "killed in a message":
+    if last:
+        threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
+    large = np.ones(4_000_000)
+    while True:
+        work = comm.send(large, 1 - comm.rank)
+        comm.recv(np.empty_like(large), 1 - comm.rank).wait()
+        work.wait()
+if mode == "message left" and last:
+    comm.send(array, 0)
+    sys.exit(0)
+if mode in ("message left", "message late") and not last:
+    comm.recv(array, 1, tag=3).wait()
+if mode == "message late" and last:
+    comm.send(array, 0)
+    time.sleep(30)
 if mode == "fork" and last:
     child = os.fork()
     if child == 0:
@@ -99,7 +115,7 @@ def test_the_end_of_a_child_of_a_fork_does_not_end_mpi(job):
     assert "mpi: expected the process that made the communicator, got process" in said
 
 
-@pytest.mark.parametrize("mode", ["kill", "killed in the middle"])
+@pytest.mark.parametrize("mode", ["kill", "killed in the middle", "killed in a message"])
 def test_a_killed_rank_ends_the_job(job, mode):
     code, _ = job(mode)
     assert code != 0
@@ -110,6 +126,8 @@ def test_a_killed_rank_ends_the_job(job, mode):
     [
         ("late", "call 1: barrier: expected all 2 ranks within 1.5 s, got ranks [0]: rank 1 last called call 0: all"),
         ("leave", "call 1: barrier: expected all 2 ranks, but rank 1 closed its communicator and last called call 0"),
+        ("message left", "rank 1 closed its communicator and last called send(to 0, tag 0) of 3 float64"),
+        ("message late", "recv(from 1, tag 3) of 3 float64: expected rank 1 to send it within 1.5 s, got what it sent"),
         ("absent", "in load_mpi"),  # MPI itself waits, and can't say for whom
         ("tardy", "rank 0: mpi: expected 2 ranks within 1.5 s, got nothing from ranks [1]"),
     ],

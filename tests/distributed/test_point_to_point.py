@@ -1,6 +1,9 @@
 """Messages from rank to rank, beside what `minigrad.testing.messages` asks of every communicator."""
 
+import itertools
 import multiprocessing
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from minigrad.distributed import Fault, FaultInjecting, Recording, run
 from minigrad.distributed.comm.shm.mailbox import MOST_MESSAGES
 from minigrad.errors import ArgumentError, CollectiveTimeoutError, InjectedFaultError, RankFailedError
 from minigrad.testing import RingAllReduce
-from tests.distributed.worlds import run_processes, run_ranks
+from tests.distributed.fake_nccl import FakeNccl
+from tests.distributed.worlds import run_nccl, run_processes, run_ranks
 
 TIMEOUT_S = 10.0
 
@@ -100,6 +104,81 @@ def test_a_rank_takes_a_message_in_a_collective_for_its_sender_to_come_to_it():
 
     for kind in ("threads", "shm"):
         assert run_ranks(kind, body, 2, TIMEOUT_S) == [[0.0] * 3] * 2
+
+
+# ------------------------------------------------------------------------------------------------------ over NCCL
+
+
+class Streams:
+    """The part of cupy.cuda that concerns streams, which takes notes: what was done, by address of the stream."""
+
+    def __init__(self):
+        self.notes, self.here, self.made = [], threading.local(), itertools.count(1)
+        notes, made = self.notes, self.made
+
+        class Event:
+            done = True
+
+            def __init__(self, disable_timing):
+                pass
+
+            def record(self, stream):
+                notes.append(("record", stream.ptr, self))
+
+        class Stream:
+            def __init__(self, non_blocking=False):
+                self.ptr = next(made)
+
+            def wait_event(self, event):
+                notes.append(("wait", self.ptr, event))
+
+        self.Event, self.Stream = Event, Stream
+
+    def get_current_stream(self):
+        """A thread's own."""
+        if not hasattr(self.here, "stream"):
+            self.here.stream = self.Stream()
+        return self.here.stream
+
+    def submit(self, stream, work):
+        """NCCL gets some work."""
+        self.notes.append(("nccl", stream, None))
+        work()
+
+
+def test_nccl_moves_a_message_on_a_stream_of_its_own_with_an_edge_from_the_callers_and_one_back():
+    streams = Streams()
+
+    def body(comm):
+        to_the_other(comm, np.ones(3))
+        return streams.get_current_stream().ptr
+
+    fake = FakeNccl(submit=streams.submit, timeout_s=TIMEOUT_S)
+    callers = run_nccl(body, 2, TIMEOUT_S, fake, streams=streams)
+    mails = {stream for what, stream, _ in streams.notes if what == "nccl"}
+    assert len(mails) == 2 and not mails & set(callers)
+    for mail in mails:
+        did = [(at, what, event) for at, (what, stream, event) in enumerate(streams.notes) if stream == mail]
+        assert [what for _, what, _ in did] == ["wait", "nccl", "record"] * 2
+        for (began, _, ready), _, (ended, _, over) in (did[:3], did[3:]):
+            before = [stream for what, stream, event in streams.notes[:began] if (what, event) == ("record", ready)]
+            after = [stream for what, stream, event in streams.notes[ended:] if (what, event) == ("wait", over)]
+            assert len(before) == 1 and set(before) == set(after) and set(before) <= set(callers)
+
+
+def test_a_message_of_two_ranks_needs_no_third():
+    """Which has left, or is in the middle of something else."""
+
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 2:
+            comm.close()
+            return None
+        time.sleep(0.2)
+        return to_the_other(comm, np.full(2, float(comm.rank))).tolist()
+
+    for kind in ("nccl", "shm", "threads"):
+        assert run_ranks(kind, body, 3, TIMEOUT_S) == [[1.0] * 2, [0.0] * 2, None]
 
 
 # ---------------------------------------------------------------------------------------------------------- the ring

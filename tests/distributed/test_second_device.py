@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Device, distributed, nn, optim
+from minigrad import Device, Tensor, distributed, nn, optim
 from minigrad.autograd import tape
 from minigrad.autograd.tape import run_backward
 from minigrad.backend import device
@@ -22,6 +22,7 @@ from minigrad.distributed import (
     DDP,
     CompressionState,
     SoloCommunicator,
+    ThreadWorld,
     average_gradients,
     bf16_compress_hook,
     init,
@@ -29,7 +30,9 @@ from minigrad.distributed import (
 )
 from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.comm.rendezvous import free_port
+from minigrad.distributed.run import run_world
 from minigrad.errors import DeviceError, DistributedError
+from minigrad.testing import RingAllReduce
 from tests.cases import CASES
 from tests.cases.evaluate import evaluate
 from tests.distributed import contrastive, resumed
@@ -119,6 +122,33 @@ def given_to_ranks(comm):
     assert x.tolist() == [[3.0 if rank else 1.0]] * 2 and turned.tolist() == [[1.0], [3.0]]
     assert out.tolist() == ([[1.0], [3.0]] if rank == 0 else [[1.0], [1.0], [3.0], [1.0]])
     assert {str(tensor.device) for tensor in (x, turned, out, *(rows or ()))} == {f"cuda:{rank}"}
+
+
+def sent_by_ranks(comm):
+    """Tensors go from one device to the other, in a ring too; what a rank has of another device is refused."""
+    rank, other = comm.rank, 1 - comm.rank
+    x, y = minigrad.full((2, 3), rank + 1.0, device=comm.device), minigrad.zeros(6, device=comm.device)
+    work = distributed.isend(x, other)
+    x2 = minigrad.full((5,), rank + 5.0, device=comm.device)
+    second = comm.send(x2, other, tag=1)
+    assert distributed.recv(y, other) == other
+    late = comm.empty(5, x2.data.dtype)
+    comm.recv(late, other, tag=1).wait()
+    for each in (work, second):
+        each.wait(host=True)
+    assert y.tolist() == [other + 1.0] * 6 and Tensor(late).tolist() == [other + 5.0] * 5
+    total = minigrad.full((5,), rank + 1.0, device=comm.device)
+    RingAllReduce(comm).all_reduce(total).wait()
+    assert total.tolist() == [3.0] * 5 and {str(z.device) for z in (y, total)} == {f"cuda:{rank}"}
+    with pytest.raises(DeviceError, match=f"rank {rank}: send: expected a tensor on cuda:{rank}, got one on cpu"):
+        comm.send(minigrad.ones(2), other)
+    comm.barrier()
+
+
+def test_messages_between_two_devices(ranks):
+    """Over NCCL, and between threads."""
+    ranks(sent_by_ranks)
+    run_world(sent_by_ranks, world := ThreadWorld(2, timeout_s=10.0), world.communicators([FIRST, SECOND]))
 
 
 def test_collectives_by_name_and_gradients_of_gathered_rows(ranks):
@@ -367,10 +397,10 @@ TAKEN_OUT = {
 @pytest.mark.parametrize("what", TAKEN_OUT)
 def test_it_is_noticed_where_it_is_taken_out(ranks, monkeypatch, what):
     owner, name, instead, noticed = TAKEN_OUT[what]
-    noticed(ranks)
+    contextvars.copy_context().run(noticed, ranks)  # some make a communicator, which later tests are not to find
     monkeypatch.setattr(owner, name, instead)
     with pytest.raises((AssertionError, DistributedError)):
-        noticed(ranks)
+        contextvars.copy_context().run(noticed, ranks)
 
 
 # ---------------------------------------------------------------------------------------------- what is refused

@@ -7,7 +7,7 @@ from minigrad import Tensor, manual_seed, nn
 from minigrad.distributed import DDP, simulate
 from minigrad.distributed.simulate import Cluster, Link
 from minigrad.errors import ArgumentError, RankFailedError
-from tests.distributed.ring import ring_all_reduce
+from minigrad.testing import RingAllReduce
 
 ALPHA, ELEMENT_S = 0.5, 1.0
 LINK = Link(ALPHA, 8.0)  # a float64 takes a second
@@ -183,7 +183,7 @@ def test_a_ring_all_reduce_takes_what_the_ring_costs(world_size):
 
     def body(comm, count):
         array = np.arange(float(count)) * (comm.rank + 1)
-        ring_all_reduce(comm, array)
+        RingAllReduce(comm).all_reduce(array).wait()
         return comm.clock.now_s(), array.tolist()
 
     for parts in (1, 2, 5):
@@ -213,7 +213,7 @@ def test_a_ring_all_reduce_takes_what_the_ring_costs(world_size):
 def test_a_ring_all_reduce_of_parts_of_unequal_sizes(count, ends_s):
     def body(comm):
         array = np.full(count, comm.rank + 1.0)
-        ring_all_reduce(comm, array)
+        RingAllReduce(comm).all_reduce(array).wait()
         return comm.clock.now_s(), set(array.tolist())
 
     world_size = len(ends_s)
@@ -294,7 +294,7 @@ def busy(comm):
         comm.clock.compute(comm.rank + 1)
         group.all_reduce(np.ones(2)).wait()
         comm.clock.compute(1)
-        ring_all_reduce(comm, np.ones(8))
+        RingAllReduce(comm).all_reduce(np.ones(8)).wait()
         comm.gather(np.ones(12) if comm.rank == 0 else None, np.ones(3)).wait()
     return comm.clock.now_s()
 

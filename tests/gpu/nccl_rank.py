@@ -28,6 +28,7 @@ from minigrad.distributed import (
 )
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.errors import CollectiveTimeoutError, DeviceError, RankFailedError
+from minigrad.testing import RingAllReduce
 from tests.distributed.models import Mlp, data, gradients, mean_loss
 from tests.distributed.rooted_calls import every_call
 
@@ -67,6 +68,27 @@ def collectives(rank: int, port: int) -> Any:
         comm.barrier()
         comm.check_headers()
         comm.close()
+    return found
+
+
+def messages(rank: int, port: int) -> Any:
+    """Both send before they take: many megabytes, with a collective between, a tag out of order, and half precision."""
+    cupy = load_cupy()
+    comm, other, found = start(rank, port), 1 - rank, []
+    large, small = cupy.full(8 * 1024 * 1024, rank + 1.0, np.float32), cupy.full(3, rank + 5.0, np.float16)
+    sent = [comm.send(large, other), comm.send(small, other, tag=1), comm.send(cupy.zeros(0), other, tag=2)]
+    total = cupy.ones(1000)
+    comm.all_reduce(total).wait()
+    came, first = cupy.zeros_like(large), cupy.zeros_like(small)
+    works = [comm.recv(first, other, tag=1), comm.recv(came, other), comm.recv(cupy.zeros(0), other, tag=2)]
+    for work in (*works, *sent):
+        work.wait()
+    found += [float(came.min()), float(came.max()), float(first.sum()), float(total[0])]
+    ring = cupy.full(1000, rank + 1.0)
+    RingAllReduce(comm).all_reduce(ring).wait()
+    found += [float(ring.min()), float(ring.max())]
+    comm.barrier()
+    comm.close()
     return found
 
 
@@ -198,7 +220,7 @@ def duplicate(rank: int, port: int) -> Any:
         return str(error)
 
 
-ALL = (collectives, data_parallel, no_samples, compressed, abort, peer_dies, duplicate)
+ALL = (collectives, messages, data_parallel, no_samples, compressed, abort, peer_dies, duplicate)
 CASES = {case.__name__: case for case in ALL}
 
 if __name__ == "__main__":

@@ -225,6 +225,12 @@ def test_collectives_of_two():
         assert told["rooted"] == [expected(rank, root, 2) for root in range(2)]
 
 
+def test_messages_of_two_in_both_directions():
+    for rank, told in enumerate(two_ranks("messages")):
+        other = 2.0 - rank
+        assert told == [other, other, 3 * (other + 4.0), 2.0, 3.0, 3.0]
+
+
 def test_data_parallelism_of_two_equals_one_device():
     first, second = two_ranks("data_parallel")
     for told in (first, second):

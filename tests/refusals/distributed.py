@@ -39,6 +39,7 @@ from minigrad.errors import (
     ReplicaMismatchError,
     ShapeError,
 )
+from minigrad.testing import RingAllReduce
 from tests.distributed.fake_nccl import FakeNccl, NcclError
 from tests.distributed.models import Mlp, Odd
 from tests.distributed.test_buffersync import Counting
@@ -129,6 +130,21 @@ ROWS = [
     # manual sync
     (lambda: DDP(Mlp(0), SoloCommunicator(), sync="never"), ArgumentError, "one of 'auto', 'manual', got 'never'"),
     # messages
+    *each(
+        (lambda call: call(TWO, 0, group=SoloCommunicator()), ArgumentError, "another rank than 0, and there is none"),
+        *[distributed.send, distributed.recv, distributed.isend, distributed.irecv],
+    ),
+    *each(
+        (lambda call: call(TWO, group=SoloCommunicator()), ArgumentError, "expected either ... or group_..."),
+        *[distributed.send, distributed.recv, distributed.isend, distributed.irecv],
+    ),
+    (lambda: distributed.isend(TWO, 1, group=SoloCommunicator()), ArgumentError, r"the global ranks \[0\], got 1"),
+    (lambda: distributed.P2POp(print, TWO, 1), ArgumentError, "expected op to be isend or irecv, got <built-in"),
+    (lambda: distributed.P2POp(distributed.isend, TWO), ArgumentError, "either peer or group_peer, got None and None"),
+    (lambda: distributed.batch_isend_irecv([]), ArgumentError, r"a list of P2POps, got \[\]"),
+    (lambda: distributed.batch_isend_irecv([TWO]), ArgumentError, r"a list of P2POps, got \[array"),
+    (lambda: distributed.batch_isend_irecv(TWO), ArgumentError, "expected p2p_op_list to be"),
+    (lambda: RingAllReduce(SoloCommunicator()).all_reduce(np.ones(2, int), ReduceOp.AVG), DtypeError, "AVG, got int64"),
     *each(
         (lambda make: make(device="cuda:99"), DeviceError, r"expected one of the devices present \(.*cpu.*\)"),
         *[distributed.init, distributed.SoloCommunicator],

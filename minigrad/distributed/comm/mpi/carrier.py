@@ -158,6 +158,7 @@ class Carrier:
         try:
             while not self._is_over:
                 self._serve_next()
+            self._told_at_s = 0.0  # what this rank did last is told with its leaving
             self._attend()
             self._talk.tell_left(self._carried_out)
             self.mail.close()

@@ -1,9 +1,9 @@
 """Messages between the processes of one host: a sender leaves them in memory of its own, which the others read.
 
-A message lies there whole before it is announced, so that it can be taken while its sender computes, or when it has
-died. The memory is a file without a name that grows with what lies in it; another process opens it by the number that
-its owner has put on the board. In front lies what each rank may write of its own: of each message to another rank where
-it is, and of each message from another rank that it was taken. An array from `empty` is read where it is.
+A message lies there whole before it is announced, so that it can be taken while its sender computes. The memory is a
+file without a name that grows with what lies in it; another process opens it by the number that its owner has put on
+the board. In front lies what each rank may write of its own: of each message to another rank where it is, and of each
+message from another rank that it was taken. An array from `empty` is read where it is.
 """
 
 from __future__ import annotations
