@@ -93,10 +93,11 @@ def test_memory_of_messages_is_used_again():
 def test_a_rank_takes_a_message_in_a_collective_for_its_sender_to_come_to_it():
     def body(comm):
         array = np.full(3, float(comm.rank))
+        if comm.rank == 1:
+            work = comm.recv(array, 0)
+        comm.barrier()
         if comm.rank == 0:
             comm.send(array, 1).wait()
-        else:
-            work = comm.recv(array, 0)
         comm.barrier()
         if comm.rank == 1:
             assert work.done()
