@@ -151,6 +151,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **dict.fromkeys(["DeviceMesh", "init_device_mesh"], _MESH),
         **dict.fromkeys(["DistError", "DistBackendError", "DistNetworkError"], "write errors.DistributedError"),
         **dict.fromkeys(["Store", "FileStore", "HashStore", "PrefixStore", "TCPStore", "rendezvous"], _FOUND),
+        **dict.fromkeys(["send_object_list", "recv_object_list"], "write all_gather_object, which all ranks call"),
         "all_reduce_coalesced": "write all_reduce(tensor) for each of them",
         "all_gather_coalesced": "write all_gather(tensors, tensor) for each of them",
         "all_gather_single": "write all_gather_into_tensor",

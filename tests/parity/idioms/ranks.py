@@ -303,6 +303,79 @@ t = torch.ones(1)
 dist.all_reduce(t, group=group)
 result = t
 
+## isend and irecv around a ring
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+mine, other = torch.full((2,), float(rank)), torch.zeros(2)
+req = dist.isend(tensor=mine, dst=(rank + 1) % size)
+dist.irecv(tensor=other, src=(rank - 1) % size).wait()
+req.wait()
+result = other
+
+## a batch of messages
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+mine, other = torch.arange(2.0) + 2.0 * rank, torch.zeros(2)
+ops = [
+    dist.P2POp(dist.isend, mine, (rank + 1) % size),
+    dist.P2POp(dist.irecv, other, (rank - 1 + size) % size),
+]
+for req in dist.batch_isend_irecv(ops):
+    req.wait()
+result = other
+
+## the ring all-reduce of the tutorial
+dist.init_process_group("gloo")
+def allreduce(send, recv):
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    send_buff = send.clone()
+    recv_buff = send.clone()
+    accum = send.clone()
+
+    left = ((rank - 1) + size) % size
+    right = (rank + 1) % size
+
+    for i in range(size - 1):
+        if i % 2 == 0:
+            send_req = dist.isend(send_buff, right)
+            dist.recv(recv_buff, left)
+            accum[:] += recv_buff[:]
+        else:
+            send_req = dist.isend(recv_buff, right)
+            dist.recv(send_buff, left)
+            accum[:] += send_buff[:]
+        send_req.wait()
+    recv[:] = accum[:]
+
+t, total = torch.ones(2) * (1 + dist.get_rank()), torch.zeros(2)
+allreduce(t, total)
+result = total
+
+## messages told apart by their tags
+dist.init_process_group("gloo")
+a, b = torch.ones(1), torch.ones(1) * 2
+if dist.get_rank() == 0:
+    first, second = dist.isend(a, 1, tag=7), dist.isend(b, 1, tag=8)
+    first.wait(), second.wait()
+else:
+    second, first = dist.irecv(b.zero_(), src=0, tag=8), dist.irecv(a.zero_(), src=0, tag=7)
+    second.wait(), first.wait()
+result = [a, b]
+
+## a group of one rank
+dist.init_process_group("gloo")
+group = dist.new_group([1])
+t = torch.ones(1)
+if dist.get_rank() == 1:
+    dist.all_reduce(t, group=group)
+result = [t, dist.get_rank(group)]
+
+## ranks of a group
+dist.init_process_group("gloo")
+group = dist.new_group(ranks=[0, 1])
+result = [dist.get_process_group_ranks(group), dist.get_group_rank(group, 1), dist.get_global_rank(group, 0)]
+
 ## a clipped step of ddp
 dist.init_process_group("gloo")
 model = DDP(fixed(nn.Linear(2, 1)))
