@@ -7,6 +7,7 @@ what was dealt and not combined is in no entry. A million samples are a few entr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -64,6 +65,8 @@ class SampleLedger:
 
     Attributes:
         step: The combinations so far.
+        keeps_pending: Whether what was dealt and not combined is a part of its state, since steps of this rank's own
+            were made of it already, as with a `ParameterAverager`; False where it is to be dealt again after a resume.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -84,10 +87,11 @@ class SampleLedger:
         self.world_size = as_integer(who, "world_size", size, 1)
         mine = rank if rank is not None else 0 if here is None else here.rank
         self.rank = as_integer(who, "rank", mine, 0, self.world_size)
-        self.step = 0
+        self.step, self.keeps_pending = 0, False
         self._entries: dict[int, list[LedgerEntry]] = {}  # by epoch; those of all ranks as of the last merge
         self._own: dict[int, list[LedgerEntry]] = {}  # this rank's since then
         self._pending: list[tuple[int, Run]] = []  # dealt and not combined, with their epoch
+        self._under_way = deque[tuple[list[tuple[int, Run]], float | None]]()  # the same, sent already
         self._skipped: set[int] = set()
         self._at = 0, 0  # epoch and place of the next samples of all ranks
 
@@ -114,18 +118,31 @@ class SampleLedger:
                 return
         self._pending.append((int(epoch), Run(int(start), int(count), int(stride))))
 
+    def sent(self, weight: float | None = None) -> None:
+        """What was dealt since the last time is on its way: a later `combined` writes it, and nothing dealt after it.
+
+        Args:
+            weight: See `combined`, which is not told it again.
+        """
+        self._under_way.append((self._pending, weight))
+        self._pending = []
+
     def combined(self, weight: float | None = None) -> None:
         """A reduction is over: what was dealt since the last one is written. All ranks tell of each.
+
+        Where something was said to be on its way it is that, in order, one a call.
 
         Args:
             weight: What this rank's part counted by, its samples or tokens; by default 1 for each sample.
         """
-        samples = sum(run.samples for _, run in self._pending)
+        if not self._under_way:
+            self.sent(weight)
+        runs, weight = self._under_way.popleft()
+        samples = sum(run.samples for _, run in runs)
         each = 1.0 if weight is None or not samples else as_samples("SampleLedger.combined", weight) / samples
-        for epoch, run in self._pending:
+        for epoch, run in runs:
             entry = LedgerEntry(self.step, 1, self.rank, run.start, run.samples, run.stride, 0, each)
             _append(self._own.setdefault(epoch, []), entry)
-        self._pending.clear()
         self.step += 1
 
     def skipped(self) -> None:
@@ -151,12 +168,12 @@ class SampleLedger:
 
     def give_back(self) -> None:
         """Forget what was dealt and not combined: it is dealt again, or missing."""
-        self._pending.clear()
+        self._pending, self._under_way = [], deque()
 
     @property
     def pending(self) -> list[tuple[int, Run]]:
         """What was dealt and not combined: epochs and places."""
-        return list(self._pending)
+        return [run for runs, _ in self._under_way for run in runs] + self._pending
 
     # ---------------------------------------------------------------------------------------- for those who deal
 
@@ -191,13 +208,13 @@ class SampleLedger:
             )
         self._at = (sampler.epoch, 0) if sampler is not None else (self._at[0] + (self._at[1] > 0), 0)
 
-    def advance(self, count: int) -> tuple[int, int]:
-        """Where so many samples of all ranks begin, epoch and place: behind those of the call before, in order."""
+    def dealt_of(self, count: int, rows: slice) -> None:
+        """All ranks were given so many samples, the next ones in order, of which this one has some rows."""
         if self._at[1] >= self.length:
             self._at = self._at[0] + 1, 0
         epoch, start = self._at
-        self._at = epoch, start + as_integer("SampleLedger.advance", "count", count, 0)
-        return epoch, start
+        self._at = epoch, start + as_integer("SampleLedger.dealt_of", "count", count, 0)
+        self.dealt(start + rows.start, rows.stop - rows.start, epoch=epoch)
 
     # ------------------------------------------------------------------------------------------------- what it says
 
@@ -260,11 +277,14 @@ class SampleLedger:
         self._own = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """All entries as plain data for JSON; what was dealt and not combined is not in it."""
-        alone = self.rank if self.world_size > 1 and any(self._own.values()) else None
+        """All entries as plain data for JSON; what was dealt and not combined is not in it, unless keeps_pending."""
+        pending = [*self._under_way, (self._pending, None)] if self.keeps_pending else []
+        waiting = [[[[epoch, *run] for epoch, run in runs], weight] for runs, weight in pending]
+        is_alone = any(self._own.values()) or any(runs for runs, _ in waiting)
         kept = {"length": self.length, "step": self.step, "skipped": sorted(self._skipped), "at": list(self._at)}
-        own = {"own": _rows(self._own), "of_rank": alone, "world_size": self.world_size}
-        return {**kept, "entries": _rows(self._entries), **own}
+        own = {"own": _rows(self._own), "waiting": waiting, "world_size": self.world_size}
+        alone = self.rank if self.world_size > 1 and is_alone else None
+        return {**kept, "entries": _rows(self._entries), **own, "of_rank": alone}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` told: after a merge that of any rank, for any number of them.
@@ -286,13 +306,14 @@ class SampleLedger:
             step = as_integer(who, "step", state["step"], 0)
             entries, own, skipped = _read(state["entries"]), _read(state["own"]), {*map(int, state["skipped"])}
             at = int(state["at"][0]), int(state["at"][1])
+            waiting = [([(int(e), Run(*map(int, run))) for e, *run in runs], n) for runs, n in state["waiting"]]
         except (TypeError, ValueError) as error:
             raise StateDictError(f"{who}: expected a usable state, got {state!r:.200}: {error}") from error
         if alone is None:
             entries = {epoch: entries.get(epoch, []) + own.get(epoch, []) for epoch in {**entries, **own}}
             own = {}
         self.step, self._entries, self._own, self._skipped, self._at = step, entries, own, skipped, at
-        self._pending.clear()
+        self._pending, self._under_way = waiting.pop()[0] if waiting else [], deque(waiting)
 
 
 def _append(entries: list[LedgerEntry], new: LedgerEntry) -> None:

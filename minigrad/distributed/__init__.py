@@ -11,6 +11,7 @@ from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.cost import CostModel, Reading
+from minigrad.distributed.balance.dispatcher import Dispatcher
 from minigrad.distributed.balance.division import Balance, BalanceConfig
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import compute_shard_sizes, rebalance
@@ -37,6 +38,7 @@ from minigrad.distributed.ddp.hooks import (
     fp16_predivide_hook,
 )
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.ddp.samples import keep_ledger, merge_ledger
 from minigrad.distributed.ddp.stats import NonFinite
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm, convert_sync_batchnorm
 from minigrad.distributed.process_group import (
@@ -98,6 +100,7 @@ __all__ = [
     "Ddp",
     "DdpConfig",
     "DeviceGroup",
+    "Dispatcher",
     "DistributedDataParallel",
     "ElChe",
     "Fault",
@@ -160,6 +163,8 @@ __all__ = [
     "is_available",
     "is_initialized",
     "isend",
+    "keep_ledger",
+    "merge_ledger",
     "new_group",
     "nn",
     "plan_buckets",

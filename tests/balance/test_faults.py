@@ -5,7 +5,8 @@ import pytest
 
 import minigrad
 from minigrad import FlowBuilder, nn, optim
-from minigrad.data import BatchSampler, DistributedSampler, SequentialSampler
+from minigrad.data import BatchSampler, ChunkPool, DistributedSampler, SequentialSampler
+from minigrad.data.dispatch import DISPATCHES, overshoot_left
 from minigrad.distributed import (
     DDP,
     Balance,
@@ -13,6 +14,7 @@ from minigrad.distributed import (
     Balancer,
     CadenceConfig,
     CostModel,
+    Dispatcher,
     ElChe,
     Reading,
     SyncBatchNorm,
@@ -20,6 +22,7 @@ from minigrad.distributed import (
 )
 from minigrad.distributed.balance import clamp_total, compute_shard_sizes, is_balanced, rebalance
 from minigrad.errors import ArgumentError
+from tests.balance.dispatched import fetched
 from tests.balance.virtual import train
 
 
@@ -205,6 +208,42 @@ def test_a_dataset_smaller_than_a_batch(samples, each):
     first, second = run(body, 2)
     assert sum(map(len, first)) == sum(map(len, second)) == sum(each) and len(first) == len(second) == len(each)
     assert sorted(np.concatenate(first + second).tolist()) == list(range(samples))
+
+
+@pytest.mark.parametrize("mode", DISPATCHES)
+@pytest.mark.parametrize("samples, sizes", [(10, [(5, 5)]), (128, [(32, 32), (32, 32)])])
+def test_it_is_divided_where_ranks_fetch_their_work_too(mode, samples, sizes):
+    given, order = fetched(mode, samples)
+    assert given == sizes and sorted(order) == list(range(samples))
+    pool, first = ChunkPool(samples, 32).take(0, (1, 1))
+    chunks = [first]
+    while pool.remaining:
+        pool, chunk = pool.take(1, (1, 1))
+        chunks.append(chunk)
+    assert first == ((0, samples // 2),) and all(chunks)
+
+
+@pytest.mark.parametrize("mode", DISPATCHES)
+def test_shares_and_seed_count_in_every_mode(mode):
+    for shares in ((0.5, 0.25, 0.25), (1.0,)):
+        with pytest.raises(ArgumentError, match=f"a share for each of 2 ranks, got {len(shares)}"):
+            fetched(mode, 10, shares=shares)
+    sizes, order = fetched(mode, 64, 8, shares=(0.75, 0.25))
+    assert [sum(rank) for rank in zip(*sizes)] == [48, 16]
+    assert fetched(mode, 64, 8, shares=(0.75, 0.25))[1] == order != fetched(mode, 64, 8, seed=1, shares=(0.75, 0.25))[1]
+
+
+def test_a_limit_on_running_ahead_is_the_one_that_was_given():
+    assert overshoot_left(10, 10, 0)[1].startswith("waits") and overshoot_left(10, 10, 40) == (
+        40, "runs: 10 batches of a plan of 10, and 40 past it"
+    )
+
+    def body(comm, limit):
+        dispatcher = Dispatcher(comm, ChunkPool(240, 2), "static", max_overshoot=limit, epochs=2)
+        mine = dispatcher.rounds(lambda: (20, 1))  # the first has run its 60 batches when the second has run 3
+        return max(dispatcher.dispatch.over[0] for _ in mine)
+
+    assert [run(body, 2, limit)[0] for limit in (0, 1, 40)] == [0, 1, 40]
 
 
 def test_throughput_is_of_all_batches_over_all_their_time():

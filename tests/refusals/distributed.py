@@ -10,10 +10,12 @@ from minigrad.backend.device import CPU, Device
 from minigrad.backend.nccl import load_nccl
 from minigrad.backend.stream import HostStreams
 from minigrad.backend.timer import CudaTimer
+from minigrad.data import ChunkPool, SampleLedger
 from minigrad.distributed import (
     DDP,
     Balancer,
     Ddp,
+    Dispatcher,
     Fault,
     FaultInjecting,
     NcclDevices,
@@ -22,6 +24,8 @@ from minigrad.distributed import (
     SyncBatchNorm,
     collectives,
     convert_sync_batchnorm,
+    keep_ledger,
+    merge_ledger,
     rooted,
 )
 from minigrad.distributed.bootstrap import Seat, _connect, choose_backend, detect, meet
@@ -72,6 +76,22 @@ ROWS = [
     (lambda: choose_backend(Seat(), CPU, "gloo"), ArgumentError, "backend to be one of 'solo', 'shm', 'mpi', 'nccl'"),
     (lambda: choose_backend(Seat(0, 2), CPU, "solo"), ArgumentError, "a world of one for backend 'solo', got 2"),
     (lambda: meet(Seat(0, 2, 0, 2, "torchrun"), {"MASTER_ADDR": "localhost"}, 1.0), ArgumentError, "2 ranks, got no"),
+    # dispatcher, ledger
+    *each(
+        (lambda *args, **options: Dispatcher(SoloCommunicator(), *args, **options), ArgumentError),
+        ([1], r"Dispatch: expected a ChunkPool, got \[1\]"),
+        (ChunkPool(4, 2), "fair", "mode to be one of 'progressive', 'static', 'proportional', got 'fair'"),
+    ),
+    *each(
+        (keep_ledger, ArgumentError),
+        (None, SampleLedger(4), "keep_ledger: expected a DistributedDataParallel or a ParameterAverager, got None"),
+        (None, None, "keep_ledger: expected a SampleLedger, got None"),
+    ),
+    *each(
+        (merge_ledger, ArgumentError),
+        (SoloCommunicator(), None, "merge_ledger: expected a SampleLedger, got None"),
+        (SoloCommunicator(), SampleLedger(4, rank=1, world_size=2), "of rank 0 of 1, got that of rank 1 of 2"),
+    ),
     # buckets
     *each(
         (lambda cap: plan_buckets([], cap), ArgumentError, "cap_bytes to be an integer >= 1"),

@@ -13,7 +13,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.average.asynchronous import Async, AsyncState
 from minigrad.distributed.average.divergence import Divergence, divergence_of
 from minigrad.distributed.average.policies import Policy, StepsMade
-from minigrad.distributed.average.report import AverageReport, Told
+from minigrad.distributed.average.report import AverageReport, Hears, Told
 from minigrad.distributed.average.saved import array_on, check_fits, check_length
 from minigrad.distributed.average.snapshots import Courier, Snapshot, mean_of, no_sums_of, total_of, value_of
 from minigrad.distributed.average.travelling import Piece
@@ -35,6 +35,7 @@ class AsyncRounds:
 
     Attributes:
         progress: How far the ranks have come, as this one knows.
+        ledger: Hears which of the samples that this rank was dealt are in a round that it has applied.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class AsyncRounds:
     ) -> None:
         self._comm, self._policy, self._pieces, self._params = comm, policy, list(pieces), list(params)
         self.progress = AsyncState.start(comm.rank, comm.world_size, policy.bound)
+        self.ledger: Hears | None = None
         with comm.device.current():
             self._restart([piece.values().copy() for piece in self._pieces])
 
@@ -103,6 +105,8 @@ class AsyncRounds:
         snapshot = Snapshot(number, self._samples, self._batches, is_change, last, values)
         self.progress = self.progress.sent(last)
         self._keep(self._comm.rank, self._courier.send(snapshot))
+        if self.ledger is not None:
+            self.ledger.sent(self._samples)
         self._batches, self._samples = 0, 0.0
 
     def _take(self, src: int, snapshot: Snapshot) -> None:
@@ -119,6 +123,8 @@ class AsyncRounds:
             made = self._snapshots.pop(number)
             report = self._mix(number, [made.get(rank) for rank in range(self._comm.world_size)])
             self.progress = self.progress.applied_next()
+            if self.ledger is not None:
+                self.ledger.combined()
         if report is not None:
             self._mark()
         return report

@@ -17,7 +17,7 @@ from minigrad.distributed.average.gradients import LocalGradients
 from minigrad.distributed.average.options import AverageOptions, check_facts
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, StepsMade, Sync
-from minigrad.distributed.average.report import Arrived, AverageReport, Told, number_in
+from minigrad.distributed.average.report import Arrived, AverageReport, Hears, Told, number_in
 from minigrad.distributed.average.saved import check_length, origin_of, reading
 from minigrad.distributed.average.shared import shared_values
 from minigrad.distributed.average.subject import Subject
@@ -27,7 +27,7 @@ from minigrad.distributed.average.wrapped import module_and_ranks
 from minigrad.distributed.comm.protocol import Communicator
 
 _WHO = "ParameterAverager"
-_NUMBERS = ("number", "turn", "batches", "age", "why")  # attributes that are plain data
+_NUMBERS = ("number", "turn", "batches", "age", "why", "counted")  # attributes that are plain data
 
 
 class ParameterAverager:
@@ -128,6 +128,14 @@ class ParameterAverager:
         self._number = self._turn = self._batches = self._age = 0
         self._samples = [0.0] * len(self._fragments)  # since each fragment was sent last
         self._why = ""  # the fragment is away
+        self._ledger: Hears | None = None
+        self._counted = 0.0  # samples that it was not told of
+
+    def keep(self, ledger: Hears) -> None:
+        """Write what was dealt to this rank into its ledger when it has been combined; see `keep_ledger`."""
+        self._ledger, ledger.keeps_pending = ledger, True  # their steps are in the parameters, which are saved
+        if self._rounds is not None:
+            self._rounds.ledger = ledger
 
     # ----------------------------------------------------------------------------------------------- training
 
@@ -151,7 +159,7 @@ class ParameterAverager:
         self._subject.check()
         if self._rounds is not None:
             return self._rounds.step(samples)
-        self._batches += 1
+        self._batches, self._counted = self._batches + 1, self._counted + samples
         if self._gradients is not None:
             due, why = self._due()
             if due:
@@ -241,12 +249,19 @@ class ParameterAverager:
         step, period = (self._turn + 1) * options.spacing, options.policy.period
         return self._batches + options.outer.delay >= options.spacing, f"step {step} of {period}"
 
+    def _take_counted(self) -> float:
+        """This rank's samples since the ledger was told last."""
+        counted, self._counted = self._counted, 0.0
+        return counted
+
     def _layout(self) -> str:
         """What all ranks have to agree on."""
         return f"{_WHO} of a {type(self.module).__name__}, {self._origin}, combination {self._number + 1}"
 
     def _send(self, why: str, finished: bool = False) -> None:
         samples, self._samples[self._turn] = self._samples[self._turn], 0.0
+        if self._ledger is not None and self._turn + 1 == len(self._fragments):
+            self._ledger.sent(self._take_counted())
         self._fragments[self._turn].send(samples, finished, self._layout())
         self._why, self._age = why, 0
 
@@ -276,6 +291,8 @@ class ParameterAverager:
             divergence = told.read() if told is not None and self.options.is_guarded else None
             for times, apart in self._times.turn(batches, divergence):
                 self._state, self.reason = self.options.policy.settle(self._state, times, apart)
+        if self._turn == 0 and self._ledger is not None:
+            self._ledger.combined(None if self._fragments else self._take_counted())  # of fragments it was sent
         self.comm.event("average", number=self._number, fragment=turn, reason=why, state=self.reason)
         return AverageReport(self._number, why, turn, arrived.nbytes, arrived.total, told)
 

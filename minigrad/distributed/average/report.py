@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.average.divergence import Divergence
 from minigrad.distributed.average.exchange import DivergenceExchange
 from minigrad.errors import ArgumentError
+
+
+class Hears(Protocol):
+    """What is told when this rank's samples are on their way, and when they are combined: a `SampleLedger`."""
+
+    keeps_pending: bool
+
+    def sent(self, weight: float | None = None) -> None:
+        """What was dealt to this rank is on its way."""
+
+    def combined(self, weight: float | None = None) -> None:
+        """What was sent is combined, or what was dealt."""
 
 
 class Arrived(NamedTuple):

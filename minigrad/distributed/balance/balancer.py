@@ -13,9 +13,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from minigrad.data.ledger import SampleLedger
 from minigrad.data.order import Indices
 from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import BalanceConfig, Division
+from minigrad.distributed.balance.indices import batch_indices
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener
 from minigrad.distributed.balance.state import config_data, resumed
@@ -45,6 +47,8 @@ class Balancer:
         journal: Where rank 0 writes readings and decisions, as JSON lines that `replay` takes.
         timeline: Gets an event "balance" with step, shards and reason for each decision; by default the communicator,
             where it takes events.
+        ledger: Is told which places of the batches in order this rank is dealt; who combines is told it by
+            `keep_ledger`.
 
     Attributes:
         comm: The communicator to train with.
@@ -79,8 +83,9 @@ class Balancer:
         *,
         journal: TextIO | None = None,
         timeline: Timeline | None = None,
+        ledger: SampleLedger | None = None,
     ) -> None:
-        self.comm = Metered(comm)
+        self.comm, self._ledger = Metered(comm), ledger
         if isinstance(strategy, BalanceConfig):
             if config is not None:
                 raise ArgumentError(f"Balancer: expected one configuration, got {strategy} and {config}")
@@ -126,6 +131,8 @@ class Balancer:
             ReplicaMismatchError: the strategy decided otherwise on another rank.
         """
         rows = self.rows(batch_size)
+        if self._ledger is not None:
+            self._ledger.dealt_of(batch_size, rows)
         with self._times.measure(rows.stop - rows.start):
             yield rows
         self._finish_step(batch_size)
@@ -143,13 +150,10 @@ class Balancer:
 
         Example: `for mine in balancer.deal(BatchSampler(RandomSampler(data, seed=0), 64)): ...`
         """
+        if self._ledger is not None:
+            self._ledger.open(batches)
         for batch in batches:
-            indices = np.asarray(batch)
-            if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-                raise ArgumentError(
-                    f"Balancer.deal: expected the indices of a batch, got {type(batch).__name__} of shape "
-                    f"{indices.shape} and dtype {indices.dtype}: give it a BatchSampler"
-                )
+            indices = batch_indices("Balancer.deal", batch)
             with self.step(len(indices)) as rows:
                 yield indices[rows].astype(np.int64, copy=False)
 

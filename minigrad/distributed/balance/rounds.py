@@ -10,13 +10,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar, overload
 
 from minigrad.arguments import as_integer
+from minigrad.data.ledger import SampleLedger
+from minigrad.data.order import Indices
 from minigrad.distributed.average.divergence import Divergence
 from minigrad.distributed.average.guarded import GuardedCadence
 from minigrad.distributed.average.guards import Guard, as_guard, guard_data
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
+from minigrad.distributed.balance.dispatcher import Dispatcher
+from minigrad.distributed.balance.indices import batch_indices
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, listener
 from minigrad.distributed.balance.state import config_data, resumed
@@ -77,8 +81,9 @@ class Rounds:
         guard: Guard | None = None,
         journal: TextIO | None = None,
         timeline: Timeline | None = None,
+        ledger: SampleLedger | None = None,
     ) -> None:
-        self.comm = Metered(comm)
+        self.comm, self._ledger = Metered(comm), ledger
         self.cadence = GuardedCadence(ElChe.start(comm.world_size, config), as_guard("Rounds", guard))
         guarding = {"guard": guard_data(self.cadence.guard)}
         gather_alike("Rounds", "configurations", comm, {**config_data(self.el_che.config), **guarding})
@@ -124,15 +129,21 @@ class Rounds:
             batches_left = as_integer("Rounds", "batches_left", batches_left, 1)
         counts, rank = self.counts(batches_left), self.comm.rank
         start = sum(counts[:rank])
-        self._reported = None
-        with self._times.measure(counts[rank]):
+        with self._around(counts[rank], batches_left):
             yield slice(start, start + counts[rank])
+
+    @contextmanager
+    def _around(self, batches: int, left: int | None) -> Iterator[None]:
+        """Around a round in which this rank runs so many batches, of all that are left."""
+        self._reported, rank = None, self.comm.rank
+        with self._times.measure(batches):
+            yield
         if self.cadence.is_guarded and self._reported is None:
             raise ArgumentError(
                 f"rank {rank}: Rounds: expected rounds.report(divergence) in a round, for the guard to judge, got none"
             )
         self._divergences.append(self._reported)
-        self._report(batches_left)
+        self._report(left)
 
     def report(self, divergence: Divergence) -> None:
         """Say how far the ranks were apart in this round, once in each where there is a guard.
@@ -155,23 +166,45 @@ class Rounds:
             raise ArgumentError("Rounds.report: expected Rounds(..., guard=) to judge it, got none")
         self._reported = divergence
 
-    def deal(self, batches: Sequence[T]) -> Iterator[Sequence[T]]:
+    @overload
+    def deal(self, batches: Dispatcher) -> Iterator[list[Indices]]: ...
+    @overload
+    def deal(self, batches: Sequence[T]) -> Iterator[Sequence[T]]: ...
+
+    def deal(self, batches: Dispatcher | Sequence[Any]) -> Iterator[Any]:
         """This rank's batches of each round, until all are used; what the loop does with them is the round.
 
         Args:
-            batches: Those of an epoch, equal on all ranks: indices, as a rule, which cost little. Of equal size, for
-                a rank's speed is told by batches.
+            batches: A list of those of an epoch, equal on all ranks: indices, as a rule, which cost little. Of equal
+                size, for a rank's speed is told by batches. Or a `Dispatcher`, which cuts them when a round comes.
 
         Raises:
-            ArgumentError: they have no length, or can't be sliced.
+            ArgumentError: they have no length, or can't be sliced; or with a ledger they are no rows of indices, or
+                come from a dispatcher, which has its own; or a dispatcher goes by shares.
         """
+        if isinstance(batches, Dispatcher):
+            if self._ledger is not None:
+                raise ArgumentError("Rounds.deal: expected the ledger to be the Dispatcher's, got one of Rounds")
+            return self._rounds_of(batches)
         if not (hasattr(batches, "__len__") and hasattr(batches, "__getitem__")):
             raise ArgumentError(f"Rounds.deal: expected a list of batches, got {type(batches).__name__}: list() it")
+        return self._dealt(batches)
+
+    def _rounds_of(self, dispatcher: Dispatcher) -> Iterator[list[Indices]]:
+        for mine in dispatcher.rounds(self.counts):
+            with self._around(len(mine), dispatcher.remaining):
+                yield mine
+
+    def _dealt(self, batches: Sequence[T]) -> Iterator[Sequence[T]]:
         first = 0
+        if self._ledger is not None:
+            self._ledger.open(batches)
         while first < len(batches):
             left = len(batches) - first
             used = sum(self.counts(left))
             with self.round(left) as mine:
+                if self._ledger is not None:
+                    _tell(self._ledger, batches[first : first + used], mine)
                 yield batches[first + mine.start : first + mine.stop]
             first += used
 
@@ -224,3 +257,10 @@ class Rounds:
 def _row(time: StepTime) -> _Row:
     batches = time.size or 0
     return [batches, max(0.0, 1e3 * time.computed_s) if batches else 0.0, 1e3 * time.waited_s]
+
+
+def _tell(ledger: SampleLedger, batches: Sequence[Any], mine: slice) -> None:
+    """Tell a ledger which samples of the batches of all ranks are this one's."""
+    sizes = [len(batch_indices("Rounds.deal", batch)) for batch in batches]
+    start = sum(sizes[: mine.start])
+    ledger.dealt_of(sum(sizes), slice(start, start + sum(sizes[mine])))

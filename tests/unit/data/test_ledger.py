@@ -224,8 +224,15 @@ def test_a_loader_that_goes_on_in_mid_epoch_tells_the_places_that_are_left(share
 
 def test_batches_of_all_ranks_are_told_one_after_the_other():
     ledger = SampleLedger(10)
-    assert [ledger.advance(4) for _ in range(3)] == [(0, 0), (0, 4), (0, 8)] and ledger.advance(4) == (1, 0)
+
+    def dealt(count):
+        ledger.dealt_of(count, slice(1, 3))
+        [(epoch, run)] = ledger.pending
+        ledger.combined()
+        return epoch, run.start
+
+    assert [dealt(4) for _ in range(4)] == [(0, 1), (0, 5), (0, 9), (1, 1)]
     ledger.open(BatchSampler(RandomSampler(10, seed=0), 4))
-    assert ledger.advance(4) == (0, 0)
+    assert dealt(4) == (0, 1)
     ledger.open([[0, 1]])
-    assert ledger.advance(2) == (1, 0)
+    assert dealt(4) == (1, 1)
