@@ -89,6 +89,17 @@ def test_the_values_are_adopted_in_the_same_pass(monkeypatch):
     assert (sums == expected).all() and (own == common).all()
 
 
+def test_a_sum_becomes_a_mean_in_the_same_pass(monkeypatch):
+    monkeypatch.setattr(divergence, "_HOST_BLOCK", 4)
+    rng = np.random.default_rng(0)
+    own, total = rng.standard_normal((2, 11))
+    for measures in (True, False):
+        mean, sums = total.copy(), np.zeros(3)
+        divergence.divide_and_add_sums(sums if measures else None, own, mean, np.array([7.0]))
+        assert (mean == total / 7.0).all()
+        assert (sums == (sums_of([(own, mean)]) if measures else 0.0)).all()
+
+
 def exchanged(comm):
     """Two reports: rank r is r·[3, 4] from [6, 8], and rank 1 had no samples."""
     exchange, reports = DivergenceExchange(comm), []

@@ -268,7 +268,7 @@ class ParameterAverager:
     def _land(self) -> AverageReport:
         """Take in what was sent, and let this rank go on from what the outer optimizer makes of it."""
         fragment = self._fragments[self._turn]
-        arrived = fragment.receive()
+        arrived = fragment.receive(measure=True)
         self._told.end()
         self._exchange.start(fragment.sums(arrived), self._batches)
         self._told = Told(self._exchange, keeps=self.comm.device.type == "cpu")

@@ -147,6 +147,27 @@ def add_sums_and_adopt(sums: Array, own: Array, common: Array) -> None:
         own[start:stop] = common[start:stop]
 
 
+def divide_and_add_sums(sums: Array | None, own: Array, total: Array, divisor: Array) -> None:
+    """Make a sum over ranks their mean, in place, and add up the three sums of products in the same pass over memory.
+
+    Args:
+        sums: As for `add_sums`; None where only the mean is wanted.
+        own: What this rank brings.
+        total: The sum; is divided.
+        divisor: (1,) of its dtype, on its device.
+
+    Raises:
+        ShapeError, DtypeError: arrays that do not fit.
+    """
+    if sums is None:
+        total /= divisor
+        return
+    for start, stop in _blocks("divide_and_add_sums", own, total):
+        block = total[start:stop]
+        block /= divisor
+        _add_block(sums, own[start:stop], block)
+
+
 def sums_of(parts: Iterable[tuple[Array, Array]]) -> Array:
     """The three sums of pairs (own, common) that are the parts of one rank's values, all on one device.
 

@@ -15,7 +15,7 @@ import numpy as np
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.stream import CommStream
-from minigrad.distributed.average.divergence import add_sums, no_sums
+from minigrad.distributed.average.divergence import add_sums, divide_and_add_sums, no_sums
 from minigrad.distributed.average.fragments import Span
 from minigrad.distributed.average.outer import OuterOptimizer, OuterState
 from minigrad.distributed.average.report import Arrived, number_in
@@ -99,6 +99,7 @@ class TravellingFragment:
         self._vector: Array = None
         self._works: list[Work] = []
         self._arrived: Arrived | None = None
+        self._sums: Array | None = None  # of what has arrived, where it was to be measured
         self.states: list[OuterState] = []
         with comm.device.current():
             for piece in self.pieces:
@@ -135,13 +136,17 @@ class TravellingFragment:
         """Whether it was sent and has not been applied."""
         return bool(self._works) or self._arrived is not None
 
-    def receive(self) -> Arrived:
-        """Wait for the sums, on a GPU by its stream alone, and make them means; once for each time it was sent."""
+    def receive(self, measure: bool = False) -> Arrived:
+        """Wait for the sums, on a GPU by its stream alone, and make them means; once for each time it was sent.
+
+        Args:
+            measure: Add up what `sums` tells in the same pass over memory, with the values that this rank has now.
+        """
         if self._arrived is None:
-            self._arrived = self._wait()
+            self._arrived = self._wait(measure)
         return self._arrived
 
-    def _wait(self) -> Arrived:
+    def _wait(self, measure: bool) -> Arrived:
         works, self._works = self._works, []
         if self._side is None:
             for work in works:
@@ -154,16 +159,18 @@ class TravellingFragment:
                 self._side.join()
         nbytes = sum(int(piece.sent.nbytes) for piece in self.pieces)
         total = self._vector[:1]
+        self._sums = no_sums(self.pieces[0].sent) if measure and self._samples else None
         if not self._is_void(total):
             with self._comm.device.current():
                 for piece in self.pieces:
-                    piece.sent /= total.astype(piece.sent.dtype)
+                    own = piece.sent if self._sums is None else piece.values()
+                    divide_and_add_sums(self._sums, own, piece.sent, total.astype(piece.sent.dtype))
         return Arrived(total, self._vector[1:], nbytes, self._samples)
 
     def sums(self, arrived: Arrived) -> Array | None:
         """How far this rank's values are from the mean, see `divergence`; None where it brought none."""
-        if not arrived.samples:
-            return None
+        if not arrived.samples or self._sums is not None:
+            return self._sums
         sums = no_sums(self.pieces[0].sent)
         for piece in self.pieces:
             add_sums(sums, piece.values(), piece.sent)
@@ -171,7 +178,7 @@ class TravellingFragment:
 
     def apply(self, arrived: Arrived) -> None:
         """Let each piece go on from what the outer optimizer says; from its own values where no rank had samples."""
-        total, self._arrived = arrived.total, None
+        total, self._arrived, self._sums = arrived.total, None, None
         if self._is_void(total):
             return
         with self._comm.device.current() as xp:
