@@ -9,7 +9,15 @@ from minigrad.backend.device import device_of, to_device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.stream import streams_of
 from minigrad.distributed.comm.failure import Failure
-from minigrad.distributed.comm.point_to_point import Envelope, PointToPoint, Post, unanswerable, unanswered, unlike
+from minigrad.distributed.comm.point_to_point import (
+    Envelope,
+    MessageWork,
+    PointToPoint,
+    Post,
+    unanswerable,
+    unanswered,
+    unlike,
+)
 from minigrad.distributed.comm.protocol import Work
 from minigrad.distributed.comm.where import user_line
 from minigrad.errors import DistributedError
@@ -68,7 +76,7 @@ class Mailboxes:
             post.over = other.over = True
             failure.changed.notify_all()
 
-    def has_gone_over(self, post: Post) -> bool:
+    def is_over(self, post: Post) -> bool:
         """Whether a message was taken; raises where it never will be."""
         if not post.over:
             with self._failure.changed:
@@ -107,25 +115,6 @@ class Mailboxes:
         return self._doing(envelope.other), [tag for *ends, tag in theirs if ends == [envelope.src, envelope.dst]]
 
 
-class _MailWork:
-    """One end of a message under way."""
-
-    __slots__ = ("_mail", "_post")
-    span = None
-
-    def __init__(self, mail: Mailboxes, post: Post) -> None:
-        self._mail, self._post = mail, post
-
-    def done(self) -> bool:
-        """Whether the message was taken."""
-        return self._mail.has_gone_over(self._post)
-
-    def wait(self, host: bool = False) -> None:
-        """Block until the message was taken."""
-        if not self._post.over:
-            self._mail.wait(self._post)
-
-
 class ThreadMessages(PointToPoint):
     """The messages of a `ThreadCommunicator`."""
 
@@ -135,7 +124,7 @@ class ThreadMessages(PointToPoint):
         post, mail = Post(envelope, array), self.mail
         self._settle()
         mail.add(post)
-        return _MailWork(mail, post)
+        return MessageWork(mail, post)
 
     def _settle(self) -> None:
         """See `ThreadCommunicator`."""

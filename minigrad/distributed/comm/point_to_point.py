@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from minigrad.arguments import as_integer
 from minigrad.backend.dtypes import Array
@@ -168,3 +168,32 @@ class Post:
     def __init__(self, envelope: Envelope, array: Any) -> None:
         self.envelope, self.array = envelope, array
         self.met = self.over = False
+
+
+class Mail(Protocol):
+    """What moves the messages of one rank."""
+
+    def is_over(self, post: Post) -> bool:
+        """Whether a message was taken, without waiting; raises where it never will be."""
+
+    def wait(self, post: Post) -> None:
+        """Block until the message was taken; raise what it failed of."""
+
+
+class MessageWork:
+    """The work of one end of a message under way."""
+
+    __slots__ = ("_mail", "_post")
+    span = None
+
+    def __init__(self, mail: Mail, post: Post) -> None:
+        self._mail, self._post = mail, post
+
+    def done(self) -> bool:
+        """Whether the message was taken."""
+        return self._mail.is_over(self._post)
+
+    def wait(self, host: bool = False) -> None:
+        """Block until the message was taken."""
+        if not self._post.over:
+            self._mail.wait(self._post)

@@ -17,7 +17,15 @@ import numpy as np
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.mpi.talk import Talk
-from minigrad.distributed.comm.point_to_point import Envelope, PointToPoint, Post, unanswerable, unanswered, unlike
+from minigrad.distributed.comm.point_to_point import (
+    Envelope,
+    MessageWork,
+    PointToPoint,
+    Post,
+    unanswerable,
+    unanswered,
+    unlike,
+)
 from minigrad.distributed.comm.protocol import Work
 from minigrad.errors import DistributedError
 
@@ -199,25 +207,6 @@ class Offers:
         return [array.reshape(-1).view(np.uint8), self._mpi.BYTE]
 
 
-class _MpiMessage:
-    """One end of a message under way."""
-
-    __slots__ = ("_offers", "_post")
-    span = None
-
-    def __init__(self, offers: Offers, post: Post) -> None:
-        self._offers, self._post = offers, post
-
-    def done(self) -> bool:
-        """Whether the message was taken."""
-        return self._offers.is_over(self._post)
-
-    def wait(self, host: bool = False) -> None:
-        """Block until the message was taken."""
-        if not self._post.over:
-            self._offers.wait(self._post)
-
-
 class MpiMessages(PointToPoint):
     """The messages of an `MpiCommunicator`."""
 
@@ -226,4 +215,4 @@ class MpiMessages(PointToPoint):
     def _message(self, envelope: Envelope, array: Array) -> Work:
         post = Post(envelope, array)
         self.mail.add(post)
-        return _MpiMessage(self.mail, post)
+        return MessageWork(self.mail, post)

@@ -22,7 +22,15 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.checks import NUMBERS
 from minigrad.distributed.comm.forks import tell_children
 from minigrad.distributed.comm.headers import doing
-from minigrad.distributed.comm.point_to_point import Envelope, PointToPoint, Post, unanswerable, unanswered, unlike
+from minigrad.distributed.comm.point_to_point import (
+    Envelope,
+    MessageWork,
+    PointToPoint,
+    Post,
+    unanswerable,
+    unanswered,
+    unlike,
+)
 from minigrad.distributed.comm.protocol import Work
 from minigrad.distributed.comm.shm.board import Board
 from minigrad.distributed.comm.shm.region import Regions
@@ -335,25 +343,6 @@ class Mailbox:
         self.asked.clear()
 
 
-class _ShmMessage:
-    """One end of a message under way."""
-
-    __slots__ = ("_mail", "_post")
-    span = None
-
-    def __init__(self, mail: Mailbox, post: Post) -> None:
-        self._mail, self._post = mail, post
-
-    def done(self) -> bool:
-        """Whether the message was taken; helps along without waiting."""
-        return self._mail.is_over(self._post)
-
-    def wait(self, host: bool = False) -> None:
-        """Block until the message was taken."""
-        if not self._post.over:
-            self._mail.wait(self._post)
-
-
 class ShmMessages(PointToPoint):
     """The messages of a `ShmCommunicator`."""
 
@@ -365,4 +354,4 @@ class ShmMessages(PointToPoint):
         self.board.notes.add(str(envelope), self.seq)
         post = Post(envelope, array)
         self.mail.add(post)
-        return _ShmMessage(self.mail, post)
+        return MessageWork(self.mail, post)
