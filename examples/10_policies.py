@@ -5,8 +5,8 @@
 
 Three ranks of speeds 3:2:1 learn the handwritten digits on a virtual cluster: the numbers are true, the time is
 modelled. Under each policy they compute as many batches in all. It prints the loss on the test set after as many
-batches, as many bytes that travelled, and as many seconds, the best with a star: what is best by one of them is not
-by another.
+batches, as many bytes that ranks handed in (of those of a reduction a ring of 3 sends 4/3), and as many seconds, the
+best with a star: what is best by one of them is not by another.
 
 - gradients of each step: data-parallel training, which waits for the link, and for the slowest rank, in every step;
 - parameters of every 8th: local SGD, an eighth of the bytes;

@@ -15,7 +15,8 @@ from minigrad.distributed.comm.differences import check_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
-from minigrad.train.metrics import Mean, MetricCollection, Scalars, added, check_names, finish_scalars, mean_of
+from minigrad.train.metrics import Mean, MetricCollection, Scalars, check_names, finish_scalars, mean_of
+from minigrad.train.totals import added, as_count, as_scalar
 
 _WHO = "EpochMeter"
 
@@ -78,11 +79,18 @@ class EpochMetrics:
 
     @classmethod
     def from_json(cls, text: str) -> EpochMetrics:
-        """What `to_json` told."""
-        fields = json.loads(text)
-        fields["per_rank"] = tuple(RankMetrics(**each) for each in fields["per_rank"])
-        fields["shares"] = tuple(fields["shares"])
-        return cls(**fields)
+        """What `to_json` told.
+
+        Raises:
+            ArgumentError: it is something else.
+        """
+        try:
+            fields = json.loads(text)
+            fields["per_rank"] = tuple(RankMetrics(**each) for each in fields["per_rank"])
+            fields["shares"] = tuple(fields["shares"])
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ArgumentError(f"EpochMetrics: expected the text of to_json, got something else: {error!r}") from error
 
 
 Told = dict[str, Any]  # a rank's sums, as EpochMeter.finish tells them: plain data
@@ -183,14 +191,21 @@ class EpochMeter:
 
     @contextmanager
     def batch(self, n: Any) -> Iterator[None]:
-        """Around the training function's work on a batch of n samples: inside, `record_scalar` counts n."""
-        self._n, before = as_samples(f"{_WHO}.batch", n), self._n
+        """Around the training function's work on a batch of n samples: inside, `record_scalar` counts n.
+
+        Raises:
+            ArgumentError: n is no number of samples, or there is a batch around it, which counts them already.
+        """
+        samples = as_samples(f"{_WHO}.batch", n)
+        if self._n is not None:
+            raise ArgumentError(f"{_WHO}.batch: expected no batch around it, got one of {self._n:g}: write step()")
+        self._n = samples
         try:
-            with self._scalars.batch(self._n):
+            with self._scalars.batch(samples):
                 yield
-            self._samples += self._n
+            self._samples += samples
         finally:
-            self._n = before
+            self._n = None
 
     def add_loss(self, loss: float | Tensor, n: Any = None) -> None:
         """Count the mean loss of a batch.
@@ -203,7 +218,8 @@ class EpochMeter:
         """
         if n is None and self._n is None:
             raise ArgumentError(f"{_WHO}.add_loss: expected n, or a batch around it, got neither: write meter.step(n)")
-        self._loss.update(loss, self._n if n is None else n)
+        who = f"{_WHO}.add_loss"
+        self._loss.update(as_scalar(who, "loss", loss), self._n if n is None else as_count(who, n))
 
     def add_loss_sum(self, total: Any, n: float) -> None:
         """Count batches of n samples together, whose Σ n·loss is known: a float, or an array where it was computed."""

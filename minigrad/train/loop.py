@@ -24,6 +24,8 @@ from minigrad.train.metrics import MetricCollection
 from minigrad.train.options import DistributedTrainConfig, wrapped
 from minigrad.train.single import SingleDeviceTrainer
 
+_AHEAD = "steps and epochs that a DistributedTrainer was loaded with"
+
 
 class DistributedTrainer:
     """One rank of data-parallel training: every rank gives `train_batch` its own batch, and all step alike.
@@ -99,6 +101,7 @@ class DistributedTrainer:
         self._totals: Any = None
         self._own: tuple[Any, float] = (0.0, 0.0)  # Σ n·loss and Σ n of this rank in the last step
         self._ahead = (0, 0)  # of what it has made itself, by what it has loaded
+        self.ddp.reducer.alike.set_option(_AHEAD, self._ahead)
         self._wants_stop = self._stopped = self._ended = False
 
     @property
@@ -258,7 +261,7 @@ class DistributedTrainer:
             raise StateDictError(f"DistributedTrainer: expected a state of steps and epochs, got {state!r:.100}")
         steps, epochs = (as_integer("DistributedTrainer", name, state[name], 0) for name in ("steps", "epochs"))
         self._ahead = (self._ahead[0] + steps - self.steps, self._ahead[1] + epochs - self.epochs)
-        self.ddp.reducer.alike.set_option("steps and epochs that a DistributedTrainer was loaded with", self._ahead)
+        self.ddp.reducer.alike.set_option(_AHEAD, self._ahead)
         self.steps, self.epochs = steps, epochs
         self._meter.start(epochs)
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from minigrad.absent import tell_lacking
-from minigrad.arguments import as_integer, as_real, as_samples, is_number, kind_of
-from minigrad.backend.device import Device, array_module, device_of, to_host
+from minigrad.arguments import as_integer, as_real, as_samples
+from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.differences import check_alike, gather_alike
@@ -25,85 +25,7 @@ from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import ArgumentError, CallError, DtypeError, ShapeError
 from minigrad.foreign import spoken
 from minigrad.tensor import Tensor
-
-Pair = list[float]  # Σ n·value and Σ n
-_Scalar = Any  # a float, or an array of no axes on a GPU, in float64
-
-
-class Totals:
-    """Σ n·value and Σ n of this rank, added up in float64 where the values are."""
-
-    def __init__(self) -> None:
-        self._host: Pair = [0.0, 0.0]
-        self._there: dict[tuple[int, Device], Array] = {}  # the first or the second of them, on a GPU
-
-    def add(self, value: _Scalar, n: _Scalar) -> None:
-        """Count a mean over n samples; n = 0 takes nothing over, not even a NaN."""
-        if isinstance(n, float):
-            if n:
-                self.add_sums(value * n, n)
-            return
-        with device_of(n).current() as xp:
-            n = xp.where((n >= 0.0) & (n < math.inf), n, math.nan)  # which the result refuses
-            self.add_sums(xp.where(n == 0.0, 0.0, value * n), n)
-
-    def add_sums(self, total: _Scalar, n: _Scalar) -> None:
-        """Count what is multiplied already."""
-        for which, part in enumerate((total, n)):
-            if isinstance(part, float):
-                self._host[which] += float(part)  # which may be one of NumPy
-                continue
-            place = which, device_of(part)
-            with place[1].current():
-                self._there[place] = self._there.get(place, 0.0) + part
-
-    def read(self) -> Pair:
-        """Both as floats; waits for the devices."""
-        there = [(which, float(to_host(part))) for (which, _), part in self._there.items()]
-        return [added([self._host[which], *(part for at, part in there if at == which)]) for which in (0, 1)]
-
-
-def added(values: Iterable[float]) -> float:
-    """The exact sum, rounded once; with NaN and infinity as they come."""
-    listed = list(values)
-    try:
-        return math.fsum(listed)
-    except (OverflowError, ValueError):  # a sum too large, or infinities of both signs
-        return sum(listed)
-
-
-def _scalar(who: str, name: str, value: Any) -> _Scalar:
-    """A number, or a tensor of one element; what lies on a GPU stays there."""
-    if is_number(value):
-        return as_number(who, name, value)
-    array = value.data if isinstance(value, Tensor) else value
-    try:
-        xp = array_module(array)
-    except DtypeError:
-        raise ArgumentError(f"{who}: expected {name} to be a number, got {kind_of(value)}") from None
-    if array.size != 1:
-        raise ShapeError(f"{who}: expected {name} to be one number, got shape {array.shape}: write {name}.mean()")
-    if xp is np:
-        return float(array.item())
-    with device_of(array).current():
-        return array.astype(np.float64).reshape(())
-
-
-def as_number(who: str, name: str, value: Any) -> float:
-    """A plain number as a float; NaN too."""
-    number = float(value)
-    return number if math.isnan(number) else as_real(who, name, value)
-
-
-def _count(who: str, n: Any) -> _Scalar:
-    """A number of samples; where it lies on a GPU, it is checked with the result."""
-    if n is None:
-        raise ArgumentError(f"{who}: expected n, the samples that the value is a mean over, got none: give len(x)")
-    array = n.data if isinstance(n, Tensor) else n
-    if hasattr(array, "device") and not isinstance(array, (np.ndarray, np.generic)):
-        return _scalar(who, "n", n)
-    return as_samples(who, n)
-
+from minigrad.train.totals import Pair, Scalar, Totals, added, as_count, as_scalar
 
 # ------------------------------------------------------------------------------------------------------- metrics
 
@@ -114,6 +36,8 @@ class Metric:
     Attributes:
         per_rank: The result of each rank's own samples, None where it had none; empty before the first `result`.
     """
+
+    _one_of_many = "mean"  # what makes one number of several
 
     def __init__(self) -> None:
         self._totals = Totals()
@@ -131,7 +55,7 @@ class Metric:
             ArgumentError: no number, or no n. ShapeError: several numbers.
         """
         who = f"{type(self).__name__}.update"
-        self._totals.add(_scalar(who, "value", value), _count(who, n))
+        self._totals.add(as_scalar(who, "value", value, self._one_of_many), as_count(who, n))
 
     def add_sums(self, total: Any, n: float) -> None:
         """Count what is multiplied already: Σ n·value, a float or an array where it was computed, and Σ n."""
@@ -154,7 +78,7 @@ class Metric:
             ArgumentError: no communicator; or on all ranks where an n or a value on a GPU was out of range.
             ReplicaMismatchError: another rank asks for another metric; on all ranks.
         """
-        return MetricCollection({"": self}).result(comm)[""]
+        return _result(f"{type(self).__name__}.result", MetricCollection({_ALONE: self}), comm)[_ALONE]
 
     def reset(self) -> None:
         """Start anew; `per_rank` stays until the next result."""
@@ -203,6 +127,8 @@ class Sum(Metric):
         12.0
     """
 
+    _one_of_many = "sum"
+
     @spoken
     def update(self, value: Any, n: Any = 1) -> None:
         """Count n times a value; see `Metric.update`."""
@@ -242,7 +168,8 @@ class Accuracy(Metric):
             n: Labels (N, ...) with the former, of integers or bools; with a fraction its samples.
 
         Raises:
-            ShapeError: labels of another shape. DtypeError: labels or classes that are no integers.
+            ShapeError: labels of another shape, or logits of one class. DtypeError: labels or classes that are no
+                integers.
             ArgumentError: neither of the two forms, or a fraction outside [0, 1].
         """
         who = "Accuracy.update"
@@ -252,10 +179,13 @@ class Accuracy(Metric):
             return
         if getattr(labels, "ndim", 0):
             raise ShapeError(f"{who}: expected logits (N, C) or classes (N,) with labels, got {given!r:.60}")
-        fraction = _scalar(who, "value", given)
+        fraction = as_scalar(who, "value", given)
         if isinstance(fraction, float) and not math.isnan(fraction):
             as_real(who, "the fraction of labels that were met", fraction, 0.0, 1.0)
-        self._totals.add(fraction, _count(who, n))
+        self._totals.add(fraction, as_count(who, n))
+
+    def __repr__(self) -> str:
+        return "Accuracy()" if self.ignore_index == -100 else f"Accuracy(ignore_index={self.ignore_index})"
 
     def finish(self, pair: Pair) -> float | None:
         """The fraction; ArgumentError where it is none, as a number of labels that were met."""
@@ -265,7 +195,7 @@ class Accuracy(Metric):
         return value
 
 
-def _matches(who: str, given: Array, labels: Any, ignore_index: int) -> tuple[_Scalar, _Scalar]:
+def _matches(who: str, given: Array, labels: Any, ignore_index: int) -> tuple[Scalar, Scalar]:
     """How many labels were met, NaN where a row of logits has one, and how many there are."""
     xp = array_module(given)
     if not getattr(labels, "ndim", 0):
@@ -278,6 +208,8 @@ def _matches(who: str, given: Array, labels: Any, ignore_index: int) -> tuple[_S
     by_class = given.ndim == labels.ndim + 1
     if (given.shape[:1] + given.shape[2:] if by_class else given.shape) != labels.shape:
         raise ShapeError(f"{who}: expected labels (N, ...) of logits (N, C, ...), got {labels.shape} of {given.shape}")
+    if by_class and given.shape[1] == 1:
+        raise ShapeError(f"{who}: expected logits of several classes, got {given.shape}: write x[:, 0] > 0 for one")
     if not by_class and given.dtype.kind not in "iub":
         raise DtypeError(
             f"{who}: expected classes of integers, or logits (N, C), got {given.dtype.name} {given.shape}: "
@@ -330,6 +262,14 @@ class MetricCollection:
     def __len__(self) -> int:
         return len(self._metrics)
 
+    def keys(self) -> Iterable[str]:
+        """Names."""
+        return self._metrics.keys()
+
+    def values(self) -> Iterable[Metric]:
+        """Metrics."""
+        return self._metrics.values()
+
     def items(self) -> Iterable[tuple[str, Metric]]:
         """Names and metrics."""
         return self._metrics.items()
@@ -350,10 +290,7 @@ class MetricCollection:
             ArgumentError: see `Metric.result`.
             ReplicaMismatchError: names or kinds differ between ranks; on all ranks, and the first is named.
         """
-        who = "MetricCollection.result"
-        comm = communicator_for(who, comm)
-        rows = gather_alike(who, "metrics", comm, self.kinds(), {name: m.read() for name, m in self.items()})
-        return self.finish(rows)
+        return _result("MetricCollection.result", self, comm)
 
     def finish(self, rows: list[dict[str, Pair]]) -> dict[str, float | None]:
         """The results of the sums of all ranks, which each metric keeps by rank too."""
@@ -364,11 +301,20 @@ class MetricCollection:
         return found
 
 
+_ALONE = "metric"  # the name of one in no collection
+
+
+def _result(who: str, metrics: MetricCollection, comm: Communicator | None) -> dict[str, float | None]:
+    comm = communicator_for(who, comm)
+    rows = gather_alike(who, "metrics", comm, metrics.kinds(), {name: m.read() for name, m in metrics.items()})
+    return metrics.finish(rows)
+
+
 def finished(name: str, metric: Metric, pairs: list[Pair]) -> tuple[float | None, tuple[float | None, ...]]:
     """A metric's result over all ranks, and that of each; ArgumentError where a number of samples is none."""
     for rank, (_, n) in enumerate(pairs):
         if not 0.0 <= n < math.inf:
-            whose = f"{type(metric).__name__} {name}".rstrip()
+            whose = type(metric).__name__ + (f" {name}" if name != _ALONE else "")
             raise ArgumentError(f"{whose}: expected finite numbers of samples >= 0, got others on rank {rank}")
     return metric.finish([added(part) for part in zip(*pairs)]), tuple(
         metric.finish(pair) if pair[1] else None for pair in pairs
@@ -491,7 +437,8 @@ def record_scalar(name: str, value: Any, n: Any = None) -> None:
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"record_scalar: expected a name, got {name!r:.100}")
     scalars, samples = scope
-    scalars.record(name, _scalar("record_scalar", name, value), samples if n is None else n)
+    value = as_scalar("record_scalar", name, value)
+    scalars.record(name, value, samples if n is None else as_count("record_scalar", n))
 
 
 tell_lacking("Metric", Metric)

@@ -5,7 +5,8 @@ import copy
 from minigrad import FlowBuilder, Trainer, nn, record_scalar, tensor
 from minigrad.distributed import DdpConfig, SoloCommunicator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.train import Accuracy, DistributedTrainConfig, EpochMeter, Mean, MetricCollection, Scalars, Sum
+from minigrad.train import Accuracy, DistributedTrainConfig, EpochMeter, EpochMetrics, Mean, MetricCollection
+from minigrad.train import Scalars, Sum
 from tests.refusals import each
 from tests.train.graphs import OPTIMIZERS, graph_on, make_graph, replica
 
@@ -13,6 +14,11 @@ from tests.train.graphs import OPTIMIZERS, graph_on, make_graph, replica
 def recorded(*args):
     with Scalars().batch(2):
         record_scalar(*args)
+
+
+def nested(meter):
+    with meter.step(4), meter.batch(4):
+        pass
 
 
 ROWS = [
@@ -64,20 +70,26 @@ ROWS = [
     (lambda: Accuracy().update(tensor([[0.0, 1.0]]), tensor([1, 0])), ShapeError, r"got \(2,\) of \(1, 2\)"),
     (lambda: Accuracy().update(tensor([[0.0, 1.0]]), tensor([1.0])), DtypeError, "labels of integers, got float32"),
     (lambda: Accuracy().update(tensor([0.3]), tensor([1])), DtypeError, "write x > 0 for logits of one class"),
+    (lambda: Accuracy().update(tensor([[0.3], [2.0]]), tensor([0, 1])), ShapeError, r"classes, got \(2, 1\): write x"),
     (lambda: Accuracy(ignore_index=1.5), ArgumentError, "ignore_index to be an integer"),
     (lambda: MetricCollection([Mean()]), ArgumentError, "expected metrics by name"),
     (lambda: MetricCollection(dict.fromkeys("ab", Mean())), ArgumentError, "each metric once"),
     (lambda: MetricCollection({"a": Mean()})["b"], ArgumentError, "expected one of a, got 'b'"),
     (lambda: Sum().update("1"), ArgumentError, "Sum.update: expected value to be a number, got str"),
+    (lambda: Sum().update(tensor([1.0, 2.0])), ShapeError, r"one number, got shape \(2,\): write value.sum"),
+    (lambda: Sum().update(10**400), ArgumentError, "Sum.update: expected value to be a number"),
     (lambda: record_scalar("loss", 1.0), ArgumentError, "batch that is being counted in this context, got none"),
     (lambda: recorded("", 1.0), ArgumentError, "record_scalar: expected a name, got ''"),
     (lambda: recorded("loss", "1"), ArgumentError, "record_scalar: expected loss to be a number, got str"),
     (lambda: recorded("loss", tensor([1.0, 2.0])), ShapeError, "expected loss to be one number, .*: write loss.mean"),
-    (lambda: recorded("loss", 1.0, -1), ArgumentError, "a finite number of samples >= 0, got -1"),
+    (lambda: recorded("loss", 1.0, -1), ArgumentError, "record_scalar: expected a finite number of samples >= 0"),
     (lambda: Scalars().batch(-1).__enter__(), ArgumentError, "Scalars.batch: expected a finite number of samples"),
     # epoch
     (lambda: EpochMeter(SoloCommunicator()).add_loss(1.0), ArgumentError, "got neither: write meter.step.n"),
     (lambda: EpochMeter(SoloCommunicator(), Mean()), ArgumentError, "expected a MetricCollection, got Mean"),
+    (lambda: EpochMeter(SoloCommunicator()).add_loss("1", 2), ArgumentError, "add_loss: expected loss to be a number"),
+    (lambda: nested(EpochMeter(SoloCommunicator())), ArgumentError, "expected no batch around it, got one of 4"),
+    (lambda: EpochMetrics.from_json("{}"), ArgumentError, "EpochMetrics: expected the text of to_json"),
     (lambda: EpochMeter(SoloCommunicator()).start(-1), ArgumentError, "epoch to be an integer >= 0"),
     # trainer
     *each(

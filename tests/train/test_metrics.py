@@ -14,7 +14,8 @@ from minigrad import metrics, record_scalar, tensor
 from minigrad.distributed import Recording, SoloCommunicator, run
 from minigrad.errors import AbsentModuleError, ArgumentError, ReplicaMismatchError
 from minigrad.train import Accuracy, Mean, MetricCollection, Scalars, Sum
-from minigrad.train import metrics as module
+from minigrad.train import metrics as module, totals
+from minigrad.utils.checkpoint import checkpoint
 from tests.distributed.worlds import run_ranks
 
 SOLO = SoloCommunicator()
@@ -109,6 +110,31 @@ def test_accuracy_sees_a_nan_among_logits_that_count():
     assert math.isnan(accuracy.result(SOLO)) and ignored.result(SOLO) == 1.0
 
 
+@pytest.mark.parametrize("mine, other, words", [
+    (Sum(), Mean(), "Mean.result: .*got metric is Sum.. on rank 0 and Mean.. on rank 1"),
+    (Accuracy(), Accuracy(ignore_index=0), "got metric is Accuracy.. on rank 0 and Accuracy.ignore_index=0. on rank 1"),
+])
+def test_metrics_that_count_otherwise_on_another_rank_are_refused(mine, other, words):
+    with pytest.raises(ReplicaMismatchError, match=words):
+        run(lambda comm: (other if comm.rank else mine).result(comm), 2)
+
+
+def test_the_second_run_of_a_checkpoint_counts_nothing():
+    """Else the second batch, which alone is run twice, would weigh 4 of 6."""
+    scalars, mean = Scalars(), Mean()
+
+    def forward(x):
+        record_scalar("first", x[0, 0])
+        mean.update(x[0, 0], 2)
+        return x * x
+
+    for i in range(2):
+        x = minigrad.full((2, 1), float(i), requires_grad=True)
+        with scalars.batch(2):
+            (checkpoint(forward, x) if i else forward(x)).sum().backward()
+    assert scalars.result(SOLO) == {"first": 0.5} and mean.result(SOLO) == 0.5
+
+
 def test_a_reset_begins_anew():
     mean = Mean()
     mean.update(3.0, 1)
@@ -125,6 +151,7 @@ def test_a_collection_is_one_message():
         metric.update(ord(name), 1)
     assert found.result(comm) == {"a": 97.0, "b": 98.0, "c": 99.0}
     assert [call.kind for call in comm.calls] == ["all_gather_object"] and len(found) == 3 and [*found] == [*"abc"]
+    assert dict(zip(found.keys(), found.values())) == dict(found.items())
 
 
 @pytest.mark.parametrize("other, words", [
@@ -180,8 +207,8 @@ def test_a_scalar_outside_of_a_batch_says_where_to_call_it():
 def test_what_is_wrong_on_a_gpu_is_told_with_the_result(cuda, monkeypatch):
     """And nothing is read before that."""
     mean, accuracy = Mean(), Accuracy()
-    read = module.to_host
-    monkeypatch.setattr(module, "to_host", lambda array: pytest.fail("an update waits for the device"))
+    read = totals.to_host
+    monkeypatch.setattr(totals, "to_host", lambda array: pytest.fail("an update waits for the device"))
     there = partial(tensor, device=cuda)
     mean.update(there(0.5, minigrad.float16), 3)
     mean.update(there([2.5]), there(1).data)
@@ -193,7 +220,7 @@ def test_what_is_wrong_on_a_gpu_is_told_with_the_result(cuda, monkeypatch):
     scalars = Scalars()
     with scalars.batch(2):
         record_scalar("largest", logits.max())
-    monkeypatch.setattr(module, "to_host", read)
+    monkeypatch.setattr(totals, "to_host", read)
     comm = SoloCommunicator(cuda)
     assert mean.result(comm) == (1.5 + 2.5 + 8.0) / 6
     logits, labels = logits.cpu().numpy(), labels.cpu().numpy()

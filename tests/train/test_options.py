@@ -233,6 +233,18 @@ def test_a_resumed_trainer_counts_on_and_ranks_do_alike():
     assert run(body, 2, timeout_s=10.0) == [({"steps": 4, "epochs": 1}, True, 1)] * 2
 
 
+def test_a_trainer_that_alone_has_loaded_is_told_so():
+    def body(comm):
+        trainer = DistributedTrainer(single(), comm)
+        if comm.rank:
+            trainer.load_state_dict({"steps": 9, "epochs": 2})
+        with pytest.raises(ReplicaMismatchError, match=r"was loaded with is \[0, 0\] on rank 0 and \[9, 2\] on rank 1"):
+            trainer.train_batch(batches()[0])
+        return True
+
+    assert run(body, 2, timeout_s=10.0) == [True, True]
+
+
 @pytest.mark.parametrize("mine, other, words", [
     ({"comm_hook": fp16_compress_hook}, {}, "got comm_hook is fp16_compress_hook on rank 0 and None on rank 1"),
     ({"ddp_options": {"bucket_cap_mb": 1}}, {}, "bucket_cap_mb"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from minigrad.backend.device import to_host
@@ -62,8 +62,8 @@ class AverageReport:
     reason: str
     fragment: int
     nbytes: int
-    _total: Array
-    _told: "Told | None"
+    _total: Array = field(repr=False)
+    _told: "Told | None" = field(repr=False)
 
     @property
     def samples(self) -> float:
