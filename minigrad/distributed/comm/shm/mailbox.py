@@ -334,6 +334,8 @@ class Mailbox:
         self._forget()
 
     def _forget(self) -> None:
+        """Let go of all memory, and of the communicator, which holds this: a circle would keep the memory of both."""
+        self._end = self._hear = self._help = _let_go
         for file in (self._mine, *self._theirs.values()):
             if file is not None:
                 file.close()
@@ -341,6 +343,10 @@ class Mailbox:
         self._theirs.clear()
         self._untaken.clear()
         self.asked.clear()
+
+
+def _let_go(error: DistributedError | None = None) -> NoReturn:
+    raise error or DistributedError("message: expected wait() before close() of its communicator, got it after")
 
 
 class ShmMessages(PointToPoint):
