@@ -209,4 +209,4 @@ def test_a_world_forgets_the_groups_that_are_closed():
             comm.split(0).close()
         return len(comm.groups), len(comm.world.groups)
 
-    assert all(mine <= 2 and kept <= 2 for mine, kept in run(body, 2, timeout_s=TIMEOUT_S))
+    assert all(mine == 0 and kept <= 2 for mine, kept in run(body, 2, timeout_s=TIMEOUT_S))

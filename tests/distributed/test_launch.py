@@ -14,7 +14,7 @@ from minigrad.distributed import launch
 from tests.distributed.processes import all_gone
 
 SCRIPT = """
-import os, sys, time
+import gc, os, sys, time
 import numpy as np
 from minigrad import distributed
 comm = distributed.init()
@@ -37,11 +37,19 @@ if mode == "fork":
         raise ValueError("of a child that is no rank")
     os.waitpid(child, 0)
 if mode == "again":
+    gc.disable()
     for _ in range(3):
+        parts = [comm.split(0), comm.split(comm.rank), comm.split(0)]
+        sent = [part.send(array, 1 - comm.rank) for part in (comm, parts[0])]
+        [part.recv(array, 1 - comm.rank).wait() for part in (comm, parts[0])]
+        [work.wait() for work in sent]
+        comm.reduce(np.ones(9000)).wait()
+        parts[2].close()
+        del parts, sent
         comm.close()
         comm = distributed.init()
         comm.barrier()
-    held = [line for line in open("/proc/self/maps") if "/dev/shm/minigrad" in line]
+    held = [line for line in open("/proc/self/maps") if "/dev/shm/minigrad" in line or "memfd:minigrad" in line]
     print("held", len(held), "of one world", flush=True)
 if mode == "sleep":
     print("pid", os.getpid(), flush=True)

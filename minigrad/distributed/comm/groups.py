@@ -115,12 +115,14 @@ class Groups(Communicator):
 
     Attributes:
         group: This communicator's name in errors, where it is one of a group; else empty.
-        groups: The communicators of groups that were split off this one.
+        groups: The communicators of groups that were split off this one, and are open.
+        parent: What this one was split off, while it is open.
         failure: See `Front`.
     """
 
     group: str = ""
     groups: tuple[Groups, ...] = ()
+    parent: Any = None
     failure: Failure
     _closed: bool
     _ranks: tuple[int, ...] = ()
@@ -155,7 +157,7 @@ class Groups(Communicator):
             problem = str(error) or repr(error)
         if made is not None and group is not None:
             made.group, made._ranks, made.timeout_s = group.name, group.global_ranks, self.timeout_s
-            self.groups = (*(other for other in self.groups if not other._closed), made)
+            made.parent, self.groups = self, (*self.groups, made)
             self.failure.passes_to(made.failure, group.name)
         problems = turns.finish(problem)
         if problems:
@@ -168,8 +170,13 @@ class Groups(Communicator):
         return made
 
     def _close_groups(self) -> None:
+        """Close all groups, and part from the parent: what is closed holds no memory, and is not held."""
         for group in self.groups:
             group.close()
+        self.groups = ()
+        if self.parent is not None:
+            self.parent.groups = tuple(group for group in self.parent.groups if group is not self)
+            self.parent = None
 
     # ------------------------------------------------------------------------------- what a transport implements
 

@@ -181,13 +181,17 @@ class Mail(Protocol):
 
 
 class MessageWork:
-    """The work of one end of a message under way."""
+    """The work of one end of a message under way.
 
-    __slots__ = ("_mail", "_post")
+    Args:
+        owner: What lives as long as this work does: a communicator that its mail knows but does not hold.
+    """
+
+    __slots__ = ("_mail", "_post", "_owner")
     span = None
 
-    def __init__(self, mail: Mail, post: Post) -> None:
-        self._mail, self._post = mail, post
+    def __init__(self, mail: Mail, post: Post, owner: object = None) -> None:
+        self._mail, self._post, self._owner = mail, post, owner
 
     def done(self) -> bool:
         """Whether the message was taken."""

@@ -120,9 +120,7 @@ class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
         self._nowhere = Region("", 0, [np.empty(0)], 0)
         self._queue: deque[_Call] = deque()  # not executed by this rank yet
         self._posted: deque[_Call] = deque()  # not known to be over
-        self.mail = Mailbox(
-            self.board, self._regions, self.timeout_s, end=self._end, hear=self._hear, help=self.advance
-        )
+        self.mail = Mailbox(self.board, self._regions, self.timeout_s, self)
         self._watcher = Watcher(self, self.board.answer)
 
     def empty(self, count: int, dtype: DtypeLike) -> Array:

@@ -12,15 +12,16 @@ class ShmGroups(Groups):
     """What a `ShmCommunicator` has of groups.
 
     Attributes:
-        parent: What it was split off: what fails that is looked for there too, for nobody else would in a wait.
         board: Where its ranks see each other.
     """
 
-    parent: Any = None
     board: Board
 
     def listen(self) -> None:
-        """Fail of what others tell, here or in what this is a group of; raises nothing."""
+        """Fail of what others tell, here or in what this is a group of; raises nothing.
+
+        It is looked for there too, since nobody else would in a wait.
+        """
         told = self.board.told_failure()
         if told is not None:
             self.failure.set(told)
@@ -32,5 +33,5 @@ class ShmGroups(Groups):
             return None
         kind: Any = type(self)
         made = kind(group.rank, len(group.ranks), exchange, timeout_s=self.timeout_s, clock=self.clock)
-        made.parent, made.board.group = self, group.name
+        made.board.group = group.name
         return made

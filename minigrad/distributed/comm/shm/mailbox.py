@@ -12,9 +12,10 @@ import bisect
 import mmap
 import os
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -127,6 +128,19 @@ class _Places:
         return self._used[-1][1] if self._used else self._start
 
 
+class Owner(Protocol):
+    """What a mailbox needs of its communicator."""
+
+    def _end(self, error: DistributedError) -> NoReturn:
+        """Make this world fail, and raise that."""
+
+    def _hear(self) -> None:
+        """Raise what made this world fail, here or on another rank."""
+
+    def advance(self) -> None:
+        """Do this rank's share of the collectives that all have posted; never waits."""
+
+
 class Mailbox:
     """The messages of one rank under way.
 
@@ -134,9 +148,7 @@ class Mailbox:
         board: Where the others are seen.
         regions: Finds arrays in shared memory.
         timeout_s: How long a rank is waited for.
-        end: Makes this world fail, and raises that.
-        hear: Raises what made this world fail, here or on another rank.
-        help: Does this rank's share of the collectives that all have posted; never waits.
+        owner: The communicator, which holds this: held weakly here, so that both go when nobody uses them any more.
 
     Attributes:
         asked: What this rank has asked for and not taken yet, by key.
@@ -147,13 +159,10 @@ class Mailbox:
         board: Board,
         regions: Regions,
         timeout_s: float,
-        *,
-        end: Callable[[DistributedError], NoReturn],
-        hear: Callable[[], None],
-        help: Callable[[], None],
+        owner: Owner,
     ) -> None:
         self._board, self._regions, self._timeout_s = board, regions, timeout_s
-        self._end, self._hear, self._help = end, hear, help
+        self._owner: Owner = weakref.proxy(owner)
         self._mine: _File | None = None
         self._theirs: dict[int, _File] = {}
         self._places = _Places(0)
@@ -227,7 +236,7 @@ class Mailbox:
             (number, record), post = here[0], asked[0]
             envelope = Envelope("send", *key, _DTYPES[record[2]], record[1])
             if not post.envelope.fits(envelope):
-                self._end(unlike(post.envelope, envelope))
+                self._owner._end(unlike(post.envelope, envelope))
             self._copy(post, *record[3:5])
             mine = self._mine
             assert mine is not None
@@ -284,9 +293,9 @@ class Mailbox:
         """Whether a message was taken; raises where it never will be."""
         if not post.over:
             self.advance()
-            self._help()
+            self._owner.advance()
         if not post.over:
-            self._hear()
+            self._owner._hear()
             if time.monotonic() - self._looked_s > _LIVENESS_S:
                 self._look(post)
         return post.over
@@ -304,7 +313,7 @@ class Mailbox:
                 envelope = post.envelope
                 known = doing(self._board.last_calls(envelope.other))
                 lines = self._board.ask_lines()
-                self._end(unanswered(envelope, self._timeout_s, known, self._tags(envelope), lines))
+                self._owner._end(unanswered(envelope, self._timeout_s, known, self._tags(envelope), lines))
             if waited_s < _YIELD_S:
                 os.sched_yield()
             else:
@@ -312,12 +321,12 @@ class Mailbox:
 
     def _look(self, post: Post) -> None:
         envelope, gone = post.envelope, self._board.gone()  # first: what a rank has sent, or taken, before counts
-        self._hear()
+        self._owner._hear()
         self.advance()
         self._looked_s = time.monotonic()
         if not post.over and envelope.other in gone:
             known = f"{gone[envelope.other]} and {doing(self._board.last_calls(envelope.other))}"
-            self._end(unanswerable(envelope, known, self._tags(envelope)))
+            self._owner._end(unanswerable(envelope, known, self._tags(envelope)))
 
     def _tags(self, envelope: Envelope) -> Sequence[int]:
         return () if envelope.sends else [tag for src, _, tag in self._here if src == envelope.src]
@@ -360,4 +369,4 @@ class ShmMessages(PointToPoint):
         self.board.notes.add(str(envelope), self.seq)
         post = Post(envelope, array)
         self.mail.add(post)
-        return MessageWork(self.mail, post)
+        return MessageWork(self.mail, post, self)
