@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 import minigrad
+from minigrad.backend.ranks import ranks_here, set_ranks_here
 
 pytest.register_assert_rewrite("tests.device_suite", "tests.kernel_suite")  # tests that others import
 
@@ -19,6 +20,14 @@ settings.load_profile("minigrad")
 def rng():
     """A generator of NumPy, in the same state for each test."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def context_of_one_test():
+    """A communicator that `init` makes in a test is that test's: no later one finds it in its context."""
+    before = ranks_here()
+    yield
+    set_ranks_here(before)
 
 
 @pytest.fixture
@@ -56,8 +65,4 @@ def strict_cupy(monkeypatch):
 @pytest.fixture
 def cuda(strict_cupy):
     """The device of the rank that a test is on the stand-in: the second one, which `init` has made current."""
-    from minigrad.backend.ranks import ranks_here, set_ranks_here
-
-    before = ranks_here()
-    yield minigrad.distributed.init(backend="solo", device="cuda:1").device
-    set_ranks_here(before)  # later tests are not to find it
+    return minigrad.distributed.init(backend="solo", device="cuda:1").device
