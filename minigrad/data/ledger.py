@@ -124,6 +124,7 @@ class SampleLedger:
         Args:
             weight: See `combined`, which is not told it again.
         """
+        weight = None if weight is None else as_samples("SampleLedger.combined", weight)
         self._under_way.append((self._pending, weight))
         self._pending = []
 
@@ -139,7 +140,7 @@ class SampleLedger:
             self.sent(weight)
         runs, weight = self._under_way.popleft()
         samples = sum(run.samples for _, run in runs)
-        each = 1.0 if weight is None or not samples else as_samples("SampleLedger.combined", weight) / samples
+        each = 1.0 if weight is None or not samples else weight / samples
         for epoch, run in runs:
             entry = LedgerEntry(self.step, 1, self.rank, run.start, run.samples, run.stride, 0, each)
             _append(self._own.setdefault(epoch, []), entry)
@@ -164,6 +165,7 @@ class SampleLedger:
 
     def is_combined(self, step: int) -> bool:
         """Whether what was dealt before the combination of this number was made, and was stepped by."""
+        as_integer("SampleLedger.is_combined", "step", step)
         return step < self.step and step not in self._skipped
 
     def give_back(self) -> None:
@@ -210,6 +212,8 @@ class SampleLedger:
 
     def dealt_of(self, count: int, rows: slice) -> None:
         """All ranks were given so many samples, the next ones in order, of which this one has some rows."""
+        if not isinstance(rows, slice):
+            raise ArgumentError(f"SampleLedger.dealt_of: expected rows as a slice, got {rows!r:.100}")
         if self._at[1] >= self.length:
             self._at = self._at[0] + 1, 0
         epoch, start = self._at
@@ -222,7 +226,7 @@ class SampleLedger:
         """What of an epoch is missing, came more than once, or was padded, and by whom.
 
         Raises:
-            ArgumentError: there are other ranks, and their entries are not here.
+            ArgumentError: there are other ranks, and their entries are not here; or epoch is no number >= 0.
         """
         return audit_of(self.length, self.taken(epoch), epoch)
 
@@ -232,12 +236,13 @@ class SampleLedger:
         Raises:
             ArgumentError: see `audit`.
         """
+        entries = self.entries(epoch)
         self._check_merged("SampleLedger.taken")
-        entries = self._entries.get(epoch, []) + self._own.get(epoch, [])
         return Takings.of([(entry, entry.places()) for entry in entries])
 
     def entries(self, epoch: int = 0) -> list[LedgerEntry]:
         """The entries of an epoch that are here, in order of step and rank."""
+        epoch = as_integer("SampleLedger", "epoch", epoch, 0)
         return sorted(self._entries.get(epoch, []) + self._own.get(epoch, []))
 
     @property
@@ -265,6 +270,9 @@ class SampleLedger:
         Raises:
             ArgumentError: not one from each rank, or they have not combined as often as each other.
         """
+        whole = isinstance(told, (list, tuple)) and all(isinstance(each, Mapping) for each in told)
+        if not whole or not all(each.keys() >= {"step", "rank", "entries"} for each in told):
+            raise ArgumentError(f"SampleLedger.merge: expected a list of what ranks tell by told(), got {told!r:.100}")
         ranks = [each["rank"] for each in told]
         if sorted(ranks) != list(range(self.world_size)):
             raise ArgumentError(f"SampleLedger.merge: expected what {self.world_size} ranks tell, got ranks {ranks}")

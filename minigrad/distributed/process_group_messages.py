@@ -86,7 +86,7 @@ class P2POp:
         group_peer: In place of that, a rank of the group.
 
     Raises:
-        ArgumentError: another op, or neither peer nor group_peer.
+        ArgumentError: another op, no tensor, or neither peer nor group_peer.
     """
 
     def __init__(
@@ -98,10 +98,12 @@ class P2POp:
         tag: int = 0,
         group_peer: int | None = None,
     ) -> None:
-        if op not in (isend, irecv):
+        if op is not isend and op is not irecv:
             raise ArgumentError(f"P2POp: expected op to be isend or irecv, got {op!r:.100}")
         if (peer is None) == (group_peer is None):
             raise ArgumentError(f"P2POp: expected either peer or group_peer, got {peer!r} and {group_peer!r}")
+        if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
+            raise ArgumentError(f"P2POp: expected a tensor or an array, got {tensor!r:.100}")
         self.op, self.tensor, self.group, self.tag = op, tensor, group, tag
         self.peer, self.group_peer = peer, group_peer
 

@@ -120,6 +120,13 @@ ROWS = [
         (lambda: next(SampleLedger(5).wrap(BatchSampler(RandomSampler(4), 2))), "a sampler of 5 samples, got one of 4"),
         (lambda: SampleLedger(5).open(BatchSampler(RandomSampler(4), 2)), "batches of 5 samples, got those of 4"),
         (lambda: SampleLedger(5).merge([]), r"what 1 ranks tell, got ranks \[\]"),
+        (lambda: SampleLedger(5).merge([3]), r"a list of what ranks tell by told\(\), got \[3\]"),
+        (lambda: SampleLedger(5).combined(-1), "SampleLedger.combined: expected a finite number of samples >= 0"),
+        (lambda: SampleLedger(5).sent("1"), "a finite number of samples >= 0, got '1'"),
+        (lambda: SampleLedger(5).audit([]), r"epoch to be an integer >= 0, got \[\]"),
+        (lambda: SampleLedger(5).entries(-1), "epoch to be an integer >= 0, got -1"),
+        (lambda: SampleLedger(5).is_combined(None), "step to be an integer, got None"),
+        (lambda: SampleLedger(5).dealt_of(3, 2), "expected rows as a slice, got 2"),
     ),
     *each(
         (run, StateDictError),

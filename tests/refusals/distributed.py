@@ -147,6 +147,18 @@ ROWS = [
         ),
         *[0, -1, 1.5, True],
     ),
+    (lambda: Dispatcher(3, ChunkPool(5, 2)), ArgumentError, "Dispatcher: expected a communicator, got int"),
+    (lambda: distributed.merge_ledger(3, SampleLedger(5)), ArgumentError, "merge_ledger: expected a communicator"),
+    *each(
+        (lambda options: Dispatcher(SoloCommunicator(), ChunkPool(5, 2), **options), ArgumentError),
+        ({"ledger": 3}, "expected ledger as a SampleLedger, got 3"),
+        ({"shares": 1.0}, "expected shares"),
+    ),
+    (
+        lambda: Dispatcher(SoloCommunicator(), ChunkPool(5, 2)).rounds((1,)),
+        ArgumentError,
+        r"Dispatcher.rounds: expected counts as a function, got \(1,\)",
+    ),
     # manual sync
     (lambda: DDP(Mlp(0), SoloCommunicator(), sync="never"), ArgumentError, "one of 'auto', 'manual', got 'never'"),
     # messages
@@ -160,6 +172,7 @@ ROWS = [
     ),
     (lambda: distributed.isend(TWO, 1, group=SoloCommunicator()), ArgumentError, r"the global ranks \[0\], got 1"),
     (lambda: distributed.P2POp(print, TWO, 1), ArgumentError, "expected op to be isend or irecv, got <built-in"),
+    (lambda: distributed.P2POp(distributed.isend, 3.0, 1), ArgumentError, "P2POp: expected a tensor or an array"),
     (lambda: distributed.P2POp(distributed.isend, TWO), ArgumentError, "either peer or group_peer, got None and None"),
     (lambda: distributed.batch_isend_irecv([]), ArgumentError, r"a list of P2POps, got \[\]"),
     (lambda: distributed.batch_isend_irecv([TWO]), ArgumentError, r"a list of P2POps, got \[array"),

@@ -80,6 +80,12 @@ ROWS = [
         (0.5, r"Rounds: expected a guard \(state, divergence\) -> \(state, verdict\), got 0.5"),
         (lambda state: state, "Rounds: expected a guard .*, got <function"),
     ),
+    *each(
+        (lambda guard: guard(None, 0.1), ArgumentError),
+        *((guard, "expected a Divergence, got float: give report.d") for guard in (LevelGuard(0.5), TrendGuard())),
+        (GrowthGuard(), "expected a Divergence"),
+    ),
+    (lambda: DivergenceExchange(3), ArgumentError, "DivergenceExchange: expected a communicator, got int"),
     (lambda: ask(lambda state, divergence: "hold", None, NEAR), ArgumentError, r"expected \(state, verdict\)"),
     (lambda: guard_from({"name": "mine"}), ArgumentError, "guard: expected the guard {'name': 'mine'}, got none"),
     (lambda: guard_from({"name": "mine"}, LevelGuard(0.5)), ArgumentError, "expected the guard .*, got {'name'"),

@@ -9,7 +9,7 @@ from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.stream import CommStream
 from minigrad.distributed.average.divergence import SUMS, Divergence, divergence_of
-from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.comm.protocol import Communicator, Work, check_is_communicator
 from minigrad.errors import ArgumentError
 
 
@@ -31,6 +31,7 @@ class DivergenceExchange:
     """
 
     def __init__(self, comm: Communicator) -> None:
+        check_is_communicator("DivergenceExchange", comm)
         self._comm, self._side = comm, CommStream(comm.device)
         with self._side.current():
             self._row = comm.empty(SUMS + 1, np.float64)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.arguments import as_integer, as_real, check_choice, keep_as
+from minigrad.arguments import as_integer, as_real, check_choice, keep_as, kind_of
 from minigrad.distributed.average.divergence import Divergence
 from minigrad.distributed.balance.strategy import name_of, takes
 from minigrad.errors import ArgumentError
@@ -92,7 +92,7 @@ class LevelGuard:
 
     def __call__(self, state: int | None, divergence: Divergence) -> tuple[int, Verdict]:
         """The readings in a row above the threshold, and the verdict."""
-        above, (level, rank) = state or 0, divergence.farthest
+        above, (level, rank) = state or 0, _farthest(divergence)
         if not math.isfinite(level):
             return above, _no_number(level, rank)
         said = f"rank {rank} is {level:.4g} from the average"
@@ -130,7 +130,7 @@ class TrendGuard:
 
     def __call__(self, state: list[float] | None, divergence: Divergence) -> tuple[list[float], Verdict]:
         """The last readings, and the verdict."""
-        before, (level, rank) = state or [], divergence.farthest
+        before, (level, rank) = state or [], _farthest(divergence)
         if not math.isfinite(level):
             return before, _no_number(level, rank)
         seen = [*before, level][-self.history :]
@@ -188,7 +188,7 @@ class GrowthGuard:
     def __call__(self, state: dict[str, Any] | None, divergence: Divergence) -> tuple[dict[str, Any], Verdict]:
         """The last reading, the mean, and how often in a row it was above each limit; and the verdict."""
         before = state or {"level": 0.0, "mean": 0.0, "readings": 0, "above": 0, "far_above": 0}
-        level, rank = divergence.farthest
+        level, rank = _farthest(divergence)
         if not math.isfinite(level):
             return before, _no_number(level, rank)
         if not level or not before["level"]:
@@ -217,6 +217,12 @@ class GrowthGuard:
 
 def _times(count: int, what: str = "time") -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _farthest(divergence: Divergence) -> tuple[float, int]:
+    if not isinstance(divergence, Divergence):
+        raise ArgumentError(f"guard: expected a Divergence, got {kind_of(divergence)}: give report.divergence")
+    return divergence.farthest
 
 
 def _no_number(level: float, rank: int) -> Verdict:

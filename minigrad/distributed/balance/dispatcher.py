@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import check_shares
 from minigrad.data.chunks import ChunkPool
 from minigrad.data.dispatch import Batches, Dispatch, Portion
 from minigrad.data.ledger import SampleLedger
 from minigrad.data.order import Indices, Shares
 from minigrad.distributed.comm.differences import gather_alike
-from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.errors import ArgumentError
 
 _WHO = "Dispatcher"
@@ -68,6 +69,11 @@ class Dispatcher:
         epochs: int | None = None,
         ledger: SampleLedger | None = None,
     ) -> None:
+        check_is_communicator(_WHO, comm)
+        if ledger is not None and not isinstance(ledger, SampleLedger):
+            raise ArgumentError(f"{_WHO}: expected ledger as a SampleLedger, got {ledger!r:.100}")
+        if shares is not None:
+            check_shares(_WHO, shares)
         given = None if shares is None else tuple(float(share) for share in shares)
         self.comm, self.ledger = comm, ledger
         self.dispatch = Dispatch(pool, comm.world_size, mode, given, max_overshoot, max_batch_diff, epochs)
@@ -103,6 +109,8 @@ class Dispatcher:
             ArgumentError: there are no more epochs; or shares would not count, since counts are asked for.
             ReplicaMismatchError: the ranks have come to other places of the data.
         """
+        if counts is not None and not callable(counts):
+            raise ArgumentError(f"{_WHO}.rounds: expected counts as a function, got {counts!r:.100}")
         if counts is not None and self.dispatch.mode == "progressive" and self.dispatch.shares is not None:
             raise ArgumentError(
                 f'{_WHO}: expected no shares with mode="progressive", where counts of batches say what ranks take, got '

@@ -83,5 +83,5 @@ def reading_state(who: str) -> Iterator[None]:
     """Around the reading of data into a state: what does not fit becomes a StateDictError."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise StateDictError(f"{who}: expected what its state_dict() returned, got other data: {error!r}") from error

@@ -7,7 +7,7 @@ from typing import Any
 from minigrad.data.ledger import SampleLedger
 from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.comm.differences import gather_alike
-from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError
 
@@ -74,6 +74,7 @@ def merge_ledger(comm: Communicator, ledger: SampleLedger) -> None:
     """
     if not isinstance(ledger, SampleLedger):
         raise ArgumentError(f"merge_ledger: expected a SampleLedger, got {ledger!r:.100}")
+    check_is_communicator("merge_ledger", comm)
     _check_rank("merge_ledger", comm, ledger)
     facts = {"length": ledger.length, "combinations": ledger.step, "those skipped": ledger.state_dict()["skipped"]}
     ledger.merge(gather_alike("merge_ledger", "ledgers", comm, facts, ledger.told()))
