@@ -40,6 +40,11 @@ _RUN = (
     "write distributed.run(train, world_size), where train(comm) makes a DistributedTrainer, or a ParameterAverager "
     "where parameters are averaged now and then"
 )
+_METRICS = {  # of torchmetrics
+    **dict.fromkeys(["MeanMetric", "RunningMean"], "write Mean"),
+    **dict.fromkeys(["SumMetric", "CatMetric"], "write Sum"),
+    **dict.fromkeys(["BinaryAccuracy", "MulticlassAccuracy"], "write Accuracy"),
+}
 _DECODER = "write TransformerEncoder, with mask=minigrad.ones(n, n, dtype=bool).triu(1) for a causal one"
 
 INSTEAD: dict[str, dict[str, str]] = {  # by module
@@ -140,6 +145,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "Join": "write with ddp.join(also=[optimizer]): around the loop",
         "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank",
         "device_mesh": _MESH,
+        "local_sgd": "write average.EveryK(sync_every), and average.DiLoCo() or average.StreamingDiLoCo()",
         "elastic": "write python -m minigrad.distributed.launch -n N script.py",
         "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",
         "optim": "write minigrad.optim: each rank keeps the state of a whole replica; in the place of "
@@ -177,6 +183,13 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "gather": "write all_gather(x)",
         "reduce_scatter": "write sum(all_gather(x)), and take this rank's part",
     },
+    "minigrad.distributed.average": {
+        **dict.fromkeys(["PeriodicModelAverager", "ModelAverager", "LocalSGD"], _PERIODIC),
+        "HierarchicalModelAverager": "write " + _AVERAGER.format("EveryK(period)") + ", over all ranks at once",
+        "PostLocalSGDOptimizer": _POST_LOCAL,
+        "Nesterov": "write DiLoCo(lr, momentum), whose outer optimizer it is",
+    },
+    "minigrad.train.metrics": _METRICS,
     "Ddp": {
         "builder": _RUN,
         "average_params": "write average_parameters(model, comm, n) on each rank of distributed.run",
@@ -199,9 +212,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad.train": {
         "drain_scalars": "write meter.finish() of an EpochMeter, or scalars.result(comm) of Scalars",
         "Callback": "write for epoch in range(epochs): trainer.train_epoch(loader), and read trainer.epoch_metrics",
-        **dict.fromkeys(["MeanMetric", "RunningMean"], "write Mean"),
-        **dict.fromkeys(["SumMetric", "CatMetric"], "write Sum"),
-        **dict.fromkeys(["BinaryAccuracy", "MulticlassAccuracy"], "write Accuracy"),
+        **_METRICS,
     },
     "minigrad.utils": {
         "tensorboard": "write to a file, or import tensorboardX",

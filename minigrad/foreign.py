@@ -195,6 +195,7 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     ("Metric", "dist_sync_on_step"): ("write result(comm) where all ranks are to meet", _one_of(False)),
     ("Metric", "sync_on_compute"): ("write result(SoloCommunicator()) for one rank's own", _one_of(True)),
     ("Metric", "nan_strategy"): ("a metric that met a NaN is NaN: leave the value out of update", _never),
+    ("EveryK", "warmup_steps"): ("write PostLocalSGD(switch, k), which begins apart after switch steps", _one_of(0)),
     **{(kind, "sync_every"): (_EVERY, _never) for kind in ("DiLoCo", "StreamingDiLoCo", "SlowMo")},
     **{(kind, "outer_optimizer"): ("write its lr and momentum", _never) for kind in ("DiLoCo", "StreamingDiLoCo")},
     (_SAMPLER, "drop_last"): ('write mode="drop" for True, mode="pad" for False', _same_end),

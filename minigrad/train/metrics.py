@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.absent import tell_lacking
+from minigrad.absent import absent, tell_lacking
 from minigrad.arguments import as_integer, as_real, as_samples
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
@@ -439,6 +439,10 @@ def record_scalar(name: str, value: Any, n: Any = None) -> None:
     scalars, samples = scope
     value = as_scalar("record_scalar", name, value)
     scalars.record(name, value, samples if n is None else as_count("record_scalar", n))
+
+
+def __getattr__(name: str) -> Any:
+    raise absent(__name__, name)
 
 
 tell_lacking("Metric", Metric)

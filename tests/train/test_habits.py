@@ -2,8 +2,8 @@
 
 import pytest
 
-from minigrad import tensor
-from minigrad.distributed import SoloCommunicator
+from minigrad import metrics, tensor
+from minigrad.distributed import SoloCommunicator, average
 from minigrad.distributed.average import DiLoCo, EveryK, PostLocalSGD, SlowMo, StreamingDiLoCo
 from minigrad.errors import AbsentNameError, ArgumentError, CallError
 from minigrad.train import Accuracy, Mean, MetricCollection
@@ -12,7 +12,7 @@ SOLO = SoloCommunicator()
 
 
 def test_other_names_of_what_is_here():
-    assert EveryK(period=4) == EveryK(sync_every=4) == EveryK(4)
+    assert EveryK(period=4) == EveryK(sync_every=4) == EveryK(4) == EveryK(4, warmup_steps=0)
     assert PostLocalSGD(start_localSGD_iter=10, period=4) == PostLocalSGD(switch=10, k=4)
     assert SlowMo(slowmo_factor=0.6, slowmo_lr=0.9) == SlowMo(momentum=0.6, lr=0.9)
     renamed = StreamingDiLoCo(fragments=2, fragment_sync_delay=1, fragment_update_alpha=0.5)
@@ -40,6 +40,9 @@ def test_other_names_of_what_is_here():
     (lambda: StreamingDiLoCo(sync_every=20), ArgumentError, "expected no sync_every, got 20"),
     (lambda: DiLoCo(outer_optimizer=None), ArgumentError, "got None: write its lr and momentum"),
     (lambda: StreamingDiLoCo(outer_optimizer=None), ArgumentError, "got None: write its lr and momentum"),
+    (lambda: EveryK(4, warmup_steps=9), ArgumentError, "got 9: write PostLocalSGD.switch, k., which begins apart"),
+    (lambda: average.PeriodicModelAverager, AbsentNameError, "average.EveryK.period.., and averager.step"),
+    (lambda: metrics.MeanMetric, AbsentNameError, "got 'MeanMetric': write Mean"),
     (lambda: DiLoCo(None), ArgumentError, "DiLoCo: expected lr"),
 ])
 def test_what_is_not_here_says_what_to_write(call, error, words):
