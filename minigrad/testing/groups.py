@@ -87,6 +87,30 @@ def rows_and_columns_of_a_grid(comm: Communicator) -> None:
         across.barrier()
 
 
+@contract(sizes=(2, 3))
+def who_waits_in_a_group_does_its_share_elsewhere(comm: Communicator) -> None:
+    """Of what it has begun in its parent, or in a group: other ranks may wait for that first."""
+    last, group, other = comm.world_size - 1, _group(comm, 0), _group(comm, 0)
+    for one, then in ((comm, group), (group, comm), (group, other)):
+        mine = np.full(3, 1.0)
+        work = one.all_reduce(mine)
+        if comm.rank == last:
+            then.barrier()
+        work.wait()
+        if comm.rank != last:
+            then.barrier()
+        assert (mine == comm.world_size).all()
+    for one, then in ((comm, group), (group, comm)):
+        if comm.rank == 0:
+            one.send(np.full(3, 7.0), last).wait(host=True)
+        if comm.rank == last:
+            came = one.recv(mine, 0)
+        then.barrier()
+        if comm.rank == last:
+            came.wait(host=True)
+            assert (mine == 7.0).all()
+
+
 @contract(sizes=(1, 3))
 def a_color_or_a_key_that_is_none_is_an_error_on_all_ranks(comm: Communicator) -> None:
     """Which names the rank that gave it; the ranks may go on."""

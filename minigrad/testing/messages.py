@@ -229,6 +229,21 @@ def a_message_whose_other_end_has_left(comm: Communicator) -> None:
         comm.recv(np.ones(2), 1, tag=comm.rank).wait()
 
 
+@contract(sizes=(2,))
+def a_message_is_over_though_who_took_it_has_left(comm: Communicator) -> None:
+    """And though its sender has not looked before."""
+    array = np.full(3, float(comm.rank))
+    if comm.rank == 0:
+        work = comm.send(array, 1)
+        time.sleep(0.3)
+        work.wait(host=True)
+        assert work.done()
+    else:
+        comm.recv(array, 0).wait(host=True)
+        assert (array == 0.0).all()
+        comm.close()
+
+
 @contract(sizes=(2, 3))
 def a_message_to_a_rank_that_has_left(comm: Communicator) -> None:
     """Is told to who waits, or asks, for it."""

@@ -128,12 +128,13 @@ class Mail(Front):
     def read(self, header, until):
         absent = {rank: self.known(rank) for rank, came in enumerate(self.came) if not came}
         try:
-            patience_s = 0.05 if self.parent else self.timeout_s
+            patience_s = 0.05 if self.parent or self.groups else self.timeout_s
             rank, kind, what, data = self.inboxes[self.rank].get(timeout=min(patience_s, until - time.monotonic()))
         except (queue.Empty, ValueError):
             if time.monotonic() >= until:
                 self.end(timed_out(header, self.world_size, self.timeout_s, absent, dict.fromkeys(absent, "")))
-            self.parent.listen()
+            for other in (*self.groups, *[self.parent] * (self.parent is not None)):
+                other.listen()
             return self.failure.raise_on(self.rank)
         self.take(header, absent, rank, kind, what, data)
         self.failure.raise_on(self.rank)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -78,6 +79,8 @@ class _Call:
     def done(self) -> bool:
         """Whether all ranks have executed their share; helps along without waiting."""
         self._comm.advance()
+        if self._comm.groups or self._comm.parent is not None:
+            self._comm.help_relatives()
         return self._comm.board.all_executed(self.seq)
 
     def wait(self, host: bool = False) -> None:
@@ -118,6 +121,7 @@ class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
         self.board = Board(rank, world_size, exchange)
         self._regions = Regions(rank, self.board)
         self._nowhere = Region("", 0, [np.empty(0)], 0)
+        self.thread = threading.get_ident()
         self._queue: deque[_Call] = deque()  # not executed by this rank yet
         self._posted: deque[_Call] = deque()  # not known to be over
         self.mail = Mailbox(self.board, self._regions, self.timeout_s, self)
@@ -236,6 +240,7 @@ class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
         self._posted.append(call)
         self._queue.append(call)
         self.seq += 1
+        self.thread = threading.get_ident()
         self.board.post(call.seq, header, weight)
         self.advance()
         return call
@@ -273,6 +278,7 @@ class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
                 continue
             if self.mail.asked:  # whose sender may wait for this rank, which waits here
                 self.mail.advance()
+            self.help_relatives()
             now = time.monotonic()
             if not started:
                 started = looked = now

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import mmap
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -51,7 +52,7 @@ class _File:
     Args:
         descriptor: It is closed by `close`.
         world_size: How many ranks there are.
-        is_mine: Whether this process may write.
+        is_mine: Whether this process is the owner.
     """
 
     def __init__(self, descriptor: int, world_size: int, is_mine: bool) -> None:
@@ -60,8 +61,7 @@ class _File:
         self.front_bytes = -(-8 * count // mmap.PAGESIZE) * mmap.PAGESIZE
         if is_mine:
             os.ftruncate(descriptor, self.front_bytes)
-        prot = mmap.PROT_READ | (mmap.PROT_WRITE if is_mine else 0)
-        self.numbers = memoryview(mmap.mmap(descriptor, self.front_bytes, prot=prot)).cast("q")
+        self.numbers = memoryview(mmap.mmap(descriptor, self.front_bytes)).cast("q")
 
     def sent_at(self, dst: int) -> int:
         """Where the number of messages to a rank is."""
@@ -71,10 +71,10 @@ class _File:
         """Where the record of a message to a rank is."""
         return self._ranks * _LINE + (dst * MOST_MESSAGES + number % MOST_MESSAGES) * _RECORD
 
-    def taken_at(self, src: int, number: int) -> int:
-        """Where it says that a message from a rank was taken."""
+    def taken_at(self, dst: int, number: int) -> int:
+        """Where a rank says that it has taken a message."""
         start = self._ranks * (_LINE + MOST_MESSAGES * _RECORD)
-        return start + src * MOST_MESSAGES + number % MOST_MESSAGES
+        return start + dst * MOST_MESSAGES + number % MOST_MESSAGES
 
     def write(self, data: Array, at: int) -> None:
         """Leave bytes in it."""
@@ -139,6 +139,9 @@ class Owner(Protocol):
 
     def advance(self) -> None:
         """Do this rank's share of the collectives that all have posted; never waits."""
+
+    def help_relatives(self) -> None:
+        """The same in groups of these ranks, and in what this is a group of."""
 
 
 class Mailbox:
@@ -215,8 +218,8 @@ class Mailbox:
         for key in list(self.asked):
             self._take(key)
         for (dst, number), (post, at) in list(self._untaken.items()):
-            theirs = self._file_of(dst)
-            if theirs is not None and theirs.numbers[theirs.taken_at(self._board.rank, number)] > number:
+            assert self._mine is not None
+            if self._mine.numbers[self._mine.taken_at(dst, number)] > number:
                 post.over = True
                 del self._untaken[dst, number]
                 if at >= 0:
@@ -238,9 +241,8 @@ class Mailbox:
             if not post.envelope.fits(envelope):
                 self._owner._end(unlike(post.envelope, envelope))
             self._copy(post, *record[3:5])
-            mine = self._mine
-            assert mine is not None
-            mine.numbers[mine.taken_at(key[0], number)] = number + 1
+            theirs = self._theirs[key[0]]
+            theirs.numbers[theirs.taken_at(self._board.rank, number)] = number + 1
             post.over = True
             here.popleft()
             asked.popleft()
@@ -281,7 +283,7 @@ class Mailbox:
         if not path or rank in self._board.gone():  # whose number another process may have by now
             return None
         try:
-            return os.open(path, os.O_RDONLY)
+            return os.open(path, os.O_RDWR)
         except OSError as error:
             if rank in self._board.gone():
                 return None
@@ -294,6 +296,7 @@ class Mailbox:
         if not post.over:
             self.advance()
             self._owner.advance()
+            self._owner.help_relatives()
         if not post.over:
             self._owner._hear()
             if time.monotonic() - self._looked_s > _LIVENESS_S:
@@ -364,8 +367,10 @@ class ShmMessages(PointToPoint):
     mail: Mailbox
     board: Board
     seq: int
+    thread: int
 
     def _message(self, envelope: Envelope, array: Array) -> Work:
+        self.thread = threading.get_ident()
         self.board.notes.add(str(envelope), self.seq)
         post = Post(envelope, array)
         self.mail.add(post)
