@@ -411,3 +411,12 @@ def test_groups_are_the_tensors_themselves_in_the_order_of_the_module():
     models[1][0].weight = Parameter(np.zeros((3, 2), np.float32))
     with pytest.raises(LayoutError, match="rank 1"):
         ddp.param_groups
+    with pytest.raises(LayoutError, match="rank 1"):
+        ddp.buffer_groups
+
+
+def test_buffers_that_one_replica_has_lost_are_in_no_group_of_others():
+    models, ddp = replicas(2, lambda seed: nn.BatchNorm1d(3))
+    del models[1].running_mean
+    with pytest.raises(LayoutError, match="rank 1: expected the tensors of rank 0, .* got others at running_mean"):
+        ddp.buffer_groups

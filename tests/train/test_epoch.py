@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from minigrad import tensor
+from minigrad import nn, ones, tensor
 from minigrad.distributed import SoloCommunicator, simulate
 from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError, ReplicaMismatchError
@@ -62,6 +62,20 @@ def test_throughput_is_of_all_batches_over_all_their_time():
 
     [metrics] = simulate.run(body, Cluster.of_speeds([1])).results
     assert metrics.throughput == metrics.per_rank[0].throughput == pytest.approx(10_000.0)
+
+
+def test_the_time_of_a_step_holds_its_backward():
+    """Which passes on a virtual clock when somebody next asks: 4 samples of 1/10 s, the next step's not among them."""
+
+    def body(comm):
+        model, meter = nn.Linear(1, 1), EpochMeter(comm)
+        with meter.step(4):
+            model(ones(4, 1)).mean().backward()
+        comm.clock.advance(5.0)
+        return meter.finish()
+
+    [metrics] = simulate.run(body, Cluster.of_speeds([1], per_sample_s=0.1, fixed_s=0.0)).results
+    assert metrics.per_rank[0].train_s == pytest.approx(0.4) and metrics.epoch_s == pytest.approx(5.4)
 
 
 def test_an_epoch_without_samples_divides_by_nothing():

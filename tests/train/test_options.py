@@ -220,6 +220,10 @@ def test_a_resumed_trainer_counts_on_and_ranks_do_alike():
         other.load_state_dict(trainer.state_dict())
         other.train_epoch(batches())
         told = other.state_dict(), other.reached_max_steps, other.epoch_metrics.epoch
+        resumed = DistributedTrainer(single(), comm)
+        resumed.load_state_dict({"steps": 4, "epochs": 3})
+        resumed.train_batch(batches()[0])
+        assert resumed.finish_epoch().epoch == 3
         again = DistributedTrainer(single(), comm)
         again.train_batch(batches()[0])
         again.load_state_dict({"steps": 1, "epochs": 0})  # as it is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TypeVar
 
 from minigrad.backend.device import Device
@@ -10,7 +11,7 @@ from minigrad.distributed.ddp.agreement import check_free
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buffers import BufferMemory
 from minigrad.distributed.ddp.layout import Layout, give_names
-from minigrad.errors import ArgumentError, DeviceError
+from minigrad.errors import ArgumentError, DeviceError, LayoutError
 from minigrad.nn.flat import adopt_gradients
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
@@ -31,9 +32,18 @@ class ReplicaGroup(tuple[T, ...]):
 
 
 def groups_of(replicas: Sequence[Iterable[tuple[str, T]]]) -> tuple[ReplicaGroup[T], ...]:
-    """The named tensors of replicas that agree, as one group a name, in order."""
-    groups = []
-    for same in zip(*replicas):
+    """The named tensors of replicas, as one group a name, in order.
+
+    Raises:
+        LayoutError: one has others than the first.
+    """
+    groups, listed = [], [list(each) for each in replicas]
+    first, *others = ([name for name, _ in each] for each in listed)
+    for rank, names in enumerate(others, 1):
+        if names != first:
+            odd = next(a if a is not None else b for a, b in zip_longest(first, names) if a != b)
+            raise LayoutError(f"rank {rank}: expected the tensors of rank 0, in its order, got others at {odd}")
+    for same in zip(*listed):
         group = ReplicaGroup(tensor for _, tensor in same)
         group.name = same[0][0]
         groups.append(group)

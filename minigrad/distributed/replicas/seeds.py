@@ -52,7 +52,11 @@ class Ddp(Replicas):
 
     @property
     def buffer_groups(self) -> tuple[ReplicaGroup[Buffer], ...]:
-        """Buffer i of all replicas, in the order of the module: buffer_groups[i][rank] is the tensor itself."""
+        """Buffer i of all replicas, in the order of the module: buffer_groups[i][rank] is the tensor itself.
+
+        Raises:
+            LayoutError: a parameter was replaced, moved or added since `wrap`, or replicas have other buffers.
+        """
         self._check()
         return groups_of([model.named_buffers() for model in self.models])
 
