@@ -276,6 +276,48 @@ def test_buffers_stay_each_ranks_own():
     assert (first == 0.0).all() and (second != 0.0).all()
 
 
+def test_no_state_is_taken_in_while_rounds_are_on_their_way():
+    """The message that was asked for before would be lost, and the next one be taken for another."""
+
+    def body(comm):
+        averager = ParameterAverager(make_model(), comm, Async(2))
+        state = averager.state_dict()
+        if comm.rank == 1:
+            comm.barrier()
+        averager.step(1)
+        if comm.rank == 0:
+            with pytest.raises(StateDictError, match="^rank 0: Async: expected a state .*got 1 rounds of this rank"):
+                averager.load_state_dict(state)
+            comm.barrier()
+        return averager.finish().number
+
+    assert run(body, 2) == [2, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_a_round_without_samples_brings_not_even_nan(dtype):
+    """NaN of a step without samples, and a step with some before the mean is there."""
+    gone_on = threading.Event()
+
+    def body(comm):
+        model = nn.Linear(1, 1, bias=False).to(dtype)
+        model.weight.data[...] = 1.0
+        averager = ParameterAverager(model, comm, Async(5))
+        model.weight.data[...] = np.nan if comm.rank == 0 else 3.0
+        if comm.rank == 1:
+            assert gone_on.wait(20.0)
+        averager.step(comm.rank)
+        if comm.rank == 0:
+            assert model.weight.item() == 1.0
+            model.weight.data[...] += 1.0
+        averager.step(1)
+        gone_on.set()
+        averager.finish()
+        return model.weight.item()
+
+    assert run(body, 2) == [3.5, 3.5]  # round 1 is 3; in round 2 one rank adds 1
+
+
 # ---------------------------------------------------------------------------------------------- what goes wrong
 
 

@@ -96,6 +96,8 @@ class AsyncRounds:
     # ------------------------------------------------------------------------------------------------- inside
 
     def _send(self, last: bool = False) -> None:
+        if not self._samples and self._policy.bound:
+            self._undo()
         is_change = not self.progress.is_settled
         with self._comm.device.current():
             now = [piece.values() for piece in self._pieces]
@@ -108,6 +110,15 @@ class AsyncRounds:
         if self.ledger is not None:
             self.ledger.sent(self._samples)
         self._batches, self._samples = 0, 0.0
+
+    def _undo(self) -> None:
+        """Drop what the steps of a round without samples have made: they count nothing, not even NaN.
+
+        The mean may come when more steps are made, and as a difference it would leave NaN where it is.
+        """
+        for piece, seen in zip(self._pieces, self._seen):
+            piece.put(seen)
+        self._mark()
 
     def _take(self, src: int, snapshot: Snapshot) -> None:
         self.progress = self.progress.took(src, snapshot.number, snapshot.is_last)
@@ -168,17 +179,21 @@ class AsyncRounds:
         Raises:
             StateDictError: something is, and other ranks may have come to other places: no state of all is known.
         """
-        state = self.progress
-        if state.round != state.applied:
-            raise StateDictError(
-                f"rank {self._comm.rank}: Async: expected a state with nothing on its way, got "
-                f"{state.round - state.applied} rounds of this rank that are not applied: call finish() on all ranks"
-            )
-        told = {"rounds": state.applied, "batches": self._batches, "samples": self._samples}
+        self._check_settled()
+        told = {"rounds": self.progress.applied, "batches": self._batches, "samples": self._samples}
         return {**told, "common": [Tensor(each) for each in self._common]}
 
+    def _check_settled(self) -> None:
+        if not self.progress.is_settled:
+            raise StateDictError(
+                f"rank {self._comm.rank}: Async: expected a state with nothing on its way, got "
+                f"{self.progress.round - self.progress.applied} rounds of this rank that are not applied: call "
+                "finish() on all ranks"
+            )
+
     def check_state(self, who: str, state: Mapping[str, Any]) -> None:
-        """Refuse what `state` of other parameters told; StateDictError."""
+        """Refuse what `state` of other parameters told, or what comes while something is on its way; StateDictError."""
+        self._check_settled()
         for saved, common in zip(check_length(who, "dtypes", state["common"], self._common), self._common):
             check_fits(who, "the mean of the last round", saved, common)
         check_counts(who, 0, rounds=state["rounds"], batches=state["batches"])

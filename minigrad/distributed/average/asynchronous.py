@@ -30,7 +30,8 @@ class Async(Policy):
     """Combine when the snapshots of all ranks are there, and wait only where ranks are far apart in rounds.
 
     For parameters only: gradients are of values that other ranks have left by then, and buffers, such as running
-    statistics, stay each rank's own. `Async(0)` waits for all in every round, and is `EveryK(k)` to the bit.
+    statistics, stay each rank's own. `Async(0)` waits for all in every round, and is `EveryK(k)` to the bit. With a
+    bound > 0 what a rank has made in a round without samples is undone at its end, for it may be NaN.
 
     Unlike other policies it makes no combination that all ranks take part in at one time, so it takes the plain `Mean`,
     keeps the moments of optimizers, and needs no guard: nobody decides how often.

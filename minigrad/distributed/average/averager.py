@@ -161,7 +161,7 @@ class ParameterAverager:
             return self._rounds.step(samples)
         self._batches, self._counted = self._batches + 1, self._counted + samples
         if self._gradients is not None:
-            due, why = self._due()
+            due, why = self._due(self._gradients.samples + samples)
             if due:
                 return self._report(why, self._combine_gradients(self._gradients, samples))
             self._gradients.take(samples)
@@ -169,7 +169,7 @@ class ParameterAverager:
         self._samples = [before + samples for before in self._samples]
         fragment = self._fragments[self._turn]
         if not fragment.is_away:
-            due, why = self._due()
+            due, why = self._due(self._samples[self._turn])
             if not due:
                 return None
             self._send(why)
@@ -239,11 +239,11 @@ class ParameterAverager:
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _due(self) -> tuple[bool, str]:
-        """Whether something is combined, or sent, after this step; and why."""
+    def _due(self, samples: float) -> tuple[bool, str]:
+        """Whether something is combined, or sent, after this step, with so many samples since the last; and why."""
         options = self.options
         if options.spacing is None:
-            made = StepsMade(self.comm.rank, self.comm.world_size, self._batches)
+            made = StepsMade(self.comm.rank, self.comm.world_size, self._batches, samples)
             self._state, due, why = options.policy.decide(self._state, made)
             return due, why
         step, period = (self._turn + 1) * options.spacing, options.policy.period

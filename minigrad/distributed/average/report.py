@@ -74,6 +74,8 @@ class AverageReport:
     def divergence(self) -> Divergence | None:
         """How far each rank was from the mean, which is the same on all ranks; None of gradients.
 
+        The values are those that it had when the mean was there: with a delay, of steps that were made since it sent.
+
         Raises:
             ArgumentError: on a GPU, where the next combination has been made since.
         """

@@ -83,5 +83,7 @@ def reading_state(who: str) -> Iterator[None]:
     """Around the reading of data into a state: what does not fit becomes a StateDictError."""
     try:
         yield
+    except StateDictError:  # says itself what does not fit
+        raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise StateDictError(f"{who}: expected what its state_dict() returned, got other data: {error!r}") from error
