@@ -6,7 +6,7 @@ import pytest
 from minigrad import Tensor, manual_seed, nn
 from minigrad.distributed import DDP, simulate
 from minigrad.distributed.simulate import Cluster, Link
-from minigrad.errors import ArgumentError, RankFailedError
+from minigrad.errors import ArgumentError, RankFailedError, ShapeError
 from minigrad.testing import RingAllReduce
 
 ALPHA, ELEMENT_S = 0.5, 1.0
@@ -221,6 +221,31 @@ def test_a_ring_all_reduce_of_parts_of_unequal_sizes(count, ends_s):
 
 
 # ------------------------------------------------------------------------------------------------------------ groups
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_a_call_that_one_rank_is_refused_takes_no_time_and_no_number(refused):
+    def body(comm):
+        group, times = comm.split(0), []
+        for turn in range(3):
+            comm.clock.advance(0.0 if comm.rank == turn else 1.0)
+            if comm.rank == refused:
+                with pytest.raises(ArgumentError, match="expected root to be an integer"):
+                    comm.broadcast(np.zeros(9), 5)
+                with pytest.raises(ShapeError):
+                    group.all_gather(np.zeros(5), np.zeros(2))
+            comm.all_reduce(np.zeros(3)).wait()
+            times.append(comm.clock.now_s())
+            group.barrier()
+        with pytest.raises(ArgumentError, match="color"):
+            comm.split(-1 if comm.rank == refused else 0)
+        comm.barrier()
+        return times, comm.clock.now_s()
+
+    meet_s, sum_s = 2 * ALPHA, 4 * (ALPHA + ELEMENT_S)
+    begun_s = [meet_s + turn * (1.0 + sum_s + meet_s) for turn in range(4)]
+    expected = [begin_s + 1.0 + sum_s for begin_s in begun_s[:3]], begun_s[3] + meet_s
+    assert ran(body, 3) == [expected] * 3
 
 
 def test_groups_have_channels_of_their_own():

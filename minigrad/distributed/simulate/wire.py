@@ -24,6 +24,7 @@ from minigrad.distributed.comm.wrappers import COLLECTIVES, Call, Make, Wrapper
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.links import Link
 from minigrad.distributed.simulate.trace import Recorder, Times
+from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.tensor import Tensor
 
 _WHOLE = ("all_gather", "all_gather_object", "gather")  # of which each rank hands in a part
@@ -41,7 +42,8 @@ class Channel:
         self._link, self._world_size, self._ranks = link, world_size, ranks
         self._lock = threading.Lock()
         self._calls: dict[int, tuple[Times, list[tuple[float, int]]]] = {}  # when each rank called it, with what bytes
-        self._free_s = 0.0
+        self._last: tuple[Times, list[tuple[float, int]]] = Times(), []  # that was settled
+        self._free_s = self._free_before_s = 0.0
 
     def call(self, seq: int, kind: str, nbytes: int, now_s: float) -> Times:
         """A rank calls collective seq; the last to do so settles when it is over."""
@@ -53,11 +55,19 @@ class Channel:
                 whole = sum(sizes) if kind in _WHOLE else max(sizes)  # those of objects differ
                 cost = kind if kind in COLLECTIVES else "barrier"  # to split takes as long as to meet
                 times.started_s = max(called_s)
+                self._free_before_s, self._last = self._free_s, (times, calls)
                 begin_s = max(times.started_s, self._free_s)
                 taken_s = self._link.cost_s(cost, whole, self._world_size, self._ranks)
                 times.done_s = self._free_s = begin_s + taken_s
                 del self._calls[seq]
         return times
+
+    def take_back(self, seq: int, nbytes: int, now_s: float) -> None:
+        """The call of a rank that was refused, so that no other rank can have seen its end: it makes another one."""
+        with self._lock:
+            if seq not in self._calls:  # it came last
+                self._calls[seq], self._free_s = self._last, self._free_before_s
+            self._calls[seq][1].remove((now_s, nbytes))
 
 
 class Wire:
@@ -124,10 +134,16 @@ class VirtualCommunicator(Wrapper):
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Let a collective take its time; one that returns host data, or nothing, blocks."""
-        times = self._channel.call(self._seq, call.kind, call.nbytes, self._virtual.arrive_s())
-        self._recorder.called(times, max(0, call.nbytes))
+        now_s = self._virtual.arrive_s()
+        times = self._channel.call(self._seq, call.kind, call.nbytes, now_s)
         self._seq += 1
-        result = make()
+        try:
+            result = make()
+        except (ArgumentError, ShapeError, DtypeError, DeviceError, AutogradError):
+            self._seq -= 1
+            self._channel.take_back(self._seq, call.nbytes, now_s)
+            raise
+        self._recorder.called(times, max(0, call.nbytes))
         if arrays:
             return _VirtualWork(result, times, self._virtual)
         self._virtual.wait_until(times.done_s, times.started_s)
