@@ -73,3 +73,25 @@ def post_local(problem, steps, switch, every):
         if since == (1 if t < switch else every):
             xs, since = [problem.mean(xs) for _ in problem.ranks], 0
         yield xs
+
+
+def streaming(problem, rounds, lr, momentum, fragments, delay, alpha):
+    """Streaming DiLoCo's algorithm 2 for equal fragments of x. Values after each round of STEPS · fragments steps.
+
+    Fragment p is sent `delay` steps before it arrives, at step STEPS·(p + 1) of each period.
+    """
+    xs, shared, period = [problem.start.copy() for _ in problem.ranks], problem.start.copy(), STEPS * fragments
+    cuts = np.array_split(np.arange(len(shared)), fragments)
+    buffer, deltas = np.zeros_like(shared), {}
+    for t in range(1, rounds * period + 1):
+        xs = [problem.inner_loop(r, x, steps=1) for r, x in zip(problem.ranks, xs)]
+        for p, cut in enumerate(cuts):
+            if (t + delay - STEPS * (p + 1)) % period == 0:
+                deltas[p] = problem.mean([shared[cut] - x[cut] for x in xs])
+            if (t - STEPS * (p + 1)) % period == 0:
+                buffer[cut] = momentum * buffer[cut] + deltas[p]
+                shared[cut] -= lr * (deltas[p] + momentum * buffer[cut])
+                for x in xs:
+                    x[cut] = alpha * x[cut] + (1 - alpha) * shared[cut]
+        if t % period == 0:
+            yield [x.copy() for x in xs]

@@ -69,8 +69,20 @@ def test_is_what_the_paper_says(kind, outer, paper):
     assert outer.makes_alike == np.array_equal(results[0][0], results[1][0])
 
 
+@pytest.mark.parametrize("delay, alpha", [(0, 0.0), (2, 0.0), (0, 0.25), (3, 0.5)])
+def test_streaming_is_what_the_paper_says(delay, alpha):
+    """With momentum, and ranks that differ: what was recorded has neither."""
+    problem, fragments = papers.Problem(), 2
+    outer, steps = StreamingDiLoCo(0.7, 0.9, fragments, delay, alpha), papers.STEPS * fragments
+    results = run(lambda comm: trained(comm, EveryK(steps), outer, steps * ROUNDS, problem)[1][steps - 1 :: steps], 2)
+    theirs = np.array(list(papers.streaming(problem, ROUNDS, 0.7, 0.9, fragments, delay, alpha)))
+    assert theirs.shape == (ROUNDS, 2, 4) and np.abs(theirs[-1] - problem.start).max() > 0.05
+    for rank, ours in enumerate(results):
+        np.testing.assert_allclose(ours, theirs[:, rank], rtol=0, atol=1e-12)
+
+
 def test_post_local_is_what_the_paper_says():
-    problem, steps = papers.Problem(), 40
+    problem, steps = papers.Problem(), 7 + 4 * (ROUNDS - 7)
     results = run(lambda comm: trained(comm, PostLocalSGD(7, 4), Mean(), steps, problem)[1], 2)
     theirs = np.array(list(papers.post_local(problem, steps, 7, 4)))
     for rank, ours in enumerate(results):
