@@ -24,7 +24,7 @@ from minigrad.distributed import (
 )
 from minigrad.distributed.average import Async, EveryK, StreamingDiLoCo
 from minigrad.distributed.simulate import Cluster
-from minigrad.errors import ArgumentError, ReplicaMismatchError
+from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
 from tests.distributed.worlds import run_ranks
 
 X = np.random.default_rng(0).standard_normal((50, 3))
@@ -278,6 +278,31 @@ def test_a_bundle_keeps_ledger_and_dispatcher(tmp_path):
         return told(comm, other)
 
     assert run(body, 2) == [[EACH[:1]]] * 2
+
+
+def test_with_an_averager_each_batch_of_a_round_counts_from_when_it_is_taken():
+    """A rank steps by them one by one: what is written has its own step, and what the loop left is missing."""
+
+    def body(comm):
+        ledger, model = ledger_of(comm, 50), nn.Linear(3, 1).to("float64")
+        averager, optimizer = ParameterAverager(model, comm, EveryK(2)), optim.SGD(model.parameters(), lr=0.1)
+        keep_ledger(averager, ledger)
+        dispatcher = Dispatcher(comm, ChunkPool(50, 5, shuffle=False), ledger=ledger)
+        for mine in dispatcher.rounds(lambda: (3, 3)):
+            for batch in mine[:2]:
+                model(minigrad.Tensor(X[batch])).square().mean().backward()
+                optimizer.step()
+                averager.step(len(batch))
+            break
+        with pytest.raises(StateDictError, match="a state behind the batches of a round, got one with 1 of 3 still"):
+            dispatcher.state_dict()
+        assert mine[-1].tolist() == list(range(10 + 15 * comm.rank, 15 + 15 * comm.rank))
+        assert dispatcher.state_dict() and len(ledger.pending) == 1
+        ledger.give_back()
+        return told(comm, ledger), [entry.weight for entry in ledger.entries()]
+
+    for audits, weights in run(body, 2, timeout_s=20.0):
+        assert audits == [["epoch 0 of 50 samples: missing 10-14, 25-49"]] and weights == [1.0, 1.0]
 
 
 def test_what_differs_between_ranks_is_refused():

@@ -7,7 +7,7 @@ these are computed from is compared where an epoch begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from minigrad.data.ledger import SampleLedger
 from minigrad.data.order import Indices, Shares
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, StateDictError
 
 _WHO = "Dispatcher"
 
@@ -39,6 +39,8 @@ class Dispatcher:
         epochs: How many there are, the first being number 0; needed with max_overshoot.
         ledger: Is told what this rank was dealt. A round that was not combined, because it failed, was skipped or came
             after the state that was loaded, is dealt again; without one a round is over when the next is asked for.
+            With a `ParameterAverager` a rank steps by its batches one by one: the ledger is told of each when the loop
+            takes it, and one that it never took is missing.
 
     Attributes:
         dispatch: The state, equal on all ranks.
@@ -83,6 +85,7 @@ class Dispatcher:
         self.reason = "no round yet"
         self._kept, self._since = self.dispatch, -1  # before the rounds that are not combined, and since which step
         self._is_dealing = False
+        self._taken: _Taken | None = None  # the batches of the round, where each counts from when it is taken
         self._orders: dict[int, Indices] = {}  # of the epochs that are being dealt
 
     @property
@@ -95,10 +98,10 @@ class Dispatcher:
         """Samples that are left of it."""
         return self.dispatch.remaining
 
-    def __iter__(self) -> Iterator[list[Indices]]:
+    def __iter__(self) -> Iterator[Sequence[Indices]]:
         return self.rounds()
 
-    def rounds(self, counts: Callable[[], Sequence[int]] | None = None) -> Iterator[list[Indices]]:
+    def rounds(self, counts: Callable[[], Sequence[int]] | None = None) -> Iterator[Sequence[Indices]]:
         """This rank's batches of each round of the epoch, or of what is left of it.
 
         Args:
@@ -118,7 +121,7 @@ class Dispatcher:
             )
         return self._rounds(counts)
 
-    def _rounds(self, counts: Callable[[], Sequence[int]] | None) -> Iterator[list[Indices]]:
+    def _rounds(self, counts: Callable[[], Sequence[int]] | None) -> Iterator[Sequence[Indices]]:
         if self.ledger is not None and self._is_dealing and self._is_open:  # the loop before was broken off
             self.dispatch, self._since = self._kept, -1
             self.ledger.give_back()
@@ -148,16 +151,21 @@ class Dispatcher:
             self._since = -1
         return self.dispatch
 
-    def _given(self, batches: Batches, before: Dispatch) -> list[Indices]:
+    def _given(self, batches: Batches, before: Dispatch) -> Sequence[Indices]:
         """The samples of this rank's batches, which the ledger hears of."""
         mine = batches.of_ranks[self.comm.rank]
-        if self.ledger is not None:
-            if self._since < 0:
-                self._kept, self._since = before, self.ledger.step
-            for epoch, places in mine:
-                for start, stop in places:
-                    self.ledger.dealt(start, stop - start, epoch=epoch)
-        return [self._indices(portion) for portion in mine]
+        indices = [self._indices(portion) for portion in mine]
+        ledger = self.ledger
+        if ledger is None:
+            return indices
+        if self._since < 0:
+            self._kept, self._since = before, ledger.step
+        if ledger.keeps_pending:
+            self._taken = _Taken(ledger, mine, indices)
+            return self._taken
+        for portion in mine:
+            _tell(ledger, portion)
+        return indices
 
     def _indices(self, portion: Portion) -> Indices:
         if portion.epoch not in self._orders:
@@ -173,8 +181,17 @@ class Dispatcher:
     def state_dict(self) -> dict[str, Any]:
         """The state to resume a run with, plain data for JSON; equal on all ranks.
 
-        With a ledger what was dealt and not combined is still to be dealt in it; without one it is not.
+        With a ledger what was dealt and not combined is still to be dealt in it; without one it is not, nor with a
+        `ParameterAverager`, for a rank's own steps were made of it.
+
+        Raises:
+            StateDictError: with an averager, where this rank has not taken all batches of its round.
         """
+        if self._taken is not None and self._is_dealing and self._taken.left:
+            raise StateDictError(
+                f"rank {self.comm.rank}: {_WHO}: expected a state behind the batches of a round, got one with "
+                f"{self._taken.left} of {len(self._taken)} still to be taken: save after the last one"
+            )
         return (self._kept if self._is_open else self.dispatch).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -185,3 +202,38 @@ class Dispatcher:
         """
         self.dispatch = self._kept = self.dispatch.loaded(state)
         self.reason, self._since, self._is_dealing, self._orders = "resumed", -1, False, {}
+        self._taken = None
+
+
+class _Taken(Sequence[Indices]):
+    """A rank's batches of a round; a ledger hears of each when it is taken first."""
+
+    def __init__(self, ledger: SampleLedger, portions: Sequence[Portion], batches: Sequence[Indices]) -> None:
+        self._ledger, self._portions, self._batches = ledger, portions, batches
+        self._told: set[int] = set()
+
+    @property
+    def left(self) -> int:
+        """How many were not taken."""
+        return len(self._batches) - len(self._told)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @overload
+    def __getitem__(self, index: int) -> Indices: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Indices]: ...
+    def __getitem__(self, index: int | slice) -> Indices | list[Indices]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        if number not in self._told:
+            self._told.add(number)
+            _tell(self._ledger, self._portions[number])
+        return self._batches[number]
+
+
+def _tell(ledger: SampleLedger, portion: Portion) -> None:
+    for start, stop in portion.places:
+        ledger.dealt(start, stop - start, epoch=portion.epoch)

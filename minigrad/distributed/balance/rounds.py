@@ -167,7 +167,7 @@ class Rounds:
         self._reported = divergence
 
     @overload
-    def deal(self, batches: Dispatcher) -> Iterator[list[Indices]]: ...
+    def deal(self, batches: Dispatcher) -> Iterator[Sequence[Indices]]: ...
     @overload
     def deal(self, batches: Sequence[T]) -> Iterator[Sequence[T]]: ...
 
@@ -190,7 +190,7 @@ class Rounds:
             raise ArgumentError(f"Rounds.deal: expected a list of batches, got {type(batches).__name__}: list() it")
         return self._dealt(batches)
 
-    def _rounds_of(self, dispatcher: Dispatcher) -> Iterator[list[Indices]]:
+    def _rounds_of(self, dispatcher: Dispatcher) -> Iterator[Sequence[Indices]]:
         for mine in dispatcher.rounds(self.counts):
             with self._around(len(mine), dispatcher.remaining):
                 yield mine
