@@ -179,6 +179,9 @@ class Dispatch:
         Args:
             counts: How many, in proportion to the speeds of ranks: integers >= 0, one of them > 0; equal on all ranks.
 
+        Raises:
+            ArgumentError: counts that are no such numbers, or 0 of every rank with samples left in its part.
+
         Example:
             >>> dispatch, batches = Dispatch(ChunkPool(10, batch_size=2, shuffle=False), world_size=2).round((2, 1))
             >>> [[portion.places for portion in mine] for mine in batches.of_ranks]
@@ -204,6 +207,11 @@ class Dispatch:
                 dealt = [[*own, *extra] for own, extra in zip(dealt, more)]
                 over = [done + len(extra) for done, extra in zip(over, more)]
                 said.append(f"{[len(extra) for extra in more]} batches of epoch {self.epoch + 1}")
+        if self.remaining and not any(dealt):  # nothing would ever be left of it
+            raise ArgumentError(
+                f"Dispatch.round: expected a count > 0 of a rank with samples left in its part, got {given} with parts "
+                f"of {[size_of(part) for part in begun.parts or ()]}"
+            )
         left = replace(begun, pool=now.pool, parts=now.parts, ahead=ahead, over=tuple(over))
         return left, Batches(tuple(map(tuple, dealt)), "; ".join(filter(None, said)))
 

@@ -70,7 +70,9 @@ def cases(draw):
         if options["mode"] != "progressive" or dealer == "dispatcher":
             options["shares"] = shares
         if dealer == "dispatcher" and (options["mode"] != "progressive" or shares is None):
-            counts = draw(st.lists(st.lists(st.integers(0, 3), min_size=world, max_size=world).filter(any), max_size=3))
+            least = 0 if options["mode"] == "progressive" else 1  # who has a part of its own has to come for it
+            of_ranks = st.lists(st.integers(least, 3), min_size=world, max_size=world)
+            counts = draw(st.lists(of_ranks.filter(any), max_size=3))
         kinds = ["saved", "saved", "died"] + ["broken", "skipped", "saved within"] * (policy == DDP_ITSELF)
         events = draw(st.dictionaries(st.integers(0, 5), st.sampled_from(kinds), max_size=4))
     elif dealer == "sampler":

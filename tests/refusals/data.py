@@ -96,6 +96,11 @@ ROWS = [
         (run, ArgumentError),
         (lambda: Dispatch([1, 2], 2), r"Dispatch: expected a ChunkPool, got \[1, 2\]"),
         (lambda: Dispatch(ChunkPool(10, 4), 2).round((1, 1, 1)), r"counts for 2 ranks, got \[1, 1, 1\]"),
+        (
+            lambda: Dispatch(ChunkPool(10, 4), 2, "static", (0.0, 1.0)).round((1, 0)),
+            r"Dispatch.round: expected a count > 0 of a rank with samples left in its part, got \(1, 0\) with parts of "
+            r"\[0, 10\]",
+        ),
         (lambda: Dispatch(ChunkPool(10, 4), 2).round((0, 0)), "Dispatch.round: expected a rank with a count > 0"),
         (lambda: overshoot_left(-1, 0, 0), "planned to be an integer >= 0, got -1"),
     ),

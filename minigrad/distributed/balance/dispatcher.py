@@ -224,6 +224,7 @@ class _Taken(Sequence[Indices]):
     def __getitem__(self, index: int) -> Indices: ...
     @overload
     def __getitem__(self, index: slice) -> list[Indices]: ...
+
     def __getitem__(self, index: int | slice) -> Indices | list[Indices]:
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
