@@ -93,7 +93,8 @@ class SampleLedger:
         self._pending: list[tuple[int, Run]] = []  # dealt and not combined, with their epoch
         self._under_way = deque[tuple[list[tuple[int, Run]], float | None]]()  # the same, sent already
         self._skipped: set[int] = set()
-        self._at = 0, 0  # epoch and place of the next samples of all ranks
+        self._at = self._combined_at = 0, 0  # epoch and place of the next samples of all ranks; at the last combination
+        self._goes_on = False  # in an epoch that was begun before the state was loaded
 
     # ---------------------------------------------------------------------------------------------- what happened
 
@@ -144,7 +145,7 @@ class SampleLedger:
         for epoch, run in runs:
             entry = LedgerEntry(self.step, 1, self.rank, run.start, run.samples, run.stride, 0, each)
             _append(self._own.setdefault(epoch, []), entry)
-        self.step += 1
+        self.step, self._combined_at = self.step + 1, self._at
 
     def skipped(self) -> None:
         """No step was made by what was combined last: its samples are in no entry any more. All ranks tell of it.
@@ -202,13 +203,20 @@ class SampleLedger:
             yield batch
 
     def open(self, batches: Any) -> None:
-        """Begin with batches of all ranks together: an epoch that their sampler says, else the one after the last."""
+        """Begin with batches of all ranks together: an epoch that their sampler says, else the one after the last.
+
+        After a state was loaded in mid-epoch, batches without a sampler are the rest of that epoch.
+        """
         sampler = sampler_of(batches)
         if sampler is not None and length_of(sampler) != self.length:
             raise ArgumentError(
                 f"SampleLedger: expected batches of {self.length} samples, got those of {length_of(sampler)}"
             )
-        self._at = (sampler.epoch, 0) if sampler is not None else (self._at[0] + (self._at[1] > 0), 0)
+        if sampler is not None:
+            self._at = sampler.epoch, 0
+        elif not self._goes_on:
+            self._at = self._at[0] + (self._at[1] > 0), 0
+        self._goes_on = False
 
     def dealt_of(self, count: int, rows: slice) -> None:
         """All ranks were given so many samples, the next ones in order, of which this one has some rows."""
@@ -289,7 +297,8 @@ class SampleLedger:
         pending = [*self._under_way, (self._pending, None)] if self.keeps_pending else []
         waiting = [[[[epoch, *run] for epoch, run in runs], weight] for runs, weight in pending]
         is_alone = any(self._own.values()) or any(runs for runs, _ in waiting)
-        kept = {"length": self.length, "step": self.step, "skipped": sorted(self._skipped), "at": list(self._at)}
+        kept = {"length": self.length, "step": self.step, "skipped": sorted(self._skipped)}
+        kept["at"] = list(self._at if self.keeps_pending else self._combined_at)
         own = {"own": _rows(self._own), "waiting": waiting, "world_size": self.world_size}
         alone = self.rank if self.world_size > 1 and is_alone else None
         return {**kept, "entries": _rows(self._entries), **own, "of_rank": alone}
@@ -320,7 +329,8 @@ class SampleLedger:
         if alone is None:
             entries = {epoch: entries.get(epoch, []) + own.get(epoch, []) for epoch in {**entries, **own}}
             own = {}
-        self.step, self._entries, self._own, self._skipped, self._at = step, entries, own, skipped, at
+        self.step, self._entries, self._own, self._skipped = step, entries, own, skipped
+        self._at, self._combined_at, self._goes_on = at, at, 0 < at[1] < self.length
         self._pending, self._under_way = waiting.pop()[0] if waiting else [], deque(waiting)
 
 

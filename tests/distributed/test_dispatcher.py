@@ -349,3 +349,51 @@ def test_a_dispatcher_ends_with_its_epochs_and_goes_by_one_measure():
             Dispatcher(comm, ChunkPool(4, 2), ledger=ledger_of(comm, 5))
 
     run(body, 1)
+
+
+def test_a_ledger_that_is_kept_again_is_told_once_and_one_before_it_no_more():
+    def body(comm):
+        ddp, first, ledger = DDP(nn.Linear(2, 1), comm), SampleLedger(4), SampleLedger(4)
+        for each in (first, ledger, ledger):
+            keep_ledger(ddp, each)
+        ledger.dealt(2 * comm.rank, 2)
+        ddp(minigrad.ones(2, 2)).mean().backward()
+        steps = first.step, ledger.step
+        ledger.skipped()
+        merge_ledger(comm, ledger)
+        return steps, ledger.audit().missing
+
+    assert run(body, 2, timeout_s=20.0) == [((0, 1), ((0, 4),))] * 2
+
+
+@pytest.mark.parametrize("made", [Balancer, lambda comm, ledger: Rounds(comm, CadenceConfig.fixed(1), ledger=ledger)])
+@pytest.mark.parametrize("combines", [True, False])  # the last step before the run broke off
+def test_the_rest_of_an_epoch_goes_on_in_the_ledger_that_was_loaded(made, combines):
+    def body(comm):
+        def started(state=None):
+            ledger = SampleLedger(12)
+            if state is not None:
+                ledger.load_state_dict(json.loads(json.dumps(state)))
+            dealer = made(comm, ledger=ledger)
+            ddp = DDP(nn.Linear(1, 1), dealer.comm)
+            keep_ledger(ddp, ledger)
+            return ledger, dealer, ddp
+
+        batches = [np.arange(start, start + 2) for start in range(0, 12, 2)]
+        ledger, dealer, ddp = started()
+        for number, mine in enumerate(dealer.deal(batches)):
+            if number < 1 or combines:
+                ddp(minigrad.ones(np.size(mine), 1)).mean().backward()
+            if number == 1:
+                break
+        merge_ledger(comm, ledger)
+        done = sum(entry.places().size for entry in ledger.entries()) // 2
+        ledger, dealer, ddp = started(ledger.state_dict())
+        for rest in (batches[done:], batches):  # and the whole of the next one
+            for mine in dealer.deal(rest):
+                ddp(minigrad.ones(np.size(mine), 1)).mean().backward()
+        merge_ledger(comm, ledger)
+        return done > 0, str(ledger.audit(0)), str(ledger.audit(1)), ledger.epochs
+
+    each = "epoch {} of 12 samples: each once".format
+    assert run(body, 2, timeout_s=20.0) == [(True, each(0), each(1), [0, 1])] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from minigrad.data.ledger import SampleLedger
@@ -9,6 +11,7 @@ from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.errors import ArgumentError
 
 
@@ -18,7 +21,7 @@ def keep_ledger(combiner: Any, ledger: SampleLedger) -> None:
     Of a `ParameterAverager` that is each combination; where it has several fragments, that of the last one. Samples of
     steps that were made after it was sent come with the next. A rank that has left a `join` takes part with nothing;
     what the last one in it accumulated and never stepped by is missing. In a loop of one's own, as one with
-    `average_gradients`, call `ledger.combined(n)` after each reduction.
+    `average_gradients`, call `ledger.combined(n)` after each reduction. A ledger that was kept before is told no more.
 
     Args:
         combiner: This rank's `DistributedDataParallel` or `ParameterAverager`.
@@ -53,14 +56,24 @@ def keep_ledger(combiner: Any, ledger: SampleLedger) -> None:
     if isinstance(combiner, ParameterAverager):
         combiner.keep(ledger)
         return
-    reducer, before = combiner.reducer, combiner.reducer.after_pass
+    before = combiner.reducer.after_pass
+    if isinstance(before, _Kept):
+        before = before.before
+    combiner.reducer.after_pass = _Kept(combiner.reducer, before, ledger)
 
-    def after_pass(active_ranks: list[int]) -> None:
-        if before is not None:
-            before(active_ranks)
-        ledger.combined(reducer.own.samples)
 
-    reducer.after_pass = after_pass
+@dataclass(frozen=True)
+class _Kept:
+    """What is called after each pass of DDP: what was called before there was a ledger, and that one."""
+
+    reducer: Reducer
+    before: Callable[[list[int]], None] | None
+    ledger: SampleLedger
+
+    def __call__(self, active_ranks: list[int]) -> None:
+        if self.before is not None:
+            self.before(active_ranks)
+        self.ledger.combined(self.reducer.own.samples)
 
 
 def merge_ledger(comm: Communicator, ledger: SampleLedger) -> None:
