@@ -12,7 +12,13 @@ from minigrad.distributed.average import Async, EveryK, ParameterAverager
 from minigrad.distributed.average.snapshots import Courier, Snapshot
 from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate import Cluster, Link
-from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError, StateDictError
+from minigrad.errors import (
+    AutogradError,
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    RankFailedError,
+    StateDictError,
+)
 from tests.distributed.worlds import run_ranks
 
 
@@ -62,7 +68,7 @@ def test_a_bound_of_0_is_the_synchronous_mean_to_the_bit(world_size):
         together = run(lambda comm, k=k: train(comm, EveryK(k), steps), world_size)
         assert all(same(one[0], other[0]) for one, other in zip(apart, together))
         for mine, theirs in zip(apart[0][1][:3], together[0][1][:3]):
-            assert mine[:2] == theirs[:2]
+            assert mine[:2] == theirs[:2] and mine[2].steps == theirs[2].steps == k
             np.testing.assert_allclose(mine[2].relative, theirs[2].relative, rtol=1e-9, atol=1e-15)
 
 
@@ -260,6 +266,29 @@ def test_a_state_that_does_not_fit_is_refused():
     ]:
         with pytest.raises(StateDictError, match=words):
             averager.load_state_dict({**state, "rounds": {**state["rounds"], **change}})
+
+
+def test_what_others_have_taken_is_let_go_of():
+    def body(comm):
+        averager, most = ParameterAverager(make_model(), comm, Async(1)), 0
+        for _ in range(9):
+            averager.step(1)
+            most = max(most, *(len(sent) for sent in averager._rounds._courier._sent.values()))
+        averager.finish()
+        return most, [len(sent) for sent in averager._rounds._courier._sent.values()]
+
+    for most, left in run(body, 2):
+        assert most <= 4 and left == [0, 0]
+
+
+@pytest.mark.parametrize("call", ["step", "finish"])
+def test_a_backward_through_parameters_that_were_averaged_since_is_refused(call):
+    model = make_model()
+    averager = ParameterAverager(model, SoloCommunicator(), Async(2))
+    loss = model(minigrad.ones(2, 5, dtype="float64")).sum()
+    averager.step(1) if call == "step" else averager.finish()
+    with pytest.raises(AutogradError, match="changed"):
+        loss.backward()
 
 
 def test_buffers_stay_each_ranks_own():

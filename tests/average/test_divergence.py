@@ -51,6 +51,7 @@ def test_by_hand():
     apart = divergence_of([(25.0, 9.0, 16.0), (4.0, 36.0, 16.0)], steps=7)
     assert apart == Divergence((1.25, 0.5), (0.0, 1.0), (-0.25, 0.5), 7)
     assert apart.farthest == (1.25, 0)
+    assert divergence_of([(0.0, 0.2, 0.2)]).cosine == (1.0,)  # where 0.2 / (√0.2·√0.2) is a rounding more
 
 
 def test_the_sum_is_in_float64_and_over_blocks_and_parts(monkeypatch):

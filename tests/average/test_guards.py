@@ -89,7 +89,9 @@ def test_ranks_that_are_not_apart_do_not_grow():
 @pytest.mark.parametrize("guard", GUARDS[1:], ids=repr)
 @pytest.mark.parametrize("level", [math.inf, math.nan])
 def test_what_is_no_number_is_held_and_not_remembered(guard, level):
-    state, verdict = guard(None, apart(0.1))
+    state = None
+    for reading in (0.6, 0.7):
+        state, verdict = guard(state, apart(reading))
     after, verdict = guard(state, apart(level))
     assert (after, verdict.action) == (state, "hold") and "which is no finite number" in verdict.reason
 

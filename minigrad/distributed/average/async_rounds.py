@@ -156,13 +156,12 @@ class AsyncRounds:
 
     def _go_on(self, i: int, piece: Piece, mean: Array, mine: Snapshot | None, since: int) -> None:
         """Apply a mean as a difference; where no step was made since, the values are the mean, to the bit."""
-        if since <= 0 and not self._batches:
+        if mine is None or (since == 0 and not self._batches):
             piece.put(mean)
             self._seen[i] = mean
         else:
             with self._comm.device.current():
-                before = self._common[i] if mine is None else value_of(mine, i, self._common[i])
-                difference = mean - before
+                difference = mean - value_of(mine, i, self._common[i])
                 piece.put(piece.values() + difference)
                 self._seen[i] = self._seen[i] + difference
         self._common[i] = mean
