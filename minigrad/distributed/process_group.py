@@ -204,10 +204,16 @@ def all_reduce(
     return end(communicator_for("all_reduce", group).all_reduce(tensor, op), async_op)
 
 
-def broadcast(tensor: Any, src: int, group: MaybeGroup = None, async_op: bool = False) -> PendingWork | None:
-    """Overwrite tensor by that of global rank src."""
+def broadcast(
+    tensor: Any,
+    src: int | None = None,
+    group: MaybeGroup = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> PendingWork | None:
+    """Overwrite tensor by that of global rank src, or of rank group_src of the group."""
     comm = communicator_for("broadcast", group)
-    return end(comm.broadcast(tensor, rank_within("broadcast", comm, "src", src)), async_op)
+    return end(comm.broadcast(tensor, rank_within("broadcast", comm, "src", src, group_src)), async_op)
 
 
 def all_gather(
@@ -280,11 +286,16 @@ def all_gather_object(object_list: list[Any], obj: Any, group: MaybeGroup = None
 
 
 def broadcast_object_list(
-    object_list: list[Any], src: int = 0, group: MaybeGroup = None, device: Device | str | None = None
+    object_list: list[Any],
+    src: int | None = None,
+    group: MaybeGroup = None,
+    device: Device | str | None = None,
+    group_src: int | None = None,
 ) -> None:
     """Overwrite object_list by that of global rank src: JSON data, for small things; blocks.
 
     Args:
+        src, group_src: One of the two, see `broadcast`; global rank 0 where neither is given.
         device: None, or that of this rank: such data travels between the hosts.
 
     Raises:
@@ -293,12 +304,13 @@ def broadcast_object_list(
     """
     comm = communicator_for("broadcast_object_list", group)
     who = f"rank {comm.rank}: broadcast_object_list"
-    root = rank_within(who, comm, "src", src)
+    root = rank_within(who, comm, "src", src, group_src, default=0)
     if device is not None and Device(device) != comm.device:
         raise ArgumentError(f"{who}: expected no device but {comm.device}, got {device!r}: leave it out")
     as_sequence(who, "object_list", object_list)
     objects = comm.all_gather_object(object_list if comm.rank == root else None)[root]
     if len(objects) != len(object_list):
+        src = comm.global_ranks[root]
         raise ArgumentError(f"{who}: expected object_list of {len(objects)}, as on rank {src}, got {len(object_list)}")
     object_list[:] = objects
 

@@ -40,7 +40,7 @@ def isend(
         [([1], 1), ([0], 0)]
     """
     comm = communicator_for("isend", group)
-    return PendingWork(comm.send(tensor, _peer("isend", comm, "dst", dst, group_dst), tag))
+    return PendingWork(comm.send(tensor, rank_within(f"rank {comm.rank}: isend", comm, "dst", dst, group_dst), tag))
 
 
 def irecv(
@@ -52,7 +52,7 @@ def irecv(
         ArgumentError: src is this rank, or none, or not in the group; a tag out of range.
     """
     comm = communicator_for("irecv", group)
-    return PendingWork(comm.recv(tensor, _peer("irecv", comm, "src", src, group_src), tag))
+    return PendingWork(comm.recv(tensor, rank_within(f"rank {comm.rank}: irecv", comm, "src", src, group_src), tag))
 
 
 def send(
@@ -71,7 +71,7 @@ def recv(
         The rank that sent it, of all ranks.
     """
     comm = communicator_for("recv", group)
-    rank = _peer("recv", comm, "src", src, group_src)
+    rank = rank_within(f"rank {comm.rank}: recv", comm, "src", src, group_src)
     comm.recv(tensor, rank, tag).wait()
     return comm.global_ranks[rank]
 
@@ -121,14 +121,3 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[PendingWork]:
     if not p2p_op_list or not all(isinstance(each, P2POp) for each in p2p_op_list):
         raise ArgumentError(f"batch_isend_irecv: expected a list of P2POps, got {p2p_op_list!r:.100}")
     return [each.op(each.tensor, each.peer, each.group, each.tag, each.group_peer) for each in p2p_op_list]
-
-
-def _peer(who: str, comm: Communicator, name: str, rank: int | None, in_group: int | None) -> int:
-    """The rank in the group of a rank of all ranks, or of the group."""
-    if rank is not None and in_group is None:
-        return rank_within(f"rank {comm.rank}: {who}", comm, name, rank)
-    if rank is None and in_group is not None:
-        return in_group
-    raise ArgumentError(
-        f"rank {comm.rank}: {who}: expected either {name} or group_{name}, got {rank!r} and {in_group!r}"
-    )

@@ -17,27 +17,38 @@ from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 
 def reduce(
-    tensor: Any, dst: int, op: ReduceOp = ReduceOp.SUM, group: MaybeGroup = None, async_op: bool = False
+    tensor: Any,
+    dst: int | None = None,
+    op: ReduceOp = ReduceOp.SUM,
+    group: MaybeGroup = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
 ) -> PendingWork | None:
-    """Overwrite the tensor of global rank dst by the reduction over the ranks; those of the others stay as they are."""
+    """Overwrite the tensor of global rank dst by the reduction over the ranks; those of the others stay as they are.
+
+    Args:
+        group_dst: In place of dst, a rank of the group.
+    """
     comm = communicator_for("reduce", group)
-    return end(comm.reduce(tensor, rank_within("reduce", comm, "dst", dst), op), async_op)
+    return end(comm.reduce(tensor, rank_within("reduce", comm, "dst", dst, group_dst), op), async_op)
 
 
 def gather(
     tensor: Any,
     gather_list: Sequence[Any] | None = None,
-    dst: int = 0,
+    dst: int | None = None,
     group: MaybeGroup = None,
     async_op: bool = False,
+    group_dst: int | None = None,
 ) -> PendingWork | None:
     """Overwrite gather_list[r] of rank dst by the tensor of rank r; all have one shape.
 
     Args:
         gather_list: On rank dst a tensor for each rank; elsewhere None.
+        dst, group_dst: The global rank, or the rank in the group; global rank 0 where neither is given.
     """
     comm = communicator_for("gather", group)
-    outputs, root = _at_root("gather", comm, "gather_list", gather_list, dst=dst)
+    outputs, root = _at_root("gather", comm, "gather_list", gather_list, dst=(dst, group_dst))
     if outputs is None:
         return end(comm.gather(None, tensor, root), async_op)
     outputs = arrays_like("gather", comm, "gather_list", outputs, tensor)
@@ -56,17 +67,19 @@ def gather(
 def scatter(
     tensor: Any,
     scatter_list: Sequence[Any] | None = None,
-    src: int = 0,
+    src: int | None = None,
     group: MaybeGroup = None,
     async_op: bool = False,
+    group_src: int | None = None,
 ) -> PendingWork | None:
     """Overwrite tensor by scatter_list[rank] of rank src; all have one shape.
 
     Args:
         scatter_list: On rank src a tensor for each rank; elsewhere None.
+        src, group_src: The global rank, or the rank in the group; global rank 0 where neither is given.
     """
     comm = communicator_for("scatter", group)
-    sources, root = _at_root("scatter", comm, "scatter_list", scatter_list, src=src)
+    sources, root = _at_root("scatter", comm, "scatter_list", scatter_list, src=(src, group_src))
     if sources is None:
         return end(comm.scatter(tensor, None, root), async_op)
     arrays = arrays_like("scatter", comm, "scatter_list", sources, tensor, written=False)
@@ -129,22 +142,27 @@ def all_to_all_single(
 
 
 def gather_object(
-    obj: Any, object_gather_list: list[Any] | None = None, dst: int = 0, group: MaybeGroup = None
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: MaybeGroup = None,
+    group_dst: int | None = None,
 ) -> None:
     """Overwrite object_gather_list[r] of rank dst by the object of rank r: JSON data, for small things; blocks.
 
     Args:
         object_gather_list: On rank dst a list with a place for each rank; elsewhere None.
+        dst, group_dst: The global rank, or the rank in the group; global rank 0 where neither is given.
 
     Raises:
         DtypeError: obj is no JSON data, such as a tuple or a tensor.
         ReplicaMismatchError: ranks name different roots; on all of them.
     """
     comm = communicator_for("gather_object", group)
-    places, _ = _at_root("gather_object", comm, "object_gather_list", object_gather_list, dst=dst)
+    places, root = _at_root("gather_object", comm, "object_gather_list", object_gather_list, dst=(dst, group_dst))
     if places is not None:
         check_length("gather_object", comm, "object_gather_list", places)
-    objects = gather_alike("gather_object", "roots", comm, {"dst": dst}, obj)
+    objects = gather_alike("gather_object", "roots", comm, {"dst": comm.global_ranks[root]}, obj)
     if object_gather_list is not None and places is not None:
         object_gather_list[:] = objects
 
@@ -152,14 +170,16 @@ def gather_object(
 def scatter_object_list(
     scatter_object_output_list: list[Any],
     scatter_object_input_list: Sequence[Any] | None = None,
-    src: int = 0,
+    src: int | None = None,
     group: MaybeGroup = None,
+    group_src: int | None = None,
 ) -> None:
     """Overwrite scatter_object_output_list[0] by scatter_object_input_list[rank] of rank src: JSON data; blocks.
 
     Args:
         scatter_object_output_list: A list with one place, at least.
         scatter_object_input_list: On rank src an object for each rank; not looked at elsewhere.
+        src, group_src: The global rank, or the rank in the group; global rank 0 where neither is given.
 
     Raises:
         DtypeError: an object is no JSON data, such as a tuple or a tensor.
@@ -167,7 +187,7 @@ def scatter_object_list(
     """
     who = "scatter_object_list"
     comm = communicator_for(who, group)
-    root = rank_within(f"rank {comm.rank}: {who}", comm, "src", src)
+    root = rank_within(f"rank {comm.rank}: {who}", comm, "src", src, group_src, default=0)
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ArgumentError(
             f"rank {comm.rank}: {who}: expected scatter_object_output_list to be a list with a place for an object, "
@@ -175,26 +195,30 @@ def scatter_object_list(
         )
     objects = None
     if comm.rank == root:
-        objects, _ = _at_root(who, comm, "scatter_object_input_list", scatter_object_input_list, src=src)
+        objects, _ = _at_root(who, comm, "scatter_object_input_list", scatter_object_input_list, src=(src, group_src))
         check_length(who, comm, "scatter_object_input_list", objects)
-    scatter_object_output_list[0] = gather_alike(who, "roots", comm, {"src": src}, objects)[root][comm.rank]
+    lists = gather_alike(who, "roots", comm, {"src": comm.global_ranks[root]}, objects)
+    scatter_object_output_list[0] = lists[root][comm.rank]
 
 
 # --------------------------------------------------------------------------------------------------------- parts
 
 
-def _at_root(who: str, comm: Communicator, name: str, values: Any, **named: int) -> tuple[Any, int]:
+def _at_root(
+    who: str, comm: Communicator, name: str, values: Any, **named: tuple[int | None, int | None]
+) -> tuple[Any, int]:
     """What the root alone has, None elsewhere, where an empty list counts as None; and its rank in the group.
 
     Args:
         name, values: What it is called, and what this rank has of it.
-        named: The root's global rank, by the name of that argument.
+        named: The root's global rank, or that in the group, by the name of the first argument.
 
     Raises:
         ArgumentError: it is missing on the root, or given elsewhere; or the root is no rank.
     """
-    who, [(word, root)] = f"rank {comm.rank}: {who}", named.items()
-    at = rank_within(who, comm, word, root)
+    who, [(word, ranks)] = f"rank {comm.rank}: {who}", named.items()
+    at = rank_within(who, comm, word, *ranks, default=0)
+    root = comm.global_ranks[at]
     is_root = comm.rank == at
     if is_root and values is None:
         raise ArgumentError(f"{who}: expected {name} on rank {root}, got None")

@@ -7,7 +7,13 @@ from minigrad import nn, optim
 from minigrad.distributed import DDP, CadenceConfig, ParameterAverager, SoloCommunicator, run, simulate
 from minigrad.distributed.average import Cadence, EASGD, EveryK, LevelGuard, Mean, StreamingDiLoCo, Sync
 from minigrad.distributed.simulate import Cluster, Link
-from minigrad.errors import CollectiveMismatchError, ReplicaMismatchError, StateDictError, UnreducedGradientError
+from minigrad.errors import (
+    ArgumentError,
+    CollectiveMismatchError,
+    ReplicaMismatchError,
+    StateDictError,
+    UnreducedGradientError,
+)
 from tests.average.trained import batch, loss_of, make_model, single, values_of
 
 TIMEOUT_S = 10.0
@@ -235,3 +241,8 @@ def test_an_optimizer_whose_steps_differ_is_not_averaged():
             averager.step(3)
 
     run(body, 2, timeout_s=TIMEOUT_S)
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    with pytest.raises(ArgumentError, match="expected an optimizer of the module's parameters, got SGD of others"):
+        ParameterAverager(make_model(), SoloCommunicator(), optimizer=optim.SGD(make_model().parameters(), lr=0.1))

@@ -425,3 +425,41 @@ def test_other_ranks_for_a_group_are_told_on_all():
         return dist.get_world_size(dist.new_group(range(2)))
 
     assert dist.run(body, 2) == [2, 2]
+
+
+def test_a_rank_of_the_group_may_be_named_in_place_of_a_global_one():
+    """Ranks 2 and 1 are the group's 0 and 1; where no root is named it is global rank 0, which is not in it."""
+
+    def body(comm):
+        group = comm.split(0 if comm.rank else None, -comm.rank)
+        if group is None:
+            return True
+        rank, ours, own = group.rank, [np.full(2, 2.0), np.full(2, 1.0)], np.full(2, float(comm.rank))
+        for root in range(2):
+            is_root, total, into, parts = rank == root, own.copy(), own.copy(), [np.zeros(2), np.zeros(2)]
+            dist.reduce(total, group=group, group_dst=root)
+            assert total.tolist() == ([3.0] * 2 if is_root else own.tolist())
+            dist.broadcast(into, group=group, group_src=root)
+            assert into.tolist() == ours[root].tolist()
+            dist.gather(own, parts if is_root else None, group=group, group_dst=root)
+            assert not is_root or [part.tolist() for part in parts] == [part.tolist() for part in ours]
+            dist.scatter(into, ours if is_root else None, group=group, group_src=root)
+            assert into.tolist() == ours[rank].tolist()
+            objects, mine = [None, None], [None]
+            dist.gather_object(rank, objects if is_root else None, group=group, group_dst=root)
+            dist.scatter_object_list(mine, ["a", "b"] if is_root else None, group=group, group_src=root)
+            assert mine == ["ab"[rank]] and objects == ([0, 1] if is_root else [None] * 2)
+            dist.broadcast_object_list(objects, group=group, group_src=root)
+            assert objects == [0, 1]
+        for call in (dist.reduce, dist.broadcast):
+            with pytest.raises(ArgumentError, match=f"{call.__name__}: expected either ... or group_..., got None"):
+                call(own, group=group)
+            with pytest.raises(ArgumentError, match="expected either ... or group_..., got 1 and 0"):
+                call(own, 1, group=group, **{"group_dst" if call is dist.reduce else "group_src": 0})
+        with pytest.raises(ArgumentError, match=r"scatter: expected src to be one of the global ranks \[2, 1\], got 0"):
+            dist.scatter(own, group=group)
+        with pytest.raises(ArgumentError, match=r"gather: expected group_dst to be an integer in \[0, 2\), got 2"):
+            dist.gather(own, group=group, group_dst=2)
+        return True
+
+    assert run_ranks("threads", body, 3) == [True] * 3

@@ -110,6 +110,7 @@ class ParameterAverager:
         self.options = AverageOptions(policy, outer, average, *beside, guard)
         check_switch(_WHO, init_sync=init_sync)
         self._subject = Subject(_WHO, self.module, self.comm)
+        self.options.check_optimizer_of(self._subject.params)
         self._subject.meet({**self.options.facts(), "init_sync": str(init_sync)}, init_sync)
         self._times = RoundTimes(_WHO, self.comm) if policy.measures else None
         self._by = by = self._times.comm if self._times is not None else self.comm
@@ -144,8 +145,9 @@ class ParameterAverager:
 
         Args:
             n: Samples of this step, tokens, or whatever its loss is a mean over; finite and >= 0. A rank whose steps
-                since the last combination had none takes over the others' values, and its own count nothing, not even
-                NaN. Where that holds on all ranks, all stays as it is.
+                since the last combination had none takes over the others' values (as much as an outer optimizer that
+                keeps a part of its own lets it), and its own count nothing for others, not even NaN. Where that holds
+                on all ranks, all stays as it is.
 
         Returns:
             A report where something was combined, else None.

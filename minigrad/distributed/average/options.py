@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from minigrad.distributed.average.guards import NoGuard, as_guard, guard_data
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, check_policy, facts_of
 from minigrad.errors import ArgumentError, StateDictError
+from minigrad.nn.parameter import Parameter
 from minigrad.optim.optimizer import Optimizer
 
 _WHO = "ParameterAverager"
@@ -95,6 +96,14 @@ class AverageOptions:
             raise ArgumentError(
                 f"{_WHO}: expected a period that {parts} fragments divide, in parts longer than the delay of {delay}, "
                 f"got {period} steps: write EveryK({-(-max(period, (delay + 1) * parts) // parts) * parts})"
+            )
+
+    def check_optimizer_of(self, params: Sequence[Parameter]) -> None:
+        """Refuse an optimizer of other parameters, whose state would be combined for nothing; ArgumentError."""
+        if self.optimizer is not None and set(map(id, params)).isdisjoint(map(id, self.optimizer.params())):
+            raise ArgumentError(
+                f"{_WHO}: expected an optimizer of the module's parameters, got {self.optimizer.name} of others: give "
+                "the one that makes this rank's steps"
             )
 
     @property

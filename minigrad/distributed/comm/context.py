@@ -42,15 +42,30 @@ def communicator_for(who: str, given: MaybeGroup) -> Communicator:
     return comm
 
 
-def rank_within(who: str, comm: Communicator, name: str, global_rank: int) -> int:
+def rank_within(
+    who: str,
+    comm: Communicator,
+    name: str,
+    global_rank: int | None,
+    group_rank: int | None = None,
+    default: int | None = None,
+) -> int:
     """The rank in a communicator that a global rank has, by which PyTorch names src and dst.
 
     Args:
         name: Of the argument.
+        group_rank: In place of global_rank, the rank in the communicator itself.
+        default: The global rank where neither is given; None where one has to be.
 
     Raises:
-        ArgumentError: it has none.
+        ArgumentError: it has none; or both are given, or neither.
     """
+    if global_rank is None and group_rank is None:
+        global_rank = default
+    if (global_rank is None) == (group_rank is None):
+        raise ArgumentError(f"{who}: expected either {name} or group_{name}, got {global_rank!r} and {group_rank!r}")
+    if global_rank is None:
+        return as_integer(who, f"group_{name}", group_rank, 0, comm.world_size)
     rank = as_integer(who, name, global_rank)
     if rank not in comm.global_ranks:
         raise ArgumentError(
