@@ -103,11 +103,14 @@ def as_amount(who: str, name: str, value: Any) -> float:
     return as_real(who, name, value, 0.0, finite=True)
 
 
-def as_samples(who: str, samples: Any) -> float:
+def as_samples(who: str, samples: Any, limit: float = 1e300) -> float:
     """A number of samples, tokens or weights, >= 0, as a float; a tensor or an array of one element is read.
 
+    Args:
+        limit: What it may be at most, and 1 / limit at least where it is not 0: sums and products of others are wrong.
+
     Raises:
-        ArgumentError: it is no finite number >= 0.
+        ArgumentError: it is no finite number >= 0, or out of these bounds.
     """
     value = samples
     if not is_number(samples) and hasattr(samples, "item"):
@@ -118,6 +121,11 @@ def as_samples(who: str, samples: Any) -> float:
     number = value if value.__class__ is float else _real(value)
     if not 0.0 <= number < math.inf:
         raise ArgumentError(f"{who}: expected a finite number of samples >= 0, got {samples!r:.100}")
+    if number and not 1.0 / limit <= number <= limit:
+        raise ArgumentError(
+            f"{who}: expected 0 samples, or {1.0 / limit:.1e} to {limit:.1e}, with which sums keep their digits, got "
+            f"{samples!r:.100}"
+        )
     return number
 
 

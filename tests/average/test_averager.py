@@ -1,6 +1,7 @@
 """ParameterAverager on ranks: where it is data-parallel training, and where and by how much it is something else."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ import pytest
 import minigrad
 from minigrad import nn, optim
 from minigrad.distributed import DDP, ParameterAverager, Recording, SoloCommunicator, average_parameters, run, simulate
-from minigrad.distributed.average import DiLoCo, EveryK, Mean, StreamingDiLoCo, Sync
+from minigrad.distributed.average import Async, DiLoCo, EveryK, Mean, StreamingDiLoCo, Sync
 from minigrad.distributed.simulate import Cluster, Link
-from minigrad.errors import AutogradError
+from minigrad.errors import ArgumentError, AutogradError, CollectiveMismatchError, ReplicaMismatchError
 from tests.average import averaged
 from tests.average.trained import (
     STEPS, batch, by_ddp, by_gradients, by_parameters, loss_of, make_model, single, values_of
@@ -244,6 +245,61 @@ def test_half_precision_is_averaged_in_float32_and_rounded_once():
         return [model.weight.item() for model in models]
 
     assert run(train, 3, timeout_s=TIMEOUT_S) == [[683.0, 683.0]] * 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("policy", [EveryK(2), Async(1)], ids=repr)
+@pytest.mark.parametrize("dtype, value", [("float32", 3e38), ("bfloat16", 3e38), ("float16", 6e4), ("float32", 1e-27)])
+def test_neither_large_nor_small_values_lose_anything_by_their_weight(dtype, value, policy):
+    def train(comm):
+        model = nn.Linear(1, 1, bias=False).to(dtype)
+        averager = ParameterAverager(model, comm, policy)
+        model.weight.data[...] = value
+        averager.step((64, 10**9)[comm.rank])
+        averager.step((64, 10**8)[comm.rank])
+        averager.finish()
+        return float(model.weight.data[0, 0]), float(model.weight.dtype.type(value))
+
+    for found, right in run(train, 2):
+        assert found == pytest.approx(right, rel=1e-6, abs=0)
+
+
+def test_samples_that_values_cannot_be_weighted_by_are_refused():
+    def step(dtype, n):
+        return ParameterAverager(nn.Linear(1, 1).to(dtype), SoloCommunicator()).step(n)
+
+    for dtype, n in [("float32", 1e39), ("float32", 1e-42), ("float16", 1e13), ("float64", 1e200), ("float64", 5e-324)]:
+        with pytest.raises(ArgumentError, match="ParameterAverager.step: expected 0 samples, or .* to "):
+            step(dtype, n)
+    assert step("float64", 1e39).samples == 1e39
+    with pytest.raises(ArgumentError, match="average_parameters: expected 0 samples, or"):
+        average_parameters(nn.Linear(1, 1), SoloCommunicator(), 1e308)
+
+
+@pytest.mark.parametrize("name, options", [("buffers", ("merge", "keep")), ("integer_buffers", ("compare", "keep"))])
+def test_ranks_that_average_with_other_options_are_told_before_anything_is_changed(name, options):
+    def body(comm):
+        model = nn.BatchNorm1d(2)
+        model.weight.data[...] = comm.rank
+        with pytest.raises(CollectiveMismatchError, match=f"{name}='{options[1]}'"):
+            average_parameters(model, comm, 1, **{name: options[comm.rank]})
+        return model.weight.data.tolist()
+
+    assert run(body, 2) == [[0.0, 0.0], [1.0, 1.0]]
+
+
+def test_ranks_whose_optimizers_have_other_state_are_told_where_it_is_averaged():
+    def body(comm, optimizer_state, *make):
+        model = nn.Linear(1, 1)
+        optimizer = make[comm.rank](model.parameters(), lr=0.1)
+        return ParameterAverager(model, comm, optimizer=optimizer, optimizer_state=optimizer_state) is not None
+
+    with_momentum = partial(optim.SGD, momentum=0.9)
+    with pytest.raises(ReplicaMismatchError, match="optimizer is Adam on rank 0 and SGD on rank 1"):
+        run(lambda comm: body(comm, "average", optim.Adam, optim.SGD), 2)
+    with pytest.raises(ReplicaMismatchError, match="is no state of bias, weight on rank 0 and momentum_buffer of"):
+        run(lambda comm: body(comm, "average", optim.SGD, with_momentum), 2)
+    assert run(lambda comm: body(comm, "keep", optim.SGD, with_momentum), 2) == [True, True]
 
 
 def test_statistics_are_merged_and_counted_like_the_parameters():

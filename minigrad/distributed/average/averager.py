@@ -153,11 +153,12 @@ class ParameterAverager:
             A report where something was combined, else None.
 
         Raises:
-            ArgumentError: n is no such number, or a parameter was unfrozen since. LayoutError: one was replaced.
+            ArgumentError: n is no such number, or one that the dtype of parameters can't be weighted by (in float32
+                above 4e12 or below 2e-13, not 0), or a parameter was unfrozen since. LayoutError: one was replaced.
             UnreducedGradientError: of gradients, where a rank with samples has none of a parameter.
             CollectiveMismatchError: the other ranks combine something else, or go on from another state.
         """
-        samples = as_samples(f"{_WHO}.step", n)
+        samples = as_samples(f"{_WHO}.step", n, self._subject.limit)
         self._subject.check()
         if self._rounds is not None:
             return self._rounds.step(samples)

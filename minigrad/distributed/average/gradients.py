@@ -16,6 +16,7 @@ from minigrad.autograd.tape import backwards_under_way
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.distributed.average.report import Arrived
 from minigrad.distributed.average.saved import array_on, check_fits
+from minigrad.distributed.average.travelling import SCALE
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import ArgumentError, AutogradError, StateDictError, UnreducedGradientError
 from minigrad.kept import check_finished, drop_gradient
@@ -41,7 +42,7 @@ class LocalGradients:
     def __init__(self, comm: Communicator, buffers: Sequence[FlatBuffer], params: Sequence[Parameter]) -> None:
         self._comm, self._buffers, self.params = comm, list(buffers), list(params)
         check_not_reduced(self.params)
-        self.sums: list[Array] = []  # n·g of earlier steps, buffer by buffer, once there are any
+        self.sums: list[Array] = []  # n·g / SCALE of earlier steps, buffer by buffer, once there are any
         self.present = set[int]()  # which parameters these are of
         self.samples = 0.0
 
@@ -69,7 +70,7 @@ class LocalGradients:
             if param.grad_array is not None and samples:
                 place = self._place(param)
                 with param.device.current():
-                    place += param.grad_array.astype(place.dtype, copy=False) * place.dtype.type(samples)
+                    place += param.grad_array.astype(place.dtype, copy=False) * place.dtype.type(samples / SCALE)
                 self.present.add(number)
 
     def _as_gathered(self, param: Parameter) -> Array:
@@ -141,7 +142,7 @@ class LocalGradients:
                 drop_gradient(param)
                 fill_missing([param])
                 with param.device.current():
-                    param.grad_view[...] = place / place.dtype.type(whole)  # type: ignore[index]
+                    param.grad_view[...] = place / place.dtype.type(whole / SCALE)  # type: ignore[index]
             adopt_gradients([self.params[number] for number in self.present])
         self.clear()
         return whole

@@ -41,7 +41,7 @@ def average_parameters(
     Raises:
         ArgumentError: n is no such number, module no module or with nothing to train, comm no communicator.
         LayoutError: the data of a parameter was replaced.
-        CollectiveMismatchError: the ranks' parameters differ in number or size.
+        CollectiveMismatchError: the ranks' parameters differ in number or size, or their options.
         ReplicaMismatchError: their integer buffers differ in value; on all of them.
 
     Example:
@@ -68,6 +68,7 @@ def average_parameters(
     for flat in flats:
         flat.check()
     layout = f"average_parameters of {len(params)} parameters of a {type(model).__name__}"
+    layout += f", buffers={buffers!r}, integer_buffers={integer_buffers!r}"
     with comm.device.current() as xp:
         total = xp.full(1, samples, np.float64)
         comm.all_reduce(total, layout=layout).wait(host=True)

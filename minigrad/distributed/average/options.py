@@ -15,7 +15,7 @@ from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, check_policy, facts_of
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.parameter import Parameter
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.optimizer import Optimizer, settled_parts
 
 _WHO = "ParameterAverager"
 
@@ -136,7 +136,18 @@ class AverageOptions:
         """What has to be alike on all ranks, by name."""
         told = {**facts_of(self.policy), "outer": repr(self.outer), "average": self.average}
         told |= {"optimizer_state": self.optimizer_state, "buffers": self.buffers}
-        return {**told, "integer_buffers": self.integer_buffers, "guard": str(guard_data(self.guard))}
+        told |= {"integer_buffers": self.integer_buffers, "guard": str(guard_data(self.guard))}
+        return {**told, **self._facts_of_moments()}
+
+    def _facts_of_moments(self) -> dict[str, str]:
+        """Of the optimizer where its state is averaged: its kind, and which state it has of which parameters."""
+        if self.optimizer is None or self.optimizer_state != "average":
+            return {}
+        told = {"optimizer": self.optimizer.name}
+        for number, part in enumerate(settled_parts(self.optimizer)):
+            names = ", ".join(str(param.name) for param in part.params)
+            told[f"optimizer part {number}"] = f"{', '.join(part.slots) or 'no state'} of {names}"
+        return told
 
 
 def check_facts(who: str, own: Mapping[str, str], saved: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.stream import CommStream
 from minigrad.distributed.average.divergence import SUMS, add_sums
+from minigrad.distributed.average.travelling import SCALE
 from minigrad.distributed.collectives import ReduceOp, reduced
 from minigrad.distributed.comm.point_to_point import TAGS
 from minigrad.distributed.comm.protocol import Communicator, Work
@@ -152,7 +153,7 @@ def mean_of(
     size = _HOST_BLOCK if array_module(common) is np else _GPU_BLOCK
     with device_of(common).current() as xp:
         mean = xp.empty_like(common)
-        divisor = xp.full(1, whole, np.float64).astype(common.dtype)
+        divisor = xp.full(1, whole / SCALE, np.float64).astype(common.dtype)
         for start in range(0, common.size, size):
             block = slice(start, start + size)
             values = [common[block] if each is None else value_of(each, piece, common, block) for each in snapshots]
@@ -173,8 +174,7 @@ def value_of(snapshot: Snapshot, piece: int, common: Array, block: slice = slice
 
 def _weighted(values: Array, samples: float) -> Array:
     copy = values.copy()
-    if samples != 1.0:
-        scale_(copy, array_module(copy).full(1, samples, np.float64))
+    scale_(copy, array_module(copy).full(1, samples / SCALE, np.float64))
     return copy
 
 

@@ -8,7 +8,7 @@ from minigrad.distributed.average.async_rounds import AsyncRounds, is_async
 from minigrad.distributed.average.fragments import Placed, Span, cut
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy
-from minigrad.distributed.average.travelling import TravellingFragment
+from minigrad.distributed.average.travelling import TravellingFragment, limit_of
 from minigrad.distributed.comm.differences import describe, gather_alike
 from minigrad.distributed.comm.headers import announce
 from minigrad.distributed.comm.protocol import Communicator
@@ -32,6 +32,7 @@ class Subject:
     Attributes:
         params: Those that are combined, each once, in order of registration.
         buffers: The flat buffers that they lie in.
+        limit: Of the samples of a step, see `limit_of`.
 
     Raises:
         ArgumentError: nothing is trained. DeviceError: a parameter is not on the communicator's device.
@@ -55,6 +56,7 @@ class Subject:
         self._names = {id(param): name for name, param in named}
         self.buffers = flatten(param for _, param in named)
         self._inventory = Inventory(module)
+        self.limit = min(limit_of(param.dtype) for param in self.params)
 
     def meet(self, options: Mapping[str, str], sends: bool) -> None:
         """Refuse ranks that differ in the module or in options; then give all the values of rank 0, or compare them.

@@ -2,7 +2,8 @@
 
 What travels is n_r times the values, beside n_r itself, so that nobody has to know Σn before it sends, and a fragment
 can be on its way while its rank goes on training. The sum is divided when it has come back. Half precision travels,
-and is combined, as float32, and is rounded once.
+and is combined, as float32, and is rounded once. n_r is counted in `SCALE` there, so that 4e9 samples of any
+values do not overflow.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.device import to_host
-from minigrad.backend.dtypes import Array, is_half
+from minigrad.backend.dtypes import Array, finfo, is_half
 from minigrad.backend.stream import CommStream
 from minigrad.distributed.average.divergence import add_sums, divide_and_add_sums, no_sums
 from minigrad.distributed.average.fragments import Span
@@ -27,6 +28,14 @@ from minigrad.nn.flat import FlatBuffer
 from minigrad.nn.parameter import Parameter
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor
+
+
+SCALE = 2.0**32  # a power of two, so that no digit changes; values below 1e-28 alone lose some in float32
+
+
+def limit_of(dtype: np.dtype[np.generic]) -> float:
+    """The largest number of samples, and one over the smallest, that weigh values as wide as they travel."""
+    return float(2.0 ** (finfo(np.float32 if is_half(dtype) else dtype).maxexp // 3))
 
 
 class Piece:
@@ -117,7 +126,7 @@ class TravellingFragment:
         with self._comm.device.current() as xp:
             self._vector = xp.zeros(2, np.float64)
             self._vector[0], self._vector[1] = samples, float(finished)
-            weight = None if samples == 1.0 else xp.full(1, samples, np.float64)
+            weight = xp.full(1, samples / SCALE, np.float64)
             for piece in self.pieces:
                 piece.sent[...] = piece.values()
             if self._side is None:
@@ -127,7 +136,7 @@ class TravellingFragment:
             with self._side.current():
                 self._launch(weight, layout)
 
-    def _launch(self, weight: Array | None, layout: str) -> None:
+    def _launch(self, weight: Array, layout: str) -> None:
         self._works = [self._comm.all_reduce(self._vector, layout=layout)]
         self._works += [self._comm.weighted_all_reduce(piece.sent, weight, layout) for piece in self.pieces]
 
@@ -164,7 +173,7 @@ class TravellingFragment:
             with self._comm.device.current():
                 for piece in self.pieces:
                     own = piece.sent if self._sums is None else piece.values()
-                    divide_and_add_sums(self._sums, own, piece.sent, total.astype(piece.sent.dtype))
+                    divide_and_add_sums(self._sums, own, piece.sent, (total / SCALE).astype(piece.sent.dtype))
         return Arrived(total, self._vector[1:], nbytes, self._samples)
 
     def sums(self, arrived: Arrived) -> Array | None:
