@@ -12,6 +12,7 @@ import numpy as np
 from minigrad.arguments import as_integer, as_samples
 from minigrad.backend.device import to_host
 from minigrad.backend.flags import raise_found
+from minigrad.distributed.balance.dispatcher import Dispatcher
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.errors import ArgumentError, StateDictError
@@ -235,6 +236,8 @@ class DistributedTrainer:
             if self.should_stop:
                 return False
             self._train(mine)
+            if self.should_stop and isinstance(batches, Dispatcher) and batches.remaining:
+                return False  # before the next round, which would be dealt and not trained on
         return True
 
     def finish_epoch(self) -> EpochMetrics:

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import SoloCommunicator, run, simulate
+from minigrad.data import ChunkPool
+from minigrad.distributed import CadenceConfig, Dispatcher, Rounds, SoloCommunicator, run, simulate
 from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError, ReplicaMismatchError, ShapeError
 from minigrad.train import DistributedCudaTrainer, DistributedTrainConfig, DistributedTrainer, SingleDeviceTrainer
@@ -305,3 +306,29 @@ def test_the_samples_of_the_last_batch_are_known_after_an_epoch():
         return [*seen, trainer.last_samples]
 
     assert run(body, 2) == [[2.0, 0.0]] * 2
+
+
+@pytest.mark.parametrize("max_steps, ended", [(1, 0), (2, 1)])
+def test_a_stop_leaves_a_dispatcher_where_training_stopped(max_steps, ended):
+    def body(comm):
+        seen = []
+
+        def recorded(model, rows):
+            seen.extend(rows.tolist())
+            return loss_fn(model, tensors(data(len(rows), seed=0)))
+
+        def trainer_of(max_steps):
+            config = DistributedTrainConfig(2, comm.rank, max_steps=max_steps)
+            one = single(samples_of=len)
+            one.loss_fn = recorded
+            return DistributedTrainer(one, comm, config, rounds=Rounds(comm, CadenceConfig.fixed(2)))
+
+        dealt, rest = (Dispatcher(comm, ChunkPool(16, batch_size=2)) for _ in range(2))
+        first = trainer_of(max_steps)
+        first.train_epoch(dealt)
+        if not first.epochs:
+            rest.load_state_dict(dealt.state_dict())
+            trainer_of(None).train_epoch(rest)
+        return first.epochs, sorted(sum(comm.all_gather_object(seen), []))
+
+    assert run(body, 2) == [(ended, list(range(16)))] * 2
