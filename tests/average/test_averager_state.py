@@ -84,6 +84,32 @@ def test_ranks_that_resume_from_different_states_are_told_in_the_next_combinatio
         run(body, 2, timeout_s=TIMEOUT_S)
 
 
+def test_ranks_that_resume_with_other_means_on_their_way_are_told_in_the_next_combination():
+    """Where nothing else is on its way or kept that differs: of `Mean` there is no other state."""
+
+    def body(comm):
+        parts = training(comm, EveryK(3), Mean(delay=1))
+        go(comm, parts, range(2))
+        state = parts["averager"].state_dict()
+        state["fragments"][0]["away"]["mean"][0].data[...] += comm.rank
+        parts["averager"].load_state_dict(state)
+        go(comm, parts, range(2, 6))
+
+    with pytest.raises(CollectiveMismatchError, match="state [0-9a-f]{8}, combination 2"):
+        run(body, 2, timeout_s=TIMEOUT_S)
+
+
+def test_after_the_end_of_the_data_a_period_begins_with_its_first_fragment():
+    def body(comm):
+        parts = training(comm, EveryK(4), StreamingDiLoCo(0.7, fragments=2))
+        go(comm, parts, range(2))
+        parts["averager"].finish()
+        reports = [parts["averager"].step(3) for _ in range(4)]
+        return [report and (report.fragment, report.reason) for report in reports]
+
+    assert run(body, 2, timeout_s=TIMEOUT_S) == [[None, (0, "step 2 of 4"), None, (1, "step 4 of 4")]] * 2
+
+
 def test_a_state_of_something_else_is_refused_and_changes_nothing():
     averager = training(SoloCommunicator(), EveryK(2), EASGD(0.3))["averager"]
     state = averager.state_dict()
