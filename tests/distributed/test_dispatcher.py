@@ -16,6 +16,7 @@ from minigrad.distributed import (
     Dispatcher,
     ParameterAverager,
     Rounds,
+    SoloCommunicator,
     average_gradients,
     keep_ledger,
     merge_ledger,
@@ -397,3 +398,11 @@ def test_the_rest_of_an_epoch_goes_on_in_the_ledger_that_was_loaded(made, combin
 
     each = "epoch {} of 12 samples: each once".format
     assert run(body, 2, timeout_s=20.0) == [(True, each(0), each(1), [0, 1])] * 2
+
+
+def test_a_loaded_state_of_another_seed_brings_its_order():
+    other = Dispatcher(SoloCommunicator(), ChunkPool(8, batch_size=8, seed=2))
+    used = Dispatcher(SoloCommunicator(), ChunkPool(8, batch_size=8, seed=1))
+    next(iter(used))
+    used.load_state_dict(other.state_dict())
+    assert next(iter(used))[0].tolist() == next(iter(other))[0].tolist() == ChunkPool(8, 8, seed=2).order().tolist()
