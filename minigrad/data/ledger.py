@@ -95,6 +95,7 @@ class SampleLedger:
         self._skipped: set[int] = set()
         self._at = self._combined_at = 0, 0  # epoch and place of the next samples of all ranks; at the last combination
         self._goes_on = False  # in an epoch that was begun before the state was loaded
+        self._is_dealing = False  # a loop over batches has begun, and not ended
 
     # ---------------------------------------------------------------------------------------------- what happened
 
@@ -135,14 +136,15 @@ class SampleLedger:
         Where something was said to be on its way it is that, in order, one a call.
 
         Args:
-            weight: What this rank's part counted by, its samples or tokens; by default 1 for each sample.
+            weight: What this rank's part counted by, its samples or tokens; by default 1 for each sample. Of 0 nothing
+                was taken over: its samples are missing.
         """
         if not self._under_way:
             self.sent(weight)
         runs, weight = self._under_way.popleft()
         samples = sum(run.samples for _, run in runs)
         each = 1.0 if weight is None or not samples else weight / samples
-        for epoch, run in runs:
+        for epoch, run in runs if each else []:
             entry = LedgerEntry(self.step, 1, self.rank, run.start, run.samples, run.stride, 0, each)
             _append(self._own.setdefault(epoch, []), entry)
         self.step, self._combined_at = self.step + 1, self._at
@@ -183,7 +185,8 @@ class SampleLedger:
     def wrap(self, batches: Any) -> Iterator[Any]:
         """The batches of a loader, or of a `BatchSampler`, each told as dealt when it is given out.
 
-        Its sampler says which epoch it is, and which places a rank takes, also in mid-epoch after a resume.
+        Its sampler says which epoch it is, and which places a rank takes, also in mid-epoch after a resume. What a loop
+        that was broken off has left uncombined when the next begins is given back, unless `keeps_pending`.
 
         Raises:
             ArgumentError: it has no sampler of `minigrad.data`, or one of another length.
@@ -197,10 +200,13 @@ class SampleLedger:
             >>> [entry.places().tolist() for entry in ledger.entries()]  # of 5: the last one is padding
             [[[1, 3]], [[5]]]
         """
-        for batch, epoch, runs in delivered("SampleLedger.wrap", batches, self.length):
+        given = delivered("SampleLedger.wrap", batches, self.length)
+        _begin(self)
+        for batch, epoch, runs in given:
             for run in runs:
                 self.dealt(*run, epoch=epoch)
             yield batch
+        self._is_dealing = False
 
     def open(self, batches: Any) -> None:
         """Begin with batches of all ranks together: an epoch that their sampler says, else the one after the last.
@@ -217,6 +223,11 @@ class SampleLedger:
         elif not self._goes_on:
             self._at = self._at[0] + (self._at[1] > 0), 0
         self._goes_on = False
+        _begin(self)
+
+    def close(self) -> None:
+        """The batches that were begun with by `open` are at their end, not broken off."""
+        self._is_dealing = False
 
     def dealt_of(self, count: int, rows: slice) -> None:
         """All ranks were given so many samples, the next ones in order, of which this one has some rows."""
@@ -245,7 +256,7 @@ class SampleLedger:
             ArgumentError: see `audit`.
         """
         entries = self.entries(epoch)
-        self._check_merged("SampleLedger.taken")
+        _check_merged("SampleLedger.taken", self)
         return Takings.of([(entry, entry.places()) for entry in entries])
 
     def entries(self, epoch: int = 0) -> list[LedgerEntry]:
@@ -257,14 +268,6 @@ class SampleLedger:
     def epochs(self) -> list[int]:
         """Those of which a sample was combined."""
         return sorted(epoch for epoch in {**self._entries, **self._own} if self.entries(epoch))
-
-    def _check_merged(self, who: str) -> None:
-        if self.world_size > 1 and any(self._own.values()):
-            first = min(entry.step for found in self._own.values() for entry in found)
-            raise ArgumentError(
-                f"{who}: expected the entries of {self.world_size} ranks, got those of rank {self.rank} alone since "
-                f"step {first}: merge_ledger(comm, ledger) first, on all ranks"
-            )
 
     # ------------------------------------------------------------------------------------------------ over ranks
 
@@ -331,7 +334,24 @@ class SampleLedger:
             own = {}
         self.step, self._entries, self._own, self._skipped = step, entries, own, skipped
         self._at, self._combined_at, self._goes_on = at, at, 0 < at[1] < self.length
+        self._is_dealing = False
         self._pending, self._under_way = waiting.pop()[0] if waiting else [], deque(waiting)
+
+
+def _begin(ledger: SampleLedger) -> None:
+    """A loop over batches begins: one before it that never ended has left its last ones to nobody."""
+    if ledger._is_dealing and not ledger.keeps_pending:
+        ledger.give_back()
+    ledger._is_dealing = True
+
+
+def _check_merged(who: str, ledger: SampleLedger) -> None:
+    if ledger.world_size > 1 and any(ledger._own.values()):
+        first = min(entry.step for found in ledger._own.values() for entry in found)
+        raise ArgumentError(
+            f"{who}: expected the entries of {ledger.world_size} ranks, got those of rank {ledger.rank} alone since "
+            f"step {first}: merge_ledger(comm, ledger) first, on all ranks"
+        )
 
 
 def _append(entries: list[LedgerEntry], new: LedgerEntry) -> None:

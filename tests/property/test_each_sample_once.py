@@ -340,3 +340,12 @@ def test_a_ledger_that_says_anything_else_is_found_out(fault, monkeypatch):
     found = settings(max_examples=100, phases=[Phase.generate], report_multiple_bugs=False)(given(cases())(check))
     with pytest.raises(AssertionError):
         found()
+
+
+def test_a_dispatcher_saved_behind_a_round_that_was_not_combined_is_found_out(monkeypatch):
+    """One case, for under this fault a search need not end."""
+    case = Case(1, 8, 2, 1, "dispatcher", events={1: "saved within", 2: "died"})
+    check(case)
+    monkeypatch.setattr(Dispatcher, "state_dict", lambda self: self.dispatch.state_dict())
+    with pytest.raises(AssertionError, match="missing 2-3"):
+        check(case)

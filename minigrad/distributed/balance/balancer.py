@@ -156,6 +156,8 @@ class Balancer:
             indices = batch_indices("Balancer.deal", batch)
             with self.step(len(indices)) as rows:
                 yield indices[rows].astype(np.int64, copy=False)
+        if self._ledger is not None:
+            self._ledger.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The state to resume a run with, plain data for JSON.

@@ -207,6 +207,8 @@ class Rounds:
                     _tell(self._ledger, batches[first : first + used], mine)
                 yield batches[first + mine.start : first + mine.stop]
             first += used
+        if self._ledger is not None:
+            self._ledger.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The state to resume a run with, plain data for JSON; equal on all ranks."""

@@ -18,6 +18,7 @@ from minigrad.data import (
     SampleLedger,
 )
 from minigrad.data.dispatch import DISPATCHES
+from minigrad.distributed import Balancer, Rounds, run
 from minigrad.errors import ArgumentError, StateDictError
 
 
@@ -236,3 +237,39 @@ def test_batches_of_all_ranks_are_told_one_after_the_other():
     assert dealt(4) == (0, 1)
     ledger.open([[0, 1]])
     assert dealt(4) == (1, 1)
+
+
+def test_what_counted_by_nothing_is_missing():
+    ledger = SampleLedger(8)
+    ledger.dealt(0, 8)
+    ledger.combined(0.0)
+    assert ledger.audit().missing == ((0, 8),) and not ledger.pending and ledger.step == 1
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_what_a_loop_that_was_broken_off_left_is_not_written_by_the_next(flushes):
+    ledger = SampleLedger(4, rank=0, world_size=1)
+    batches = BatchSampler(DistributedSampler(4, rank=0, world_size=1, mode="exact"), 2)
+    for _ in ledger.wrap(batches):
+        break
+    if flushes:  # its gradients were kept, and combined after the loop
+        ledger.combined()
+    for _ in ledger.wrap(batches):
+        ledger.combined()
+    assert sorted(ledger.taken(0).places.tolist() + ledger.taken(1).places.tolist()) == sorted(
+        [0, 1] * flushes + [0, 1, 2, 3]
+    )
+
+
+@pytest.mark.parametrize("dealer", [Rounds, Balancer])
+def test_a_list_that_was_broken_off_leaves_nothing_to_the_next(dealer):
+    def body(comm):
+        ledger = SampleLedger(4)
+        batches, loop = [np.arange(2), np.arange(2, 4)], dealer(comm, ledger=ledger)
+        for _ in loop.deal(batches):
+            break
+        for _ in loop.deal(batches):
+            ledger.combined()
+        return [sorted(ledger.taken(epoch).places.tolist()) for epoch in (0, 1)]
+
+    assert run(body, 1) == [[[], [0, 1, 2, 3]]]
