@@ -1,10 +1,13 @@
 """How a job under mpirun ends when a rank raises, is killed, is late, leaves or never comes; and what starts it."""
 
+import queue
 import re
 import sys
+from collections import deque
 
 import pytest
 
+from minigrad.distributed.comm.mpi.carrier import next_of
 from minigrad.distributed.comm.mpi.start import load_mpi
 from minigrad.errors import MissingPackageError
 from tests.distributed.processes import all_gone, mpich_segments, remove_unused
@@ -148,3 +151,39 @@ def test_a_world_that_mpi_does_not_see_is_refused():
     done = mpirun(1, "-c", "from minigrad import distributed; distributed.init(backend='mpi', rank=0, world_size=2)")
     assert done.returncode != 0
     assert "expected MPI to see rank 0 of 2, got rank 0 of 1" in done.stderr
+
+
+class LockedQueue:
+    """What a SimpleQueue does up to Python 3.12 for one thread that takes, where no time is left for a wait.
+
+    An item that was there when it was taken leaves the lock open; a get that passes an open lock, and finds nothing,
+    counts its time below 0, which is for ever.
+    """
+
+    def __init__(self):
+        self.items, self.is_open = deque(), False
+
+    def put(self, item):
+        self.items.append(item)
+        self.is_open = True
+
+    def get_nowait(self):
+        if not self.items:
+            self.is_open = False
+            raise queue.Empty
+        return self.items.popleft()
+
+    def get(self, timeout):
+        assert self.items or not self.is_open, "waits for ever"
+        return self.get_nowait()
+
+
+def test_a_thread_that_naps_wakes_again():
+    posted = LockedQueue()
+    for _ in range(2):
+        posted.put(1)
+        posted.put(None)
+        assert [next_of(posted, 1e-9) for _ in range(4)] == [1, None, None, None]
+    posted = queue.SimpleQueue()
+    posted.put(1)
+    assert [next_of(posted, 1e-9) for _ in range(200)] == [1] + [None] * 199

@@ -227,7 +227,7 @@ class Mail(Front):
         if group is None:
             return None
         exchange(b"")  # all have made as many calls here
-        new = [queue.SimpleQueue() for _ in group.ranks], {}
+        new = [queue.Queue() for _ in group.ranks], {}
         made = Mail(group.rank, *self.rooms.setdefault((self.seq, group.ranks), new), self.timeout_s, self.clock)
         made.parent = self
         return made
@@ -242,7 +242,7 @@ class Mail(Front):
 
 def mail(body, world_size, timeout_s):
     """A world of threads, which use what `run` gives them for nothing but their rank."""
-    inboxes, rooms = [queue.SimpleQueue() for _ in range(world_size)], {}  # of groups, by number of the call
+    inboxes, rooms = [queue.Queue() for _ in range(world_size)], {}  # of groups, by number of the call
     run(lambda comm: body(Mail(comm.rank, inboxes, rooms, timeout_s)), world_size, timeout_s=timeout_s + 5.0)
 
 
