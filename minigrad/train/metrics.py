@@ -365,7 +365,7 @@ class Scalars:
 
     def reset(self) -> None:
         """Start anew, without names."""
-        self.__init__()  # type: ignore[misc]
+        self.batches, self._means = 0, {}
 
     def result(self, comm: Communicator | None = None) -> dict[str, float | None]:
         """The mean of each name over the samples of all ranks; None where none had one. All ranks call it.
