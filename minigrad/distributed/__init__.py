@@ -1,12 +1,10 @@
 """Data-parallel training: ranks and their collectives, buckets, the reducer, replicas."""
 
+import importlib as _importlib
 import typing
 
 from minigrad.absent import absent as _absent
-from minigrad.distributed import balance as _balance  # noqa: F401  first: it and average use files of each other
 from minigrad.distributed import nn as nn
-from minigrad.distributed.average.averager import ParameterAverager
-from minigrad.distributed.average.mean import average_parameters
 from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
@@ -182,7 +180,14 @@ __all__ = [
 
 _offer_classes(globals())
 
-if not typing.TYPE_CHECKING:
+if typing.TYPE_CHECKING:
+    from minigrad.distributed.average.averager import ParameterAverager
+    from minigrad.distributed.average.mean import average_parameters
+else:
 
     def __getattr__(name: str) -> typing.Any:
-        raise _absent(__name__, name)
+        """What combines parameters, a room that is loaded at its first use."""
+        if name not in ("ParameterAverager", "average", "average_parameters"):
+            raise _absent(__name__, name)
+        average = _importlib.import_module("minigrad.distributed.average")
+        return average if name == "average" else getattr(average, name)

@@ -13,10 +13,10 @@ from minigrad.distributed.average import (
     Divergence,
     DivergenceExchange,
     add_sums_and_adopt,
-    divergence,
     divergence_of,
     sums_of,
 )
+from minigrad.distributed.balance import divergence
 from minigrad.distributed.simulate import Cluster
 from tests.distributed.worlds import run_ranks
 

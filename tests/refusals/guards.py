@@ -15,8 +15,8 @@ from minigrad.distributed.average import (
     add_sums_and_adopt,
     sums_of,
 )
-from minigrad.distributed.average.divergence import no_sums
-from minigrad.distributed.average.guards import as_guard, ask, guard_from
+from minigrad.distributed.balance.divergence import no_sums
+from minigrad.distributed.balance.guards import as_guard, ask, guard_from
 from minigrad.errors import ArgumentError, DtypeError, ShapeError, StateDictError
 from tests.refusals import each
 

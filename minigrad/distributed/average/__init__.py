@@ -5,14 +5,14 @@ import typing
 from minigrad.absent import absent as _absent
 from minigrad.distributed.average.asynchronous import Async
 from minigrad.distributed.average.averager import ParameterAverager
-from minigrad.distributed.average.divergence import Divergence, add_sums, add_sums_and_adopt, divergence_of, sums_of
 from minigrad.distributed.average.exchange import DivergenceExchange
-from minigrad.distributed.average.guarded import GuardedCadence
-from minigrad.distributed.average.guards import Guard, GrowthGuard, LevelGuard, NoGuard, TrendGuard, Verdict
 from minigrad.distributed.average.mean import average_parameters
 from minigrad.distributed.average.outer import EASGD, DiLoCo, Mean, OuterOptimizer, SlowMo, StreamingDiLoCo
 from minigrad.distributed.average.policies import Cadence, EveryK, Policy, PostLocalSGD, RoundTime, StepsMade, Sync
 from minigrad.distributed.average.report import AverageReport
+from minigrad.distributed.balance.divergence import Divergence, add_sums, add_sums_and_adopt, divergence_of, sums_of
+from minigrad.distributed.balance.guarded import GuardedCadence
+from minigrad.distributed.balance.guards import Guard, GrowthGuard, LevelGuard, NoGuard, TrendGuard, Verdict
 from minigrad.foreign import offer_classes as _offer_classes
 
 __all__ = [

@@ -11,12 +11,12 @@ from minigrad.arguments import as_samples, check_counts
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.average.asynchronous import Async, AsyncState
-from minigrad.distributed.average.divergence import Divergence, divergence_of
 from minigrad.distributed.average.policies import Policy, StepsMade
 from minigrad.distributed.average.report import AverageReport, Hears, Told
 from minigrad.distributed.average.saved import array_on, check_fits, check_length
 from minigrad.distributed.average.snapshots import Courier, Snapshot, mean_of, no_sums_of, total_of, value_of
 from minigrad.distributed.average.travelling import Piece
+from minigrad.distributed.balance.divergence import Divergence, divergence_of
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import StateDictError
 from minigrad.nn.parameter import Parameter

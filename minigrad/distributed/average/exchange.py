@@ -8,7 +8,7 @@ from minigrad.arguments import as_integer
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.stream import CommStream
-from minigrad.distributed.average.divergence import SUMS, Divergence, divergence_of
+from minigrad.distributed.balance.divergence import SUMS, Divergence, divergence_of
 from minigrad.distributed.comm.protocol import Communicator, Work, check_is_communicator
 from minigrad.errors import ArgumentError
 

@@ -10,9 +10,9 @@ from minigrad.arguments import check_choice
 from minigrad.distributed.average.asynchronous import Async
 from minigrad.distributed.average.buffers import INTEGER_BUFFERS, IntegerBuffers
 from minigrad.distributed.average.fragments import count_of
-from minigrad.distributed.average.guards import NoGuard, as_guard, guard_data
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, check_policy, facts_of
+from minigrad.distributed.balance.guards import NoGuard, as_guard, guard_data
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.parameter import Parameter
 from minigrad.optim.optimizer import Optimizer, settled_parts

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from minigrad.arguments import as_integer, is_integer, keep_as
-from minigrad.distributed.average.divergence import Divergence
-from minigrad.distributed.average.guarded import GuardedCadence
-from minigrad.distributed.average.guards import Guard
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
+from minigrad.distributed.balance.divergence import Divergence
+from minigrad.distributed.balance.guarded import GuardedCadence
+from minigrad.distributed.balance.guards import Guard
 from minigrad.distributed.balance.state import config_data, config_of
 from minigrad.errors import ArgumentError, StateDictError
 

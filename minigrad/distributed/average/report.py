@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
-from minigrad.distributed.average.divergence import Divergence
 from minigrad.distributed.average.exchange import DivergenceExchange
+from minigrad.distributed.balance.divergence import Divergence
 from minigrad.errors import ArgumentError
 
 

@@ -16,8 +16,8 @@ from minigrad.backend.device import array_module, device_of, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.grad_scale import scale_
 from minigrad.backend.stream import CommStream
-from minigrad.distributed.average.divergence import SUMS, add_sums
 from minigrad.distributed.average.travelling import SCALE
+from minigrad.distributed.balance.divergence import SUMS, add_sums
 from minigrad.distributed.collectives import ReduceOp, reduced
 from minigrad.distributed.comm.point_to_point import TAGS
 from minigrad.distributed.comm.protocol import Communicator, Work

@@ -6,8 +6,8 @@ from collections import deque
 from contextlib import ExitStack
 from typing import Any
 
-from minigrad.distributed.average.divergence import Divergence
 from minigrad.distributed.average.policies import RoundTime
+from minigrad.distributed.balance.divergence import Divergence
 from minigrad.distributed.balance.meter import Metered, StepTimes
 from minigrad.distributed.comm.protocol import Communicator
 

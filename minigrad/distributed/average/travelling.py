@@ -16,11 +16,11 @@ import numpy as np
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array, finfo, is_half
 from minigrad.backend.stream import CommStream
-from minigrad.distributed.average.divergence import add_sums, divide_and_add_sums, no_sums
 from minigrad.distributed.average.fragments import Span
 from minigrad.distributed.average.outer import OuterOptimizer, OuterState
 from minigrad.distributed.average.report import Arrived, number_in
 from minigrad.distributed.average.saved import array_on, check_fits, check_length, check_names
+from minigrad.distributed.balance.divergence import add_sums, divide_and_add_sums, no_sums
 from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.record.fingerprint import fingerprint
 from minigrad.nn.companions import number_of

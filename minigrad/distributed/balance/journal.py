@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from minigrad.distributed.average.divergence import Divergence
-from minigrad.distributed.average.guarded import GuardedCadence
-from minigrad.distributed.average.guards import Guard, Verdict
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.balance.cost import Reading
+from minigrad.distributed.balance.divergence import Divergence
 from minigrad.distributed.balance.division import Balance, Division
+from minigrad.distributed.balance.guarded import GuardedCadence
+from minigrad.distributed.balance.guards import Guard, Verdict
 from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, start
 from minigrad.errors import ArgumentError
 

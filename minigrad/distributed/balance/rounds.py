@@ -15,11 +15,11 @@ from typing import Any, TextIO, TypeVar, overload
 from minigrad.arguments import as_integer
 from minigrad.data.ledger import SampleLedger
 from minigrad.data.order import Indices
-from minigrad.distributed.average.divergence import Divergence
-from minigrad.distributed.average.guarded import GuardedCadence
-from minigrad.distributed.average.guards import Guard, as_guard, guard_data
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.dispatcher import Dispatcher
+from minigrad.distributed.balance.divergence import Divergence
+from minigrad.distributed.balance.guarded import GuardedCadence
+from minigrad.distributed.balance.guards import Guard, as_guard, guard_data
 from minigrad.distributed.balance.indices import batch_indices
 from minigrad.distributed.balance.journal import Journal
 from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, listener

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from minigrad.data.ledger import SampleLedger
-from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.errors import ArgumentError
+
+
+@runtime_checkable
+class KeepsLedger(Protocol):
+    """What combines, and tells a ledger of it itself, as a `ParameterAverager` does."""
+
+    comm: Communicator
+
+    def keep(self, ledger: SampleLedger) -> None:
+        """Tell it so from now on."""
 
 
 def keep_ledger(combiner: Any, ledger: SampleLedger) -> None:
@@ -47,13 +56,13 @@ def keep_ledger(combiner: Any, ledger: SampleLedger) -> None:
     """
     if not isinstance(ledger, SampleLedger):
         raise ArgumentError(f"keep_ledger: expected a SampleLedger, got {ledger!r:.100}")
-    if not isinstance(combiner, (DistributedDataParallel, ParameterAverager)):
+    if not isinstance(combiner, (DistributedDataParallel, KeepsLedger)):
         raise ArgumentError(
             f"keep_ledger: expected a DistributedDataParallel or a ParameterAverager, got {combiner!r:.100}: call "
             "ledger.combined(n) after each reduction"
         )
     _check_rank("keep_ledger", combiner.comm, ledger)
-    if isinstance(combiner, ParameterAverager):
+    if isinstance(combiner, KeepsLedger):
         combiner.keep(ledger)
         return
     before = combiner.reducer.after_pass

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigrad.distributed.average.divergence import Divergence
-from minigrad.distributed.average.guards import Guard, NoGuard, Verdict, ask, guard_data, guard_from
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
+from minigrad.distributed.balance.divergence import Divergence
+from minigrad.distributed.balance.guards import Guard, NoGuard, Verdict, ask, guard_data, guard_from
 from minigrad.distributed.balance.state import reading_state, resumed
 from minigrad.errors import StateDictError
 
@@ -26,7 +26,7 @@ class GuardedCadence:
         verdict: The last one; None before the first.
 
     Example:
-        >>> from minigrad.distributed.average.guards import LevelGuard
+        >>> from minigrad.distributed.balance.guards import LevelGuard
         >>> cadence = GuardedCadence(ElChe.start(2), LevelGuard(0.5))
         >>> cadence, *_ = cadence.report([500.0, 500.0], [10, 10], 50.0, Divergence((0.1, 0.1), (1.0, 1.0), (0.0, 0.0)))
         >>> apart = Divergence((0.9, 0.1), (1.0, 1.0), (0.0, 0.0))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.arguments import as_integer, as_real, check_choice, keep_as, kind_of
-from minigrad.distributed.average.divergence import Divergence
+from minigrad.distributed.balance.divergence import Divergence
 from minigrad.distributed.balance.strategy import name_of, takes
 from minigrad.errors import ArgumentError
 
