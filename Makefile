@@ -22,6 +22,9 @@ demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/01_digits.py --ranks 1
 	$(BIN)/python examples/01_digits.py --ranks 2
 
+# Tests start some hundred Pythons; what one has compiled the next ones find, in the environment.
+test: export PYTHONDONTWRITEBYTECODE =
+test: export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
 test: $(VENV)/.installed-test
 	$(BIN)/python -m flake8 minigrad kernels examples tests
 	$(BIN)/python -m mypy

@@ -259,9 +259,12 @@ def a_message_to_a_rank_that_has_left(comm: Communicator) -> None:
 @contract(sizes=(2, 3))
 def an_abort_ends_messages_under_way(comm: Communicator) -> None:
     """On all ranks, with its reason; and no other can be started."""
-    comm.barrier()
     if comm.rank == 1:
+        for rank in (rank for rank in range(comm.world_size) if rank != 1):
+            comm.recv(np.ones(1), rank).wait(host=True)
         comm.abort("no more")
+    else:
+        comm.send(np.ones(1), 1)
     with refused(RankFailedError, "rank 1 aborted: no more"):
         comm.recv(np.ones(2), 1 if comm.rank == 0 else 0).wait()
     with refused(RankFailedError, "rank 1 aborted: no more"):

@@ -32,7 +32,7 @@ def all_but_nccl_tell_when_a_work_ran(comm):
 
 
 def an_all_reduce_of_messages_keeps_the_contract(comm):
-    for name in ("all_reduce-float16", "all_reduce-uint8", "all_reduce-float64", "all_reduce_of_many_elements"):
+    for name in ("all_reduce-float16", "all_reduce-uint8", "all_reduce_of_many_elements"):
         contract.CASES[name].body(RingAllReduce(comm))
     for name in ("several_calls_may_be_under_way_at_once", "arrays_of_any_shape_and_of_any_numbers"):
         contract.CASES[name].body(RingAllReduce(comm))
@@ -42,6 +42,6 @@ CASES = {
     **contract.CASES,
     "users_lines": contract.Case(the_users_line_of_each_rank_is_told, (2,), 0.4),
     "contrastive": contract.Case(contrastive.equals_one_device, (1, 2, 3, 4), 20.0),
-    "ring": contract.Case(an_all_reduce_of_messages_keeps_the_contract, (1, 2, 3), 20.0),
+    "ring": contract.Case(an_all_reduce_of_messages_keeps_the_contract, (1, 3), 20.0),
     "spans": contract.Case(all_but_nccl_tell_when_a_work_ran, (2,), 20.0),
 }

@@ -1,5 +1,6 @@
 """Ways to break the combination of gradients, and a process in which one of them is in force while tests run."""
 
+import functools
 import importlib
 import importlib.util
 import multiprocessing
@@ -430,33 +431,47 @@ def _full_name(module):
     return f"minigrad.{module}" if module.startswith(("backend.", "nn.flat")) else f"minigrad.distributed.{module}"
 
 
-class _Loader(SourceFileLoader):
-    """Loads a module with one text replaced by another."""
+@functools.cache
+def _compiled(path, old="", new=""):
+    return compile(Path(path).read_text().replace(old, new), path, "exec", dont_inherit=True)
 
-    def __init__(self, name, path, old, new):
+
+@functools.cache
+def _compile_all():
+    """So that a process of a mutant finds it done: compiling takes longer than all else that it does."""
+    importlib.import_module("tests.distributed.mutant_suite")
+    for name, module in list(sys.modules.items()):
+        if name.startswith(RELOADED):
+            _compiled(module.__file__)
+
+
+class _Loader(SourceFileLoader):
+    """Loads a module with one text replaced by another; nothing by nothing in all but one."""
+
+    def __init__(self, name, path, texts):
         super().__init__(name, path)
-        self._old, self._new = old, new
+        self._texts = texts
 
     def get_code(self, fullname):
-        source = self.get_source(fullname).replace(self._old, self._new)
-        return compile(source, self.path, "exec", dont_inherit=True)
+        return _compiled(self.path, *self._texts)
 
 
 class _Finder:
-    """Finds one module, and loads it broken."""
+    """Finds what is loaded anew, one module of it broken."""
 
-    def __init__(self, module, old, new):
-        self._name, self._texts = _full_name(module), (old, new)
+    def __init__(self, module, *texts):
+        self._name, self._texts = _full_name(module), texts
 
     def find_spec(self, name, path=None, target=None):
-        if name != self._name:
-            return None
-        origin = PathFinder.find_spec(name, path).origin
-        return importlib.util.spec_from_file_location(name, origin, loader=_Loader(name, origin, *self._texts))
+        found = PathFinder.find_spec(name, path) if name.startswith(RELOADED) else None
+        if found is not None:
+            found.loader = _Loader(name, found.origin, self._texts if name == self._name else ())
+        return found
 
 
 def who_notices(mutant=None, test=None):
     """The first test that fails, or the one, while a mutant is in force, in a process of its own; empty where none."""
+    _compile_all()
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(mutant, test, theirs), daemon=True)
@@ -476,8 +491,7 @@ def who_notices(mutant=None, test=None):
 def _child(mutant, chosen, results):
     for name in [name for name in sys.modules if name.startswith(RELOADED)]:
         del sys.modules[name]
-    if mutant is not None:
-        sys.meta_path.insert(0, _Finder(*mutant))
+    sys.meta_path.insert(0, _Finder(*(mutant or ("",))))
     with open(os.devnull, "w") as nothing:
         sys.stderr = nothing
         results.send(_first_failure(chosen))
