@@ -300,6 +300,9 @@ def test_with_an_averager_each_batch_of_a_round_counts_from_when_it_is_taken():
         assert mine[-1].tolist() == list(range(10 + 15 * comm.rank, 15 + 15 * comm.rank))
         assert dispatcher.state_dict() and len(ledger.pending) == 1
         ledger.give_back()
+        for _ in dispatcher:  # what a loop that is over has left is no part of a state
+            pass
+        assert dispatcher.state_dict() and dispatcher.epoch == 1
         return told(comm, ledger), [entry.weight for entry in ledger.entries()]
 
     for audits, weights in run(body, 2, timeout_s=20.0):
@@ -353,18 +356,22 @@ def test_a_dispatcher_ends_with_its_epochs_and_goes_by_one_measure():
 
 
 def test_a_ledger_that_is_kept_again_is_told_once_and_one_before_it_no_more():
+    """And what DDP does itself at the end of a pass is done as before: all have the statistics of one rank."""
+
     def body(comm):
-        ddp, first, ledger = DDP(nn.Linear(2, 1), comm), SampleLedger(4), SampleLedger(4)
+        model = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
+        ddp, first, ledger = DDP(model, comm), SampleLedger(4), SampleLedger(4)
         for each in (first, ledger, ledger):
             keep_ledger(ddp, each)
         ledger.dealt(2 * comm.rank, 2)
-        ddp(minigrad.ones(2, 2)).mean().backward()
+        ddp(minigrad.full((2, 2), comm.rank + 1.0)).mean().backward()
         steps = first.step, ledger.step
         ledger.skipped()
         merge_ledger(comm, ledger)
-        return steps, ledger.audit().missing
+        return steps, ledger.audit().missing, model[1].running_mean.tolist()
 
-    assert run(body, 2, timeout_s=20.0) == [((0, 1), ((0, 4),))] * 2
+    (told, *mean), *others = run(body, 2, timeout_s=20.0)
+    assert [(told, *mean)] == others and (told, mean[0]) == ((0, 1), ((0, 4),))
 
 
 @pytest.mark.parametrize("made", [Balancer, lambda comm, ledger: Rounds(comm, CadenceConfig.fixed(1), ledger=ledger)])
