@@ -10,6 +10,7 @@ import pytest
 
 from minigrad import distributed
 from minigrad.distributed import Fault, FaultInjecting, Recording, run
+from minigrad.distributed.comm.point_to_point import Envelope, unanswered
 from minigrad.distributed.comm.shm.mailbox import MOST_MESSAGES
 from minigrad.errors import ArgumentError, CollectiveTimeoutError, InjectedFaultError, RankFailedError
 from minigrad.testing import RingAllReduce
@@ -26,6 +27,12 @@ def to_the_other(comm, array, tag=0):
     comm.recv(taken, 1 - comm.rank, tag).wait()
     work.wait()
     return taken
+
+
+@pytest.mark.parametrize("tags, got", [({3}, "nothing"), ({3, 5}, "what it sent with tag 5 instead")])
+def test_a_message_that_comes_as_its_receiver_gives_up_is_no_other(tags, got):
+    error = unanswered(Envelope("recv", 1, 0, 3, "float64", 2), 1.5, "is here", tags, {})
+    assert f"expected rank 1 to send it within 1.5 s, got {got}: rank 1 is here" in str(error)
 
 
 def test_wrappers_see_both_ends():
