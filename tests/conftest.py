@@ -1,5 +1,6 @@
 """What all tests share. The time limit of a test, the markers and "warnings are errors" are in setup.cfg."""
 
+import gc
 import sys
 
 import numpy as np
@@ -14,6 +15,12 @@ pytest.register_assert_rewrite("tests.device_suite", "tests.kernel_suite")  # te
 # The same examples in every run, so that a red run can be repeated; no limit on the time of one, machines differ.
 settings.register_profile("minigrad", deadline=None, derandomize=True)
 settings.load_profile("minigrad")
+
+
+def pytest_collection_finish(session):
+    """What was collected stays until the end: the garbage collector need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
