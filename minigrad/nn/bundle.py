@@ -16,7 +16,7 @@ from minigrad.backend.device import Device
 from minigrad.backend.random import get_rng_state
 from minigrad.errors import DtypeError, StateDictError
 from minigrad.nn.module import Module
-from minigrad.nn.serialize import read_file, save_file
+from minigrad.nn.serialize import Content, content_of, load_metadata, read_file
 from minigrad.ops.foreign import array_of
 from minigrad.tensor import Tensor
 
@@ -220,14 +220,20 @@ class Recorded(Bundle):
         own: By rank; what those ranks have alike with rank 0 is not in it.
         world_size: The ranks that have saved it; 0 where there was no object, and so no rank is asked for.
         number: That of this file alone.
+        note: Plain data of who has it written; `load` does not look at it.
     """
 
     def __init__(self, own: Mapping[int, Bundle], world_size: int, number: str = "") -> None:
         super().__init__()
         self.own, self.world_size, self.number = own, world_size, number or secrets.token_hex(8)
+        self.note: Plain = {}
 
-    def write(self, path: Path) -> None:
-        """Write it; an old file of that name is replaced only once the new one is whole."""
+    def content(self, copy: bool = False) -> Content:
+        """What its file is made of.
+
+        Args:
+            copy: See `content_of`.
+        """
         tensors, ranks = dict(self.tensors), dict[str, Any]()
         for rank, bundle in self.own.items():
             names = {}
@@ -235,8 +241,8 @@ class Recorded(Bundle):
                 names[name] = free_name(f"rank {rank}: {name}", tensors)
                 tensors[names[name]] = array
             ranks[str(rank)] = {"trees": bundle.trees, "tensors": names}
-        said = {"version": VERSION, "number": self.number, "world_size": self.world_size}
-        save_file(tensors, path, {KEY: json.dumps({**said, "trees": self.trees, "ranks": ranks})})
+        said = {"version": VERSION, "number": self.number, "world_size": self.world_size, "note": self.note}
+        return content_of(tensors, {KEY: json.dumps({**said, "trees": self.trees, "ranks": ranks})}, copy)
 
     def of_rank(self, rank: int) -> Bundle:
         """What one rank has saved."""
@@ -255,12 +261,7 @@ def read(path: Path, device: Device | str) -> Recorded | dict[str, Tensor]:
         return tensors
     try:
         facts = json.loads(texts[KEY])
-        version = facts["version"]
-        if isinstance(version, int) and version > VERSION:
-            raise StateDictError(
-                f"load: expected a file of version {VERSION} or older, got {os.fspath(path)} of version {version}: "
-                "read it with the minigrad that wrote it, or a newer one"
-            )
+        check_version("load", path, facts)
         own = {}
         for rank, facts_of in facts["ranks"].items():
             own[int(rank)] = bundle = Bundle()
@@ -273,7 +274,35 @@ def read(path: Path, device: Device | str) -> Recorded | dict[str, Tensor]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, StateDictError):
             raise
-        raise StateDictError(
-            f"load: expected a file that minigrad.save wrote, got {os.fspath(path)} with other metadata: {error!r}"
-        ) from error
+        raise _scribbled(path, error) from error
     return found
+
+
+def facts_in(path: Path) -> Plain:
+    """What a file that `save` wrote says of itself: its version, world_size and note; no tensor is read.
+
+    Raises:
+        StateDictError: the file is not whole, or another one.
+    """
+    texts = load_metadata(path)
+    try:
+        facts = json.loads(texts[KEY])
+        return {"version": facts["version"], "world_size": facts.get("world_size"), "note": dict(facts.get("note", {}))}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _scribbled(path, error) from error
+
+
+def check_version(who: str, path: Path, facts: Plain) -> None:
+    """Refuse what a newer minigrad has written; StateDictError."""
+    version = facts["version"]
+    if isinstance(version, int) and version > VERSION:
+        raise StateDictError(
+            f"{who}: expected a file of version {VERSION} or older, got {os.fspath(path)} of version {version}: "
+            "read it with the minigrad that wrote it, or a newer one"
+        )
+
+
+def _scribbled(path: Path, error: Exception) -> StateDictError:
+    return StateDictError(
+        f"load: expected a file that minigrad.save wrote, got {os.fspath(path)} with other metadata: {error!r}"
+    )

@@ -75,11 +75,24 @@ def save(obj: Any, f: Path) -> None:
             save_file(obj, f)
             return
     comm = ranks_of(objects.values()) if objects else None
+    whole = gathered(comm, obj, f)
+    together(comm, "save", lambda: whole.content().write(f) if comm is None or comm.rank == 0 else None)
+
+
+def gathered(comm: Any, obj: Any, f: Path, ready: Callable[[], object] = tuple) -> Recorded:
+    """What these ranks have of obj, as rank 0 writes it to f. All call it, between two steps.
+
+    Args:
+        ready: ready() comes first; where it raises, on any rank, all do, and nothing is gathered.
+
+    Raises:
+        Exception: see `save`.
+    """
+    objects = objects_in(obj)
     begin(comm, "save")
     check_one_path(comm, os.fspath(f))
-    bundle = together(comm, "save", lambda: _taken(obj, objects))
-    whole = recorded(comm, bundle, with_objects=bool(objects))
-    together(comm, "save", lambda: whole.write(f) if comm is None or comm.rank == 0 else None)
+    bundle = together(comm, "save", lambda: (ready(), _taken(obj, objects))[1])
+    return recorded(comm, bundle, with_objects=bool(objects))
 
 
 def _taken(obj: Any, objects: Mapping[str, Any]) -> Bundle:
@@ -126,7 +139,7 @@ def load(
 
 
 def _load_into(f: Path, device: Device | str, into: Any) -> Any:
-    objects = _objects_to_fill(into)
+    objects = objects_to_fill(into)
     comm = ranks_of(objects.values())
     begin(comm, "load")
     rank, world_size = (0, 1) if comm is None else (comm.rank, comm.world_size)
@@ -143,7 +156,8 @@ def _load_into(f: Path, device: Device | str, into: Any) -> Any:
     return bundle.built(bundle.trees[WHOLE], objects=objects)
 
 
-def _objects_to_fill(into: Any) -> dict[str, Any]:
+def objects_to_fill(into: Any) -> dict[str, Any]:
+    """The objects in what `load` is given to fill, by place; ArgumentError where there is anything else in it."""
     for place, leaf in leaves_in(into):
         if place == WHOLE or not is_stateful(leaf):
             todo = "plain values are in what load returns" if place != WHOLE else 'write {"model": model}, as in save'

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-import secrets
-import stat
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from minigrad.backend.device import CPU, Device, to_device, to_host
 from minigrad.backend.dtypes import as_dtype
 from minigrad.backend.memory import address_of
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
+from minigrad.nn.whole_file import replace_file
 from minigrad.ops.foreign import array_of
 from minigrad.tensor import Tensor
 
@@ -47,37 +48,62 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
         ...     net.load_state_dict(nn.load_file(f"{folder}/net.safetensors"))
         <All keys matched successfully>
     """
-    texts = dict(metadata or {})
+    content_of(tensors, metadata or {}).write(path)
+
+
+class Content(NamedTuple):
+    """What a safetensors file is made of.
+
+    Attributes:
+        arrays: On the host, in C order, by name; each memory once.
+        texts: The metadata, among it the further names of arrays.
+    """
+
+    arrays: dict[str, np.ndarray[Any, Any]]
+    texts: dict[str, str]
+
+    def write(self, path: _Path) -> None:
+        """Write the file; see `save_file`."""
+        replace_file(path, self._parts())
+
+    def _parts(self) -> Iterator[Any]:
+        """The length of the head, the head, which says where each array is, and the arrays, widest numbers first."""
+        names = sorted(self.arrays, key=lambda name: (-self.arrays[name].itemsize, name))
+        head: dict[str, Any] = {"__metadata__": self.texts} if self.texts else {}
+        end = 0
+        for name in names:
+            begin, end = end, end + self.arrays[name].nbytes
+            dtype, shape = _NAMES[self.arrays[name].dtype.name], list(self.arrays[name].shape)
+            head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        yield len(text).to_bytes(8, "little") + text
+        for name in names:
+            yield _little_endian(self.arrays[name].reshape(-1)).view(np.uint8)
+
+
+_NAMES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+}  # of dtypes in the format
+
+
+def _little_endian(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    order = array.dtype.byteorder
+    return array.byteswap() if order == ">" or (order == "=" and sys.byteorder == "big") else array
+
+
+def content_of(tensors: Mapping[str, Any], metadata: Mapping[str, str], copy: bool = False) -> Content:
+    """What `save_file` writes.
+
+    Args:
+        copy: Whether the arrays are to have memory of their own, so that the tensors may change before it is written.
+    """
+    texts = dict(metadata)
     _check_names(tensors, texts)
     arrays = {name: _as_array(name, value) for name, value in tensors.items()}
-    stored, aliases = _stored_once(arrays)
-    path = Path(os.path.realpath(path))  # through a link, which stays one
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        mode = _create(temporary)
-        _write(stored, temporary, (texts | aliases) or None)
-        temporary.chmod(mode)  # the library may make a file that only its owner can read
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # before it takes the old one's name: a machine that fails keeps one of them whole
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write(arrays: dict[str, np.ndarray[Any, Any]], path: Path, texts: dict[str, str] | None) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file as write
-
-    try:
-        write(arrays, path, metadata=texts)
-    except SafetensorError as error:
-        raise OSError(f"save_file: expected to write {path}, got {error}") from error
-
-
-def _create(path: Path) -> int:
-    """Make an empty file; its permissions are those that this process gives to new files."""
-    with path.open("xb") as file:
-        return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    stored, aliases = _stored_once(arrays, copy)
+    return Content(stored, texts | aliases)
 
 
 def _check_names(tensors: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -102,7 +128,7 @@ def _as_array(name: str, value: Any) -> Any:
     return array
 
 
-def _stored_once(arrays: Mapping[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
+def _stored_once(arrays: Mapping[str, Any], copy: bool) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
     """The arrays on the host, contiguous, each memory once; and the further names of those left out."""
     first: dict[tuple[Any, ...], str] = {}
     stored, aliases = {}, {}
@@ -110,7 +136,9 @@ def _stored_once(arrays: Mapping[str, Any]) -> tuple[dict[str, np.ndarray[Any, A
         array = arrays[name]
         kept = first.setdefault(_memory(array), name) if array.size else name
         if kept == name:
-            stored[name] = np.asarray(to_host(array), order="C")
+            host = np.asarray(to_host(array), order="C")
+            shares = isinstance(array, np.ndarray) and np.may_share_memory(host, array)
+            stored[name] = host.copy() if copy and shares else host
         else:
             aliases[name] = kept
     return stored, aliases

@@ -5,6 +5,7 @@ import typing
 from minigrad.absent import absent as _absent
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.train import metrics as metrics
+from minigrad.train.checkpoint import Checkpoint
 from minigrad.train.epoch import EpochMeter, EpochMetrics, RankMetrics
 from minigrad.train.fleet import DistributedState
 from minigrad.train.graph import FlowBuilder, Graph
@@ -18,6 +19,7 @@ DistributedCudaTrainer = DistributedTrainer
 
 __all__ = [
     "Accuracy",
+    "Checkpoint",
     "DistributedCudaTrainer",
     "DistributedState",
     "DistributedTrainConfig",
