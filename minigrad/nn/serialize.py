@@ -68,7 +68,7 @@ class Content(NamedTuple):
 
     def _parts(self) -> Iterator[Any]:
         """The length of the head, the head, which says where each array is, and the arrays, widest numbers first."""
-        names = sorted(self.arrays, key=lambda name: (-self.arrays[name].itemsize, name))
+        names = sorted(self.arrays, key=lambda name: (-_ORDER.index(self.arrays[name].dtype.name), name))
         head: dict[str, Any] = {"__metadata__": self.texts} if self.texts else {}
         end = 0
         for name in names:
@@ -83,9 +83,10 @@ class Content(NamedTuple):
 
 
 _NAMES = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
-    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "float16": "F16", "bfloat16": "BF16", "int32": "I32",
+    "float32": "F32", "float64": "F64", "int64": "I64",
 }  # of dtypes in the format
+_ORDER = list(_NAMES)  # the last ones first, as the library has it
 
 
 def _little_endian(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

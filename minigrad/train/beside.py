@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import threading
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 from minigrad.backend.thread import new_thread
 
 
 class _Job:
+    """Of itself it refers to nothing that may be large, once it is over."""
+
     thread: threading.Thread | None = None
     error: BaseException | None = None
+
+    def run(self, do: Callable[..., object], *args: Any) -> None:
+        try:
+            do(*args)
+        except BaseException as error:
+            self.error = error
+            del do, args
+            _forget_frames(error)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 class BesideTraining:
@@ -25,19 +43,11 @@ class BesideTraining:
         self._job = _Job()
         weakref.finalize(self, _tell, self._job)
 
-    def start(self, do: Callable[[], object], name: str) -> None:
-        """Call do() in a thread of this name, once what was started before is over; its error is raised here."""
+    def start(self, name: str, do: Callable[..., object], *args: Any) -> None:
+        """Call do(*args) in a thread of this name, once what was started before is over; its error is raised here."""
         self.finish()
-        job = self._job
-
-        def body() -> None:
-            try:
-                do()
-            except BaseException as error:
-                job.error = error
-
-        job.thread = new_thread(body, name=name)
-        job.thread.start()
+        self._job.thread = new_thread(self._job.run, do, *args, name=name)
+        self._job.thread.start()
 
     def finish(self) -> None:
         """Wait for what was started last, and raise what it has raised; once."""
@@ -56,9 +66,9 @@ class BesideTraining:
 
 
 def _wait(job: _Job) -> None:
-    if job.thread is not None:
-        job.thread.join()
-        job.thread = None
+    thread, job.thread = job.thread, None
+    if thread is not None and thread is not threading.current_thread():  # which it is where it was the last to know us
+        thread.join()
 
 
 def _tell(job: _Job) -> None:

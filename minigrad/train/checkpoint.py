@@ -158,18 +158,19 @@ class Checkpoint:
         whole.note = {"run": self._run, self.on: number}
         content = whole.content(copy=self.background)
         if self.background:
-            self._writer.start(lambda: self._write_now(content, number), f"checkpoint-{number}")
+            self._writer.start(f"checkpoint-{number}", self._write_now, content, number)
         else:
             self._write_now(content, number)
 
     def _write_now(self, content: Content, number: int) -> None:
         content.write(self._path(number))
-        for old in removable(self._numbers(), number, self.keep, self._broken):
+        broken, self._broken = self._broken, []
+        for old in removable(self._numbers(), number, self.keep, broken):
             try:
                 self._path(old).unlink(missing_ok=True)
             except OSError as error:  # there is one too many, until it goes with a later one
+                self._broken += [old] if old in broken else []
                 warnings.warn(f"Checkpoint: expected to remove an old one, got {error}", RuntimeWarning, stacklevel=2)
-        self._broken = []
 
     def _make_ready(self) -> None:
         """On rank 0: the last one is written, and the folder is there, clean, and nobody else's."""
@@ -237,10 +238,10 @@ class Checkpoint:
         looks = comm is None or comm.rank == 0
         found = together(comm, who, lambda: self._look(who) if looks else None)
         if comm is not None:
-            found = comm.all_gather_object(found)[0]
+            told = comm.all_gather_object(None if found is None else list(found))[0]
+            found = None if told is None else _Found(*told)
         if found is None:
             return None
-        found = _Found(*found)
         loaded = load(self._path(found.number), into=into)
         self.number, self._run, self._broken = found
         self._tried = self.number

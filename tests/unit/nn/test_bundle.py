@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from contextvars import copy_context
 
 import numpy as np
@@ -15,6 +14,7 @@ from minigrad.data import ArrayDataset, DataLoader, IterableDataset, RandomSampl
 from minigrad.errors import ArgumentError, AutogradError, DtypeError, StateDictError
 from minigrad.nn import bundle
 from minigrad.train import FlowBuilder
+from tests.disk import Disk, Killed
 
 X = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
 
@@ -384,39 +384,27 @@ def test_inside_a_backward_it_is_refused(tmp_path):
         model(minigrad.Tensor(X)).sum().backward()
 
 
-class Stop(BaseException):
-    """A process that ends here."""
-
-
-@pytest.mark.parametrize("call", ["open", "fsync", "replace", "chmod", "write"])
-def test_the_old_file_is_whole_wherever_writing_stops(tmp_path, monkeypatch, call):
-    """Cut before each call that touches the disk, the temporary file half written in one of them."""
-    from pathlib import Path
-
-    import safetensors.numpy
-
-    mine = {"counter": Counter(1)}
-    minigrad.save(mine, tmp_path / "run")
-
-    def stop(*args, **options):
-        if call == "write":
-            Path(args[1]).write_bytes(b"half of")
-        raise Stop
-
-    owner, name = {
-        "open": (Path, "open"), "chmod": (Path, "chmod"), "write": (safetensors.numpy, "save_file")
-    }.get(call, (os, call))
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, stop)
-        patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)  # nor is there anybody to tidy up
-        with pytest.raises(Stop):
-            minigrad.save({"counter": Counter(2)}, tmp_path / "run")
-    fresh = Counter()
-    minigrad.load(tmp_path / "run", into={"counter": fresh})
-    assert fresh.count == 1
-    minigrad.save({"counter": Counter(3)}, tmp_path / "run")  # what was left lying about is in nobody's way
-    minigrad.load(tmp_path / "run", into={"counter": fresh})
-    assert fresh.count == 3
+def test_the_old_file_is_whole_wherever_writing_stops(tmp_path):
+    """Killed at, or with an error of, each operation on files."""
+    whole, path = Disk(), tmp_path / "run"
+    minigrad.save({"counter": Counter(1)}, path)
+    with whole.watching():
+        minigrad.save({"counter": Counter(1)}, path)
+    assert whole.calls == ["listdir", "open", "flock", "write", "write", "fsync", "replace", "open", "fsync"]
+    for place in range(len(whole.calls)):
+        for how in ("kill_at", "fail_at"):
+            minigrad.save({"counter": Counter(1)}, path)
+            disk, fresh = Disk(**{how: place}), Counter()
+            is_told = how == "kill_at" or whole.calls[place] != "flock"  # which not every file system has
+            with pytest.raises((Killed, OSError)) if is_told else contextlib.nullcontext(), disk.watching():
+                minigrad.save({"counter": Counter(2)}, path)
+            minigrad.load(path, into={"counter": fresh})
+            assert fresh.count == (2 if not is_told or place > whole.calls.index("replace") else 1)
+            left = {item.name for item in tmp_path.iterdir()} - {"run"}
+            assert len(left) == (how == "kill_at" and 1 < place <= whole.calls.index("replace"))
+            minigrad.save({"counter": Counter(3)}, path)  # what was left lying about is removed
+            minigrad.load(path, into={"counter": fresh})
+            assert fresh.count == 3 and [item.name for item in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_full_disk(tmp_path):

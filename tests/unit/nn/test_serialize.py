@@ -1,6 +1,9 @@
 """Files in the safetensors format: nothing lost, shared tensors once, an old file never half replaced."""
 
+import errno
+import fcntl
 import os
+import stat
 
 import numpy as np
 import pytest
@@ -9,9 +12,11 @@ import safetensors.numpy
 
 from minigrad import Tensor
 from minigrad.backend.dtypes import as_dtype
+from minigrad.distributed import run
 from minigrad.errors import ArgumentError, DeviceError, DtypeError, StateDictError
 from minigrad.nn import load_file, load_metadata, save_file
 from minigrad.testing import assert_close
+from tests.disk import Disk
 from tests.unit.nn.nets import Scale, Tied
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -88,16 +93,92 @@ def test_texts_beside_the_tensors(path):
 
 def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     save_file({"x": np.ones(2)}, path)
-
-    def fail(tensors, filename, metadata=None):
-        filename.write_bytes(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with Disk(fail_at=4).watching(), pytest.raises(OSError, match="to write .*net.safetensors, got Input/output"):
         save_file({"x": np.zeros(2)}, path)
     assert os.listdir(path.parent) == [path.name]
     assert_close(load_file(path)["x"], np.ones(2))
+
+
+def test_the_bytes_are_those_of_the_library(path):
+    tensors = {f"{dtype} é\"\n": np.ones((2, 3), as_dtype(dtype)) for dtype in DTYPES}
+    tensors |= {"none": np.ones((0, 2)), "one": np.array(3.0), "b": np.ones(1, np.float32), "a": np.ones(1, np.float32)}
+    for texts in (None, {"epoch": "3 é\n"}):
+        save_file(tensors, path, texts)
+        assert path.read_bytes() == safetensors.numpy.save(tensors, texts)
+    save_file({}, path)
+    assert path.read_bytes() == safetensors.numpy.save({})
+    save_file({"x": np.arange(3, dtype=">f4")}, path)
+    assert path.read_bytes() == safetensors.numpy.save({"x": np.arange(3, dtype="<f4")})
+
+
+def test_a_system_that_writes_less_than_it_was_given(path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, part: write(descriptor, part[:7]))
+    save_file({"x": np.arange(20.0)}, path)
+    assert_close(load_file(path)["x"], np.arange(20.0))
+
+
+def leftover(path, name="net.safetensors", number="0123456789abcdef"):
+    found = path.with_name(f".{name}.{number}")
+    found.write_bytes(b"half of")
+    return found
+
+
+def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(path):
+    ours, other = leftover(path), leftover(path, "other.safetensors")
+    kept = [leftover(path, number="0123456789abcde"), leftover(path, number="0123456789abcdeg"), other]
+    folder = path.with_name(f".{path.name}.{'f' * 16}")
+    folder.mkdir()
+    save_file({"x": np.ones(2)}, path)
+    assert not ours.exists() and {*path.parent.iterdir()} == {path, folder, *kept}
+
+
+def test_what_another_is_writing_is_left_alone(path):
+    theirs = leftover(path)
+    with open(theirs) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        save_file({"x": np.ones(2)}, path)
+        assert theirs.exists()
+    save_file({"x": np.ones(2)}, path)
+    assert not theirs.exists()
+
+
+def test_two_who_write_one_file_do_not_take_each_other_for_killed(path):
+    def body(comm):
+        for _ in range(20):
+            save_file({"x": np.full(1000, comm.rank)}, path)
+        return len({*load_file(path)["x"].tolist()})
+
+    assert run(body, 3) == [1, 1, 1] and os.listdir(path.parent) == [path.name]
+
+
+def test_a_file_that_was_taken_for_left_before_it_was_locked_is_begun_again(path, monkeypatch):
+    lock, taken = fcntl.flock, []
+
+    def late(descriptor, how):
+        if not taken:
+            taken.extend(name for name in os.listdir(path.parent) if name.startswith("."))
+            os.unlink(path.parent / taken[0])
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    save_file({"x": np.ones(2)}, path)
+    assert taken and os.listdir(path.parent) == [path.name]
+
+
+def test_folders_that_can_not_be_synced_are_no_hindrance(path, monkeypatch):
+    sync, fails = os.fsync, errno.EINVAL
+
+    def some(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(fails, os.strerror(fails))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", some)
+    save_file({"x": np.ones(2)}, path)
+    fails = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        save_file({"x": np.ones(2)}, path)
 
 
 def test_permissions_are_those_of_any_new_file(path):
