@@ -15,7 +15,6 @@ from minigrad.backend.device import CPU, Device, to_device, to_host
 from minigrad.backend.dtypes import as_dtype
 from minigrad.backend.memory import address_of
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
-from minigrad.nn.whole_file import replace_file
 from minigrad.ops.foreign import array_of
 from minigrad.tensor import Tensor
 
@@ -64,6 +63,8 @@ class Content(NamedTuple):
 
     def write(self, path: _Path) -> None:
         """Write the file; see `save_file`."""
+        from minigrad.nn.whole_file import replace_file
+
         replace_file(path, self._parts())
 
     def _parts(self) -> Iterator[Any]:

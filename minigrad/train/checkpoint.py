@@ -10,25 +10,17 @@ import os
 import secrets
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from minigrad.arguments import as_integer, check_choice, check_switch, is_integer
-from minigrad.errors import ArgumentError, StateDictError
-from minigrad.nn.bundle import Recorded, check_version, facts_in, objects_in
+from minigrad.errors import ArgumentError
+from minigrad.nn.bundle import Recorded, objects_in
 from minigrad.nn.bundle_ranks import ranks_of, together
 from minigrad.nn.nested import gathered, load, objects_to_fill
 from minigrad.nn.serialize import Content
-from minigrad.nn.whole_file import remove_leftovers, sync_folder
 from minigrad.train.beside import BesideTraining
-from minigrad.train.keeping import END, UNITS, is_due, name_of, named, newest_whole, numbers_in, removable
-
-
-class _Found(NamedTuple):
-    """The newest checkpoint in a folder that is whole: its number, whose it is, and newer ones, which are not."""
-
-    number: int
-    run: str
-    broken: list[int]
+from minigrad.train.folder import CheckpointFolder, Found
+from minigrad.train.keeping import END, UNITS, is_due, removable
 
 
 class Checkpoint:
@@ -52,8 +44,9 @@ class Checkpoint:
         every: Steps or epochs between two, for `save_if_due`; None for never, where `save` alone writes.
         keep: How many are kept, the newest ones; None for all.
         on: What they are numbered by: "epoch" or "step".
-        background: Whether rank 0 copies the state and trains on while a thread writes. Its error is raised by the next
-            call on all ranks, or by `join` or `close`; nothing else waits for it but the next one to be written.
+        background: Whether rank 0 copies the state, for which there has to be room on the host, and trains on while a
+            thread writes. Its error is raised by the next call on all ranks, or by `join` or `close`. The next one
+            waits until it is written, and so does the end of the process.
 
     Attributes:
         dir, every, keep, on, background: As given; the folder from the root on.
@@ -94,12 +87,13 @@ class Checkpoint:
         check_switch("Checkpoint", background=background)
         self.dir, self.every, self.keep, self.on, self.background = Path(dir).absolute(), every, keep, on, background
         self.number: int | None = None
-        self._run = ""  # on rank 0, once there is one
-        self._tried: int | None = None  # on rank 0, the last number whose file may be there
-        self._broken: list[int] = []
+        self._run = ""  # the rest is of rank 0 alone: whose the files are, once there are some
+        self._tried: int | None = None  # the last number whose file may be there
+        self._broken: list[int] = []  # newer ones, which are not whole
         self._comm: Any = None
         self._writer = BesideTraining()
-        self._is_clean = self._is_closed = False
+        self._is_closed = False
+        self._folder = CheckpointFolder(self.dir, on)
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -146,7 +140,7 @@ class Checkpoint:
         self._check_open(who)
         comm = self._comm = ranks_of(objects.values())
         writes = comm is None or comm.rank == 0
-        path = self._path(number)
+        path = self._folder.path(number)
         whole = gathered(comm, obj, path, self._make_ready if writes else tuple)
         together(comm, who, lambda: self._write(whole, number) if writes else None)
         self.number = number
@@ -163,11 +157,11 @@ class Checkpoint:
             self._write_now(content, number)
 
     def _write_now(self, content: Content, number: int) -> None:
-        content.write(self._path(number))
+        content.write(self._folder.path(number))
         broken, self._broken = self._broken, []
-        for old in removable(self._numbers(), number, self.keep, broken):
+        for old in removable(self._folder.numbers(), number, self.keep, broken):
             try:
-                self._path(old).unlink(missing_ok=True)
+                self._folder.path(old).unlink(missing_ok=True)
             except OSError as error:  # there is one too many, until it goes with a later one
                 self._broken += [old] if old in broken else []
                 warnings.warn(f"Checkpoint: expected to remove an old one, got {error}", RuntimeWarning, stacklevel=2)
@@ -175,31 +169,22 @@ class Checkpoint:
     def _make_ready(self) -> None:
         """On rank 0: the last one is written, and the folder is there, clean, and nobody else's."""
         self._writer.finish()
-        self._make_folder()
-        self._clean()
+        self._folder.make()
+        self._folder.clean()
         tried = -1 if self._tried is None else self._tried
-        others = [number for number in self._numbers() if number > tried and number not in self._broken]
-        if others and self._tried is None:
+        others = [number for number in self._folder.numbers() if number > tried and number not in self._broken]
+        if not others:
+            return
+        last = self._folder.path(others[-1])
+        if self._tried is None:
             raise ArgumentError(
-                f"Checkpoint.save: expected a folder without checkpoints, got {self._path(others[-1])}: call "
-                "load_latest first, to go on from there, or name another folder"
+                f"Checkpoint.save: expected a folder without checkpoints, got {last}: call load_latest first, to go on "
+                "from there, or name another folder"
             )
-        if others:
-            raise ArgumentError(
-                f"Checkpoint.save: expected {self._path(tried)} to be the last, got {self._path(others[-1]).name}: "
-                "another run writes there"
-            )
-
-    def _make_folder(self) -> None:
-        missing = [folder for folder in (self.dir, *self.dir.parents) if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            sync_folder(os.fspath(folder.parent))
-
-    def _clean(self) -> None:
-        if not self._is_clean:
-            remove_leftovers(os.fspath(self.dir), named)
-            self._is_clean = True
+        raise ArgumentError(
+            f"Checkpoint.save: expected {self._folder.path(tried)} to be the last, got {last.name}: another run writes "
+            "there"
+        )
 
     # ---------------------------------------------------------------------------------------------------- loading
 
@@ -209,8 +194,8 @@ class Checkpoint:
         Raises:
             StateDictError, ArgumentError: see `load_latest`.
         """
-        found = self._find("Checkpoint.latest")
-        return None if found is None else self._path(found.number)
+        found = self._folder.newest("Checkpoint.latest", self._run)
+        return None if found is None else self._folder.path(found.number)
 
     def load_latest(self, into: Any = None) -> Any:
         """Fill objects from the newest that is whole, and go on with its run. All ranks call it.
@@ -239,65 +224,18 @@ class Checkpoint:
         found = together(comm, who, lambda: self._look(who) if looks else None)
         if comm is not None:
             told = comm.all_gather_object(None if found is None else list(found))[0]
-            found = None if told is None else _Found(*told)
+            found = None if told is None else Found(*told)
         if found is None:
             return None
-        loaded = load(self._path(found.number), into=into)
+        loaded = load(self._folder.path(found.number), into=into)
         self.number, self._run, self._broken = found
         self._tried = self.number
         return loaded
 
-    def _look(self, who: str) -> _Found | None:
+    def _look(self, who: str) -> Found | None:
         self._writer.finish()
-        if self.dir.is_dir():
-            self._clean()
-        return self._find(who)
-
-    def _find(self, who: str) -> _Found | None:
-        """The newest that is whole; warns of newer ones that are not."""
-        numbers, notes, reasons = self._numbers(), dict[int, Any](), list[str]()
-
-        def is_whole(number: int) -> bool:
-            try:
-                facts = facts_in(self._path(number))
-            except StateDictError as error:
-                reasons.append(str(error))
-                return False
-            check_version(who, self._path(number), facts)
-            notes[number] = facts["note"]
-            return True
-
-        number, broken = newest_whole(numbers, is_whole)
-        if number is None and numbers:
-            raise StateDictError(f"{who}: expected a checkpoint in {self.dir} that is whole, got {'; '.join(reasons)}")
-        if number is None:
-            return None
-        run = self._run_of(who, number, notes[number])
-        for one, reason in zip(broken, reasons):
-            passed, taken = self._path(one), self._path(number).name
-            warnings.warn(f"{who}: passed over {passed} for {taken}, since it is not whole: {reason}", stacklevel=5)
-        return _Found(number, run, broken)
-
-    def _run_of(self, who: str, number: int, note: dict[str, Any]) -> str:
-        path, run = self._path(number), note.get("run", "")
-        if not run or note.get(self.on) != number:
-            got = f"{path}, which says {note}" if note else f"{path}, which minigrad.save wrote by itself"
-            raise ArgumentError(f"{who}: expected {self.on} {number} as a Checkpoint has written it, got {got}")
-        if self._run and run != self._run:
-            raise ArgumentError(f"{who}: expected checkpoints of run {self._run}, got {path} of run {run}")
-        return str(run)
-
-    def _numbers(self) -> list[int]:
-        """Of all checkpoints in the folder."""
-        if not self.dir.exists():
-            return []
-        if not self.dir.is_dir():
-            raise ArgumentError(f"Checkpoint: expected dir to be a folder, got the file {self.dir}")
-        names = os.listdir(self.dir)
-        other = [name for unit in UNITS if unit != self.on for name in names if numbers_in(unit, [name])]
-        if other:
-            raise ArgumentError(f"Checkpoint: expected checkpoints on={self.on!r} in {self.dir}, got {max(other)}")
-        return numbers_in(self.on, names)
+        self._folder.clean()
+        return self._folder.newest(who, self._run)
 
     # ------------------------------------------------------------------------------------------------------- ends
 
@@ -318,6 +256,3 @@ class Checkpoint:
     def _check_open(self, who: str) -> None:
         if self._is_closed:
             raise ArgumentError(f"{who}: expected to be called before close(), got it afterwards")
-
-    def _path(self, number: int) -> Path:
-        return self.dir / name_of(self.on, number)

@@ -5,8 +5,8 @@ import copy
 from minigrad import FlowBuilder, Trainer, nn, record_scalar, tensor
 from minigrad.distributed import DdpConfig, SoloCommunicator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.train import Accuracy, DistributedTrainConfig, EpochMeter, EpochMetrics, Mean, MetricCollection
-from minigrad.train import Scalars, Sum
+from minigrad.train import Accuracy, Checkpoint, DistributedTrainConfig, EpochMeter, EpochMetrics, Mean
+from minigrad.train import MetricCollection, Scalars, Sum
 from tests.refusals import each
 from tests.train.graphs import OPTIMIZERS, graph_on, make_graph, replica
 
@@ -91,6 +91,29 @@ ROWS = [
     (lambda: nested(EpochMeter(SoloCommunicator())), ArgumentError, "expected no batch around it, got one of 4"),
     (lambda: EpochMetrics.from_json("{}"), ArgumentError, "EpochMetrics: expected the text of to_json"),
     (lambda: EpochMeter(SoloCommunicator()).start(-1), ArgumentError, "epoch to be an integer >= 0"),
+    # checkpoint
+    *each(
+        (lambda dir, options: Checkpoint(dir, **options), ArgumentError),
+        (3, {}, "Checkpoint: expected dir to be the path of a folder, got 3"),
+        ("", {}, "to be the path of a folder, got ''"),
+        (b"run", {}, "to be the path of a folder, got b'run'"),
+        ("run", {"every": 0}, "Checkpoint: expected every to be an integer >= 1, or None for never, got 0"),
+        ("run", {"every": True}, "every to be an integer >= 1, or None for never, got True"),
+        ("run", {"keep": 0}, "Checkpoint: expected keep to be an integer >= 1, or None for all, got 0"),
+        ("run", {"keep": 2.0}, "keep to be an integer >= 1, or None for all, got 2.0"),
+        ("run", {"on": "batch"}, "Checkpoint: expected on to be one of 'step', 'epoch', got 'batch'"),
+        ("run", {"background": 1}, "Checkpoint: expected background to be True or False, got 1"),
+    ),
+    *each(
+        (lambda obj, number: Checkpoint("run").save(obj, number), ArgumentError),
+        ({"epoch": 3}, 1, "Checkpoint.save: expected objects with state_dict.. by name, got dict without"),
+        (nn.Linear(1, 1), 1, "objects with state_dict.. by name, got Linear without"),
+        ({}, -1, r"Checkpoint.save: expected number to be an integer in \[0, 10000000000\), got -1"),
+        ({}, 10**10, "got 10000000000"),
+    ),
+    (lambda: Checkpoint("run").is_due(1.5), ArgumentError, "Checkpoint.is_due: expected number to be an integer"),
+    (lambda: Checkpoint("run").load_latest(nn.Linear(1, 1)), ArgumentError, "into to hold objects .*, got Linear"),
+    (lambda: Checkpoint(__file__).load_latest(), ArgumentError, "expected dir to be a folder, got the file"),
     # trainer
     *each(
         (
