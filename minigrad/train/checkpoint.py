@@ -161,7 +161,9 @@ class Checkpoint:
         broken, self._broken = self._broken, []
         for old in removable(self._folder.numbers(), number, self.keep, broken):
             try:
-                self._folder.path(old).unlink(missing_ok=True)
+                os.unlink(self._folder.path(old))
+            except FileNotFoundError:
+                continue
             except OSError as error:  # there is one too many, until it goes with a later one
                 self._broken += [old] if old in broken else []
                 warnings.warn(f"Checkpoint: expected to remove an old one, got {error}", RuntimeWarning, stacklevel=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from pathlib import Path
@@ -47,7 +48,8 @@ class CheckpointFolder:
         """Make the folder where there is none, and those above it, for good."""
         missing = [folder for folder in (self.dir, *self.dir.parents) if not folder.exists()]
         for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # somebody else has made it
+                os.mkdir(folder)
             sync_folder(os.fspath(folder.parent))
 
     def clean(self) -> None:
