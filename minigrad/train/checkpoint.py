@@ -170,7 +170,7 @@ class Checkpoint:
 
     def _make_ready(self) -> None:
         """On rank 0: the last one is written, and the folder is there, clean, and nobody else's."""
-        self._writer.finish()
+        self._writer.finish()  # so that there is one copy of the state at a time
         self._folder.make()
         self._folder.clean()
         tried = -1 if self._tried is None else self._tried
