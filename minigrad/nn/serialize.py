@@ -27,8 +27,8 @@ def save_file(tensors: Mapping[str, Any], path: _Path, metadata: Mapping[str, st
     """Write tensors to a safetensors file; an old file of that name is replaced only once the new one is whole.
 
     Of a link the file is written to which it points. What a writer of this file that was killed has left beside it is
-    removed. A tensor that has several names is stored once, under the first in
-    sorted order; the metadata maps its other names to that one, as in files of `safetensors.torch.save_model`.
+    removed. A tensor that has several names is stored once, under the first in sorted order; the metadata maps its
+    other names to that one, as in files of `safetensors.torch.save_model`.
 
     Args:
         tensors: Tensors or arrays by name, on any device: for example a state_dict, of PyTorch too.
