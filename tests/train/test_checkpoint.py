@@ -25,6 +25,7 @@ from minigrad.train import Checkpoint
 from minigrad.train.keeping import name_of
 from tests.disk import Disk, Killed
 from tests.distributed.resumed import exact
+from tests.distributed.worlds import run_ranks
 from tests.train import checkpointed
 
 TIMEOUT_S = 10.0
@@ -520,6 +521,21 @@ def test_one_that_was_cut_is_passed_over_on_all_ranks(tmp_path):
     with pytest.warns(UserWarning, match="passed over") as told:
         assert run(body, 2, True, timeout_s=TIMEOUT_S) == [(1, 1), (11, 1)]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("kind", ["shm", "nccl"])
+def test_on_other_transports(tmp_path, kind):
+    def body(comm):
+        counter = Counter(comm.rank)
+        with Checkpoint(tmp_path, keep=1, background=True) as checkpoint:
+            for number in (1, 2):
+                checkpoint.save({**wrapped(comm), "counter": counter}, number)
+                counter.count += 10
+        with Checkpoint(tmp_path) as checkpoint:
+            rest = checkpoint.load_latest({**wrapped(comm), "counter": counter})
+        return checkpoint.number, counter.count, rest["counter"] is counter
+
+    assert run_ranks(kind, body, 2) == [(2, 10, True), (2, 11, True)] and there(tmp_path) == ([2], [])
 
 
 def test_numbers_that_are_numpys(tmp_path):
