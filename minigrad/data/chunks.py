@@ -81,7 +81,7 @@ class ChunkPool:
         """The samples of the epoch, in its order."""
         return permutation(self.length, self.seed, self.epoch) if self.shuffle else np.arange(self.length)
 
-    def take(self, rank: int, counts: Sequence[int]) -> tuple[ChunkPool, Intervals]:
+    def take(self, rank: int, counts: Sequence[int], most: int | None = None) -> tuple[ChunkPool, Intervals]:
         """What a rank that comes for work gets, while the others may still be busy.
 
         That is ceil(batches left · counts[rank] / Σ counts) batches. It is shortened, to whole batches where it can
@@ -91,19 +91,21 @@ class ChunkPool:
         Args:
             rank: In [0, len(counts)).
             counts: The batches of each rank in the same time, integers >= 0 of which one is > 0, equal on all ranks.
+            most: The most batches that it gets, >= 0; None for no limit.
 
         Returns:
             The pool that is left, and the places of the epoch's order: none where the rest is for the other ranks.
 
         Raises:
-            ArgumentError: a rank that is none of those with counts, or counts that are no such numbers.
+            ArgumentError: a rank that is none of those with counts, or counts or most that are no such numbers.
         """
         speeds = self.check_counts("ChunkPool.take", counts)
         rank = as_integer("ChunkPool.take", "rank", rank, 0, len(speeds))
         ready = self.ready or (Fraction(0),) * len(speeds)
-        most = self._until_all_are_done(speeds, ready)[rank]
-        batches = -(-self.remaining // self.batch_size)
-        samples = min(most, -(-batches * speeds[rank] // sum(speeds)) * self.batch_size)
+        batches = -(-(-(-self.remaining // self.batch_size)) * speeds[rank] // sum(speeds))
+        if most is not None:
+            batches = min(batches, as_integer("ChunkPool.take", "most", most, 0))
+        samples = min(self._until_all_are_done(speeds, ready)[rank], batches * self.batch_size)
         if samples > self.batch_size:
             samples -= samples % self.batch_size
         taken, left = split(self.places, samples)

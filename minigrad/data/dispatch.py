@@ -5,14 +5,14 @@ A round is from one reduction to the next; all ranks come to it together, with e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from minigrad.arguments import as_integer, as_list, check_choice, check_shares
 from minigrad.data.chunks import ChunkPool
-from minigrad.data.intervals import Interval, Intervals, size_of, split
+from minigrad.data.intervals import Interval, Intervals, size_of, split, united
 from minigrad.data.sampler import check_keys
 from minigrad.errors import ArgumentError, StateDictError
 
@@ -101,7 +101,35 @@ class _Stock:
             halves = [split(part, count * self.pool.batch_size) for part, count in zip(self.parts, counts)]
             taken = tuple(first for first, _ in halves)
             left = replace(self, parts=tuple(rest for _, rest in halves))
-        return left, [[Portion(self.pool.epoch, batch) for batch in self.pool.batches(part)] for part in taken]
+        return left, [self._batches(part) for part in taken]
+
+    def take(self, rank: int, counts: Sequence[int], most: int) -> tuple[_Stock, list[Portion]]:
+        if self.parts is None:
+            pool, taken = self.pool.take(rank, counts, most)
+            return replace(self, pool=pool), self._batches(taken)
+        taken, rest = split(self.parts[rank], most * self.pool.batch_size)
+        return replace(self, parts=(*self.parts[:rank], rest, *self.parts[rank + 1 :])), self._batches(taken)
+
+    def give_back(self, of_ranks: Sequence[Iterable[Portion]]) -> _Stock:
+        back = [
+            tuple(place for portion in mine if portion.epoch == self.pool.epoch for place in portion.places)
+            for mine in of_ranks
+        ]
+        if self.parts is None:
+            return replace(self, pool=self.pool.give_back(place for mine in back for place in mine))
+        parts = tuple(united((*part, *mine)) for part, mine in zip(self.parts, back))
+        if size_of(united(place for part in parts for place in part)) < self.remaining + sum(map(size_of, back)):
+            raise ArgumentError(
+                f"Dispatch.give_back: expected places that were taken, got {back} with {self.parts} left"
+            )
+        return replace(self, parts=parts)
+
+    def joined(self) -> _Stock:
+        left = united(place for part in self.parts or (self.pool.places,) for place in part)
+        return _Stock(replace(self.pool, left=left, ready=()))
+
+    def _batches(self, places: Intervals) -> list[Portion]:
+        return [Portion(self.pool.epoch, batch) for batch in self.pool.batches(places)]
 
 
 @dataclass(frozen=True)
@@ -189,10 +217,7 @@ class Dispatch:
             >>> batches.reason
             'epoch 0: counts (2, 1), 4 samples left'
         """
-        given = self.counts if counts is None else tuple(as_list("Dispatch.round", "counts", counts))
-        self.pool.check_counts("Dispatch.round", given)
-        if len(given) != self.world_size:
-            raise ArgumentError(f"Dispatch.round: expected counts for {self.world_size} ranks, got {list(given)}")
+        given = self._checked("Dispatch.round", self.counts if counts is None else counts)
         allowed, waits = throttled(given, self.max_batch_diff)
         begun = self._divided(given)
         now, dealt = begun._now.deal(allowed)
@@ -202,8 +227,7 @@ class Dispatch:
         if self.max_overshoot and any(missing) and self._has_next:
             room = [min(count, self.max_overshoot - done) for count, done in zip(missing, over)]
             if any(room):
-                next_one = replace(self, pool=self.pool.next_epoch(), parts=None, ahead=None)._divided(given)
-                ahead, more = (ahead or next_one._now).deal(room)
+                ahead, more = self._next_one(given).deal(room)
                 dealt = [[*own, *extra] for own, extra in zip(dealt, more)]
                 over = [done + len(extra) for done, extra in zip(over, more)]
                 said.append(f"{[len(extra) for extra in more]} batches of epoch {self.epoch + 1}")
@@ -215,10 +239,95 @@ class Dispatch:
         left = replace(begun, pool=now.pool, parts=now.parts, ahead=ahead, over=tuple(over))
         return left, Batches(tuple(map(tuple, dealt)), "; ".join(filter(None, said)))
 
+    def take(self, rank: int, counts: Sequence[int], most: int) -> tuple[Dispatch, tuple[Portion, ...], str]:
+        """The batches of one rank that comes for work, while others may be busy, and why these.
+
+        They are out of what is left by `ChunkPool.take`, or of its part; past the end of those, out of the next epoch
+        as far as max_overshoot lets it.
+
+        Args:
+            rank: In [0, world_size).
+            counts: See `round`; here they are the speeds of ranks.
+            most: The most batches that it gets, >= 0.
+
+        Returns:
+            What is left, the batches, and in words where they are from; none where it has to wait for the next epoch.
+
+        Raises:
+            ArgumentError: a rank out of its range, or counts or most that are no such numbers.
+
+        Example:
+            >>> dispatch = Dispatch(ChunkPool(10, batch_size=2, shuffle=False), world_size=2)
+            >>> dispatch.take(1, (2, 1), most=3)[1:]
+            ((Portion(epoch=0, places=((0, 2),)),), 'epoch 0: 1 of at most 3 batches, 8 samples left')
+        """
+        who = "Dispatch.take"
+        given = self._checked(who, counts)
+        rank, most = as_integer(who, "rank", rank, 0, self.world_size), as_integer(who, "most", most, 0)
+        begun = self._divided(given)
+        now, batches = begun._now.take(rank, given, most)
+        said = f"epoch {self.epoch}: {len(batches)} of at most {most} batches, {now.remaining} samples left"
+        ahead, over = begun.ahead, list(begun.over)
+        room = min(most - len(batches), self.max_overshoot - over[rank]) if self._has_next else 0
+        if room > 0:
+            ahead, more = self._next_one(given).take(rank, given, room)
+            batches, said = batches + more, f"{said}; {len(more)} of epoch {self.epoch + 1}"
+            over[rank] += len(more)
+        left = replace(begun, pool=now.pool, parts=now.parts, ahead=ahead, over=tuple(over))
+        return left, tuple(batches), said
+
+    def give_back(self, of_ranks: Sequence[Iterable[Portion]]) -> Dispatch:
+        """The state with batches in it again that each rank was given, and that came to nothing: they are dealt again.
+
+        Raises:
+            ArgumentError: not some for each rank, or places that were not taken.
+        """
+        given = [tuple(mine) for mine in of_ranks]
+        if len(given) != self.world_size:
+            raise ArgumentError(
+                f"Dispatch.give_back: expected what each of {self.world_size} ranks gives, got that of {len(given)}"
+            )
+        now = self._now.give_back(given)
+        ahead = None if self.ahead is None else self.ahead.give_back(given)
+        more = [sum(portion.epoch > self.epoch for portion in mine) for mine in given]
+        over = tuple(before - fewer for before, fewer in zip(self.over, more))
+        return replace(self, pool=now.pool, parts=now.parts, ahead=ahead, over=over)
+
+    def among(self, ranks: Sequence[int], shares: Sequence[float] | None = None) -> Dispatch:
+        """The state where only these ranks go on, in this order, and take over what is left in the others' parts.
+
+        Args:
+            ranks: Some of those until now.
+            shares: Theirs from now on; see the class.
+
+        Raises:
+            ArgumentError: no ranks, or some that are none of those until now; or shares that do not fit.
+        """
+        given = [as_integer("Dispatch.among", "each rank", rank, 0, self.world_size) for rank in ranks]
+        if not given or len({*given}) < len(given):
+            raise ArgumentError(f"Dispatch.among: expected ranks, each once, got {given}")
+        ahead = None if self.ahead is None else self.ahead.joined()
+        return replace(
+            self,
+            pool=self._now.joined().pool,
+            parts=None,
+            ahead=ahead,
+            world_size=len(given),
+            shares=None if shares is None else tuple(shares),
+            over=tuple(self.over[rank] for rank in given),
+        )
+
     def next_epoch(self) -> Dispatch:
         """The next epoch, less what was run of it already."""
         stock = self.ahead or _Stock(self.pool.next_epoch())
         return replace(self, pool=stock.pool, parts=stock.parts, ahead=None, over=(0,) * self.world_size)
+
+    def _checked(self, who: str, counts: Sequence[int]) -> tuple[int, ...]:
+        given = tuple(as_list(who, "counts", counts))
+        self.pool.check_counts(who, given)
+        if len(given) != self.world_size:
+            raise ArgumentError(f"{who}: expected counts for {self.world_size} ranks, got {list(given)}")
+        return given
 
     @property
     def _now(self) -> _Stock:
@@ -227,6 +336,12 @@ class Dispatch:
     @property
     def _has_next(self) -> bool:
         return self.epochs is None or self.epoch + 1 < self.epochs
+
+    def _next_one(self, counts: Sequence[int]) -> _Stock:
+        """The next epoch, where ranks run ahead into it; with a part for each, where the mode wants them."""
+        stock = self.ahead or _Stock(self.pool.next_epoch())
+        divided = replace(self, pool=stock.pool, parts=stock.parts, ahead=None)._divided(counts)
+        return divided._now
 
     def _divided(self, counts: Sequence[int]) -> Dispatch:
         """The same with a part for each rank, where the mode wants them."""

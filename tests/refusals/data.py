@@ -96,6 +96,12 @@ ROWS = [
         (run, ArgumentError),
         (lambda: Dispatch([1, 2], 2), r"Dispatch: expected a ChunkPool, got \[1, 2\]"),
         (lambda: Dispatch(ChunkPool(10, 4), 2).round((1, 1, 1)), r"counts for 2 ranks, got \[1, 1, 1\]"),
+        (lambda: Dispatch(ChunkPool(10, 4), 2).take(0, (1, 1, 1), 2), r"Dispatch.take: expected counts for 2 ranks"),
+        (lambda: Dispatch(ChunkPool(10, 4), 2).take(2, (1, 1), 2), "Dispatch.take: expected rank to be an integer"),
+        (lambda: Dispatch(ChunkPool(10, 4), 2).take(0, (1, 1), -1), "Dispatch.take: expected most to be an integer"),
+        (lambda: Dispatch(ChunkPool(10, 4), 2).give_back([[]]), "what each of 2 ranks gives, got that of 1"),
+        (lambda: Dispatch(ChunkPool(10, 4), 2).among([0, 0]), r"among: expected ranks, each once, got \[0, 0\]"),
+        (lambda: ChunkPool(10, 4).take(0, (1, 1), -1), "ChunkPool.take: expected most to be an integer >= 0"),
         (
             lambda: Dispatch(ChunkPool(10, 4), 2, "static", (0.0, 1.0)).round((1, 0)),
             r"Dispatch.round: expected a count > 0 of a rank with samples left in its part, got \(1, 0\) with parts of "

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigrad.data import ChunkPool, Dispatch
-from minigrad.data.dispatch import DISPATCHES, counts_of, overshoot_left, throttled
+from minigrad.data.dispatch import DISPATCHES, Portion, counts_of, overshoot_left, throttled
 from minigrad.data.intervals import size_of
 from minigrad.errors import ArgumentError
 
@@ -21,6 +21,10 @@ def places(batches):
         for start, stop in portion.places
         for place in range(start, stop)
     ]
+
+
+def members(intervals):
+    return [place for start, stop in intervals for place in range(start, stop)]
 
 
 def sizes(batches):
@@ -121,3 +125,39 @@ def test_a_leader_waits_for_the_slowest():
 def test_ranks_do_not_run_ahead_without_an_end():
     with pytest.raises(ArgumentError, match="expected epochs with max_overshoot=3"):
         Dispatch(ChunkPool(10, 5), 2, max_overshoot=3)
+
+
+@given(runs(), st.data())
+def test_what_one_rank_takes_and_gives_back_is_dealt_once_also_among_fewer_ranks(run, data):
+    dispatch, *_ = run
+    world, counts = dispatch.world_size, (1,) * dispatch.world_size
+    held = [[] for _ in range(world)]
+    for rank in data.draw(st.lists(st.integers(0, world - 1), max_size=12)):
+        dispatch, portions, reason = dispatch.take(rank, counts, data.draw(st.integers(0, 3)))
+        held[rank] += portions
+        assert reason.startswith("epoch 0: ")
+        assert sum(portion.epoch == 1 for portion in held[rank]) == dispatch.over[rank] <= dispatch.max_overshoot
+    kept = [mine[:1] for mine in held]
+    dispatch = dispatch.give_back([mine[1:] for mine in held])
+    assert dispatch.over == tuple(sum(portion.epoch == 1 for portion in mine) for mine in kept)
+    with pytest.raises(ArgumentError, match="give"):
+        dispatch.give_back([[Portion(0, ((0, 1),))] * 2, *([()] * (world - 1))])
+    ranks = sorted(data.draw(st.sets(st.integers(0, world - 1), min_size=1)))
+    dispatch = dispatch.among(ranks)
+    found = [(portion.epoch, place) for mine in kept for portion in mine for place in members(portion.places)]
+    for _ in range(dispatch.epochs or 1):
+        while dispatch.remaining:
+            dispatch, batches = dispatch.round([1] * len(ranks))
+            found += places(batches)
+        dispatch = dispatch.next_epoch()
+    length, epochs = dispatch.pool.length, dispatch.epochs or 1
+    assert sorted(found) == [(epoch, place) for epoch in range(epochs) for place in range(length)]
+
+
+def test_one_rank_takes_its_part_and_no_more():
+    static = Dispatch(ChunkPool(20, 2, shuffle=False), 2, "static", epochs=2)
+    static, first, _ = static.take(1, (1, 1), most=2)
+    static, rest, _ = static.take(1, (1, 1), most=9)
+    assert [portion.places for portion in first] == [((10, 12),), ((12, 14),)]
+    assert sum(size_of(portion.places) for portion in rest) == 6 and static.take(1, (1, 1), most=9)[1] == ()
+    assert static.among([1]).take(0, (1,), most=1)[1][0].places == ((0, 2),)
