@@ -206,6 +206,14 @@ class Shell:
         """All members have to come; then it is there on each at a time of its own."""
         meeting = self.meetings.setdefault((order.term, order.ask), {})
         meeting[rank.rank] = rank.parts.get(order.round, ()), rank.tries
+
+        def alone(tries=rank.tries):
+            """The communicator has noticed that somebody is missing."""
+            if (rank.state, rank.tries) == ("alive", tries) and len(meeting) < len(order.members):
+                self.say(rank, c.Broken(rank.rank, order.term, order.round, order.ask, "a rank is missing"))
+
+        if any(self.ranks[member].state in ("dead", "hung") for member in order.members):
+            self.after(self.rng.choice([1.0, 5.0, 2 * TIMEOUT_S]), alone)
         if len(meeting) == len(order.members):
             mixed = [(giver, meeting[giver][0]) for giver in order.givers]
             for member in order.members:
