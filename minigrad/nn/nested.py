@@ -102,7 +102,12 @@ def _taken(obj: Any, objects: Mapping[str, Any]) -> Bundle:
 
 @spoken
 def load(
-    f: Path, map_location: Device | str | None = None, *, weights_only: bool = True, into: Any = None
+    f: Path,
+    map_location: Device | str | None = None,
+    *,
+    weights_only: bool = True,
+    into: Any = None,
+    every_rank: bool = False,
 ) -> Any:
     """Read what `save` wrote, or the tensors of any safetensors file.
 
@@ -115,6 +120,8 @@ def load(
         into: Objects to fill, in the places in which those were that were saved, and no others. The random streams are
             put back too. Every rank calls it, of as many as have saved. It is all or nothing: where something does not
             fit, on any rank, everything is as before on all.
+        every_rank: Whether to return what each rank has saved, from rank 0 on, as a list: to go on with another number
+            of ranks. What is alike there shares its memory.
 
     Returns:
         What was saved; the objects of into are in it.
@@ -122,20 +129,26 @@ def load(
     Raises:
         StateDictError: another kind of file, which of one of torch.save says how to convert it; one of a newer version;
             objects of other kinds, states that do not fit, or another number of ranks.
-        ArgumentError: weights_only is no bool, map_location names no device, into holds something else than objects,
-            or a path that is none.
+        ArgumentError: weights_only or every_rank is no bool, map_location names no device, into holds something else
+            than objects, or is given with every_rank; or a path that is none.
         FileNotFoundError: there is no file.
         RankFailedError: another rank could not load. ReplicaMismatchError: ranks have read different files.
     """
     _check_path("load", f)
-    check_switch("load", weights_only=weights_only)
+    check_switch("load", weights_only=weights_only, every_rank=every_rank)
     if not isinstance(map_location, (Device, str, type(None))):
         raise ArgumentError(f"load: expected map_location to name a device, got {type(map_location).__name__}")
     device = CPU if map_location is None else map_location
     if into is not None:
+        if every_rank:
+            raise ArgumentError("load: expected into, or every_rank=True, got both: a rank fills its own with its own")
         return _load_into(f, device, into)
     bundle = read(f, device)
-    return bundle.built(bundle.trees[WHOLE]) if isinstance(bundle, Recorded) else bundle
+    if not isinstance(bundle, Recorded):
+        return [bundle] if every_rank else bundle
+    ranks = max(1, bundle.world_size) if every_rank else 1
+    found = [each.built(each.trees[WHOLE]) for each in map(bundle.of_rank, range(ranks))]
+    return found if every_rank else found[0]
 
 
 def _load_into(f: Path, device: Device | str, into: Any) -> Any:
@@ -192,7 +205,7 @@ def _fitting(
     if found.world_size != world_size:
         raise StateDictError(
             f"load: expected a training state of {world_size} rank(s), got {name}, which {found.world_size} rank(s) "
-            "have saved: start as many, or take single states from load(f) without into"
+            "have saved: start as many, or take single states from load(f, every_rank=True)"
         )
     bundle = found.of_rank(rank)
     kinds, own = bundle.kinds(), {place: kind_of(thing) for place, thing in objects.items()}

@@ -199,7 +199,7 @@ class Checkpoint:
         found = self._folder.newest("Checkpoint.latest", self._run)
         return None if found is None else self._folder.path(found.number)
 
-    def load_latest(self, into: Any = None) -> Any:
+    def load_latest(self, into: Any = None, every_rank: bool = False) -> Any:
         """Fill objects from the newest that is whole, and go on with its run. All ranks call it.
 
         One that is not whole is passed over where an older one is; a warning names it, and it is removed once a new one
@@ -208,6 +208,7 @@ class Checkpoint:
         Args:
             into: See `minigrad.load`: as many ranks as have saved it. None for the states that rank 0 had, which any
                 number of ranks can read.
+            every_rank: Without into: a list of what each rank had.
 
         Returns:
             What `minigrad.load` returns; None where there is no folder, or no checkpoint in it.
@@ -229,7 +230,7 @@ class Checkpoint:
             found = None if told is None else Found(*told)
         if found is None:
             return None
-        loaded = load(self._folder.path(found.number), into=into)
+        loaded = load(self._folder.path(found.number), into=into, every_rank=every_rank)
         self.number, self._run, self._broken = found
         self._tried = self.number
         return loaded

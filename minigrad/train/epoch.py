@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.arguments import as_integer, as_samples
+from minigrad.arguments import as_integer, as_real, as_samples
+from minigrad.data.sampler import check_keys
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.differences import check_alike
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, StateDictError
 from minigrad.tensor import Tensor
 from minigrad.train.metrics import Mean, MetricCollection, Scalars, check_names, finish_scalars, mean_of
-from minigrad.train.totals import added, as_count, as_scalar
+from minigrad.train.totals import Totals, added, as_count, as_scalar
 
 _WHO = "EpochMeter"
 
@@ -132,6 +133,34 @@ def combine_epoch(epoch: int, told: Sequence[Told], metrics: MetricCollection | 
     )
 
 
+def joined(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of one `EpochMeter` with what those of several ranks have counted of an epoch, for other ranks.
+
+    Args:
+        states: What `EpochMeter.state_dict` has told on each rank, not none.
+    """
+
+    def summed(kept: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"kind": kept[0]["kind"], "totals": Totals.joined([each["totals"] for each in kept]).state()}
+
+    def by_name(kept: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        names = sorted({name for each in kept for name in each})
+        return {name: summed([each[name] for each in kept if name in each]) for name in names}
+
+    scalars = [each["scalars"] for each in states]
+    return {
+        "epoch": states[0]["epoch"],
+        "loss": summed([each["loss"] for each in states]),
+        "scalars": {
+            "batches": sum(each["batches"] for each in scalars),
+            "means": by_name([each["means"] for each in scalars]),
+        },
+        "metrics": by_name([each["metrics"] for each in states]),
+        "samples": added(each["samples"] for each in states),
+        **{name: max(each[name] for each in states) for name in ("steps", "train_s", "epoch_s")},
+    }
+
+
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0.0 else 0.0
 
@@ -167,11 +196,14 @@ class EpochMeter:
 
     def start(self, epoch: int) -> None:
         """Begin an epoch anew: nothing is counted."""
+        self._begin(epoch)
+        if self._metrics is not None:
+            self._metrics.reset()
+
+    def _begin(self, epoch: int) -> None:
         self._epoch = as_integer(_WHO, "epoch", epoch, 0)
         self._scalars, self._loss = Scalars(), Mean()
         self._samples, self._steps, self._train_s = 0.0, 0, 0.0
-        if self._metrics is not None:
-            self._metrics.reset()
         self._began_s = self._comm.clock.now_s()
         self._n: float | None = None
 
@@ -224,6 +256,45 @@ class EpochMeter:
     def add_loss_sum(self, total: Any, n: float) -> None:
         """Count batches of n samples together, whose Σ n·loss is known: a float, or an array where it was computed."""
         self._loss.add_sums(total, n)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank has counted of the epoch, to go on from with the same bits: plain data, each rank its own.
+
+        It waits for its devices. Seconds go on from so many; those from the state to its loading are not counted.
+        """
+        return {
+            "epoch": self._epoch,
+            "loss": self._loss.state_dict(),
+            "scalars": self._scalars.state_dict(),
+            "metrics": {} if self._metrics is None else self._metrics.state_dict(),
+            "samples": self._samples,
+            "steps": self._steps,
+            "train_s": self._train_s,
+            "epoch_s": self._comm.clock.now_s() - self._began_s,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on in the epoch that `state_dict` told of; all ranks do, each from its own.
+
+        Raises:
+            StateDictError: it is that of other metrics, or no such state.
+        """
+        check_keys(_WHO, state, self.state_dict())
+        loss, scalars = Mean(), Scalars()
+        loss.load_state_dict(state["loss"])
+        scalars.load_state_dict(state["scalars"])
+        try:
+            epoch, steps = (as_integer(_WHO, name, state[name], 0) for name in ("epoch", "steps"))
+            samples, train_s, epoch_s = (as_real(_WHO, n, state[n], 0.0) for n in ("samples", "train_s", "epoch_s"))
+        except ArgumentError as error:
+            raise StateDictError(str(error)) from error
+        if self._metrics is not None:
+            self._metrics.load_state_dict(state["metrics"])
+        elif state["metrics"]:
+            raise StateDictError(f"{_WHO}: expected a state without metrics, got those of {[*state['metrics']]}")
+        self._begin(epoch)
+        self._loss, self._scalars, self._samples, self._steps, self._train_s = loss, scalars, samples, steps, train_s
+        self._began_s -= epoch_s
 
     def finish(self) -> EpochMetrics:
         """The figures of the epoch; all ranks call it together, and it waits for their devices once.

@@ -13,19 +13,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import numpy as np
-
 from minigrad.absent import absent, tell_lacking
 from minigrad.arguments import as_integer, as_real, as_samples
-from minigrad.backend.device import array_module, device_of
-from minigrad.backend.dtypes import Array
+from minigrad.data.sampler import check_keys
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.differences import check_alike, gather_alike
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.errors import ArgumentError, CallError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, CallError, DeviceError, ShapeError, StateDictError
 from minigrad.foreign import spoken
 from minigrad.tensor import Tensor
-from minigrad.train.totals import Pair, Scalar, Totals, added, as_count, as_scalar
+from minigrad.train.labels import matches
+from minigrad.train.totals import Pair, Totals, added, as_count, as_scalar
 
 # ------------------------------------------------------------------------------------------------------- metrics
 
@@ -88,12 +86,35 @@ class Metric:
         """Σ n·value and Σ n of this rank; waits for its device."""
         return self._totals.read()
 
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's sums, to go on from with the same bits: plain data. It waits for its device."""
+        return {"kind": repr(self), "totals": self._totals.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told.
+
+        Raises:
+            StateDictError: it is that of another metric, or no such state.
+        """
+        who = type(self).__name__
+        check_keys(who, state, self.state_dict())
+        if state["kind"] != repr(self):
+            raise StateDictError(f"{who}: expected the state of {self!r}, got that of {state['kind']!r:.100}")
+        self._totals = _totals_from(who, state["totals"])
+
     def finish(self, pair: Pair) -> float | None:
         """The value of sums."""
         return mean_of(pair)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _totals_from(who: str, state: Any) -> Totals:
+    try:
+        return Totals.from_state(state)
+    except (TypeError, ValueError, LookupError, DeviceError) as error:
+        raise StateDictError(f"{who}: expected a usable state, got {state!r:.200}: {error}") from error
 
 
 def mean_of(pair: Pair) -> float | None:
@@ -175,7 +196,7 @@ class Accuracy(Metric):
         who = "Accuracy.update"
         given, labels = (x.data if isinstance(x, Tensor) else x for x in (value, n))
         if getattr(given, "ndim", 0):
-            self._totals.add_sums(*_matches(who, given, labels, self.ignore_index))
+            self._totals.add_sums(*matches(who, given, labels, self.ignore_index))
             return
         if getattr(labels, "ndim", 0):
             raise ShapeError(f"{who}: expected logits (N, C) or classes (N,) with labels, got {given!r:.60}")
@@ -193,36 +214,6 @@ class Accuracy(Metric):
         if value is not None and not math.isnan(value):
             as_real("Accuracy", "the fraction of labels that were met", value, 0.0, 1.0)
         return value
-
-
-def _matches(who: str, given: Array, labels: Any, ignore_index: int) -> tuple[Scalar, Scalar]:
-    """How many labels were met, NaN where a row of logits has one, and how many there are."""
-    xp = array_module(given)
-    if not getattr(labels, "ndim", 0):
-        what = "no labels" if labels is None else f"{labels!r:.60}"
-        raise ArgumentError(
-            f"{who}: expected labels with predictions of shape {given.shape}, got {what}: or give a fraction and n"
-        )
-    if labels.dtype.kind not in "iub":
-        raise DtypeError(f"{who}: expected labels of integers, got {labels.dtype.name}: write labels.argmax(1)")
-    by_class = given.ndim == labels.ndim + 1
-    if (given.shape[:1] + given.shape[2:] if by_class else given.shape) != labels.shape:
-        raise ShapeError(f"{who}: expected labels (N, ...) of logits (N, C, ...), got {labels.shape} of {given.shape}")
-    if by_class and given.shape[1] == 1:
-        raise ShapeError(f"{who}: expected logits of several classes, got {given.shape}: write x[:, 0] > 0 for one")
-    if not by_class and given.dtype.kind not in "iub":
-        raise DtypeError(
-            f"{who}: expected classes of integers, or logits (N, C), got {given.dtype.name} {given.shape}: "
-            "write x > 0 for logits of one class, x > 0.5 for probabilities"
-        )
-    with device_of(given).current():
-        counted = labels != ignore_index
-        met = (((given.argmax(1) if by_class else given) == labels) & counted).sum(dtype=np.float64)
-        n = counted.sum(dtype=np.float64)
-        if by_class and given.dtype.kind not in "iub":
-            broken = (xp.isnan(given).any(1) & counted).any()
-            met = xp.where(broken, math.nan, met)
-    return (float(met), float(n)) if xp is np else (met, n)
 
 
 class MetricCollection:
@@ -282,6 +273,26 @@ class MetricCollection:
     def kinds(self) -> dict[str, str]:
         """What each is: what has to be alike on all ranks."""
         return {name: repr(metric) for name, metric in self._metrics.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all, by name; see `Metric.state_dict`."""
+        return {name: metric.state_dict() for name, metric in self._metrics.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told.
+
+        Raises:
+            StateDictError: it is that of other metrics, or no such state; nothing was changed then.
+        """
+        before = self.state_dict()
+        check_keys("MetricCollection", state, before)
+        try:
+            for name, metric in self._metrics.items():
+                metric.load_state_dict(state[name])
+        except StateDictError:
+            for name, metric in self._metrics.items():
+                metric.load_state_dict(before[name])
+            raise
 
     def result(self, comm: Communicator | None = None) -> dict[str, float | None]:
         """The result of each, see `Metric.result`; all ranks call it.
@@ -366,6 +377,25 @@ class Scalars:
     def reset(self) -> None:
         """Start anew, without names."""
         self.batches, self._means = 0, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's sums by name, to go on from with the same bits: plain data. It waits for its devices."""
+        return {"batches": self.batches, "means": {name: mean.state_dict() for name, mean in self._means.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` told.
+
+        Raises:
+            StateDictError: it is no such state.
+        """
+        who = "Scalars"
+        check_keys(who, state, self.state_dict())
+        if not isinstance(state["means"], Mapping):
+            raise StateDictError(f"{who}: expected means by name, got {state['means']!r:.100}")
+        means = {name: Mean() for name in state["means"]}
+        for name, mean in means.items():
+            mean.load_state_dict(state["means"][name])
+        self.batches, self._means = as_integer(who, "batches", state["batches"], 0), means
 
     def result(self, comm: Communicator | None = None) -> dict[str, float | None]:
         """The mean of each name over the samples of all ranks; None where none had one. All ranks call it.

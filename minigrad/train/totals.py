@@ -11,7 +11,7 @@ import numpy as np
 from minigrad.arguments import as_real, as_samples, is_number, kind_of
 from minigrad.backend.device import Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from minigrad.recording import is_recomputing
 from minigrad.tensor import Tensor
 
@@ -52,6 +52,36 @@ class Totals:
         """Both as floats; waits for the devices."""
         there = [(which, float(to_host(part))) for (which, _), part in self._there.items()]
         return [added([self._host[which], *(part for at, part in there if at == which)]) for which in (0, 1)]
+
+    def state(self) -> list[Any]:
+        """Plain data to go on from with the same bits: each part as it is, with its device; waits for these."""
+        return [[*self._host], [[w, str(device), float(to_host(part))] for (w, device), part in self._there.items()]]
+
+    @classmethod
+    def from_state(cls, state: Any) -> Totals:
+        """What `state` told; what lay on a device that is not there any more is added up on the host.
+
+        Raises:
+            TypeError, ValueError, LookupError, DeviceError: it is something else.
+        """
+        found = cls()
+        (total, n), there = state
+        found._host = [float(total), float(n)]
+        for which, name, value in there:
+            place = (0, 1)[which], Device(name)
+            try:
+                with place[1].current() as xp:
+                    found._there[place] = xp.full((), float(value), np.float64)
+            except DeviceError:
+                found._host[which] += float(value)
+        return found
+
+    @classmethod
+    def joined(cls, states: Iterable[Any]) -> Totals:
+        """The sums of what several have told, on the host."""
+        found = cls()
+        found._host = [added(part) for part in zip(*(cls.from_state(state).read() for state in states))]
+        return found
 
 
 def added(values: Iterable[float]) -> float:

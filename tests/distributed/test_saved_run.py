@@ -12,7 +12,7 @@ from minigrad import nn, optim
 from minigrad.backend.ranks import set_ranks_here
 from minigrad.distributed import DDP, run
 from minigrad.errors import (
-    AutogradError, CollectiveMismatchError, RankFailedError, ReplicaMismatchError, StateDictError
+    ArgumentError, AutogradError, CollectiveMismatchError, RankFailedError, ReplicaMismatchError, StateDictError
 )
 from tests.distributed import resumed
 from tests.distributed.resumed import exact
@@ -102,6 +102,10 @@ def test_what_differs_by_rank_is_kept_for_each(tmp_path):
     assert "rank 2: model.1.running_mean" in names and "rank 1: own.rows.2" in names
     assert not any(name.startswith("rank") and "weight" in name for name in names)
     assert minigrad.load(tmp_path / "run")["best"] == 0  # without ranks, that of rank 0
+    saved = minigrad.load(tmp_path / "run", every_rank=True)
+    assert [each["best"] for each in saved] == [0, 1, 2] and exact(saved[2]["model"]) == last
+    with pytest.raises(ArgumentError, match="load: expected into, or every_rank=True, got both"):
+        minigrad.load(tmp_path / "run", into={"own": Remembered(0)}, every_rank=True)
 
 
 def test_ranks_need_not_save_the_same_objects(tmp_path):

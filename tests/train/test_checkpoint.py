@@ -492,7 +492,7 @@ def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
         with Checkpoint(tmp_path / "two") as checkpoint:
             with pytest.raises(StateDictError, match=r"of 3 rank\(s\), got .*, which 2 rank\(s\) have saved"):
                 checkpoint.load_latest(everything)
-            everything["model"].load_state_dict(checkpoint.load_latest()["model"])
+            everything["model"].load_state_dict(checkpoint.load_latest(every_rank=True)[1]["model"])
             checkpoint.save(everything, 2)  # the run goes on, on three
         return checkpoint.number, exact(everything["model"].state_dict())
 

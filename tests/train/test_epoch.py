@@ -1,5 +1,6 @@
 """What an epoch came to: each figure against one made by hand, of times that a virtual clock tells."""
 
+import json
 import math
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from minigrad import tensor
 from minigrad.distributed import SoloCommunicator, simulate
 from minigrad.distributed.simulate import Cluster
-from minigrad.errors import ArgumentError, ReplicaMismatchError
-from minigrad.train import EpochMeter, EpochMetrics, Mean, MetricCollection, RankMetrics, record_scalar
+from minigrad.errors import ArgumentError, ReplicaMismatchError, StateDictError
+from minigrad.train import EpochMeter, EpochMetrics, Mean, MetricCollection, RankMetrics, Sum, record_scalar
+from minigrad.train.epoch import joined
 from tests.distributed.worlds import run_ranks
 
 STEPS = [[(4, 0.5, 2.0)], [(2, 1.0, 3.0), (2, 3.0, 1.0)], []]  # of each rank: samples, loss, seconds
@@ -125,3 +127,56 @@ def test_a_name_is_that_of_a_scalar_or_of_a_metric():
         record_scalar("x", 1.0)
     with pytest.raises(ArgumentError, match="expected another name for a scalar than that of a metric, got 'x'"):
         meter.finish()
+
+
+def test_a_state_goes_on_with_the_bits_and_the_seconds():
+    """Saved in the middle, and loaded into fresh ones: the figures of one that nobody interrupted."""
+    steps = [(3, 0.1), (5, 0.7), (1, 0.9), (2, 0.3)]
+
+    def body(comm, stop, ranks):
+        def made():
+            own = MetricCollection({"twice": Mean(), "sum": Sum()})
+            return own, EpochMeter(comm, own)
+
+        own, meter = made()
+        for number, (n, loss) in enumerate(steps):
+            if number == stop:
+                state = json.loads(json.dumps(meter.state_dict()))
+                states = comm.all_gather_object(state)
+                own["twice"].update(9.0, 9)  # is forgotten
+                own, meter = made()
+                meter.load_state_dict(state if ranks else joined(states) if comm.rank == 0 else {**state, **NOTHING})
+            with meter.step(n * (1 + comm.rank)):
+                comm.clock.advance(1.0)
+                meter.add_loss(loss)
+                record_scalar("half", 0.5 * loss)
+                own["twice"].update(2.0 * loss, n)
+                own["sum"].update(loss)
+        return repr(meter.finish())
+
+    mean = {"kind": "Mean()", "totals": [[0.0, 0.0], []]}
+    NOTHING = {"loss": mean, "scalars": {"batches": 0, "means": {}}, "samples": 0.0, "steps": 0, "train_s": 0.0}
+    NOTHING |= {"metrics": {"twice": mean, "sum": {**mean, "kind": "Sum()"}}}
+    cluster = Cluster.of_speeds([1, 1])
+    whole, *same = (simulate.run(body, cluster, stop, True).results[0] for stop in (None, 0, 2, 3))
+    assert same == [whole] * 3
+    assert "epoch_s=4.0" in whole
+    elsewhere = simulate.run(body, cluster, 2, False).results[0]
+    assert elsewhere.split("per_rank")[0] == whole.split("per_rank")[0] and "samples=27.0" in elsewhere
+
+
+def test_a_state_of_other_metrics_is_refused():
+    comm = SoloCommunicator()
+    state = EpochMeter(comm, MetricCollection({"a": Mean()})).state_dict()
+    for metrics, words in (
+        (None, r"EpochMeter: expected a state without metrics, got those of \['a'\]"),
+        ({"b": Mean()}, r"MetricCollection: expected a state with the keys \['b'\], got \['a'\]"),
+        ({"a": Sum()}, r"Sum: expected the state of Sum\(\), got that of 'Mean\(\)'"),
+    ):
+        meter = EpochMeter(comm, metrics and MetricCollection(metrics))
+        with pytest.raises(StateDictError, match=words):
+            meter.load_state_dict(state)
+    with pytest.raises(StateDictError, match="EpochMeter: expected steps to be an integer"):
+        EpochMeter(comm).load_state_dict({**EpochMeter(comm).state_dict(), "steps": -1})
+    with pytest.raises(StateDictError, match="Mean: expected a usable state, got 3"):
+        Mean().load_state_dict({"kind": "Mean()", "totals": 3})
