@@ -381,6 +381,25 @@ class Dispatch:
                 raise
             raise StateDictError(f"Dispatch: expected a usable state, got {state!r:.200}: {error}") from error
 
+    def resumed(self, state: Mapping[str, Any]) -> Dispatch:
+        """The state that a `state_dict` tells of, for these ranks and shares, which may be others than then.
+
+        Where they are, what is left of its parts is left to all, and nobody has run ahead.
+
+        Raises:
+            StateDictError: see `loaded`.
+        """
+        check_keys("Dispatch", state, self.state_dict())
+        shares = state["shares"]
+        if (state["world_size"], shares) == (self.world_size, None if self.shares is None else list(self.shares)):
+            return self.loaded(state)
+        try:
+            then = replace(self, world_size=state["world_size"], shares=shares, over=())
+        except (ArgumentError, TypeError) as error:
+            raise StateDictError(f"Dispatch: expected a usable state, got {state!r:.200}: {error}") from error
+        left = then.loaded(state).among(range(then.world_size))
+        return replace(left, world_size=self.world_size, shares=self.shares, over=())
+
     def _stock(self, pool: Mapping[str, Any], parts: Sequence[Sequence[Interval]] | None) -> _Stock:
         found = None if parts is None else tuple(tuple((int(a), int(b)) for a, b in part) for part in parts)
         return _Stock(self.pool.loaded(pool), found)

@@ -338,6 +338,26 @@ class SampleLedger:
         self._pending, self._under_way = waiting.pop()[0] if waiting else [], deque(waiting)
 
 
+def joined(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of a merged ledger with what those of several ranks have written, for any number of ranks to load.
+
+    Args:
+        states: What `SampleLedger.state_dict` has told on each rank, from rank 0 on, not none. What is on its way in
+            them is left out: it was not combined.
+
+    Raises:
+        StateDictError: one of them is no such state, or of another rank. ArgumentError: see `SampleLedger.merge`.
+    """
+    ledgers = []
+    for rank, state in enumerate(states):
+        ledger = SampleLedger(state["length"], rank=rank, world_size=len(states))
+        ledger.load_state_dict(state)
+        ledger.give_back()
+        ledgers.append(ledger)
+    ledgers[0].merge([ledger.told() for ledger in ledgers])
+    return ledgers[0].state_dict()
+
+
 def _begin(ledger: SampleLedger) -> None:
     """A loop over batches begins: one before it that never ended has left its last ones to nobody."""
     if ledger._is_dealing and not ledger.keeps_pending:

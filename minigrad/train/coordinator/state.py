@@ -262,14 +262,12 @@ class Coordinator:
             before = list(data["members"])
             if before == list(range(config.world_size)):
                 return self.loaded({**data, "facts": config.facts()})
-            options = {name: data["dispatch"][name] for name in ("world_size", "shares")}
-            dealt = replace(config.dispatch, **options, over=()).loaded(data["dispatch"]).among(range(len(before)))
-            new = {name: getattr(config.dispatch, name) for name in ("world_size", "shares", "over")}
             first = Coordinator.start(config)
             measured = config.policy.measures  # of ranks that are no longer these
             state = first.policy_state if measured else config.policy.restored(first.policy_state, data["policy_state"])
             progress = AsyncState.start(0, config.world_size, config.bound, int(data["committed"]))
-            return replace(first, dispatch=replace(dealt, **new), progress=progress, policy_state=state)
+            dispatch = config.dispatch.resumed(data["dispatch"])
+            return replace(first, dispatch=dispatch, progress=progress, policy_state=state)
 
     def seen(self, rank: int, did: str) -> Coordinator:
         """The state where a rank did something last."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minigrad.data import ChunkPool, Dispatch
 from minigrad.data.dispatch import DISPATCHES, Portion, counts_of, overshoot_left, throttled
 from minigrad.data.intervals import size_of
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, StateDictError
 
 
 def places(batches):
@@ -152,6 +152,38 @@ def test_what_one_rank_takes_and_gives_back_is_dealt_once_also_among_fewer_ranks
         dispatch = dispatch.next_epoch()
     length, epochs = dispatch.pool.length, dispatch.epochs or 1
     assert sorted(found) == [(epoch, place) for epoch in range(epochs) for place in range(length)]
+
+
+@given(runs(), st.integers(1, 5), st.integers(0, 6))
+def test_what_is_left_is_dealt_once_among_other_ranks(run, world, rounds):
+    before, counts, epochs = run
+    left, found = before, []
+    for number in range(rounds):
+        if left.remaining:
+            left, batches = left.round(counts[number % len(counts)])
+            found += places(batches)
+    shares = None if before.shares is None else (1 / world,) * world
+    others = Dispatch(before.pool, world, before.mode, shares, before.max_overshoot, before.max_batch_diff, epochs)
+    after = others.resumed(json.loads(json.dumps(left.state_dict())))
+    assert (after.world_size, after.remaining, after.over) == (world, left.remaining, (0,) * world) or after == left
+    for _ in range(epochs):
+        while after.remaining:
+            after, batches = after.round()
+            found += places(batches)
+        after = after.next_epoch()
+    assert sorted(found) == [(epoch, place) for epoch in range(epochs) for place in range(before.pool.length)]
+
+
+def test_a_state_of_another_pool_or_of_none_is_refused_whatever_the_ranks():
+    two, three = (Dispatch(ChunkPool(10, 5), world, epochs=1) for world in (2, 3))
+    for state, words in (
+        ({**two.state_dict(), "epochs": 2}, "Dispatch: expected a state with epochs 1, got 2"),
+        (Dispatch(ChunkPool(11, 5), 2, epochs=1).state_dict(), "ChunkPool: expected a state with length 10, got 11"),
+        ({**two.state_dict(), "world_size": 0}, "Dispatch: expected a usable state"),
+        ({}, "Dispatch: expected a state with the keys"),
+    ):
+        with pytest.raises(StateDictError, match=words):
+            three.resumed(state)
 
 
 def test_one_rank_takes_its_part_and_no_more():

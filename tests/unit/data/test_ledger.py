@@ -18,6 +18,7 @@ from minigrad.data import (
     SampleLedger,
 )
 from minigrad.data.dispatch import DISPATCHES
+from minigrad.data.ledger import joined
 from minigrad.distributed import Balancer, Rounds, run
 from minigrad.errors import ArgumentError, StateDictError
 
@@ -195,6 +196,25 @@ def test_a_state_that_was_merged_serves_any_rank_and_any_number_of_them():
         ledger.dealt(4 * ledger.rank, 4, epoch=1)
         ledger.combined()
     assert merged(ranks).audit(1).is_exact and merged(ranks).epochs == [0, 1]
+
+
+def test_what_ranks_have_saved_each_for_itself_serves_any_number_of_them():
+    ranks = by_twos()
+    for ledger in ranks:
+        ledger.dealt(2 * ledger.rank, 2, epoch=1)  # not combined
+    states = [json.loads(json.dumps(ledger.state_dict())) for ledger in ranks]
+    others = [SampleLedger(8, rank=rank, world_size=3) for rank in range(3)]
+    for ledger in others:
+        ledger.load_state_dict(joined(states))
+        assert ledger.audit().is_exact and ledger.step == 2 and ledger.epochs == [0] and not ledger.pending
+        ledger.dealt(3 * ledger.rank, 2 if ledger.rank == 2 else 3, epoch=1)
+        ledger.combined()
+    assert merged(others).audit(1).is_exact and others[0].audit(0).is_exact
+    alone = SampleLedger(8)
+    alone.load_state_dict(joined([ledger.state_dict() for ledger in others]))
+    assert alone.audit(1).is_exact and alone.audit(0).is_exact
+    with pytest.raises(StateDictError, match="rank 0 of 2 saved, or what was merged, got that of rank 1"):
+        joined(states[::-1])
 
 
 @pytest.mark.parametrize("shares", [None, [0.75, 0.25]])
