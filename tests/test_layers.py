@@ -36,6 +36,7 @@ FLOORS = [
     ["average", "compress"],
     ["ddp"],
     ["replicas", "bootstrap", "sharded"],
+    ["living"],
     ["process_group", "process_group_members", "process_group_messages", "process_group_parts", "nn"],
     ["algorithms"],
     ["simulate"],
