@@ -265,6 +265,9 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "to_empty": "write to(device)",
         "type": "write to(dtype)",
         "xpu": "write to(device)",
+        **dict.fromkeys(["set_training", "is_training"], "write train(mode), and training to ask"),  # flodl, ferrotorch
+        "parameters_mut": "write parameters(): they are the tensors themselves",
+        "as_graph": "write isinstance(module, Graph)",
     },
     "Tensor": {
         **dict.fromkeys(["H", "mH", "adjoint"], "write x.mT"),
@@ -279,6 +282,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "storage": "write x.data, the array",
         "to_sparse": _DENSE,
         "untyped_storage": "write x.data, the array",
+        "set_grad": "write x.grad = gradient",  # ferrotorch
+        "variable": "write requires_grad, grad and data of the parameter: it is a tensor",  # flodl
     },
 }
 OF_TENSORS = """
@@ -325,7 +330,9 @@ def absent(where: str, name: str) -> AbsentNameError:
     """The error for a name that a module, or a tensor, has not: with what to write instead, where that is known."""
     if name.startswith("__"):
         return AbsentNameError(f"{where} has no attribute {name!r}")
-    advice = INSTEAD.get(where, {}).get(name) or _elsewhere(where, name)
+    from minigrad.absent_seeds import SEEDS
+
+    advice = INSTEAD.get(where, {}).get(name) or SEEDS.get(where, {}).get(name) or _elsewhere(where, name)
     return AbsentNameError(f"{where}: expected a name that it has, got {name!r}{': ' if advice else ''}{advice}")
 
 
@@ -341,7 +348,7 @@ class Lacking:
 
 def tell_lacking(where: str, kind: type, names: Iterable[str] = ()) -> None:
     """Let a class answer to what it has not, once it has all that it gets: these names, and those of the table."""
-    for name in {*names, *INSTEAD[where]} - {*dir(kind)}:
+    for name in {*names, *INSTEAD.get(where, {})} - {*dir(kind)}:
         setattr(kind, name, Lacking(where, name))
 
 

@@ -14,7 +14,7 @@ SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
 
 # A module may import from its own layer and from those above it; `errors`, `bound` and the like are files.
 LAYERS = [
-    ["errors", "absent", "arguments", "foreign"],
+    ["errors", "absent", "absent_seeds", "arguments", "foreign"],
     ["backend"],
     ["autograd", "bound", "kept", "recording", "removal", "stamp", "tensor", "ops"],
     ["nn"],

@@ -3,7 +3,8 @@
 import importlib as _importlib
 import typing
 
-from minigrad.absent import absent as _absent
+from minigrad.absent import absent as _absent, tell_lacking as _tell_lacking
+from minigrad.absent_seeds import SEEDS as _SEEDS
 from minigrad.distributed import nn as nn
 from minigrad.distributed.balance.allocation import allocate
 from minigrad.distributed.balance.balancer import Balancer
@@ -179,6 +180,7 @@ __all__ = [
 ]
 
 _offer_classes(globals())
+_tell_lacking("DistributedDataParallel", DistributedDataParallel, _SEEDS["DistributedDataParallel"])
 
 if typing.TYPE_CHECKING:
     from minigrad.distributed.average.averager import ParameterAverager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from minigrad.absent import tell_lacking
+from minigrad.absent_seeds import SEEDS
 from minigrad.arguments import as_integer, as_real, keep_as
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
 from minigrad.distributed.balance.meter import Timeline, check_timeline
@@ -109,3 +111,6 @@ class DdpConfig:
 
     def _hint(self) -> SpeedHint | None:
         return None if isinstance(self.speed_hint, Mapping) and not self.speed_hint else self.speed_hint
+
+
+tell_lacking("DdpConfig", DdpConfig, SEEDS["DdpConfig"])

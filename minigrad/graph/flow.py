@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any, Generic, TypeVar
 
+from minigrad.absent import tell_lacking
+from minigrad.absent_seeds import SEEDS
 from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError
 from minigrad.graph.module import GraphModule
@@ -363,3 +365,6 @@ def _names(drafts: Sequence[Draft], labels: Mapping[Draft, str | None]) -> tuple
             name += "'"
         names[draft] = name
     return names, faults
+
+
+tell_lacking("FlowBuilder", FlowBuilder, SEEDS["FlowBuilder"])

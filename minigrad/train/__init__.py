@@ -2,7 +2,8 @@
 
 import typing
 
-from minigrad.absent import absent as _absent
+from minigrad.absent import absent as _absent, tell_lacking as _tell_lacking
+from minigrad.absent_seeds import SEEDS as _SEEDS
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.train import metrics as metrics
 from minigrad.train.checkpoint import Checkpoint
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _offer_classes(globals())
+_tell_lacking("DistributedTrainer", DistributedTrainer, _SEEDS["DistributedTrainer"])
 
 if not typing.TYPE_CHECKING:
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from minigrad.absent import tell_lacking
+from minigrad.absent_seeds import SEEDS
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
 from minigrad.graph import flow
@@ -311,3 +313,6 @@ class FlowBuilder(flow.FlowBuilder[Graph]):
 
     def __init__(self, input_name: str = "input", into: type[Graph] = Graph) -> None:
         super().__init__(input_name, into)
+
+
+tell_lacking("Graph", Graph, SEEDS["Graph"])

@@ -13,6 +13,7 @@ import pytest
 import minigrad
 from minigrad import cuda, data, distributed, nn, optim, train
 from minigrad.absent import INSTEAD, OF_TENSORS
+from minigrad.absent_seeds import SEEDS
 from minigrad.distributed.comm.work import OVER
 from minigrad.distributed.process_group import PendingWork
 from minigrad.errors import (
@@ -176,6 +177,13 @@ ABSENT = {
     "Trainer: .* 'builder': write distributed.run.train": lambda: minigrad.Trainer.builder,
     "minigrad.train: .* 'drain_scalars': write meter.finish": lambda: train.drain_scalars,
     "minigrad.train: .* 'MeanMetric': write Mean": lambda: train.MeanMetric,
+    "DdpConfig: .* 'new': write DdpConfig.speed_hint": lambda: distributed.DdpConfig.new(),
+    "ElChe: .* 'with_max_anchor': write ElChe.start": lambda: distributed.ElChe.start(2).with_max_anchor(3),
+    "Graph: .* 'trend': write record_scalar": lambda: train.Graph.trend,
+    "FlowBuilder: .* 'gate': write a Module whose": lambda: minigrad.FlowBuilder().gate,
+    "DistributedDataParallel: .* 'into_inner': write ddp.unwrap": lambda: distributed.DDP.into_inner,
+    "minigrad.distributed: .* 'NcclUniqueId': leave it out": lambda: distributed.NcclUniqueId,
+    "minigrad.train: .* 'LMBatch': write data.Text": lambda: train.LMBatch,
     "Tensor: .* 'unsqueeze_': write x = x.unsqueeze": lambda: X.unsqueeze_(0),
     "Tensor: .* 'fmax': write .*numpy.fmax": lambda: X.fmax,
 }
@@ -237,8 +245,10 @@ def test_what_a_tensor_is_told_to_write_is_there():
 def test_what_is_absent_is_not_here():
     places = {"minigrad": minigrad, "Tensor": minigrad.Tensor, "Module": nn.Module, "ReduceOp": distributed.ReduceOp}
     places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection, "Trainer": train.Trainer}
-    places["Ddp"] = distributed.Ddp
-    for where, names in INSTEAD.items():
+    classes = (distributed.Ddp, distributed.DdpConfig, distributed.DistributedDataParallel, distributed.ElChe)
+    classes += (train.DistributedTrainer, train.FlowBuilder, train.Graph)
+    places |= {kind.__name__: kind for kind in classes}
+    for where, names in [*INSTEAD.items(), *SEEDS.items()]:
         place = places[where] if where in places else importlib.import_module(where)
         found = {name: getattr(place, name, ModuleType) for name in dir(place)}
         have = {name for name, value in found.items() if value is not ModuleType and not isinstance(value, ModuleType)}

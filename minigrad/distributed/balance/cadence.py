@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from minigrad.absent import tell_lacking
+from minigrad.absent_seeds import SEEDS
 from minigrad.arguments import as_amount, as_integer, as_list, as_real, keep_as
 from minigrad.data.order import largest_remainder
 from minigrad.distributed.balance.shares import SpeedHint, as_hint, relative_speeds
@@ -326,3 +328,6 @@ def _is_far(new: int, old: int) -> bool:
 
 def _towards(now: int, wanted: int, limit: int | None) -> int:
     return wanted if limit is None else now + max(-limit, min(limit, wanted - now))
+
+
+tell_lacking("ElChe", ElChe, SEEDS["ElChe"])
