@@ -296,6 +296,22 @@ class EpochMeter:
         self._loss, self._scalars, self._samples, self._steps, self._train_s = loss, scalars, samples, steps, train_s
         self._began_s -= epoch_s
 
+    def told(self) -> Told:
+        """This rank's sums so far, for `combine_epoch`; waits for its device."""
+        metrics = self._metrics
+        told: Told = {
+            "alike": {"epoch": self._epoch, **({} if metrics is None else metrics.kinds())},
+            "loss": self._loss.read(),
+            "scalars": [self._scalars.batches, self._scalars.read()],
+            "metrics": {} if metrics is None else {name: metric.read() for name, metric in metrics.items()},
+            "samples": self._samples,
+            "steps": self._steps,
+            "train_s": self._train_s,
+        }
+        self._comm.clock.progress(1.0)
+        told["epoch_s"] = self._comm.clock.now_s() - self._began_s
+        return told
+
     def finish(self) -> EpochMetrics:
         """The figures of the epoch; all ranks call it together, and it waits for their devices once.
 
@@ -307,18 +323,7 @@ class EpochMeter:
             ArgumentError: a name is that of a metric and of a scalar; see also `Metric.result`.
         """
         comm, metrics = self._comm, self._metrics
-        told: Told = {
-            "alike": {"epoch": self._epoch, **({} if metrics is None else metrics.kinds())},
-            "loss": self._loss.read(),
-            "scalars": [self._scalars.batches, self._scalars.read()],
-            "metrics": {} if metrics is None else {name: metric.read() for name, metric in metrics.items()},
-            "samples": self._samples,
-            "steps": self._steps,
-            "train_s": self._train_s,
-        }
-        comm.clock.progress(1.0)
-        told["epoch_s"] = comm.clock.now_s() - self._began_s
-        found = comm.all_gather_object(told)
+        found = comm.all_gather_object(self.told())
         who = f"rank {comm.rank}: {_WHO}"
         check_alike(who, "epochs and metrics", {rank: each["alike"] for rank, each in enumerate(found)})
         check_names(who, [each["scalars"] for each in found])

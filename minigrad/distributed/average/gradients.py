@@ -46,6 +46,10 @@ class LocalGradients:
         self.present = set[int]()  # which parameters these are of
         self.samples = 0.0
 
+    def among(self, comm: Communicator) -> None:
+        """Combine over other ranks from now on; what was gathered stays."""
+        self._comm = comm
+
     def take(self, samples: float) -> None:
         """Take the gradients of a step that is not combined yet, and drop them where they are.
 

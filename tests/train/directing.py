@@ -1,0 +1,125 @@
+"""Runs that a coordinator directs, of the least that a rank can be: a linear model, that fails when it is told to."""
+
+import random
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from minigrad import manual_seed, nn, optim, tensor
+from minigrad.data import ChunkPool, SampleLedger
+from minigrad.data.dispatch import Dispatch
+from minigrad.distributed.comm.solo import SoloCommunicator
+from minigrad.train import coordinator as c
+from minigrad.train.epoch import EpochMeter
+from minigrad.train.run.combining import CombinedGradients, CombinedParameters
+from minigrad.train.run.coordinated import CoordinatedRank
+from minigrad.train.run.directed import Threads
+
+X = np.random.default_rng(5).normal(size=(64, 3))
+Y = X @ np.array([1.0, -2.0, 0.5]) + 0.1
+
+
+class RaisedError(Exception):
+    """What a rank of a test fails of."""
+
+
+@dataclass
+class Trainee:
+    """A rank's model."""
+
+    meter: EpochMeter
+    fails_at: int = -1  # the batch
+    at: str = "backward"
+
+    def __post_init__(self):
+        manual_seed(3)
+        self.model = nn.Linear(3, 1).to("float64")
+        self.optimizer = optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        self.device, self.batches = self.optimizer.params()[0].device, 0
+
+    def backward(self, batch):
+        self.batches += 1
+        if self.batches == self.fails_at and self.at == "backward":
+            raise RaisedError(f"batch {self.batches}")
+        n = len(batch)
+        with self.meter.batch(n):
+            loss = (self.model(tensor(X[batch])).reshape(-1) - tensor(Y[batch])).square().mean()
+            loss.backward()
+            self.meter.add_loss(loss)
+        return float(n)
+
+    def apply(self):
+        if self.batches >= self.fails_at > 0 and self.at == "apply":
+            raise RaisedError(f"step {self.batches}")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def drop_gradients(self):
+        self.optimizer.zero_grad()
+
+    def objects(self):
+        return {"optimizer": self.optimizer}
+
+
+@dataclass
+class Heard:
+    """What a rank was told."""
+
+    epochs: list = field(default_factory=list)
+    commits: list = field(default_factory=list)
+    saved: list = field(default_factory=list)
+
+    def epoch(self, metrics):
+        self.epochs.append(metrics)
+
+    def committed(self, commit, comm):
+        self.commits.append(commit.round)
+
+    def save(self, order, comm):
+        self.saved.append((order.round, order.error, comm.world_size))
+
+
+def rank_of(rank, letters, config, *, now_s, average="gradients", fails=None, patience_s=60.0):
+    """The rank of a run."""
+    meter = EpochMeter(SoloCommunicator())
+    trainee = Trainee(meter, *(fails or {}).get(rank, ()))
+    combining = CombinedGradients(trainee) if average == "gradients" else CombinedParameters(trainee, config.bound)
+    pool, size = config.dispatch.pool, config.world_size
+    ledger, heard = SampleLedger(pool.length, rank=rank, world_size=size), Heard()
+    return CoordinatedRank(
+        rank, size, trainee, combining, meter, letters, pool, ledger, heard, now_s=now_s, patience_s=patience_s
+    )
+
+
+def config_of(
+    policy, ranks, *, samples=64, batch_size=4, epochs=2, mode="progressive", on_failure="stop", timeout_s=10, **options
+):
+    """Options of a coordinator."""
+    dispatch = Dispatch(ChunkPool(samples, batch_size, seed=1), ranks, mode, epochs=epochs, **options)
+    return c.CoordinatorConfig(dispatch, policy, on_failure, timeout_s)
+
+
+def on_threads(config, *, timeout_s=5.0, desk=None, **options):
+    """Run it on threads; the ranks that have ended well, by rank, and the coordinator's last state."""
+    ranks = {}
+
+    def body(rank, letters):
+        ranks[rank] = rank_of(rank, letters, config, now_s=time.monotonic, **options)
+        ranks[rank].run()
+        return ranks[rank]
+
+    threads = Threads(config, body, timeout_s=timeout_s, **(desk or {}))
+    state = threads.run()
+    return threads.results, state
+
+
+def bits(rank):
+    return [param.detach().numpy().tobytes() for param in rank.trainee.model.parameters()]
+
+
+def drawn_fails(seed, ranks):
+    """Which ranks fail, and at which batch."""
+    rng = random.Random(seed)
+    lost = rng.sample(range(ranks), rng.randint(1, ranks - 1))
+    return {rank: (rng.randint(1, 12), rng.choice(["backward", "apply"])) for rank in lost}

@@ -1,0 +1,43 @@
+"""Ranks that a coordinator directs: nothing is lost or twice, whoever fails, and the living end with equal bits."""
+
+import pytest
+
+from minigrad.distributed.average import Async, EveryK, Sync
+from tests.train.directing import RaisedError, bits, config_of, drawn_fails, on_threads
+
+POLICIES = [(Sync(), "gradients"), (EveryK(2), "gradients"), (EveryK(2), "parameters"), (Async(2, k=1), "parameters")]
+
+
+def check(ranks, config):
+    """All who live agree, and have taken the data set once an epoch."""
+    assert len({tuple(bits(rank)) for rank in ranks.values()}) == 1
+    for rank in ranks.values():
+        for epoch in range(config.dispatch.epochs):
+            assert rank.ledger.audit(epoch).is_exact, rank.ledger.audit(epoch)
+
+
+@pytest.mark.parametrize("policy, average", POLICIES)
+def test_run(policy, average):
+    config = config_of(policy, 3)
+    ranks, state = on_threads(config, average=average)
+    assert sorted(ranks) == [0, 1, 2]
+    check(ranks, config)
+    epochs = [rank._hears.epochs for rank in ranks.values()]
+    assert epochs[0] == epochs[1] == epochs[2] and [each.epoch for each in epochs[0]] == [0, 1]
+    assert epochs[0][1].loss < epochs[0][0].loss and sum(each.samples for each in epochs[0][0].per_rank) == 64
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ranks_that_raise(seed):
+    policy, average = POLICIES[seed % 4]
+    fails = drawn_fails(seed, 4)
+    config = config_of(policy, 4, on_failure="shrink")
+    ranks, state = on_threads(config, average=average, fails=fails)
+    assert ranks
+    check(ranks, config)
+
+
+def test_stop():
+    config = config_of(Sync(), 3)
+    with pytest.raises(RaisedError, match="batch 3"):
+        on_threads(config, fails={1: (3, "backward")})
