@@ -14,7 +14,7 @@ from minigrad.data.sampler import BatchSampler, DistributedSampler, EpochSampler
 from minigrad.errors import ArgumentError
 
 
-class Run(NamedTuple):
+class Strided(NamedTuple):
     """Places of an epoch's order: start, start + stride, ..., so many."""
 
     start: int
@@ -33,7 +33,7 @@ def length_of(sampler: EpochSampler) -> int:
     return sampler.length if isinstance(sampler, DistributedSampler) else sampler.longest
 
 
-def delivered(who: str, batches: Any, length: int) -> Iterator[tuple[Any, int, list[Run]]]:
+def delivered(who: str, batches: Any, length: int) -> Iterator[tuple[Any, int, list[Strided]]]:
     """Each batch of a loader or a `BatchSampler`, with the epoch and its places of that one's order.
 
     Args:
@@ -63,15 +63,15 @@ def delivered(who: str, batches: Any, length: int) -> Iterator[tuple[Any, int, l
 
 def _with_places(
     given: Iterator[Any], epoch: int, first: int, size: int, sampler: EpochSampler, own: Indices | None
-) -> Iterator[tuple[Any, int, list[Run]]]:
+) -> Iterator[tuple[Any, int, list[Strided]]]:
     for number, batch in enumerate(given, first):
         start, stop = number * size, min((number + 1) * size, len(sampler))
         if own is not None:
-            yield batch, epoch, [Run(a, b - a, 1) for a, b in intervals_of(own[start:stop])]
+            yield batch, epoch, [Strided(a, b - a, 1) for a, b in intervals_of(own[start:stop])]
         elif isinstance(sampler, DistributedSampler):
-            yield batch, epoch, [Run(sampler.rank + start * sampler.world_size, stop - start, sampler.world_size)]
+            yield batch, epoch, [Strided(sampler.rank + start * sampler.world_size, stop - start, sampler.world_size)]
         else:
-            yield batch, epoch, [Run(start, stop - start, 1)]
+            yield batch, epoch, [Strided(start, stop - start, 1)]
 
 
 def _shares_of(sampler: EpochSampler) -> Indices | None:

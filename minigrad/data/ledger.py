@@ -16,7 +16,7 @@ import numpy as np
 from minigrad.arguments import as_integer, as_samples
 from minigrad.backend.ranks import ranks_here
 from minigrad.data.audit import Audit, Takings, audit_of
-from minigrad.data.delivery import Run, delivered, length_of, sampler_of
+from minigrad.data.delivery import Strided, delivered, length_of, sampler_of
 from minigrad.data.order import WORD, Indices
 from minigrad.data.sampler import check_keys
 from minigrad.errors import ArgumentError, StateDictError
@@ -90,8 +90,8 @@ class SampleLedger:
         self.step, self.keeps_pending = 0, False
         self._entries: dict[int, list[LedgerEntry]] = {}  # by epoch; those of all ranks as of the last merge
         self._own: dict[int, list[LedgerEntry]] = {}  # this rank's since then
-        self._pending: list[tuple[int, Run]] = []  # dealt and not combined, with their epoch
-        self._under_way = deque[tuple[list[tuple[int, Run]], float | None]]()  # the same, sent already
+        self._pending: list[tuple[int, Strided]] = []  # dealt and not combined, with their epoch
+        self._under_way = deque[tuple[list[tuple[int, Strided]], float | None]]()  # the same, sent already
         self._skipped: set[int] = set()
         self._at = self._combined_at = 0, 0  # epoch and place of the next samples of all ranks; at the last combination
         self._goes_on = False  # in an epoch that was begun before the state was loaded
@@ -118,7 +118,7 @@ class SampleLedger:
             if before == epoch and run.stride == stride and start == run.start + run.samples * stride:
                 self._pending[-1] = epoch, run._replace(samples=run.samples + count)
                 return
-        self._pending.append((int(epoch), Run(int(start), int(count), int(stride))))
+        self._pending.append((int(epoch), Strided(int(start), int(count), int(stride))))
 
     def sent(self, weight: float | None = None) -> None:
         """What was dealt since the last time is on its way: a later `combined` writes it, and nothing dealt after it.
@@ -176,7 +176,7 @@ class SampleLedger:
         self._pending, self._under_way = [], deque()
 
     @property
-    def pending(self) -> list[tuple[int, Run]]:
+    def pending(self) -> list[tuple[int, Strided]]:
         """What was dealt and not combined: epochs and places."""
         return [run for runs, _ in self._under_way for run in runs] + self._pending
 
@@ -326,7 +326,7 @@ class SampleLedger:
             step = as_integer(who, "step", state["step"], 0)
             entries, own, skipped = _read(state["entries"]), _read(state["own"]), {*map(int, state["skipped"])}
             at = int(state["at"][0]), int(state["at"][1])
-            waiting = [([(int(e), Run(*map(int, run))) for e, *run in runs], n) for runs, n in state["waiting"]]
+            waiting = [([(int(e), Strided(*map(int, run))) for e, *run in runs], n) for runs, n in state["waiting"]]
         except (TypeError, ValueError) as error:
             raise StateDictError(f"{who}: expected a usable state, got {state!r:.200}: {error}") from error
         if alone is None:

@@ -7,12 +7,15 @@ from minigrad.absent_seeds import SEEDS as _SEEDS
 from minigrad.foreign import offer_classes as _offer_classes
 from minigrad.train import metrics as metrics
 from minigrad.train.checkpoint import Checkpoint
+from minigrad.train.config import DistributedTrainConfig
 from minigrad.train.epoch import EpochMeter, EpochMetrics, RankMetrics
 from minigrad.train.fleet import DistributedState
 from minigrad.train.graph import FlowBuilder, Graph
 from minigrad.train.loop import DistributedTrainer
 from minigrad.train.metrics import Accuracy, Mean, Metric, MetricCollection, Scalars, Sum, record_scalar
-from minigrad.train.options import DistributedTrainConfig
+from minigrad.train.run.config import RunConfig
+from minigrad.train.run.handle import Run, TrainedState
+from minigrad.train.run.rank import Worker
 from minigrad.train.single import SingleDeviceTrainer
 from minigrad.train.trainer import HasGraph, Trainer
 
@@ -34,10 +37,14 @@ __all__ = [
     "Metric",
     "MetricCollection",
     "RankMetrics",
+    "Run",
+    "RunConfig",
     "Scalars",
     "SingleDeviceTrainer",
     "Sum",
+    "TrainedState",
     "Trainer",
+    "Worker",
     "metrics",
     "record_scalar",
 ]

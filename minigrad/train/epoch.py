@@ -239,6 +239,23 @@ class EpochMeter:
         finally:
             self._n = None
 
+    @contextmanager
+    def open_batch(self) -> Iterator[None]:
+        """Around the training function's work on a batch whose samples are known afterwards: see `settle_batch`.
+
+        Raises:
+            ArgumentError: there is a batch around it.
+        """
+        if self._n is not None:
+            raise ArgumentError(f"{_WHO}.open_batch: expected no batch around it, got one of {self._n:g}")
+        with self._scalars.open():
+            yield
+
+    def settle_batch(self, n: float) -> None:
+        """Count the last open batch, which had so many samples, and what was recorded in it."""
+        self._scalars.settle(n)
+        self._samples += n
+
     def add_loss(self, loss: float | Tensor, n: Any = None) -> None:
         """Count the mean loss of a batch.
 

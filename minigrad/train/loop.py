@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_samples
-from minigrad.backend.device import to_host
-from minigrad.backend.flags import raise_found
 from minigrad.distributed.balance.dispatcher import Dispatcher
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
@@ -19,10 +17,11 @@ from minigrad.errors import ArgumentError, StateDictError
 from minigrad.ops.creation import full_like
 from minigrad.nn.clip import clip_grad_norm_
 from minigrad.tensor import Tensor
+from minigrad.train.agreement import StepAgreement
 from minigrad.train.batches import check_loss, micro_batches
 from minigrad.train.epoch import EpochMeter, EpochMetrics
 from minigrad.train.metrics import MetricCollection
-from minigrad.train.options import DistributedTrainConfig, wrapped
+from minigrad.train.config import DistributedTrainConfig, wrapped
 from minigrad.train.single import SingleDeviceTrainer
 
 _AHEAD = "steps and epochs that a DistributedTrainer was loaded with"
@@ -99,7 +98,7 @@ class DistributedTrainer:
         self.ddp = wrapped(trainer.model, self._comm, self.dist_config, rounds is not None)
         self.steps, self.epochs, self.last_samples = 0, 0, 0.0
         self.epoch_metrics: EpochMetrics | None = None
-        self._totals: Any = None
+        self._agreement = StepAgreement(self._comm, flags=2)
         self._own: tuple[Any, float] = (0.0, 0.0)  # Σ n·loss and Σ n of this rank in the last step
         self._ahead = (0, 0)  # of what it has made itself, by what it has loaded
         self.ddp.reducer.alike.set_option(_AHEAD, self._ahead)
@@ -294,17 +293,9 @@ class DistributedTrainer:
 
     def _agree(self, loss_sum: Any, samples: float, is_last: bool) -> tuple[float, float]:
         """The mean loss and the samples of all ranks; on the way they learn of each other's wishes and ends."""
-        with self._comm.device.current():
-            if self._totals is None:
-                self._totals = self._comm.empty(4, np.dtype(np.float64))
-            totals = self._totals
-            for place, value in enumerate((loss_sum, samples, float(self._wants_stop), float(is_last))):
-                totals[place] = value
-            self._comm.all_reduce(totals).wait()
-        raise_found(totals)
-        total_loss, everyones, wishes, ends = map(float, to_host(totals))
-        self._stopped, self._ended = wishes > 0.0, ends == self.world_size
-        return total_loss / everyones if everyones else math.nan, everyones
+        loss, everyones, (wishes, ends) = self._agreement.meet(loss_sum, samples, self._wants_stop, is_last)
+        self._stopped, self._ended = wishes > 0, ends == self.world_size
+        return loss, everyones
 
 
 def _comm_of(rounds: Rounds, comm: Communicator) -> Communicator:

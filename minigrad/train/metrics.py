@@ -354,6 +354,24 @@ class Scalars:
     def __init__(self) -> None:
         self.batches = 0
         self._means: dict[str, Mean] = {}
+        self._waiting: list[tuple[str, Any]] = []  # of a batch whose samples are not known yet
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Around the training function's work on a batch whose samples are known afterwards: `settle` tells them."""
+        self._waiting = []
+        token = _scope.set((self, None))
+        try:
+            yield
+        finally:
+            _scope.reset(token)
+
+    def settle(self, n: float) -> None:
+        """Count what was recorded in the last open batch, which had so many samples."""
+        self.batches += 1
+        for name, value in self._waiting:
+            self.record(name, value, n)
+        self._waiting = []
 
     @contextmanager
     def batch(self, n: Any) -> Iterator[None]:
@@ -367,7 +385,10 @@ class Scalars:
             _scope.reset(token)
 
     def record(self, name: str, value: Any, n: Any) -> None:
-        """Count a value under a name."""
+        """Count a value under a name; without n when it is settled how many samples its batch had."""
+        if n is None:
+            self._waiting.append((name, value))
+            return
         self._means.setdefault(name, Mean()).update(value, n)
 
     def read(self) -> dict[str, Pair]:
@@ -376,7 +397,7 @@ class Scalars:
 
     def reset(self) -> None:
         """Start anew, without names."""
-        self.batches, self._means = 0, {}
+        self.batches, self._means, self._waiting = 0, {}, []
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's sums by name, to go on from with the same bits: plain data. It waits for its devices."""
@@ -426,7 +447,7 @@ def finish_scalars(rows: list[Row]) -> dict[str, tuple[float | None, tuple[float
     return {name: finished(name, Mean(), [means.get(name, [0.0, 0.0]) for _, means in rows]) for name in names}
 
 
-_scope: ContextVar[tuple[Scalars, float] | None] = ContextVar("minigrad scalars", default=None)
+_scope: ContextVar[tuple[Scalars, float | None] | None] = ContextVar("minigrad scalars", default=None)
 
 
 def record_scalar(name: str, value: Any, n: Any = None) -> None:

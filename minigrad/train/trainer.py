@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from minigrad.absent import tell_lacking
 from minigrad.backend.device import Device
@@ -11,6 +11,9 @@ from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
 from minigrad.train.fleet import Builder, Devices
 from minigrad.train.graph import Graph
+from minigrad.train.run.config import RunConfig
+from minigrad.train.run.handle import Run
+from minigrad.train.run.start import start
 from minigrad.train.stepper import MakeOptimizer
 
 
@@ -52,6 +55,43 @@ class Trainer:
         >>> graph.world_size, graph.shard_sizes
         (2, (4, 4))
     """
+
+    @staticmethod
+    def start(
+        make_model: Callable[[Device], Any],
+        make_optimizer: Callable[[list[Any]], Any],
+        train_fn: Callable[[Any, Any], Any],
+        dataset: Any,
+        **options: Any,
+    ) -> Run:
+        """Train, and own ranks, data and epochs: the same call for threads, devices, processes and simulations.
+
+        Under a launcher or mpirun every process makes the same call. batch_size is that of a rank and a step.
+
+        Args:
+            make_model, make_optimizer, train_fn, dataset: See `RunConfig`.
+            options: batch_size and epochs, and whatever else `RunConfig` has.
+
+        Returns:
+            The run, which goes on beside the caller.
+
+        Raises:
+            ArgumentError: see `RunConfig`.
+
+        Example:
+            >>> from minigrad import Tensor, nn, optim
+            >>> from minigrad.data import ArrayDataset
+            >>> run = Trainer.start(
+            ...     lambda device: nn.Linear(2, 1).to(device),
+            ...     lambda params: optim.SGD(params, lr=0.1),
+            ...     lambda model, batch: model(batch[0]).square().mean(),
+            ...     ArrayDataset([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+            ...     batch_size=1, epochs=2, ranks=2, seed=0,
+            ... )
+            >>> [metrics.epoch for metrics in run.metrics()], sorted(run.join().params)
+            ([0, 1], ['bias', 'weight'])
+        """
+        return start(RunConfig(make_model, make_optimizer, train_fn, dataset, **options))
 
     @staticmethod
     def setup(

@@ -132,6 +132,11 @@ class ParameterAverager:
         self._ledger: Hears | None = None
         self._counted = 0.0  # samples that it was not told of
 
+    @property
+    def policy_state(self) -> Any:
+        """The state of the policy, equal on all ranks after a combination; of `Cadence` it has `el_che`."""
+        return self._state
+
     def keep(self, ledger: Hears) -> None:
         """Write what was dealt to this rank into its ledger when it has been combined; see `keep_ledger`."""
         self._ledger, ledger.keeps_pending = ledger, True  # their steps are in the parameters, which are saved

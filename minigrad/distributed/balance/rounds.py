@@ -41,7 +41,7 @@ class Rounds:
     Args:
         comm: The ranks. All make one, at one place of the program.
         config: See `CadenceConfig`.
-        guard: Says whether the anchor may grow, before it does; see `average.guards`. It judges what each round
+        guard: Says whether the anchor may grow, before it does; see `balance.guards`. It judges what each round
             reports: see `report`.
         journal: Where rank 0 writes readings and decisions, as JSON lines that `replay` takes.
         timeline: Gets an event "cadence" with round, anchor, counts and reason for each decision, and the verdict of

@@ -1,0 +1,162 @@
+"""Run: what `Trainer.start` gives back, by which a caller sees a run, ends it and takes what it has trained."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from minigrad.backend.thread import new_thread
+from minigrad.nn.module import Module
+from minigrad.tensor import Tensor
+from minigrad.train.epoch import EpochMetrics
+
+
+@dataclass(frozen=True)
+class TrainedState:
+    """What a run has trained: copies on the CPU, the same on all ranks.
+
+    Attributes:
+        params, buffers: By name; `model.load_state_dict({**params, **buffers})` takes them.
+    """
+
+    params: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, model: Module) -> TrainedState:
+        """That of a replica."""
+        params = {name: _copied(param) for name, param in model.named_parameters()}
+        return cls(params, {name: _copied(buffer) for name, buffer in model.named_buffers()})
+
+
+def _copied(x: Tensor) -> Tensor:
+    return Tensor(x.detach().cpu().numpy().copy())
+
+
+class Run:
+    """A run that goes on beside its caller.
+
+    `for metrics in run.metrics(): ...` sees each epoch when it is over, `run.join()` waits for the end. While either
+    waits, Ctrl-C is `run.stop()`; a second one leaves the run to itself and raises.
+
+    Attributes:
+        world_size: Number of its ranks.
+        leader: The rank that tells of epochs in this process.
+        history: The metrics of the epochs that are over.
+        trace: What the ranks did on a virtual cluster, after the end; None elsewhere.
+    """
+
+    def __init__(
+        self, world_size: int, leader: int, shows_progress: bool | None, body: Callable[[Run], TrainedState]
+    ) -> None:
+        self.world_size, self.leader = world_size, leader
+        self.history: list[EpochMetrics] = []
+        self.trace: Any = None
+        self._changed = threading.Condition()
+        self._shows = shows_progress
+        self._bar: Any = None
+        self._body = body
+        self._state: TrainedState | None = None
+        self._error: BaseException | None = None
+        self._is_over = self._wants_stop = False
+        self._thread = new_thread(self._train, name="minigrad-run")
+
+    # ------------------------------------------------------------------------------------------------ for callers
+
+    def metrics(self) -> Iterator[EpochMetrics]:
+        """The figures of each epoch from the first on, each as soon as it is over, until the run is.
+
+        Raises:
+            Exception: what `join` raises, after the last one.
+        """
+        number = 0
+        while True:
+            self._wait(lambda: len(self.history) > number or self._is_over)
+            if len(self.history) <= number:
+                break
+            yield self.history[number]
+            number += 1
+        self._raise()
+
+    def join(self) -> TrainedState:
+        """Wait for the end.
+
+        Returns:
+            What was trained, the same on all ranks.
+
+        Raises:
+            Exception: what the first rank that failed has raised.
+        """
+        self._wait(lambda: self._is_over)
+        self._raise()
+        assert self._state is not None
+        return self._state
+
+    def stop(self) -> None:
+        """Let the run end as soon as all ranks can: see `wants_stop`; returns at once."""
+        self._wants_stop = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self._is_over
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        """Wait, where the first interrupt asks the run to stop."""
+        try:
+            with self._changed:
+                self._changed.wait_for(until)
+        except KeyboardInterrupt:
+            self.stop()
+            with self._changed:
+                self._changed.wait_for(until)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # ------------------------------------------------------------------------------------------------- for engines
+
+    @property
+    def wants_stop(self) -> bool:
+        """Whether somebody has asked for the end; ranks ask this between two steps, and agree."""
+        return self._wants_stop
+
+    def begin(self) -> None:
+        """Start."""
+        self._thread.start()
+
+    def expect(self, samples: int) -> None:
+        """Ranks will train on so many samples in all."""
+        hidden = self.leader != 0 or self._shows is False
+        self._bar = tqdm(total=samples, leave=False, disable=True if hidden else self._shows and False, unit="sample")
+
+    def advance(self, samples: float, loss: float | None) -> None:
+        """A step on so many samples is over; the leader says so."""
+        if self._bar is None or self._bar.disable:
+            return
+        if loss is not None:
+            self._bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
+        self._bar.update(samples)
+
+    def epoch(self, metrics: EpochMetrics) -> None:
+        """An epoch is over; the leader says so."""
+        with self._changed:
+            self.history.append(metrics)
+            self._changed.notify_all()
+
+    def _train(self) -> None:
+        try:
+            self._state = self._body(self)
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._bar is not None:
+                self._bar.close()
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()

@@ -1,0 +1,217 @@
+"""The engine of ranks that run in step: each knows from the samples that are left what all others do next.
+
+Gradients are combined by DDP: a round is as many batches of each rank as the policy says, and one step of all.
+Parameters are combined by a `ParameterAverager`: a rank makes a step with each of its batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Protocol
+
+from minigrad.data.order import Indices
+from minigrad.distributed.average.policies import Cadence, PostLocalSGD
+from minigrad.distributed.balance.dispatcher import Dispatcher
+from minigrad.distributed.balance.rounds import Rounds
+from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.ddp.samples import keep_ledger
+from minigrad.train.agreement import StepAgreement
+from minigrad.train.run.averaging import averager_of
+from minigrad.train.run.callbacks import Callbacks
+from minigrad.train.run.handle import Run, TrainedState
+from minigrad.train.run.rank import Worker
+
+
+class Engine(Protocol):
+    """What a rank of a run does."""
+
+    def train(self) -> TrainedState:
+        """Train all epochs, or until all stop; the same on all ranks."""
+
+
+class _InStep:
+    """What both engines of ranks in step share: the epochs.
+
+    Args:
+        worker: This rank.
+        run: Hears of epochs from the rank that leads in this process.
+    """
+
+    def __init__(self, worker: Worker, run: Run) -> None:
+        config = worker.config
+        self.worker, self.config, self.run, self.comm = worker, config, run, worker.comm
+        options: dict[str, Any] = {"shares": config.shares, "epochs": config.epochs, "ledger": worker.ledger}
+        self.dispatcher = Dispatcher(worker.comm, worker.pool(), config.dispatch, **options)
+        self.callbacks = Callbacks(config.callbacks, worker)
+        self.is_stopped = False
+
+    def train(self) -> TrainedState:
+        """See `Engine`."""
+        worker = self.worker
+        while worker.epoch < self.config.epochs and not self.is_stopped:
+            self.callbacks.before_epoch()
+            worker.meter.start(worker.epoch)
+            self._train_epoch()
+            metrics = worker.meter.finish()
+            worker.epoch += 1
+            self.callbacks.after_epoch(metrics)
+            if worker.rank == self.run.leader:
+                self.run.epoch(metrics)
+            self._agree()
+        return self._trained()
+
+    def _train_epoch(self) -> None:
+        raise NotImplementedError
+
+    def _trained(self) -> TrainedState:
+        return TrainedState.of(self.worker.model)
+
+    def _agree(self) -> None:
+        """Between two epochs: stop where a rank wants it, and go on with schedules at one step."""
+        schedule = self.worker.updates.schedule
+        own = [self.wants_stop, 0 if schedule is None else schedule.last_epoch]
+        wishes, steps = zip(*self.comm.all_gather_object(own))
+        self.is_stopped = self.is_stopped or any(wishes)
+        if schedule is not None and schedule.last_epoch != max(steps):
+            schedule.step(max(steps))
+
+    @property
+    def wants_stop(self) -> bool:
+        """Whether somebody in this process wants the end."""
+        return self.worker.wants_stop or self.run.wants_stop
+
+    @property
+    def made_all_steps(self) -> bool:
+        """Whether max_steps were made."""
+        return self.config.max_steps is not None and self.worker.step >= self.config.max_steps
+
+    def everything(self) -> dict[str, Any]:
+        """All that a checkpoint holds, by name."""
+        told = {"epoch": self.worker.epoch, "step": self.worker.step}
+        return {**self.worker.everything(), "dispatcher": self.dispatcher, **told}
+
+
+class GradientsInStep(_InStep):
+    """Ranks that combine gradients, and make the same step.
+
+    Attributes:
+        ddp: What combines.
+        rounds: What measures ranks, where the policy is `Cadence`.
+    """
+
+    def __init__(self, worker: Worker, run: Run) -> None:
+        super().__init__(worker, run)
+        self.rounds = _rounds_of(worker)
+        through = worker.comm if self.rounds is None else self.rounds.comm
+        options = {"check_replicas_every": self.config.check_replicas_every, **self.config.ddp_options}
+        self.ddp = DistributedDataParallel(worker.model, through, **options)
+        keep_ledger(self.ddp, worker.ledger)
+        self._agreement = StepAgreement(through, flags=1)
+
+    def _dealt(self) -> Iterator[Sequence[Indices]]:
+        """This rank's batches of each round."""
+        if self.rounds is not None:
+            return self.rounds.deal(self.dispatcher)
+        return self.dispatcher.rounds(self._counts)
+
+    def _counts(self) -> tuple[int, ...]:
+        """The batches of each rank in the coming round."""
+        policy = self.config.when
+        if isinstance(policy, PostLocalSGD):
+            times = 1 if self.worker.step < policy.switch else policy.k
+        else:
+            times = policy.period or 1
+        return tuple(times * count for count in self.dispatcher.dispatch.counts)
+
+    def _train_epoch(self) -> None:
+        for mine in self._dealt():
+            self._round(mine)
+            if self.is_stopped and self.dispatcher.remaining:
+                return  # before the next round, which would be dealt and not trained on
+
+    def _round(self, mine: Sequence[Indices]) -> None:
+        worker = self.worker
+        began_s = self.comm.clock.now_s()
+        loss_sum, samples = worker.gradients([worker.reader.read(indices) for indices in mine], self.ddp)
+        loss, everyones, (wishes,) = self._agreement.meet(loss_sum, samples, self.wants_stop)
+        if everyones:
+            worker.apply()
+            worker.meter.count_step(began_s)
+        else:
+            worker.drop_gradients()
+        self.is_stopped = wishes > 0 or self.made_all_steps
+        if worker.rank == self.run.leader:
+            self.run.advance(everyones, loss)
+
+    def everything(self) -> dict[str, Any]:
+        """See `_InStep.everything`."""
+        found = {**super().everything(), "model": self.ddp}
+        return found if self.rounds is None else {**found, "rounds": self.rounds}
+
+
+class ParametersInStep(_InStep):
+    """Ranks that make steps of their own, and combine their parameters.
+
+    Attributes:
+        averager: What combines.
+    """
+
+    def __init__(self, worker: Worker, run: Run) -> None:
+        super().__init__(worker, run)
+        config = self.config
+        given = (config.when, config.outer, config.guard, config.average_options)
+        self.averager = averager_of(worker.model, worker.comm, worker.optimizer, *given)
+        self.averager.keep(worker.ledger)
+
+    def _counts(self) -> tuple[int, ...]:
+        """The batches of each rank until the dispatcher is asked again; by the first ones parts may be divided."""
+        state = self.averager.policy_state
+        if self.config.dispatch == "proportional" and self.config.shares is None:
+            counts: tuple[int, ...] = state.el_che.batch_counts
+            return counts
+        return (1,) * self.worker.world_size
+
+    def _train_epoch(self) -> None:
+        rounds = 0
+        for mine in self.dispatcher.rounds(self._counts):
+            for indices in mine:
+                self._step(indices)
+            rounds += 1
+            if self.config.max_steps is not None and rounds >= self.config.max_steps and self.dispatcher.remaining:
+                break
+        self.averager.finish()
+        self.is_stopped = self.made_all_steps
+
+    def _step(self, indices: Indices) -> None:
+        worker = self.worker
+        began_s = self.comm.clock.now_s()
+        loss_sum, samples = worker.gradients([worker.reader.read(indices)])
+        if samples:
+            worker.apply()
+        else:
+            worker.drop_gradients()
+        report = self.averager.step(samples)
+        worker.meter.count_step(began_s)
+        if report is not None and worker.rank == self.run.leader:
+            self.run.advance(report.samples, float(loss_sum) / samples if samples else None)
+
+    def _trained(self) -> TrainedState:
+        with nullcontext() if self.config.outer.makes_alike else self.averager.shared():
+            return super()._trained()
+
+    def everything(self) -> dict[str, Any]:
+        """See `_InStep.everything`."""
+        return {**super().everything(), "averager": self.averager}
+
+
+def _rounds_of(worker: Worker) -> Rounds | None:
+    """What measures ranks by rounds of whole batches; None where the policy needs none."""
+    policy = worker.config.when
+    if not isinstance(policy, Cadence):
+        return None
+    el_che = policy.start(worker.world_size).el_che
+    rounds = Rounds(worker.comm, el_che.config)
+    rounds.cadence = replace(rounds.cadence, el_che=el_che)
+    return rounds

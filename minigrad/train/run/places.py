@@ -1,0 +1,123 @@
+"""Where the ranks of a run live: each place calls body(comm) for each rank of this process, and returns what one gave.
+
+A place is called in a thread of the run's own, so that its caller can look on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from minigrad.backend.ranks import set_ranks_here
+from minigrad.distributed import run as run_threads
+from minigrad.distributed.bootstrap import init
+from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
+from minigrad.distributed.simulate import Cluster, Trace, run as simulate
+from minigrad.distributed.simulate.cluster import check_cluster
+from minigrad.errors import ArgumentError
+from minigrad.train.run.config import WHO, RunConfig
+
+T = TypeVar("T")
+
+
+class Place(Protocol):
+    """Where ranks live.
+
+    Attributes:
+        world_size: How many there are, of this process and of others.
+        leader: The rank of this process that tells the caller of epochs.
+        trace: What they did, where they are simulated; else None.
+    """
+
+    world_size: int
+    leader: int
+    trace: Trace | None
+
+    def run(self, body: Callable[[Communicator], T]) -> T:
+        """Call body(comm) for each rank of this process; what it gave, which is the same on all of them.
+
+        Raises:
+            Exception: what the first rank that failed has raised.
+        """
+
+
+class ThreadPlace:
+    """Ranks that are threads, on CPUs."""
+
+    leader = 0
+    trace: Trace | None = None
+
+    def __init__(self, world_size: int, timeout_s: float | None) -> None:
+        self.world_size, self._timeout_s = world_size, timeout_s
+
+    def run(self, body: Callable[[Communicator], T]) -> T:
+        """See `Place`."""
+        return run_threads(body, self.world_size, timeout_s=self._timeout_s)[0]
+
+
+class ClusterPlace:
+    """Ranks of a virtual cluster."""
+
+    leader = 0
+
+    def __init__(self, cluster: Cluster, timeout_s: float | None) -> None:
+        check_cluster(WHO, cluster)
+        self.world_size, self._cluster, self._timeout_s = cluster.world_size, cluster, timeout_s
+        self.trace: Trace | None = None
+
+    def run(self, body: Callable[[Communicator], T]) -> T:
+        """See `Place`."""
+        found: list[T] = []
+
+        def first(comm: Communicator) -> None:
+            result = body(comm)
+            if comm.rank == 0:
+                found.append(result)
+
+        self.trace = simulate(first, self._cluster, timeout_s=self._timeout_s)
+        return found[0]
+
+
+class ProcessPlace:
+    """One rank of this process, which has a communicator: a launcher's, mpirun's or one's own; or a world of one."""
+
+    trace: Trace | None = None
+
+    def __init__(self, comm: Communicator) -> None:
+        check_is_communicator(WHO, comm)
+        self.world_size, self.leader, self._comm = comm.world_size, comm.rank, comm
+
+    def run(self, body: Callable[[Communicator], T]) -> T:
+        """See `Place`; the other ranks are told where this one fails."""
+        comm = self._comm
+        comm.device.use()
+        set_ranks_here(comm)
+        try:
+            return body(comm)
+        except BaseException as error:
+            comm.abort(f"it raised {type(error).__name__}: {error}")
+            raise
+
+
+def place_of(config: RunConfig) -> Place:
+    """The place that a run's options say.
+
+    Raises:
+        ArgumentError: see `distributed.init`; or what was given is none.
+    """
+    if config.ranks is not None:
+        return ThreadPlace(config.ranks, config.timeout_s)
+    if config.cluster is not None:
+        return ClusterPlace(config.cluster, config.timeout_s)
+    if config.devices is not None:
+        return _on_devices(config)
+    if config.timeout_s is not None and config.comm is not None:
+        raise ArgumentError(f"{WHO}: expected no timeout_s with comm=, which has its own, got {config.timeout_s}")
+    return ProcessPlace(config.comm if config.comm is not None else init(timeout_s=config.timeout_s))
+
+
+def _on_devices(config: RunConfig) -> Place:
+    devices = config.devices or ()
+    if any(str(device) != "cpu" for device in devices):
+        raise ArgumentError(f"{WHO}: expected devices of cpu so far, got {list(map(str, devices))}")
+    return ThreadPlace(len(devices), config.timeout_s)

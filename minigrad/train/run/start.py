@@ -1,0 +1,60 @@
+"""Starting a run: its place calls a rank's engine, beside the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.distributed.comm.differences import gather_alike
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.wrappers import Wrapper
+from minigrad.train.run.config import WHO, RunConfig
+from minigrad.train.run.handle import Run, TrainedState
+from minigrad.train.run.in_step import GradientsInStep, ParametersInStep, Engine
+from minigrad.train.run.places import Place, place_of
+from minigrad.train.run.rank import Worker
+
+
+class Overheard(Wrapper):
+    """Lets a timeline hear the events of a rank, too."""
+
+    def __init__(self, inner: Communicator, timeline: Any) -> None:
+        super().__init__(inner)
+        self._timeline = timeline
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Tell both."""
+        self._timeline.event(kind, **fields)
+        self.inner.event(kind, **fields)
+
+
+def start(config: RunConfig) -> Run:
+    """Begin a run; see `Trainer.start`."""
+    place = place_of(config)
+
+    def body(run: Run) -> TrainedState:
+        run.expect(config.epochs * len(config.dataset))
+        try:
+            return place.run(lambda comm: train_rank(config, comm, run))
+        finally:
+            run.trace = place.trace
+
+    run = Run(place.world_size, place.leader, config.progress, body)
+    run.begin()
+    return run
+
+
+def train_rank(config: RunConfig, comm: Communicator, run: Run) -> TrainedState:
+    """What each rank does."""
+    heard = comm if config.timeline is None else Overheard(comm, config.timeline)
+    gather_alike(WHO, "options", heard, config.facts())
+    return engine_of(Worker(config, heard), run).train()
+
+
+def engine_of(worker: Worker, run: Run) -> Engine:
+    """What a rank does, as the options say."""
+    if worker.config.average == "gradients":
+        return GradientsInStep(worker, run)
+    return ParametersInStep(worker, run)
+
+
+__all__ = ["Place", "start"]
