@@ -1,7 +1,6 @@
 """Runs that a coordinator directs, of the least that a rank can be: a linear model, that fails when it is told to."""
 
 import random
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +13,8 @@ from minigrad.train import coordinator as c
 from minigrad.train.epoch import EpochMeter
 from minigrad.train.run.combining import CombinedGradients, CombinedParameters
 from minigrad.train.run.coordinated import CoordinatedRank
-from minigrad.train.run.directed import Threads
+from minigrad.train.run.directed import Directed
+from minigrad.train.run.simulated import Simulated
 
 X = np.random.default_rng(5).normal(size=(64, 3))
 Y = X @ np.array([1.0, -2.0, 0.5]) + 0.1
@@ -80,7 +80,7 @@ class Heard:
         self.saved.append((order.round, order.error, comm.world_size))
 
 
-def rank_of(rank, letters, config, *, now_s, average="gradients", fails=None, patience_s=60.0):
+def rank_of(rank, letters, config, *, average="gradients", fails=None, patience_s=60.0):
     """The rank of a run."""
     meter = EpochMeter(SoloCommunicator())
     trainee = Trainee(meter, *(fails or {}).get(rank, ()))
@@ -88,7 +88,7 @@ def rank_of(rank, letters, config, *, now_s, average="gradients", fails=None, pa
     pool, size = config.dispatch.pool, config.world_size
     ledger, heard = SampleLedger(pool.length, rank=rank, world_size=size), Heard()
     return CoordinatedRank(
-        rank, size, trainee, combining, meter, letters, pool, ledger, heard, now_s=now_s, patience_s=patience_s
+        rank, size, trainee, combining, meter, letters, pool, ledger, heard, patience_s=patience_s
     )
 
 
@@ -100,18 +100,18 @@ def config_of(
     return c.CoordinatorConfig(dispatch, policy, on_failure, timeout_s)
 
 
-def on_threads(config, *, timeout_s=5.0, desk=None, **options):
-    """Run it on threads; the ranks that have ended well, by rank, and the coordinator's last state."""
-    ranks = {}
+def on_threads(config, *, timeout_s=5.0, desk=None, cluster=None, **options):
+    """Run it on threads, or in simulation; the ranks that have ended well, by rank, and the run."""
 
     def body(rank, letters):
-        ranks[rank] = rank_of(rank, letters, config, now_s=time.monotonic, **options)
-        ranks[rank].run()
-        return ranks[rank]
+        made = rank_of(rank, letters, config, **options)
+        made.run()
+        return made
 
-    threads = Threads(config, body, timeout_s=timeout_s, **(desk or {}))
-    state = threads.run()
-    return threads.results, state
+    more = () if cluster is None else (cluster,)
+    run = (Directed if cluster is None else Simulated)(config, body, *more, timeout_s=timeout_s, **(desk or {}))
+    run.state = run.run()
+    return run.results, run
 
 
 def bits(rank):

@@ -3,6 +3,7 @@
 import pytest
 
 from minigrad.distributed.average import Async, EveryK, Sync
+from minigrad.distributed.simulate import Cluster, Link
 from tests.train.directing import RaisedError, bits, config_of, drawn_fails, on_threads
 
 POLICIES = [(Sync(), "gradients"), (EveryK(2), "gradients"), (EveryK(2), "parameters"), (Async(2, k=1), "parameters")]
@@ -41,3 +42,20 @@ def test_stop():
     config = config_of(Sync(), 3)
     with pytest.raises(RaisedError, match="batch 3"):
         on_threads(config, fails={1: (3, "backward")})
+
+
+@pytest.mark.parametrize("policy, average", POLICIES)
+def test_simulation(policy, average):
+    """The same in each run, and nobody waits for a slow rank under Async."""
+    config = config_of(policy, 3, on_failure="shrink")
+    cluster = Cluster.of_speeds([3.0, 2.0, 1.0], link=Link(latency_s=1e-4))
+    stories = []
+    for _ in range(2):
+        commands = []
+        ranks, run = on_threads(
+            config, average=average, cluster=cluster, fails={1: (7, "backward")}, desk={"event": commands.append}
+        )
+        assert sorted(ranks) == [0, 2]
+        check(ranks, config)
+        stories.append((commands, bits(ranks[0]), [each.decisions for each in run.trace.ranks]))
+    assert stories[0] == stories[1]

@@ -24,23 +24,11 @@ from minigrad.train import coordinator as c
 from minigrad.train.epoch import EpochMeter, EpochMetrics, Told
 from minigrad.train.run.accounts import EpochAccounts, Row
 from minigrad.train.run.combining import Combining, Trainee
+from minigrad.train.run.letters import Letters
 
 _WHO = "Trainer.start"
 _BACK = (c.Restore, c.Save, c.Stop)  # commands that break off what is under way
 _EON = 10**9  # generations of one coordinator
-
-
-class Letters(Protocol):
-    """How a rank hears of commands, and answers."""
-
-    def next(self, timeout_s: float | None) -> c.Order | None:
-        """The next command; None where none comes in time. Without a time it waits as long as it takes."""
-
-    def say(self, message: c.CoordinatorMessage) -> None:
-        """Tell the coordinator."""
-
-    def regroup(self, living: Sequence[int], generation: int) -> Communicator:
-        """A communicator of the living, which all of them call for."""
 
 
 class HearsCommits(Protocol):
@@ -95,7 +83,6 @@ class CoordinatedRank:
         ledger: SampleLedger,
         hears: HearsCommits,
         *,
-        now_s: Callable[[], float],
         patience_s: float,
     ) -> None:
         self.rank = rank
@@ -104,7 +91,7 @@ class CoordinatedRank:
         self.committed = 0
         self.commit_state: Mapping[str, Any] | None = None
         self._meter, self._letters, self._hears = meter, letters, hears
-        self._now_s, self._patience_s, self._began_s = now_s, patience_s, now_s()
+        self._now_s, self._patience_s, self._began_s = letters.now_s, patience_s, letters.now_s()
         self._pool, self._orders = pool, dict[int, Indices]()
         self._waiting = deque[c.Order]()
         self._comm: Communicator | None = None
@@ -187,9 +174,10 @@ class CoordinatedRank:
         began_s = self._now_s()
         weights = dict(zip(order.givers, order.samples))
         try:
-            comm = self._meet(order.members)
-            told = comm.all_gather_object(self._told.get(order.round, []))
-            self.combining.combine(order.round, weights.get(self.rank, 0.0))
+            with self._letters.together(order.members):
+                comm = self._meet(order.members)
+                told = comm.all_gather_object(self._told.get(order.round, []))
+                self.combining.combine(order.round, weights.get(self.rank, 0.0))
         except (CollectiveTimeoutError, RankFailedError) as error:
             self._answer(order, c.Broken, str(error))
             return
@@ -227,7 +215,8 @@ class CoordinatedRank:
         """Go back to the last commit, and write it down together."""
         self._go_back(order)
         try:
-            self._hears.save(order, self._meet(order.members))
+            with self._letters.together(order.members):
+                self._hears.save(order, self._meet(order.members))
         except (CollectiveTimeoutError, RankFailedError):
             pass  # another one has failed meanwhile, of which the coordinator hears
         self._answer(order, c.Saved)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from minigrad.distributed.living.lifeline import Death, Letter, Lifeline
+from minigrad.distributed.living.lifeline import Death, Letter
 from minigrad.train.coordinator.journal import CoordinatorJournal
 from minigrad.train.coordinator.machine import step
 from minigrad.train.coordinator.messages import (
@@ -25,6 +25,7 @@ from minigrad.train.coordinator.messages import (
     to_data,
 )
 from minigrad.train.coordinator.state import Coordinator
+from minigrad.train.run.letters import Line
 
 Event = Callable[[Command], None]
 
@@ -47,7 +48,7 @@ class Desk:
     def __init__(
         self,
         state: Coordinator,
-        line: Lifeline,
+        line: Line,
         now_s: Callable[[], float],
         *,
         drop: Callable[[int, str], None],

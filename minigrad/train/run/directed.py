@@ -1,11 +1,12 @@
-"""Where ranks that a coordinator directs live: threads of this process, with the coordinator beside them."""
+"""Where ranks that a coordinator directs live: threads of this process, and it beside them."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -13,58 +14,24 @@ from threadpoolctl import threadpool_limits
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.random import set_noise_key
 from minigrad.backend.thread import new_thread
-from minigrad.distributed.comm.protocol import Communicator
-from minigrad.distributed.living.lifeline import OUTSIDE, Letter, Lifeline
+from minigrad.distributed.living.lifeline import OUTSIDE
 from minigrad.distributed.living.office import Office
 from minigrad.errors import RankFailedError
 from minigrad.train import coordinator as c
-from minigrad.train.run.coordinated import Letters
 from minigrad.train.run.desk import Desk
+from minigrad.train.run.letters import Letters, LineLetters, RankLine
 
-_LONG_S = 60.0
 Body = Callable[[int, Letters], Any]
 
 
-class LineLetters:
-    """The commands of a coordinator at one end of the lifelines, for a rank at another.
-
-    Args:
-        line: Of this rank.
-        coordinator: Where it is.
-    """
-
-    def __init__(self, line: Lifeline, coordinator: int = OUTSIDE) -> None:
-        self._line, self._coordinator, self._term = line, coordinator, 0
-
-    def next(self, timeout_s: float | None) -> c.Order | None:
-        """See `Letters`; commands of a coordinator before the last are none."""
-        while True:
-            found = self._line.take(_LONG_S if timeout_s is None else timeout_s)
-            if isinstance(found, Letter):
-                order: c.Order = c.from_data(found.data)
-                if order.term >= self._term:
-                    self._term = order.term
-                    return order
-            elif found is None and timeout_s is not None:
-                return None
-
-    def say(self, message: c.CoordinatorMessage) -> None:
-        """See `Letters`."""
-        self._line.post(self._coordinator, c.to_data(message))
-
-    def regroup(self, living: Sequence[int], generation: int) -> Communicator:
-        """See `Letters`."""
-        comm: Communicator = self._line.regroup(living, generation)
-        return comm
-
-
-class Threads:
+class Directed:
     """Ranks that are threads, which a coordinator directs from the thread that calls `run`.
 
     Args:
         config: Of the coordinator.
         body: body(rank, letters) is what a rank does; its result is kept.
-        timeout_s: How long ranks wait for each other.
+        timeout_s: How long ranks wait for each other, in real time.
+        devices: Of each rank; CPUs by default.
         desk: Options of `Desk`.
 
     Attributes:
@@ -80,8 +47,17 @@ class Threads:
         self._body, self._timeout_s = body, timeout_s
         self.results: dict[int, Any] = {}
         self.causes: dict[int, BaseException] = {}
+        self._desk = self._make_desk(c.Coordinator.start(config), desk)
+
+    def _make_desk(self, state: c.Coordinator, options: dict[str, Any]) -> Desk:
         outside = self._office.outside
-        self._desk = Desk(c.Coordinator.start(config), outside, time.monotonic, drop=outside.drop, **desk)
+        return Desk(state, outside, time.monotonic, drop=outside.drop, **options)
+
+    @contextmanager
+    def _living(self, rank: int) -> Iterator[RankLine]:
+        """What a rank's thread runs in."""
+        with self._office.rank(rank) as line:
+            yield line
 
     def run(self) -> c.Coordinator:
         """Run all ranks until they end; the coordinator's last state.
@@ -115,7 +91,7 @@ class Threads:
         self._devices[rank].use()
         set_noise_key(rank)
         try:
-            with self._office.rank(rank) as line:
+            with self._living(rank) as line:
                 self.results[rank] = self._body(rank, LineLetters(line))
         except BaseException as error:
             self.causes[rank] = error
@@ -123,8 +99,7 @@ class Threads:
     def _join(self, threads: Sequence[threading.Thread]) -> list[str]:
         """Wait for those who have been told to end, no longer than the timeout; who is still running."""
         end = time.monotonic() + self._timeout_s
-        living = self._desk.state.living
-        for rank in living:
+        for rank in self._desk.state.living:
             threads[rank].join(max(0.0, end - time.monotonic()))
         return [thread.name for thread in threads if thread.is_alive()]
 
