@@ -36,10 +36,6 @@ _ALGORITHMS = (
 _SPLIT = "write comm.split(color), with comm = distributed.init(): the ranks of one color make a group"
 _MESH = "write comm.split(comm.rank // columns) for the rows of a grid, comm.split(comm.rank % columns) for its columns"
 _FOUND = "leave it out: init finds the others by the environment"
-_RUN = (
-    "write distributed.run(train, world_size), where train(comm) makes a DistributedTrainer, or a ParameterAverager "
-    "where parameters are averaged now and then"
-)
 _METRICS = {  # of torchmetrics
     **dict.fromkeys(["MeanMetric", "RunningMean"], "write Mean"),
     **dict.fromkeys(["SumMetric", "CatMetric"], "write Sum"),
@@ -136,12 +132,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **dict.fromkeys(["PostLocalSGDOptimizer", "PostLocalSGDState", "post_localSGD_hook"], _POST_LOCAL),
         "HierarchicalModelAverager": "write " + _AVERAGER.format("EveryK(period)") + ", over all ranks at once",
         "ZeroRedundancyOptimizer": "write minigrad.optim: each rank keeps the state of a whole replica",
-        **dict.fromkeys(["DdpBuilder", "DdpHandle", "DdpRunConfig", "GpuWorker", "Coordinator"], _RUN),
-        "ApplyPolicy": "write average.Sync(), EveryK(k) or Cadence(), which ParameterAverager takes",
-        "AverageBackend": "write init(backend=...)",
-        "ConvergenceGuard": "write average.TrendGuard(), LevelGuard(threshold) or GrowthGuard()",
-        "MsfGuard": "write average.GrowthGuard()",
-        "TrainedState": "write model.state_dict()",
         "Join": "write with ddp.join(also=[optimizer]): around the loop",
         "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank",
         "device_mesh": _MESH,
@@ -191,11 +181,9 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.train.metrics": _METRICS,
     "Ddp": {
-        "builder": _RUN,
         "average_params": "write average_parameters(model, comm, n) on each rank of distributed.run",
         "from_comm": "write DistributedDataParallel(model, comm), a rank's wrapper",
     },
-    "Trainer": {"builder": _RUN},
     "Metric": {
         **dict.fromkeys(["compute", "sync", "sync_dist", "forward"], "write result(comm), which all ranks call"),
         **dict.fromkeys(["to", "cuda", "cpu"], "leave it out: sums are where the values are"),

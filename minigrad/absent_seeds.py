@@ -45,7 +45,21 @@ _RANKS = {  # of the room of ranks
     "DistributedComm": "write run(train, world_size) for threads, init() for processes",
     "ElCheMode": "write a policy: average.Sync(), Cadence() or Async(bound)",
 }
+_RUN = {  # which flodl has in one room
+    "DdpBuilder": "write Trainer.builder(make_model, make_optimizer, train_fn)",
+    "DdpHandle": "write train.Run, which Trainer.start(...) and .run() give",
+    "DdpRunConfig": "write train.RunConfig, or leave it out: Trainer.start takes its options",
+    "GpuWorker": "write train.Worker, which callbacks are given",
+    **dict.fromkeys(["Coordinator", "CoordinatorBuilder"], "write train.coordinator.Coordinator, of ranks not in step"),
+    "ApplyPolicy": "write 'sync', 'cadence' or 'async', or average.Sync(), EveryK(k), Cadence() or Async(bound)",
+    "AverageBackend": "write .backend('nccl') or .backend('cpu') of Trainer.builder, or init(backend=...)",
+    "ConvergenceGuard": "write average.TrendGuard(), LevelGuard(threshold) or GrowthGuard()",
+    "MsfGuard": "write average.GrowthGuard()",
+    "CpuAvgState": "leave it out: ranks on CPUs combine as all others do",
+    "TrainedState": "write train.TrainedState, which run.join() gives",
+}
 _TRAINING = {  # of the room of training
+    **{name: text.replace("train.", "") for name, text in _RUN.items() if name not in ("DdpBuilder", "TrainedState")},
     "CudaTransformerTrainer": "write SingleDeviceTrainer(model, optimizer, loss_fn), of any model",
     "LMBatch": "write data.Text and data.Sequences, whose batches are tensors",
     "DistributedComm": _RANKS["DistributedComm"],
@@ -54,6 +68,7 @@ _TRAINING = {  # of the room of training
     "PerBlockGradientAccumulator": "leave it out: gradients lie in one flat layout and travel in buckets",
     "StreamingParquetLoader": _PIECES,
     "DistributedCheckpointCoordinator": "write Checkpoint(folder, every=5, keep=2)",
+    "ElasticCoordinator": "write Trainer.start(..., on_failure='shrink')",
 }
 
 SEEDS: dict[str, dict[str, str]] = {  # by module or class
@@ -70,7 +85,7 @@ SEEDS: dict[str, dict[str, str]] = {  # by module or class
         "backward": "write loss.backward()",
         "Ddp": "write minigrad.distributed.Ddp",
     },
-    "minigrad.distributed": _RANKS,
+    "minigrad.distributed": {**_RANKS, **_RUN},
     "minigrad.train": _TRAINING,
     "DdpConfig": {"new": "write DdpConfig(speed_hint=(1, 2.3), ...): options are keywords"},
     "ElChe": {
@@ -116,6 +131,25 @@ SEEDS: dict[str, dict[str, str]] = {  # by module or class
     "ReduceOp": {
         **{name.capitalize(): f"write ReduceOp.{name}" for name in ("SUM", "AVG", "MIN", "MAX", "PROD")},
         "Mean": "write ReduceOp.AVG",
+    },
+    "DdpBuilder": {
+        "meta_controller": "leave it out: nothing cuts the cadence where the rate falls, but a guard can",
+        "elche_relax_up": "leave it out: the anchor grows by itself where the overhead asks for it",
+    },
+    "Run": {
+        "poll_metrics": "write run.history",
+        "next_metrics": "write next(figures, None), with figures = run.metrics()",
+        "setup_monitor": "write for metrics in run.metrics(), and show them as you like",
+        "architecture_svg": "write graph.to_dot() of a Graph",
+        "devices": "write run.world_size",
+    },
+    "Worker": {
+        **dict.fromkeys(["set_lr", "current_lr"], "write worker.lr = rate, or read it"),
+        "set_lr_scale": "write worker.scale_lr(factor)",
+        "set_scheduler": "give schedule= to Trainer.start",
+        "local_step": "write worker.step",
+        "current_epoch": "write worker.epoch",
+        "current_version": "write worker.epoch",
     },
     "DistributedTrainer": {"trainer_mut": "write trainer.trainer", "config": "write trainer.dist_config"},
 }

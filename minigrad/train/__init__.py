@@ -13,6 +13,7 @@ from minigrad.train.fleet import DistributedState
 from minigrad.train.graph import FlowBuilder, Graph
 from minigrad.train.loop import DistributedTrainer
 from minigrad.train.metrics import Accuracy, Mean, Metric, MetricCollection, Scalars, Sum, record_scalar
+from minigrad.train.run.builder import DdpBuilder
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.handle import Run, TrainedState
 from minigrad.train.run.rank import Worker
@@ -24,6 +25,7 @@ DistributedCudaTrainer = DistributedTrainer
 __all__ = [
     "Accuracy",
     "Checkpoint",
+    "DdpBuilder",
     "DistributedCudaTrainer",
     "DistributedState",
     "DistributedTrainConfig",
@@ -50,7 +52,8 @@ __all__ = [
 ]
 
 _offer_classes(globals())
-_tell_lacking("DistributedTrainer", DistributedTrainer, _SEEDS["DistributedTrainer"])
+for _kind in (DdpBuilder, DistributedTrainer, Run, Worker):
+    _tell_lacking(_kind.__name__, _kind, _SEEDS[_kind.__name__])
 
 if not typing.TYPE_CHECKING:
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from minigrad.absent import tell_lacking
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
 from minigrad.train.fleet import Builder, Devices
 from minigrad.train.graph import Graph
+from minigrad.train.run.builder import DdpBuilder
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.handle import Run
 from minigrad.train.run.start import start
@@ -92,6 +92,28 @@ class Trainer:
             ([0, 1], ['bias', 'weight'])
         """
         return start(RunConfig(make_model, make_optimizer, train_fn, dataset, **options))
+
+    @staticmethod
+    def builder(
+        make_model: Callable[[Device], Any],
+        make_optimizer: Callable[[list[Any]], Any],
+        train_fn: Callable[[Any, Any], Any],
+    ) -> DdpBuilder:
+        """The same in a chain of calls, with the names and the defaults of flodl: parameters are combined, by El Che.
+
+        Example:
+            >>> from minigrad import nn, ones, optim
+            >>> from minigrad.data import TensorDataset
+            >>> builder = Trainer.builder(
+            ...     lambda device: nn.Linear(2, 1).to(device),
+            ...     lambda params: optim.SGD(params, lr=0.1),
+            ...     lambda model, batch: model(batch[0]).square().mean(),
+            ... )
+            >>> run = builder.dataset(TensorDataset(ones(6, 2))).batch_size(1).num_epochs(2).run()
+            >>> sorted(run.join().params)
+            ['bias', 'weight']
+        """
+        return DdpBuilder(make_model, make_optimizer, train_fn)
 
     @staticmethod
     def setup(
@@ -178,6 +200,3 @@ def _graph_of(head: HasGraph) -> Graph:
     if not isinstance(graph, Graph):
         raise ArgumentError(f"Trainer.setup_head: expected graph() to give a Graph, got {type(graph).__name__}{_HOW}")
     return graph
-
-
-tell_lacking("Trainer", Trainer)

@@ -172,9 +172,9 @@ ABSENT = {
     "minigrad.distributed: .* 'LocalSGD': write averager = .*EveryK": lambda: distributed.LocalSGD,
     "minigrad.distributed: .* 'PostLocalSGDOptimizer': write .*PostLocalSGD": lambda: distributed.PostLocalSGDOptimizer,
     "minigrad.distributed: .* 'TCPStore': leave it out": lambda: distributed.TCPStore,
-    "minigrad.distributed: .* 'ApplyPolicy': write average.Sync": lambda: distributed.ApplyPolicy,
-    "Ddp: .* 'builder': write distributed.run.train": lambda: distributed.Ddp.builder,
-    "Trainer: .* 'builder': write distributed.run.train": lambda: minigrad.Trainer.builder,
+    "minigrad.distributed: .* 'ApplyPolicy': write 'sync', 'cadence'": lambda: distributed.ApplyPolicy,
+    "minigrad.distributed: .* 'DdpHandle': write train.Run": lambda: distributed.DdpHandle,
+    "minigrad.train: .* 'GpuWorker': write Worker": lambda: train.GpuWorker,
     "minigrad.train: .* 'drain_scalars': write meter.finish": lambda: train.drain_scalars,
     "minigrad.train: .* 'MeanMetric': write Mean": lambda: train.MeanMetric,
     "DdpConfig: .* 'new': write DdpConfig.speed_hint": lambda: distributed.DdpConfig.new(),
@@ -244,9 +244,9 @@ def test_what_a_tensor_is_told_to_write_is_there():
 
 def test_what_is_absent_is_not_here():
     places = {"minigrad": minigrad, "Tensor": minigrad.Tensor, "Module": nn.Module, "ReduceOp": distributed.ReduceOp}
-    places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection, "Trainer": train.Trainer}
+    places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection}
     classes = (distributed.Ddp, distributed.DdpConfig, distributed.DistributedDataParallel, distributed.ElChe)
-    classes += (train.DistributedTrainer, train.FlowBuilder, train.Graph)
+    classes += (train.DistributedTrainer, train.FlowBuilder, train.Graph, train.DdpBuilder, train.Run, train.Worker)
     places |= {kind.__name__: kind for kind in classes}
     for where, names in [*INSTEAD.items(), *SEEDS.items()]:
         place = places[where] if where in places else importlib.import_module(where)

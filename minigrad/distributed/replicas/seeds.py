@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -12,11 +13,14 @@ from minigrad.errors import ArgumentError
 from minigrad.nn.parameter import Buffer, Parameter
 
 
+def _warn(old: str, new: str) -> None:
+    words = f"Ddp.{old} is deprecated: use Trainer.{new}, which does the same"
+    warnings.warn(words, DeprecationWarning, stacklevel=3)
+
+
 def _alias(old: str, new: str) -> Any:
     def forward(model: Any, *args: Any, **options: Any) -> None:
-        warnings.warn(
-            f"Ddp.{old} is deprecated: use Trainer.{new}, which does the same", DeprecationWarning, stacklevel=2
-        )
+        _warn(old, new)
         if not callable(getattr(model, "set_up", None)):
             raise ArgumentError(f"Ddp.{old}: expected a Graph, got {type(model).__name__}")
         model.set_up(*args, **options)
@@ -37,6 +41,13 @@ class Ddp(Replicas):
 
     setup, auto = (_alias(old, "setup") for old in ("setup", "auto"))
     setup_with, auto_with = (_alias(old, "setup_with") for old in ("setup_with", "auto_with"))
+
+    @staticmethod
+    def builder(make_model: Any, make_optimizer: Any, train_fn: Any) -> Any:
+        """Use `Trainer.builder`; warns."""
+        _warn("builder", "builder")
+        trainer = sys.modules["minigrad"].Trainer  # of a room below this one, which is loaded where it is asked for
+        return trainer.builder(make_model, make_optimizer, train_fn)
 
     @property
     def param_groups(self) -> tuple[ReplicaGroup[Parameter], ...]:
