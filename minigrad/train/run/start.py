@@ -7,6 +7,7 @@ from typing import Any
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import Wrapper
+from minigrad.errors import ArgumentError
 from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.handle import Run, TrainedState
 from minigrad.train.run.in_step import GradientsInStep, ParametersInStep, Engine
@@ -52,6 +53,8 @@ def train_rank(config: RunConfig, comm: Communicator, run: Run) -> TrainedState:
 
 def engine_of(worker: Worker, run: Run) -> Engine:
     """What a rank does, as the options say."""
+    if worker.config.combination.engine == "coordinated":
+        raise ArgumentError(f"{WHO}: expected ranks in step, got options by which they are not")
     if worker.config.average == "gradients":
         return GradientsInStep(worker, run)
     return ParametersInStep(worker, run)
