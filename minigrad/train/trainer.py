@@ -79,13 +79,13 @@ class Trainer:
             ArgumentError: see `RunConfig`.
 
         Example:
-            >>> from minigrad import Tensor, nn, optim
-            >>> from minigrad.data import ArrayDataset
+            >>> from minigrad import nn, optim, tensor
+            >>> from minigrad.data import TensorDataset
             >>> run = Trainer.start(
             ...     lambda device: nn.Linear(2, 1).to(device),
             ...     lambda params: optim.SGD(params, lr=0.1),
             ...     lambda model, batch: model(batch[0]).square().mean(),
-            ...     ArrayDataset([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+            ...     TensorDataset(tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])),
             ...     batch_size=1, epochs=2, ranks=2, seed=0,
             ... )
             >>> [metrics.epoch for metrics in run.metrics()], sorted(run.join().params)

@@ -16,8 +16,9 @@ class SampleReader:
     """Reads batches of a dataset; what samples draw at random comes from this context's noise stream.
 
     Example:
-        >>> from minigrad.data import ArrayDataset
-        >>> (x,) = SampleReader(ArrayDataset([1.0, 2.0, 3.0]), Device("cpu")).read([2, 0])
+        >>> from minigrad import tensor
+        >>> from minigrad.data import TensorDataset
+        >>> (x,) = SampleReader(TensorDataset(tensor([1.0, 2.0, 3.0])), Device("cpu")).read([2, 0])
         >>> x.tolist()
         [3.0, 1.0]
     """
