@@ -4,6 +4,9 @@ Every rank gets MINIGRAD_RANK, MINIGRAD_WORLD_SIZE and their local twins, the sa
 that read them as torchrun sets them, MASTER_ADDR, MASTER_PORT and a fresh MINIGRAD_AUTHKEY, and its share of the cores
 as BLAS threads. Lines of output are prefixed with the rank. When a rank fails, the others are ended and the last lines
 that it wrote to stderr are shown again; no child is left behind.
+
+With --on-failure shrink the others are not ended, but told of it, by the lifeline that each can ask for. The exit
+status is 0 then where any rank ended well, else that of the first that failed.
 """
 
 from __future__ import annotations
@@ -23,9 +26,14 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import IO, TextIO
 
+from minigrad.arguments import check_choice
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.bootstrap import BLAS_THREADS
+from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.distributed.comm.rendezvous import free_port
+from minigrad.distributed.comm.shm.segment import remove_segments_of
+from minigrad.distributed.living.line import DESCRIPTOR, ON_FAILURE
+from minigrad.distributed.living.switchboard import Switchboard
 
 _GRACE_S = 5.0
 _CAUSE_S = 1.0
@@ -37,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 class Rank:
     """One started process, and the threads that pass its output on."""
 
-    def __init__(self, rank: int, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, rank: int, command: list[str], environment: dict[str, str], descriptor: int) -> None:
         self.rank = rank
         self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self.process = subprocess.Popen(
@@ -50,8 +58,10 @@ class Rank:
             errors="replace",
             start_new_session=True,
             preexec_fn=_die_with_parent,
+            pass_fds=(descriptor,),
         )
         self.ended_at = math.inf
+        self._is_cleared = False
         self._threads: list[threading.Thread] = []
 
     def watch(self) -> None:
@@ -77,6 +87,24 @@ class Rank:
         """Whether it has ended, and not well."""
         return self.ended_at < math.inf and self.process.returncode != 0
 
+    def ended_well(self) -> bool:
+        """Whether it has ended with status 0."""
+        return self.ended_at < math.inf and self.process.returncode == 0
+
+    def how_it_ended(self, with_error: bool = True) -> str:
+        """In words, with the last line that it wrote to stderr where it exited with an error."""
+        code = self.process.returncode
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        last = next((line.strip() for line in reversed(self.tail) if line.strip()), "") if code > 0 else ""
+        return f"{how}: {last}" if last and with_error else how
+
+    def clear_away(self) -> None:
+        """End what the process has started and left, and remove what it could not, now that it is gone; once."""
+        if not self._is_cleared:
+            self._is_cleared = True
+            self.signal(signal.SIGKILL)
+            remove_segments_of(self.process.pid)
+
     def follows(self) -> bool:
         """Whether it says that it failed only because another rank did."""
         return any(line.startswith("minigrad.errors.RankFailedError:") for line in self.tail)
@@ -91,7 +119,7 @@ class Rank:
     def finish(self) -> None:
         """Wait until all output was passed on; nothing of the rank's process group is left."""
         self.process.wait()
-        self.signal(signal.SIGKILL)
+        self.clear_away()
         for thread in self._threads:
             thread.join(_GRACE_S)
 
@@ -137,11 +165,20 @@ def environment_of(rank: int, world_size: int, port: int, key: str, base: dict[s
     }
 
 
-def launch(command: Sequence[str], world_size: int) -> int:
-    """Run a command as world_size ranks, and return the exit status of the first that failed, else 0."""
+def launch(command: Sequence[str], world_size: int, on_failure: str = "stop") -> int:
+    """Run a command as world_size ranks.
+
+    Args:
+        on_failure: "stop" ends all ranks when one fails; "shrink" lets the others go on.
+
+    Returns:
+        The exit status of the first that failed, else 0; with "shrink" 0 where any rank ended well.
+    """
+    check_choice("launch", ("stop", "shrink"), on_failure=on_failure)
     port, key = free_port(), secrets.token_hex(16)
     ranks: list[Rank] = []
     interrupted: list[int] = []
+    board = Switchboard(world_size, lambda rank: ranks[rank].signal(signal.SIGKILL))
 
     def forward(number: int, frame: FrameType | None) -> None:
         interrupted.append(number)
@@ -151,12 +188,17 @@ def launch(command: Sequence[str], world_size: int) -> int:
     previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for rank in range(world_size):
-            ranks.append(Rank(rank, list(command), environment_of(rank, world_size, port, key, dict(os.environ))))
+            descriptor = board.descriptor_for(rank)
+            base = {**os.environ, DESCRIPTOR: str(descriptor), ON_FAILURE: on_failure}
+            environment = environment_of(rank, world_size, port, key, base)
+            ranks.append(Rank(rank, list(command), environment, descriptor))
         for started in ranks:
             started.watch()
-        failed = _wait(ranks, interrupted)
+        board.start()
+        failed = _Watch(ranks, board, interrupted, on_failure).wait()
     finally:
         _end(ranks)
+        board.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
     if failed is not None:
@@ -164,21 +206,52 @@ def launch(command: Sequence[str], world_size: int) -> int:
     return 128 + interrupted[0] if interrupted else 0
 
 
-def _wait(ranks: list[Rank], interrupted: list[int]) -> Rank | None:
-    """Wait until all ranks have ended, or one has failed of itself: that one, else the first that failed.
+class _Watch:
+    """Waits for ranks to end, and tells the others.
 
-    A rank may hear of another's failure, and end of it, sooner than that other process is gone.
+    Args:
+        interrupted: The signals that the launcher has got.
     """
-    deadline = math.inf
-    while not interrupted and any(rank.ended_at == math.inf for rank in ranks):
-        failed = [rank for rank in ranks if rank.failed()]
-        if failed:
-            deadline = min(deadline, time.monotonic() + _CAUSE_S)
-        if any(not rank.follows() for rank in failed) or time.monotonic() > deadline:
-            break
-        time.sleep(_POLL_S)
-    failed = [rank for rank in ranks if rank.failed() and not interrupted]
-    return min(failed, key=lambda rank: (rank.follows(), rank.ended_at), default=None)
+
+    def __init__(self, ranks: list[Rank], board: Switchboard, interrupted: list[int], on_failure: str) -> None:
+        self._ranks, self._board, self._interrupted, self._shrinks = ranks, board, interrupted, on_failure == "shrink"
+        self._told: set[int] = set()
+        self._patience_s, self._deadline, self._latest = default_timeout_s(None), math.inf, math.inf
+
+    def wait(self) -> Rank | None:
+        """Wait until all ranks have ended, or those that still run are to be ended: the first that failed of itself.
+
+        A rank may hear of another's failure, and end of it, sooner than that other process is gone.
+        """
+        while any(rank.ended_at == math.inf for rank in self._ranks) and not self._is_enough():
+            time.sleep(_POLL_S)
+            self._tell_deaths()
+        failed = [rank for rank in self._ranks if rank.failed() and not self._interrupted]
+        if self._shrinks and any(rank.ended_well() for rank in self._ranks):
+            return None
+        return min(failed, key=lambda rank: (rank.follows(), rank.ended_at), default=None)
+
+    def _tell_deaths(self) -> None:
+        for rank in self._ranks:
+            if rank.process.returncode not in (None, 0):
+                rank.clear_away()
+            if rank.ended_at < math.inf and rank.rank not in self._told:
+                self._told.add(rank.rank)
+                how = rank.how_it_ended()
+                self._board.tell_death(rank.rank, how)
+                if self._shrinks and rank.failed():
+                    _write(sys.stderr, f"launch: rank {rank.rank} {how}; the others go on\n")
+
+    def _is_enough(self) -> bool:
+        """Whether a rank has failed, or the launcher was interrupted, and nobody is left who ends by itself of that."""
+        now, failed = time.monotonic(), [rank for rank in self._ranks if rank.failed()]
+        if self._shrinks and not self._interrupted or not failed and not self._interrupted:
+            return False
+        self._deadline, self._latest = min(self._deadline, now + _CAUSE_S), min(self._latest, now + self._patience_s)
+        told = any(rank.ended_at == math.inf and rank.rank in self._board.opened for rank in self._ranks)
+        if told and now < self._latest and len(self._interrupted) < 2:
+            return False
+        return bool(self._interrupted) or any(not rank.follows() for rank in failed) or now > self._deadline
 
 
 def _end(ranks: list[Rank]) -> None:
@@ -197,8 +270,7 @@ def _end(ranks: list[Rank]) -> None:
 
 def _report(failed: Rank) -> int:
     code = failed.process.returncode
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-    text = f"launch: rank {failed.rank} failed first: it {how}\n"
+    text = f"launch: rank {failed.rank} failed first: it {failed.how_it_ended(with_error=False)}\n"
     if failed.tail:
         text += f"launch: the last that rank {failed.rank} wrote to stderr:\n"
     _write(sys.stderr, text + "".join("  " + line for line in failed.tail))
@@ -209,6 +281,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m minigrad.distributed.launch", description=__doc__)
     parser.add_argument("-n", "--nproc-per-node", "--nproc_per_node", type=int, required=True, help="number of ranks")
+    parser.add_argument(
+        "--on-failure", choices=["stop", "shrink"], default="stop", help="whether the others go on when a rank fails"
+    )
     parser.add_argument("-m", "--module", action="store_true", help="script is the name of a module")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -216,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.nproc_per_node < 1:
         parser.error(f"argument -n: expected at least 1 rank, got {options.nproc_per_node}")
     command = [sys.executable, *(["-m"] if options.module else []), options.script, *options.arguments]
-    return launch(command, options.nproc_per_node)
+    return launch(command, options.nproc_per_node, options.on_failure)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
+
+_LENGTH_BYTES = 4  # of what is before the data
 
 
 class Brought(NamedTuple):
@@ -24,6 +27,18 @@ class Brought(NamedTuple):
     step: int
     living: tuple[int, ...]
     data: bytes
+
+    def packed(self) -> bytes:
+        """It as bytes."""
+        head = json.dumps([self.generation, self.step, list(self.living)]).encode()
+        return len(head).to_bytes(_LENGTH_BYTES, "little") + head + self.data
+
+    @staticmethod
+    def unpacked(data: bytes) -> Brought:
+        """What `packed` made bytes of."""
+        stop = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+        generation, step, living = json.loads(data[_LENGTH_BYTES:stop])
+        return Brought(generation, step, tuple(living), data[stop:])
 
 
 class Known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import deque
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from minigrad.arguments import as_integer
 from minigrad.distributed.comm.checks import check_world, decode_object, default_timeout_s, encode_object
+from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.groups import Group
 from minigrad.distributed.living.assembly import Assembly, Brought, Known, among
 from minigrad.errors import ArgumentError, RankFailedError
@@ -48,7 +50,7 @@ class Death(NamedTuple):
 class ParcelKind(IntEnum):
     """What travels between lifelines."""
 
-    LETTER, BROUGHT, GAVE_UP, LEFT, DROP, DEATH = range(6)
+    LETTER, BROUGHT, GAVE_UP, OPENED, LEFT, DROP, DEATH = range(7)
 
 
 Send = Callable[[int, ParcelKind, bytes], None]  # to a rank; never waits for it
@@ -81,12 +83,23 @@ class Lifeline:
         self._living: tuple[int, ...] = ()  # of the present communicator
         self._comm: Any = None
         self._generation = -1
+        tell_children(self)
+
+    def forked(self) -> None:
+        """See `Inherited`: the others talk to the parent alone."""
+        self._known = Known()  # another thread may have held the lock of the old one
+        self._over, self._comm = str(in_a_child()), None
 
     @property
     def living(self) -> list[int]:
         """The ranks that are not known to be dead."""
         with self._known.changed:
             return among(self._known.dead, self.world_size)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this rank takes part no more."""
+        return bool(self._over)
 
     @property
     def dead(self) -> dict[int, str]:
@@ -159,7 +172,7 @@ class Lifeline:
         members = self._checked(living, generation)
         self._check("regroup")
         self._part(generation)
-        tell = self._tell_brought
+        tell = functools.partial(_bring, self._send)
         assembly = Assembly(self.rank, members, generation, self._known, tell, self.timeout_s)
         group = Group(members, members.index(self.rank), members)
         comm = None
@@ -214,10 +227,6 @@ class Lifeline:
         if comm is not None:
             comm.close()
 
-    def _tell_brought(self, rank: int, brought: Brought) -> None:
-        head = json.dumps([brought.generation, brought.step, list(brought.living)]).encode()
-        self._send(rank, ParcelKind.BROUGHT, len(head).to_bytes(4, "little") + head + brought.data)
-
     def _give_up(self, assembly: Assembly, error: BaseException) -> None:
         """Let those who wait for this rank know that it does not come."""
         told = json.dumps([assembly.generation, str(error) or repr(error)]).encode()
@@ -231,13 +240,12 @@ class Lifeline:
         """A parcel has come; for who brings them."""
         known = self._known
         with known.changed:
-            if kind is ParcelKind.LETTER:
+            if kind is ParcelKind.LETTER and not self._over:
                 body = data[1:]
                 self._inbox.append(Letter(source, body if data[:1] == _BYTES else decode_object(body)))
             elif kind is ParcelKind.BROUGHT:
-                at = 4 + int.from_bytes(data[:4], "little")
-                generation, step, living = json.loads(data[4:at])
-                known.brought[generation, step, source] = Brought(generation, step, tuple(living), data[at:])
+                brought = Brought.unpacked(data)
+                known.brought[brought.generation, brought.step, source] = brought
             elif kind is ParcelKind.GAVE_UP:
                 generation, why = json.loads(data)
                 known.gave_up.setdefault(generation, (source, why))
@@ -248,9 +256,9 @@ class Lifeline:
             self._look_after_comm()
 
     def hear_death(self, rank: int, error: str, cause: BaseException | None = None) -> None:
-        """A rank is dead; for who sees it."""
+        """A rank is dead; for who sees it. Of one that has closed its lifeline nobody needs to know."""
         with self._known.changed:
-            if rank in self._known.dead:
+            if rank in self._known.dead or rank in self._known.left:
                 return
             self._known.dead[rank] = error
             self._inbox.append(Death(rank, error, cause))
@@ -292,11 +300,9 @@ class Lifeline:
             if comm is not None:
                 comm.close()
         finally:
-            for rank in self._others():
-                self._send(rank, ParcelKind.LEFT, b"")
-
-    def _others(self) -> list[int]:
-        return [rank for rank in self.living if rank != self.rank]
+            for rank in [*self.living, OUTSIDE]:
+                if rank != self.rank:
+                    self._send(rank, ParcelKind.LEFT, b"")
 
     def _check(self, who: str) -> None:
         if self._over:
@@ -304,3 +310,7 @@ class Lifeline:
 
     def _check_rank(self, who: str, rank: int) -> None:
         as_integer(f"rank {self.rank}: {who}", "rank", rank, OUTSIDE, self.world_size)
+
+
+def _bring(send: Send, rank: int, brought: Brought) -> None:
+    send(rank, ParcelKind.BROUGHT, brought.packed())

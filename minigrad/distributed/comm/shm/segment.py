@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -68,7 +69,7 @@ class Segment:
         self.parts[self.rank][...] = own
 
     def _create(self) -> tuple[str, mmap.mmap]:
-        path = f"{_FOLDER}/minigrad-{os.getpid()}-{secrets.token_hex(8)}"
+        path = f"{_FOLDER}/{_prefix(os.getpid())}{secrets.token_hex(8)}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, self.world_size * self.part_bytes)  # so that a full disk fails here
@@ -106,6 +107,19 @@ class Segment:
     def view(self, rank: int, offset: int, count: int, dtype: np.dtype[Any]) -> Array:
         """Count elements of a rank's part, from an offset in bytes."""
         return self.parts[rank][offset : offset + count * dtype.itemsize].view(dtype)
+
+
+def _prefix(process: int) -> str:
+    return f"minigrad-{process}-"
+
+
+def remove_segments_of(process: int) -> None:
+    """Remove the files of a process that has ended: one that was killed could not unlink what it had just made."""
+    with os.scandir(_FOLDER) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(_prefix(process))]
+    for path in left:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _map_private(address: int, nbytes: int) -> None:
