@@ -5,6 +5,7 @@ A round is from one reduction to the next; all ranks come to it together, with e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -362,7 +363,7 @@ class Dispatch:
         return {**options, **now, "ahead": ahead, "over": list(self.over)}
 
     def loaded(self, state: Mapping[str, Any]) -> Dispatch:
-        """The state that a `state_dict` tells of.
+        """The state that a `state_dict` tells of; there may be more epochs than there were to be.
 
         Raises:
             StateDictError: it is of other options or another pool, or no state of a dispatch.
@@ -370,7 +371,8 @@ class Dispatch:
         own = self.state_dict()
         check_keys("Dispatch", state, own)
         for name in _OPTIONS:
-            if state[name] != own[name]:
+            may_differ = name == "epochs" and (not self.max_overshoot or own[name] > (state[name] or math.inf))
+            if state[name] != own[name] and not may_differ:
                 raise StateDictError(f"Dispatch: expected a state with {name} {own[name]!r}, got {state[name]!r}")
         try:
             ahead = None if state["ahead"] is None else self._stock(*state["ahead"])

@@ -129,8 +129,14 @@ class ParameterAverager:
         self._number = self._turn = self._batches = self._age = 0
         self._samples = [0.0] * len(self._fragments)  # since each fragment was sent last
         self._why = ""  # the fragment is away
+        self._finished: Any = None  # how many ranks had, in the last combination
         self._ledger: Hears | None = None
         self._counted = 0.0  # samples that it was not told of
+
+    @property
+    def ended(self) -> int:
+        """How many ranks had no more data in the last combination of parameters; waits for its device."""
+        return 0 if self._finished is None else int(number_in(self._finished))
 
     @property
     def policy_state(self) -> Any:

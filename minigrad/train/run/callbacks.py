@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.errors import ArgumentError
+from minigrad.train.checkpoint import Checkpoint
 from minigrad.train.epoch import EpochMetrics
 
 _TIMES = ("before_epoch", "after_epoch")
@@ -15,12 +16,14 @@ def check_callbacks(who: str, callbacks: Any) -> tuple[Any, ...]:
     """Callbacks, each of which a run knows when to call.
 
     Raises:
-        ArgumentError: one that is no function and has none of the names that are called.
+        ArgumentError: one that is no function and has none of the names that are called; or several `Checkpoint`s.
     """
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise ArgumentError(f"{who}: expected callbacks as a list, got {callbacks!r:.100}")
+    if sum(isinstance(each, Checkpoint) for each in callbacks) > 1:
+        raise ArgumentError(f"{who}: expected at most one Checkpoint among callbacks, got several")
     for callback in callbacks:
-        known = any(callable(getattr(callback, name, None)) for name in _TIMES)
+        known = isinstance(callback, Checkpoint) or any(callable(getattr(callback, name, None)) for name in _TIMES)
         if isinstance(callback, type) or not (known or callable(callback)):
             raise ArgumentError(
                 f"{who}: expected callbacks as functions of (metrics, worker), or objects with before_epoch(worker) or "
@@ -41,6 +44,8 @@ class Callbacks:
         self._before = [each.before_epoch for each in callbacks if hasattr(each, "before_epoch")]
         self._after: list[Callable[[EpochMetrics, Any], object]] = []
         for each in callbacks:
+            if isinstance(each, Checkpoint):  # all ranks meet there: see `Saving`
+                continue
             if hasattr(each, "after_epoch"):
                 self._after.append(each.after_epoch)
             elif not hasattr(each, "before_epoch"):

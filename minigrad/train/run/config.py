@@ -19,6 +19,7 @@ from minigrad.optim.schedule import ScheduleLike, check_schedule
 from minigrad.tensor import Tensor
 from minigrad.train.config import check_ddp_options
 from minigrad.train.options import Combination, PlaceKind, refused
+from minigrad.train.checkpoint import Checkpoint
 from minigrad.train.run.callbacks import check_callbacks
 from minigrad.train.run.averaging import as_policy, check_average_options, check_averaging, kind_of_policy
 
@@ -65,7 +66,10 @@ class RunConfig:
         ddp_options: More of `DistributedDataParallel`'s, by name.
         average_options: More of `ParameterAverager`'s, by name: optimizer_state, buffers, integer_buffers, init_sync.
         callbacks: Called on every rank: functions callback(metrics, worker) after each epoch, objects with
-            `before_epoch(worker)` or `after_epoch(metrics, worker)`, and `Checkpoint`s.
+            `before_epoch(worker)` or `after_epoch(metrics, worker)`, and a `Checkpoint`, by which all that has a state
+            is kept: also that of callbacks which have state_dict() and load_state_dict().
+        resume: Go on from the newest that the `Checkpoint` finds, with the same bits; with another number of ranks so
+            that each sample counts once an epoch. From the beginning where it finds none.
         timeline: An object with event(kind, **fields), which hears what the ranks of this process do.
         check_replicas_every: Compare the bits of all replicas in every so many steps.
         on_failure: "stop": all ranks end where one fails. "shrink": the others go on.
@@ -106,6 +110,7 @@ class RunConfig:
     ddp_options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     average_options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     callbacks: Sequence[Any] = field(default=(), kw_only=True)
+    resume: bool = field(default=False, kw_only=True)
     timeline: Any = field(default=None, kw_only=True)
     check_replicas_every: int | None = field(default=None, kw_only=True)
     on_failure: Literal["stop", "shrink"] = field(default="stop", kw_only=True)
@@ -177,6 +182,9 @@ class RunConfig:
         if self.lr_scale is not None and not callable(self.lr_scale):
             keep_as(self, as_real, "lr_scale", above=0.0, finite=True)
         self._keep("callbacks", check_callbacks(WHO, self.callbacks))
+        check_switch(WHO, resume=self.resume)
+        if self.resume and not any(isinstance(each, Checkpoint) for each in self.callbacks):
+            raise ArgumentError(f"{WHO}: expected a Checkpoint among callbacks with resume=True, got none")
 
     @property
     def when(self) -> Policy:

@@ -46,7 +46,7 @@ class Run:
     Attributes:
         world_size: Number of its ranks.
         leader: The rank that tells of epochs in this process.
-        history: The metrics of the epochs that are over.
+        history: The metrics of the epochs that are over; of a run that was resumed those before that too.
         trace: What the ranks did on a virtual cluster, after the end; None elsewhere.
     """
 
@@ -55,6 +55,7 @@ class Run:
     ) -> None:
         self.world_size, self.leader = world_size, leader
         self.history: list[EpochMetrics] = []
+        self._first = 0  # of those that are over in this run, not in one that it goes on with
         self.trace: Any = None
         self._changed = threading.Condition()
         self._shows = shows_progress
@@ -70,15 +71,17 @@ class Run:
     def metrics(self) -> Iterator[EpochMetrics]:
         """The figures of each epoch from the first on, each as soon as it is over, until the run is.
 
+        Of a run that was resumed these are the epochs that it ends itself.
+
         Raises:
             Exception: what `join` raises, after the last one.
         """
         number = 0
         while True:
-            self._wait(lambda: len(self.history) > number or self._is_over)
-            if len(self.history) <= number:
+            self._wait(lambda: len(self.history) > self._first + number or self._is_over)
+            if len(self.history) <= self._first + number:
                 break
-            yield self.history[number]
+            yield self.history[self._first + number]
             number += 1
         self._raise()
 
@@ -134,6 +137,13 @@ class Run:
         """Ranks will train on so many samples in all."""
         hidden = self.leader != 0 or self._shows is False
         self._bar = tqdm(total=samples, leave=False, disable=True if hidden else self._shows and False, unit="sample")
+
+    def resumed(self, history: list[EpochMetrics], samples: int) -> None:
+        """The run goes on where these epochs are over, and so many samples were trained on; the leader says so."""
+        with self._changed:
+            self.history[:] = history
+            self._first = len(history)
+        self.advance(samples, None)
 
     def advance(self, samples: float, loss: float | None) -> None:
         """A step on so many samples is over; the leader says so."""

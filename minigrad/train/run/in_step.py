@@ -7,8 +7,9 @@ Parameters are combined by a `ParameterAverager`: a rank makes a step with each 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from minigrad.data.order import Indices
@@ -17,11 +18,14 @@ from minigrad.distributed.balance.dispatcher import Dispatcher
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.samples import keep_ledger
+from minigrad.errors import StateDictError
 from minigrad.train.agreement import StepAgreement
+from minigrad.train.epoch import EpochMetrics
 from minigrad.train.run.averaging import averager_of
 from minigrad.train.run.callbacks import Callbacks
 from minigrad.train.run.handle import Run, TrainedState
 from minigrad.train.run.rank import Worker
+from minigrad.train.run.saving import Saving
 
 
 class Engine(Protocol):
@@ -50,17 +54,37 @@ class _InStep:
     def train(self) -> TrainedState:
         """See `Engine`."""
         worker = self.worker
-        while worker.epoch < self.config.epochs and not self.is_stopped:
-            self.callbacks.before_epoch()
-            worker.meter.start(worker.epoch)
-            self._train_epoch()
-            metrics = worker.meter.finish()
-            worker.epoch += 1
-            self.callbacks.after_epoch(metrics)
-            if worker.rank == self.run.leader:
-                self.run.epoch(metrics)
-            self._agree()
+        with self.saving:
+            goes_on = self._resume()
+            while worker.epoch < self.config.epochs and not self.is_stopped:
+                if not goes_on:
+                    self.callbacks.before_epoch()
+                    worker.meter.start(worker.epoch)
+                goes_on = False
+                self._train_epoch()
+                self._end_epoch(worker.meter.finish())
         return self._trained()
+
+    def _resume(self) -> bool:
+        """Go on from a checkpoint, where the run is to; whether that is in the middle of an epoch."""
+        worker = self.worker
+        inside = self.saving.resume()
+        self.is_stopped = self.made_all_steps
+        if worker.rank == self.run.leader and self.saving.history:
+            length = len(self.config.dataset)
+            self.run.resumed(self.saving.history, (worker.epoch + 1) * length - self.dispatcher.remaining)
+        return inside
+
+    def _end_epoch(self, metrics: EpochMetrics) -> None:
+        worker = self.worker
+        worker.epoch += 1
+        self.saving.history.append(metrics)
+        self.callbacks.after_epoch(metrics)
+        if worker.rank == self.run.leader:
+            self.run.epoch(metrics)
+        self._agree()
+        if self.dispatcher.epoch == worker.epoch:  # else the run has ended before the epoch
+            self.saving.after_epoch(self.common_steps)
 
     def _train_epoch(self) -> None:
         raise NotImplementedError
@@ -83,14 +107,23 @@ class _InStep:
         return self.worker.wants_stop or self.run.wants_stop
 
     @property
+    def common_steps(self) -> int:
+        """The steps, or combinations, that all ranks have made."""
+        return self.worker.step
+
+    @cached_property
+    def saving(self) -> Saving:
+        """What keeps all of it."""
+        return Saving(self.worker, self.everything())
+
+    @property
     def made_all_steps(self) -> bool:
         """Whether max_steps were made."""
         return self.config.max_steps is not None and self.worker.step >= self.config.max_steps
 
     def everything(self) -> dict[str, Any]:
-        """All that a checkpoint holds, by name."""
-        told = {"epoch": self.worker.epoch, "step": self.worker.step}
-        return {**self.worker.everything(), "dispatcher": self.dispatcher, **told}
+        """All that has a state, by name."""
+        return {**self.worker.everything(), "dispatcher": self.dispatcher}
 
 
 class GradientsInStep(_InStep):
@@ -127,8 +160,10 @@ class GradientsInStep(_InStep):
 
     def _train_epoch(self) -> None:
         for mine in self._dealt():
+            self.saving.between_steps(self.worker.step)  # what was dealt now is dealt again after a resume
             self._round(mine)
             if self.is_stopped and self.dispatcher.remaining:
+                self.saving.stopped(self.worker.step)
                 return  # before the next round, which would be dealt and not trained on
 
     def _round(self, mine: Sequence[Indices]) -> None:
@@ -164,12 +199,17 @@ class ParametersInStep(_InStep):
         given = (config.when, config.outer, config.guard, config.average_options)
         self.averager = averager_of(worker.model, worker.comm, worker.optimizer, *given)
         self.averager.keep(worker.ledger)
+        self._combinations = 0
+
+    @property
+    def common_steps(self) -> int:
+        """See `_InStep.common_steps`."""
+        return self._combinations
 
     def _counts(self) -> tuple[int, ...]:
         """The batches of each rank until the dispatcher is asked again; by the first ones parts may be divided."""
-        state = self.averager.policy_state
-        if self.config.dispatch == "proportional" and self.config.shares is None:
-            counts: tuple[int, ...] = state.el_che.batch_counts
+        if isinstance(self.config.when, Cadence):
+            counts: tuple[int, ...] = self.averager.policy_state.el_che.batch_counts
             return counts
         return (1,) * self.worker.world_size
 
@@ -181,8 +221,10 @@ class ParametersInStep(_InStep):
             rounds += 1
             if self.config.max_steps is not None and rounds >= self.config.max_steps and self.dispatcher.remaining:
                 break
-        self.averager.finish()
+        self._combinations = self.averager.finish().number
         self.is_stopped = self.made_all_steps
+        if self.dispatcher.epoch == self.worker.epoch:
+            self.saving.stopped(self.common_steps)
 
     def _step(self, indices: Indices) -> None:
         worker = self.worker
@@ -196,6 +238,18 @@ class ParametersInStep(_InStep):
         worker.meter.count_step(began_s)
         if report is not None and worker.rank == self.run.leader:
             self.run.advance(report.samples, float(loss_sum) / samples if samples else None)
+        if report is not None:
+            self._combinations = report.number
+            if self.saving.is_due(report.number) and not self.averager.ended and self._is_one_place():
+                self.saving.between_steps(report.number)
+
+    def _is_one_place(self) -> bool:
+        """Whether all ranks are behind the same batches; where they are not, a checkpoint waits until they are."""
+        place = None
+        with suppress(StateDictError):
+            place = self.dispatcher.state_dict()
+        first, *others = self.comm.all_gather_object(place)
+        return first is not None and all(each == first for each in others)
 
     def _trained(self) -> TrainedState:
         with nullcontext() if self.config.outer.makes_alike else self.averager.shared():

@@ -111,4 +111,4 @@ class Worker:
 
     def everything(self) -> dict[str, Any]:
         """What has a state on this rank and is not the engine's, by name."""
-        return {"model": self.model, **self.objects(), "ledger": self.ledger}
+        return {"model": self.model, **self.objects(), "ledger": self.ledger, "meter": self.meter}

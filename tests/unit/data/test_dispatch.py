@@ -177,13 +177,20 @@ def test_what_is_left_is_dealt_once_among_other_ranks(run, world, rounds):
 def test_a_state_of_another_pool_or_of_none_is_refused_whatever_the_ranks():
     two, three = (Dispatch(ChunkPool(10, 5), world, epochs=1) for world in (2, 3))
     for state, words in (
-        ({**two.state_dict(), "epochs": 2}, "Dispatch: expected a state with epochs 1, got 2"),
+        ({**two.state_dict(), "max_overshoot": 2}, "Dispatch: expected a state with max_overshoot 0, got 2"),
         (Dispatch(ChunkPool(11, 5), 2, epochs=1).state_dict(), "ChunkPool: expected a state with length 10, got 11"),
         ({**two.state_dict(), "world_size": 0}, "Dispatch: expected a usable state"),
         ({}, "Dispatch: expected a state with the keys"),
     ):
         with pytest.raises(StateDictError, match=words):
             three.resumed(state)
+
+
+def test_there_may_be_more_epochs_than_there_were_to_be():
+    few, more = (Dispatch(ChunkPool(10, 5), 2, epochs=epochs, max_overshoot=1) for epochs in (2, 3))
+    assert more.loaded(few.state_dict()) == more
+    with pytest.raises(StateDictError, match="Dispatch: expected a state with epochs 2, got 3"):
+        few.loaded(more.state_dict())  # of which some may have been run already
 
 
 def test_one_rank_takes_its_part_and_no_more():

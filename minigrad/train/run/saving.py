@@ -1,0 +1,142 @@
+"""Saving: what a rank does with the `Checkpoint` of its run: when it writes, what is kept, and how a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from minigrad.backend.random import get_rng_state, set_rng_state
+from minigrad.errors import ArgumentError
+from minigrad.nn.bundle import facts_in, is_stateful
+from minigrad.nn.bundle_ranks import together
+from minigrad.train.checkpoint import Checkpoint
+from minigrad.train.epoch import EpochMetrics
+from minigrad.train.run.config import WHO
+from minigrad.train.run.elsewhere import adopt
+from minigrad.train.run.rank import Worker
+
+_PLAIN = "run"  # the name of what has no state of its own
+
+
+class Saving:
+    """What a rank does with the checkpoint of its run; nothing where there is none.
+
+    As a context it waits at the end until the last one is on the disk, if all went well.
+
+    Args:
+        worker: This rank.
+        everything: All that has a state, by name; the same names on all ranks.
+
+    Attributes:
+        history: The figures of the epochs that are over, those before a resume too.
+    """
+
+    def __init__(self, worker: Worker, everything: Mapping[str, Any]) -> None:
+        callbacks = worker.config.callbacks
+        given = next((each for each in callbacks if isinstance(each, Checkpoint)), None)
+        self._worker, self.history = worker, list[EpochMetrics]()
+        self._own: Checkpoint | None = None
+        if given is not None:  # a rank has one of its own, since it is told of by all
+            self._own = Checkpoint(given.dir, given.every, given.keep, on=given.on, background=given.background)
+        states = {f"{number}": each for number, each in enumerate(callbacks) if is_stateful(each)}
+        self._objects = {**everything, **({"callbacks": states} if states else {})}
+
+    def __enter__(self) -> Saving:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._own is not None:
+            self._own.__exit__(kind, error, trace)
+
+    @property
+    def by_step(self) -> bool:
+        """Whether steps count, and not only epochs."""
+        return self._own is not None and self._own.on == "step"
+
+    # --------------------------------------------------------------------------------------------------- resuming
+
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint, where the run is to; all ranks call it, before anything else.
+
+        Returns:
+            Whether there was one, and it is of the middle of an epoch.
+
+        Raises:
+            ArgumentError: there are checkpoints, and the run is not to go on from them.
+            Exception: see `Checkpoint.load_latest`.
+        """
+        worker, own = self._worker, self._own
+        if own is None:
+            return False
+        saved_by = self._ranks_of_latest(own)
+        if saved_by is None:
+            return False
+        if not worker.config.resume:
+            raise ArgumentError(
+                f"{WHO}: expected a folder without checkpoints, got {own.latest()}: write resume=True to go on from "
+                "there, or name another folder"
+            )
+        if saved_by == worker.world_size:
+            told = own.load_latest(into=self._objects)[_PLAIN]
+        else:
+            saved = own.load_latest(every_rank=True)
+            adopt(self._objects, saved, worker.rank)
+            told = saved[0][_PLAIN]
+            set_rng_state(told["streams"])  # this rank's own, as far as that one's
+        worker.epoch, worker.step = told["epoch"], told["step"]
+        self.history = [EpochMetrics.from_json(text) for text in told["history"]]
+        inside: bool = told["inside"]
+        return inside
+
+    def _ranks_of_latest(self, own: Checkpoint) -> int | None:
+        """How many ranks have saved the newest; None where there is none."""
+        comm = self._worker.comm
+
+        def look() -> int | None:
+            path = own.latest() if comm.rank == 0 else None
+            return None if path is None else int(facts_in(path)["world_size"])
+
+        found = together(comm, WHO, look)
+        told: int | None = comm.all_gather_object(found)[0]
+        return told
+
+    # ---------------------------------------------------------------------------------------------------- writing
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written now that all ranks have made so many steps; the same on all of them."""
+        return self.by_step and self._own is not None and self._own.is_due(step)
+
+    def between_steps(self, step: int) -> None:
+        """Write one where it is due; all ranks call it, between the same two steps."""
+        if self.is_due(step):
+            self._write(step, inside=True)
+
+    def after_epoch(self, step: int) -> None:
+        """The same behind an epoch."""
+        own = self._own
+        if own is None:
+            return
+        number = step if own.on == "step" else self._worker.epoch
+        if own.is_due(number):
+            self._write(number)
+
+    def stopped(self, step: int) -> None:
+        """The run ends inside an epoch, between two steps: write the state, where steps count."""
+        if self.by_step and self._own is not None and step > (self._own.number or 0):
+            self._write(step, inside=True)
+
+    def _write(self, number: int, inside: bool = False) -> None:
+        assert self._own is not None
+        worker = self._worker
+        told = {
+            "epoch": worker.epoch,
+            "step": worker.step,
+            "inside": inside,
+            "history": [metrics.to_json() for metrics in self.history],
+            "streams": get_rng_state(),
+        }
+        path = self._own.save({**self._objects, _PLAIN: told}, number)
+        worker.comm.event("checkpoint", number=number, path=str(path))
