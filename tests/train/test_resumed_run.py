@@ -180,7 +180,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused_with_both_versions(tmp_path):
 def test_what_can_not_be_resumed_is_refused():
     with pytest.raises(ArgumentError, match="expected a Checkpoint among callbacks with resume=True, got none"):
         start(Best(), resume=True)
-    with pytest.raises(ArgumentError, match="expected at most one Checkpoint among callbacks, got several"):
+    with pytest.raises(ArgumentError, match="expected at most one Checkpoint among callbacks, got 2"):
         start(Checkpoint("a"), callbacks=[Checkpoint("b")])
 
 

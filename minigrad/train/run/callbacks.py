@@ -12,16 +12,20 @@ from minigrad.train.epoch import EpochMetrics
 _TIMES = ("before_epoch", "after_epoch")
 
 
-def check_callbacks(who: str, callbacks: Any) -> tuple[Any, ...]:
+def check_callbacks(who: str, callbacks: Any, resume: bool) -> tuple[Any, ...]:
     """Callbacks, each of which a run knows when to call.
 
     Raises:
-        ArgumentError: one that is no function and has none of the names that are called; or several `Checkpoint`s.
+        ArgumentError: one that is no function and has none of the names that are called; several `Checkpoint`s, or none
+            to resume from.
     """
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise ArgumentError(f"{who}: expected callbacks as a list, got {callbacks!r:.100}")
-    if sum(isinstance(each, Checkpoint) for each in callbacks) > 1:
-        raise ArgumentError(f"{who}: expected at most one Checkpoint among callbacks, got several")
+    checkpoints = sum(isinstance(each, Checkpoint) for each in callbacks)
+    if checkpoints > 1:
+        raise ArgumentError(f"{who}: expected at most one Checkpoint among callbacks, got {checkpoints}")
+    if resume and not checkpoints:
+        raise ArgumentError(f"{who}: expected a Checkpoint among callbacks with resume=True, got none")
     for callback in callbacks:
         known = isinstance(callback, Checkpoint) or any(callable(getattr(callback, name, None)) for name in _TIMES)
         if isinstance(callback, type) or not (known or callable(callback)):

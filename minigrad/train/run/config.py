@@ -19,7 +19,6 @@ from minigrad.optim.schedule import ScheduleLike, check_schedule
 from minigrad.tensor import Tensor
 from minigrad.train.config import check_ddp_options
 from minigrad.train.options import Combination, PlaceKind, refused
-from minigrad.train.checkpoint import Checkpoint
 from minigrad.train.run.callbacks import check_callbacks
 from minigrad.train.run.averaging import as_policy, check_average_options, check_averaging, kind_of_policy
 
@@ -181,10 +180,8 @@ class RunConfig:
             raise ArgumentError(f"{WHO}: expected scaler as a GradScaler, got {self.scaler!r:.100}")
         if self.lr_scale is not None and not callable(self.lr_scale):
             keep_as(self, as_real, "lr_scale", above=0.0, finite=True)
-        self._keep("callbacks", check_callbacks(WHO, self.callbacks))
         check_switch(WHO, resume=self.resume)
-        if self.resume and not any(isinstance(each, Checkpoint) for each in self.callbacks):
-            raise ArgumentError(f"{WHO}: expected a Checkpoint among callbacks with resume=True, got none")
+        self._keep("callbacks", check_callbacks(WHO, self.callbacks, self.resume))
 
     @property
     def when(self) -> Policy:
