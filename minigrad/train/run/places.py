@@ -5,13 +5,19 @@ A place is called in a thread of the run's own, so that its caller can look on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from minigrad.backend.device import Device
 from minigrad.backend.ranks import set_ranks_here
-from minigrad.distributed import run as run_threads
 from minigrad.distributed.bootstrap import init
+from minigrad.distributed.comm.checks import default_timeout_s
+from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
+from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
+from minigrad.distributed.comm.threads import ThreadWorld
+from minigrad.distributed.run import run as run_threads, run_world, thread_rank
 from minigrad.distributed.simulate import Cluster, Trace, run as simulate
 from minigrad.distributed.simulate.cluster import check_cluster
 from minigrad.errors import ArgumentError
@@ -89,14 +95,49 @@ class ProcessPlace:
 
     def run(self, body: Callable[[Communicator], T]) -> T:
         """See `Place`; the other ranks are told where this one fails."""
-        comm = self._comm
-        comm.device.use()
-        set_ranks_here(comm)
-        try:
-            return body(comm)
-        except BaseException as error:
-            comm.abort(f"it raised {type(error).__name__}: {error}")
-            raise
+        return _told_of_failure(body, self._comm, closes=False)
+
+
+class DevicePlace:
+    """Ranks that are threads with a GPU each, by NCCL."""
+
+    leader = 0
+    trace: Trace | None = None
+
+    def __init__(self, devices: Sequence[Device], timeout_s: float | None) -> None:
+        names = [str(device) for device in devices]
+        if any(device.type == "cpu" for device in devices) or len({*names}) < len(names):
+            raise ArgumentError(
+                f"{WHO}: expected devices that are CPUs all, or GPUs each of which is another one, got {names}"
+            )
+        self.world_size, self._devices, self._timeout_s = len(names), list(devices), default_timeout_s(timeout_s)
+
+    def run(self, body: Callable[[Communicator], T]) -> T:
+        """See `Place`."""
+        world = ThreadWorld(self.world_size, timeout_s=self._timeout_s)
+        port, key = free_port(), secrets.token_bytes(32)
+
+        def on_gpu(beside: Communicator) -> T:
+            meeting = Rendezvous(beside.rank, beside.world_size, "127.0.0.1", port, key, self._timeout_s)
+            comm = NcclCommunicator(meeting, beside.device, timeout_s=self._timeout_s)
+            return _told_of_failure(body, comm, closes=True)
+
+        return run_world(on_gpu, world, world.communicators(self._devices))[0]
+
+
+def _told_of_failure(body: Callable[[Communicator], T], comm: Communicator, closes: bool) -> T:
+    """What body(comm) gives in a rank's own thread; where it fails the other ranks are told."""
+    comm.device.use()
+    thread_rank.set(comm)  # what `init` gives in it
+    set_ranks_here(comm)
+    try:
+        return body(comm)
+    except BaseException as error:
+        comm.abort(f"it raised {type(error).__name__}: {error}")
+        raise
+    finally:
+        if closes:
+            comm.close()
 
 
 def place_of(config: RunConfig) -> Place:
@@ -110,14 +151,10 @@ def place_of(config: RunConfig) -> Place:
     if config.cluster is not None:
         return ClusterPlace(config.cluster, config.timeout_s)
     if config.devices is not None:
-        return _on_devices(config)
+        devices = [Device(device) for device in config.devices]
+        if all(device.type == "cpu" for device in devices):
+            return ThreadPlace(len(devices), config.timeout_s)
+        return DevicePlace(devices, config.timeout_s)
     if config.timeout_s is not None and config.comm is not None:
         raise ArgumentError(f"{WHO}: expected no timeout_s with comm=, which has its own, got {config.timeout_s}")
     return ProcessPlace(config.comm if config.comm is not None else init(timeout_s=config.timeout_s))
-
-
-def _on_devices(config: RunConfig) -> Place:
-    devices = config.devices or ()
-    if any(str(device) != "cpu" for device in devices):
-        raise ArgumentError(f"{WHO}: expected devices of cpu so far, got {list(map(str, devices))}")
-    return ThreadPlace(len(devices), config.timeout_s)
