@@ -38,16 +38,20 @@ class Trainee:
         self.optimizer = optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.device, self.batches = self.optimizer.params()[0].device, 0
 
-    def backward(self, batch):
-        self.batches += 1
-        if self.batches == self.fails_at and self.at == "backward":
-            raise RaisedError(f"batch {self.batches}")
-        n = len(batch)
-        with self.meter.batch(n):
-            loss = (self.model(tensor(X[batch])).reshape(-1) - tensor(Y[batch])).square().mean()
-            loss.backward()
-            self.meter.add_loss(loss)
-        return float(n)
+    def backward(self, batches):
+        n = 0.0
+        for batch in batches:
+            self.batches += 1
+            if self.batches == self.fails_at and self.at == "backward":
+                raise RaisedError(f"batch {self.batches}")
+            n += len(batch)
+            with self.meter.batch(len(batch)):
+                loss = (self.model(tensor(X[batch])).reshape(-1) - tensor(Y[batch])).square().mean()
+                (loss * len(batch)).backward()
+                self.meter.add_loss(loss)
+        for param in self.model.parameters():
+            param.grad_array /= n
+        return n
 
     def apply(self):
         if self.batches >= self.fails_at > 0 and self.at == "apply":
@@ -76,7 +80,7 @@ class Heard:
     def committed(self, commit, comm):
         self.commits.append(commit.round)
 
-    def save(self, order, comm):
+    def save(self, order, comm, begun):
         self.saved.append((order.round, order.error, comm.world_size))
 
 

@@ -33,6 +33,8 @@ class CoordinatorConfig:
             "shrink": they do the round again without it.
         timeout_s: How long a rank is waited for that has been asked; one that trains, from its last report on.
         most_tries: How often a round is combined where that comes to nothing, and all ranks answer.
+        rounds_by_shares: Whether a round has as many times more batches of a rank as `Dispatch.counts` says, which
+            are in proportion to shares; else each rank has as many as the policy says, until its part is used up.
 
     Raises:
         ArgumentError: a value out of its range, or options that do not go together.
@@ -43,6 +45,7 @@ class CoordinatorConfig:
     on_failure: str = "stop"
     timeout_s: float = 300.0
     most_tries: int = 3
+    rounds_by_shares: bool = False
 
     def __post_init__(self) -> None:
         who = "Coordinator"
@@ -221,6 +224,8 @@ class Coordinator:
     def quotas(self) -> tuple[int, ...]:
         """The most batches of each member in a round."""
         counts = [self.next_combination(member)[1] for member in range(len(self.members))]
+        if self.config.rounds_by_shares:
+            counts = [count * times for count, times in zip(counts, self.dispatch.counts)]
         return throttled(counts, self.dispatch.max_batch_diff)[0]
 
     def settled(self) -> Coordinator:

@@ -72,6 +72,14 @@ class EpochAccounts:
         ended = sorted(epoch for epoch, samples in self._taken.items() if samples == self._length)
         return [self._finish(epoch) for epoch in ended]
 
+    def begun(self) -> list[EpochMetrics]:
+        """The figures so far of the epochs that are not over, which stay so."""
+        ended_s, kept = self._ended_s, self.state_dict()
+        found = [self._finish(epoch) for epoch in sorted(self._taken)]
+        self.load_state_dict(kept)
+        self._ended_s = ended_s
+        return found
+
     def _finish(self, epoch: int) -> EpochMetrics:
         del self._taken[epoch]
         sums, before_s = self._sums.pop(epoch, {}), self._ended_s

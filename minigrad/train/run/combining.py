@@ -6,12 +6,15 @@ A round has three moments here: `end`, where this rank has made its batches; `co
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
+from minigrad.data.dispatch import Portion
 from minigrad.distributed.average.buffers import average_buffers
 from minigrad.distributed.average.gradients import LocalGradients
 from minigrad.distributed.average.outer import Mean
@@ -32,8 +35,8 @@ class Trainee(Protocol):
     model: Module
     device: Device
 
-    def backward(self, batch: Any) -> float:
-        """Forward and backward on the samples of these indices; what the loss was a mean over."""
+    def backward(self, batches: Iterable[Any]) -> float:
+        """Forward and backward on batches, indices of samples; what the losses were means over, together."""
 
     def apply(self) -> None:
         """Step by the gradients that are there, and forget them."""
@@ -48,8 +51,11 @@ class Trainee(Protocol):
 class Combining(Protocol):
     """What of a rank is combined."""
 
+    def cut(self, portions: Sequence[Portion]) -> list[list[Portion]]:
+        """The batches of a part in runs of one epoch, each for one gradient."""
+
     def stepped(self, samples: float, is_last: bool) -> None:
-        """The backward of a batch of a round is over.
+        """The backward of a run of batches is over.
 
         Args:
             is_last: It is the last one of its round.
@@ -89,6 +95,10 @@ class CombinedGradients:
 
     def _keep(self) -> Remembered:
         return Remembered({"buffers": BuffersOf(self._trainee.model)})
+
+    def cut(self, portions: Sequence[Portion]) -> list[list[Portion]]:
+        """See `Combining`."""
+        return [list(each) for _, each in itertools.groupby(portions, lambda portion: portion.epoch)]
 
     def stepped(self, samples: float, is_last: bool) -> None:
         """See `Combining`."""
@@ -169,6 +179,10 @@ class CombinedParameters:
 
     def _keep(self) -> Remembered:
         return Remembered({**self._trainee.objects(), "buffers": BuffersOf(self._trainee.model)})
+
+    def cut(self, portions: Sequence[Portion]) -> list[list[Portion]]:
+        """See `Combining`."""
+        return [[portion] for portion in portions]
 
     def stepped(self, samples: float, is_last: bool) -> None:
         """See `Combining`."""

@@ -7,7 +7,7 @@ once the round is committed: until then a `Restore`, which comes where another r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from minigrad.distributed.comm.differences import describe, gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import CollectiveTimeoutError, RankFailedError
 from minigrad.train import coordinator as c
-from minigrad.train.epoch import EpochMeter, EpochMetrics, Told
+from minigrad.train.epoch import EpochMeter, EpochMetrics
 from minigrad.train.run.accounts import EpochAccounts, Row
 from minigrad.train.run.combining import Combining, Trainee
 from minigrad.train.run.letters import Letters
@@ -40,8 +40,12 @@ class HearsCommits(Protocol):
     def committed(self, commit: c.Commit, comm: Communicator | None) -> None:
         """A round is committed; comm is that of the members, where they have combined."""
 
-    def save(self, order: c.Save, comm: Communicator) -> None:
-        """The run ends before its end: write down the last commit, with all members."""
+    def save(self, order: c.Save, comm: Communicator, begun: Sequence[EpochMetrics]) -> None:
+        """The run ends before its end: write down the last commit, with all members.
+
+        Args:
+            begun: The figures of epochs that are not over.
+        """
 
 
 class _BrokenOffError(Exception):
@@ -92,6 +96,7 @@ class CoordinatedRank:
         self.commit_state: Mapping[str, Any] | None = None
         self._meter, self._letters, self._hears = meter, letters, hears
         self._now_s, self._patience_s, self._began_s = letters.now_s, patience_s, letters.now_s()
+        self._said_s = self._began_s  # when it told last that it goes on
         self._pool, self._orders = pool, dict[int, Indices]()
         self._waiting = deque[c.Order]()
         self._comm: Communicator | None = None
@@ -139,27 +144,28 @@ class CoordinatedRank:
 
     def train(self, order: c.Train) -> None:
         """Make the batches of a part."""
-        began_s = said_s = self._now_s()
-        samples, rows = 0.0, list[Row]()
-        for number, portion in enumerate(order.portions, 1):
-            self._look()
-            if self._now_s() - said_s > self._patience_s:
-                said_s = self._now_s()
-                self._answer(order, c.Working, number - 1)
-            n, told = self._batch(portion, number == len(order.portions))
+        began_s = self._said_s = self._now_s()
+        samples, made, rows = 0.0, 0, list[Row]()
+        for run in self.combining.cut(order.portions):
+            made += len(run)
+            self._meter.start(run[0].epoch)
+            with self._meter.step():
+                n = self.trainee.backward(self._batches(order, run, made - len(run)))
+                self.combining.stepped(n, made == len(order.portions))
             samples += n
-            rows.append([portion.epoch, told])
+            rows.append([run[0].epoch, {**self._meter.told(), "epoch_s": self._now_s() - self._began_s}])
         self._told[order.round] = rows
         self.combining.end(order.round, samples)
         self._answer(order, c.Trained, samples, len(order.portions), self._now_s() - began_s)
 
-    def _batch(self, portion: Portion, is_last: bool) -> tuple[float, Told]:
-        meter = self._meter
-        meter.start(portion.epoch)
-        with meter.step():
-            samples = self.trainee.backward(self._indices(portion))
-            self.combining.stepped(samples, is_last)
-        return samples, {**meter.told(), "epoch_s": self._now_s() - self._began_s}
+    def _batches(self, order: c.Train, portions: Iterable[Portion], made: int) -> Iterator[Indices]:
+        """The samples of each batch; before each it looks for commands, and says that it goes on."""
+        for number, portion in enumerate(portions, made):
+            self._look()
+            if self._now_s() - self._said_s > self._patience_s:
+                self._said_s = self._now_s()
+                self._answer(order, c.Working, number)
+            yield self._indices(portion)
 
     def _indices(self, portion: Portion) -> Indices:
         if portion.epoch not in self._orders:
@@ -216,7 +222,7 @@ class CoordinatedRank:
         self._go_back(order)
         try:
             with self._letters.together(order.members):
-                self._hears.save(order, self._meet(order.members))
+                self._hears.save(order, self._meet(order.members), self.accounts.begun())
         except (CollectiveTimeoutError, RankFailedError):
             pass  # another one has failed meanwhile, of which the coordinator hears
         self._answer(order, c.Saved)

@@ -21,6 +21,7 @@ from minigrad.train.coordinator.messages import (
     Failed,
     Noted,
     Order,
+    StopAsked,
     from_data,
     to_data,
 )
@@ -28,6 +29,7 @@ from minigrad.train.coordinator.state import Coordinator
 from minigrad.train.run.letters import Line
 
 Event = Callable[[Command], None]
+_LONG_S = 60.0
 
 
 class Desk:
@@ -39,6 +41,9 @@ class Desk:
         now_s: The time that deadlines are of.
         drop: drop(rank, reason) sees that a rank has ended which did not come in time.
         event: Is told each command.
+        wishes: Says why the run is to end, as soon as somebody wants that; empty else.
+        most_rounds: After so many it ends; None for no end but that of the epochs.
+        longest_s: How long `wishes` is not asked at most.
         journal: Is told each message, and what it led to.
 
     Attributes:
@@ -53,11 +58,15 @@ class Desk:
         *,
         drop: Callable[[int, str], None],
         event: Event | None = None,
+        wishes: Callable[[], str] | None = None,
+        most_rounds: int | None = None,
+        longest_s: float = _LONG_S,
         journal: CoordinatorJournal | None = None,
     ) -> None:
         self.state = state
         self._line, self._now_s, self._drop = line, now_s, drop
         self._event, self._journal = event, journal
+        self._wishes, self._most_rounds, self._longest_s = wishes, most_rounds, longest_s
         self._timers: list[tuple[float, int, int]] = []  # when, and the term and number of each
 
     def run(self, first: Sequence[CoordinatorMessage] = (Began(),)) -> Coordinator:
@@ -71,7 +80,17 @@ class Desk:
             elif isinstance(found, Letter):
                 self.hear(from_data(found.data))
             self.expire()
+            self._grant()
         return self.state
+
+    def _grant(self) -> None:
+        """End where somebody wants that, or enough rounds are made."""
+        why = self._wishes() if self._wishes is not None else ""
+        if self._most_rounds is not None and self.state.committed >= self._most_rounds:
+            why, self._most_rounds = f"{self._most_rounds} steps are made", None
+        if why and not self.state.is_over:
+            self._wishes = None
+            self.hear(StopAsked(why))
 
     def hear(self, message: CoordinatorMessage) -> None:
         """Take in one message, and obey what it leads to."""
@@ -103,7 +122,7 @@ class Desk:
     def patience_s(self) -> float:
         """How long nothing has to be told, if no letter comes."""
         self._forget()
-        return max(0.0, self._timers[0][0] - self._now_s()) if self._timers else _LONG_S
+        return min(self._longest_s, max(0.0, self._timers[0][0] - self._now_s())) if self._timers else self._longest_s
 
     def _forget(self) -> None:
         """Leave out the times of questions that were answered; they would only be noted."""
@@ -111,6 +130,3 @@ class Desk:
         if any(timer[1:] not in opened for timer in self._timers[:1]):
             self._timers = [timer for timer in self._timers if timer[1:] in opened]
             heapq.heapify(self._timers)
-
-
-_LONG_S = 60.0

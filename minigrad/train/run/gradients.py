@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -38,29 +38,30 @@ class Gradients:
         self._config, self._model, self._updates, self._meter = config, model, updates, meter
         self._device = device
 
-    def of(self, batches: Sequence[Any], ddp: DistributedDataParallel | None = None) -> tuple[Any, float]:
+    def of(self, batches: Iterable[Any], ddp: DistributedDataParallel | None = None) -> tuple[Any, float]:
         """Forward and backward of batches: the gradient of the mean over the samples of all of them.
 
         Args:
-            batches: Of this rank; there may be none.
+            batches: Of this rank; there may be none. Each is asked for before the backward of the one before.
             ddp: The wrapper, which combines at the last one; by default nobody does.
 
         Returns:
             Σ n·loss, which may still be on the device, and Σ n.
         """
-        parts = [part for batch in batches for part in self._cut(batch)]
+        parts = (part for batch in batches for part in self._cut(batch))
         loss_sum: Any = 0.0
         samples = first = 0.0
-        for number, part in enumerate(parts, 1):
+        is_last = False
+        for part, is_last in _with_last(parts):
             loss, n = self._loss(self._model if ddp is None else ddp, part)
-            samples, first, is_last = samples + n, first or n, number == len(parts)
+            samples, first = samples + n, first or n
             if is_last and samples not in (n, 0.0):
                 self._rescale(first / samples)
             weight = n / (samples if is_last else first) if n else 0.0
             self._backward(loss, n, weight, ddp, is_last)
             if n:
                 loss_sum = loss_sum + loss.data.astype(np.float64).reshape(()) * n
-        if not parts and ddp is not None:
+        if not is_last and ddp is not None:
             ddp.flush()
         self._meter.add_loss_sum(loss_sum, samples)
         return loss_sum, samples
@@ -103,3 +104,13 @@ class Gradients:
             if param.grad_array is not None:
                 param.grad_array *= factor
                 gradient_changed(param)
+
+
+def _with_last(values: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    """Each value, and whether it is the last."""
+    rest = iter(values)
+    for value in rest:
+        for following in rest:
+            yield value, False
+            value = following
+        yield value, True

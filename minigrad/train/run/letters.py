@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.clock import HostClock
+from minigrad.distributed.comm.protocol import Clock, Communicator
 from minigrad.distributed.living.lifeline import OUTSIDE, Death, Letter
 from minigrad.train import coordinator as c
 from minigrad.train.run.virtual import VirtualLine
@@ -32,6 +33,10 @@ class Letters(Protocol):
 
     def now_s(self) -> float:
         """The time, in seconds."""
+
+    @property
+    def clock(self) -> Clock:
+        """What tells it."""
 
 
 class Line(Protocol):
@@ -90,3 +95,9 @@ class LineLetters:
     def now_s(self) -> float:
         """See `Letters`."""
         return self._line.now_s() if isinstance(self._line, VirtualLine) else time.monotonic()
+
+    @property
+    def clock(self) -> Clock:
+        """See `Letters`."""
+        virtual = self._line.clock if isinstance(self._line, VirtualLine) else None
+        return HostClock() if virtual is None else virtual

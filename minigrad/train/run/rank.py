@@ -5,7 +5,7 @@ Both engines build on it: that of ranks in step, and that of ranks which a coord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from minigrad.backend.random import manual_seed
@@ -54,7 +54,11 @@ class Worker:
 
     def pool(self) -> ChunkPool:
         """The samples of the first epoch."""
-        config = self.config
+        return self.pool_of(self.config)
+
+    @staticmethod
+    def pool_of(config: RunConfig) -> ChunkPool:
+        """Those of a run."""
         return ChunkPool(len(config.dataset), config.batch_size, seed=config.seed or 0, shuffle=config.shuffle)
 
     # ----------------------------------------------------------------------------------------------- for callbacks
@@ -88,13 +92,13 @@ class Worker:
 
     # ---------------------------------------------------------------------------------------------------- training
 
-    def gradients(self, batches: Sequence[Any], ddp: DistributedDataParallel | None = None) -> tuple[Any, float]:
+    def gradients(self, batches: Iterable[Any], ddp: DistributedDataParallel | None = None) -> tuple[Any, float]:
         """Forward and backward of batches, as `Gradients.of` does them: Σ n·loss, and Σ n."""
         return self._gradients.of(batches, ddp)
 
-    def backward(self, batch: Any) -> float:
-        """Forward and backward on the samples of these indices; what the loss was a mean over."""
-        return self.gradients([self.reader.read(batch)])[1]
+    def backward(self, batches: Iterable[Any]) -> float:
+        """Forward and backward on batches, indices of samples; what the losses were means over, together."""
+        return self.gradients(self.reader.read(indices) for indices in batches)[1]
 
     def apply(self) -> None:
         """Step by the gradients that are there, and forget them."""

@@ -8,6 +8,7 @@ from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import Wrapper
 from minigrad.errors import ArgumentError
+from minigrad.train.run.apart import train_apart
 from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.handle import Run, TrainedState
 from minigrad.train.run.in_step import GradientsInStep, ParametersInStep, Engine
@@ -31,9 +32,13 @@ class Overheard(Wrapper):
 def start(config: RunConfig) -> Run:
     """Begin a run; see `Trainer.start`."""
     place = place_of(config)
+    if config.combination.engine == "coordinated" and config.place in ("given", "comm") and place.world_size > 1:
+        raise ArgumentError(f"{WHO}: expected ranks in step where they are processes, got options by which they are not")
 
     def body(run: Run) -> TrainedState:
         run.expect(config.epochs * len(config.dataset))
+        if config.combination.engine == "coordinated":
+            return train_apart(config, place.world_size, run)
         try:
             return place.run(lambda comm: train_rank(config, comm, run))
         finally:
@@ -53,8 +58,6 @@ def train_rank(config: RunConfig, comm: Communicator, run: Run) -> TrainedState:
 
 def engine_of(worker: Worker, run: Run) -> Engine:
     """What a rank does, as the options say."""
-    if worker.config.combination.engine == "coordinated":
-        raise ArgumentError(f"{WHO}: expected ranks in step, got options by which they are not")
     if worker.config.average == "gradients":
         return GradientsInStep(worker, run)
     return ParametersInStep(worker, run)

@@ -158,6 +158,9 @@ class VirtualLine:
         turns: Of all.
         latency_s: latency_s(nbytes, src, dst) of a letter.
         clock, recorder, wire: Of this rank, see `simulate`; none of who directs them.
+
+    Attributes:
+        clock: As given.
     """
 
     def __init__(
@@ -170,13 +173,13 @@ class VirtualLine:
         wire: Wire | None = None,
     ) -> None:
         self.rank, self._line, self._turns, self._latency_s = line.rank, line, turns, latency_s
-        self._clock, self._recorder, self._wire = clock, recorder, wire
+        self.clock, self._recorder, self._wire = clock, recorder, wire
         self._now_s = 0.0
         self._groups = 0
 
     def now_s(self) -> float:
         """Its virtual time."""
-        return self._now_s if self._clock is None else self._clock.arrive_s()
+        return self._now_s if self.clock is None else self.clock.arrive_s()
 
     def post(self, rank: int, data: Any) -> None:
         """See `Lifeline`."""
@@ -188,10 +191,10 @@ class VirtualLine:
         now_s = self.now_s()
         at_s, item = self._turns.take(self.rank, now_s, now_s + timeout_s)
         self._check("take")
-        if self._clock is None:
+        if self.clock is None:
             self._now_s = max(self._now_s, at_s)
         else:
-            self._clock.wait_until(at_s, at_s)
+            self.clock.wait_until(at_s, at_s)
         return item
 
     def drop(self, rank: int, why: str) -> None:
@@ -215,9 +218,9 @@ class VirtualLine:
 
     def regroup(self, living: Sequence[int], generation: int) -> Communicator:
         """See `Lifeline`; it takes no time."""
-        assert self._clock is not None and self._wire is not None and self._recorder is not None
+        assert self.clock is not None and self._wire is not None and self._recorder is not None
         comm = self._line.regroup(living, generation)
-        return VirtualCommunicator(comm, self._clock, self._wire, self._recorder, (generation, tuple(living)))
+        return VirtualCommunicator(comm, self.clock, self._wire, self._recorder, (generation, tuple(living)))
 
     def _check(self, who: str) -> None:
         why = self._turns.over(self.rank)
