@@ -87,7 +87,7 @@ def test_each_rule_refuses_what_no_other_one_does(rule):
     assert any(rule.refuses(each) and not any(other.refuses(each) for other in others) for each in ALL)
 
 
-@pytest.mark.parametrize("engine", ["in step"])
+@pytest.mark.parametrize("engine", ["in step", "coordinated"])
 def test_all_others_run(engine):
     """Three steps of each, in a simulation; and both ranks come to what they should: finite values."""
     chosen = [combination for combination in RUNNING if combination.engine == engine]

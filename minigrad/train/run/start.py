@@ -33,7 +33,7 @@ def start(config: RunConfig) -> Run:
     """Begin a run; see `Trainer.start`."""
     place = place_of(config)
     if config.combination.engine == "coordinated" and config.place in ("given", "comm") and place.world_size > 1:
-        raise ArgumentError(f"{WHO}: expected ranks in step where they are processes, got options by which they are not")
+        raise ArgumentError(f"{WHO}: expected ranks in step where they are processes, got others")
 
     def body(run: Run) -> TrainedState:
         run.expect(config.epochs * len(config.dataset))
