@@ -1,0 +1,113 @@
+"""One rank of a run whose ranks are not in step, from its worker to what it has trained."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from minigrad.backend.device import Device
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.solo import SoloCommunicator
+from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
+from minigrad.errors import DistributedError
+from minigrad.train import coordinator as c
+from minigrad.train.epoch import EpochMetrics
+from minigrad.train.run.callbacks import Callbacks
+from minigrad.train.run.combining import CombinedGradients, CombinedParameters, Combining
+from minigrad.train.run.coordinated import CoordinatedRank
+from minigrad.train.run.handle import Run, TrainedState
+from minigrad.train.run.letters import Letters
+from minigrad.train.run.rank import Worker
+
+
+class ApartCommunicator(Wrapper):
+    """What a rank is, while it has no communicator with others: those begin with the first round.
+
+    Args:
+        rank, world_size: Which, of how many.
+        device: Its own.
+        letters: Tell the time.
+    """
+
+    def __init__(self, rank: int, world_size: int, device: Device, letters: Letters) -> None:
+        super().__init__(SoloCommunicator(device, clock=letters.clock))
+        self.rank, self.world_size = rank, world_size
+
+    def around(self, call: Call, arrays: Sequence[Any], make: Make) -> Any:
+        """Refuse.
+
+        Raises:
+            DistributedError: always.
+        """
+        raise DistributedError(
+            f"rank {self.rank}: {call.kind}: expected no collective where ranks are not in step, got one: they meet in "
+            "rounds alone"
+        )
+
+
+class SharedRun:
+    """What the ranks of one process tell their run: each thing once, whoever of them comes first."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self._lock, self._told = run, threading.Lock(), dict[str, int]()
+
+    def is_first(self, what: str, number: int) -> bool:
+        """Whether nobody has told this number yet, nor a higher one."""
+        with self._lock:
+            before = self._told.get(what, -1)
+            self._told[what] = max(before, number)
+        return number > before
+
+
+class _Told:
+    """What a rank does where rounds and epochs are committed; see `HearsCommits`."""
+
+    def __init__(self, worker: Worker, shared: SharedRun, letters: Letters) -> None:
+        self._worker, self._shared, self._letters = worker, shared, letters
+        self._callbacks = Callbacks(worker.config.callbacks, worker)
+        self._has_asked = False
+
+    def begin(self) -> None:
+        self._callbacks.before_epoch()
+
+    def committed(self, commit: c.Commit, comm: Communicator | None) -> None:
+        worker = self._worker
+        if self._shared.is_first("round", commit.round):
+            self._shared.run.advance(sum(each.samples for each in commit.taken), None)
+        if worker.wants_stop and not self._has_asked:
+            self._has_asked = True
+            self._letters.say(c.StopAsked(f"a callback on rank {worker.rank}"))
+
+    def epoch(self, metrics: EpochMetrics) -> None:
+        self._end(metrics)
+        if self._worker.epoch < self._worker.config.epochs:
+            self._callbacks.before_epoch()
+
+    def _end(self, metrics: EpochMetrics) -> None:
+        self._worker.epoch += 1
+        self._callbacks.after_epoch(metrics)
+        if self._shared.is_first("epoch", metrics.epoch):
+            self._shared.run.epoch(metrics)
+
+    def save(self, order: c.Save, comm: Communicator, begun: Sequence[EpochMetrics]) -> None:
+        for metrics in begun[:1] if not order.error else ():
+            self._end(metrics)
+
+
+def train_directed(worker: Worker, letters: Letters, shared: SharedRun, bound: int, patience_s: float) -> TrainedState:
+    """What each rank does, until the coordinator ends it.
+
+    Args:
+        bound: How many rounds it may be ahead of what is committed.
+        patience_s: After how long in a round it says that it goes on.
+    """
+    config = worker.config
+    combining: Combining
+    combining = CombinedGradients(worker) if config.average == "gradients" else CombinedParameters(worker, bound)
+    told = _Told(worker, shared, letters)
+    which = (worker.rank, worker.world_size, worker, combining, worker.meter)
+    rank = CoordinatedRank(*which, letters, worker.pool(), worker.ledger, told, patience_s=patience_s)
+    told.begin()
+    rank.run()
+    return TrainedState.of(worker.model)
