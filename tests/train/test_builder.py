@@ -7,10 +7,11 @@ from minigrad import Trainer, nn, optim
 from minigrad.data import ArrayDataset
 from minigrad.distributed import CadenceConfig, Ddp, SoloCommunicator
 from minigrad.distributed.average import EASGD, Async, Cadence, GrowthGuard, Sync, TrendGuard
+from minigrad.distributed.simulate import Cluster
 from minigrad.errors import AbsentNameError, ArgumentError
 from minigrad.train import DdpBuilder, Run, RunConfig
 
-DATASET = ArrayDataset(np.arange(12.0).reshape(6, 2) / 12)
+DATASET, LARGER = (ArrayDataset(np.arange(2.0 * n).reshape(n, 2) / (2 * n)) for n in (6, 200))
 
 
 def make_model(device):
@@ -112,6 +113,14 @@ def test_it_trains_as_start_does():
         Trainer.start(*FUNCTIONS, DATASET, ranks=2, policy="sync", **PLAIN).join(),
     ]
     assert [state.params["weight"].tolist() for state in both][0] == both[1].params["weight"].tolist()
+
+
+def test_by_its_defaults_epochs_are_divided_by_speed():
+    run = Trainer.builder(*FUNCTIONS).dataset(LARGER).batch_size(4).num_epochs(3).anchor(3).options(
+        seed=3, cluster=Cluster.of_speeds([3, 1])
+    ).run()
+    assert [metrics.shares for metrics in run.metrics()] == [(0.5, 0.5), (0.75, 0.25), (0.75, 0.25)]
+    run.join()
 
 
 def test_functions_are_called_and_rates_follow_the_ranks():
