@@ -3,79 +3,27 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.data import ArrayDataset
+from minigrad.data import SampleLedger
+from minigrad.data.ledger import joined
 from minigrad.distributed.average import DiLoCo, EASGD, EveryK, Cadence, SlowMo, StreamingDiLoCo, TrendGuard
 from minigrad.distributed.balance import CadenceConfig
 from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError, StateDictError
-from minigrad.nn.serialize import load_metadata
 from minigrad.nn.bundle import KEY
-from minigrad.train import Checkpoint, Trainer, record_scalar
+from minigrad.nn.serialize import load_metadata
+from minigrad.train import Checkpoint
 from tests.distributed.resumed import exact
-
-DATA = np.random.default_rng(0).standard_normal((44, 4)).astype(np.float32)
-
-
-def normed(device):
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 1)).to(device)
-
-
-def plain(device):
-    """Of batches of one sample too."""
-    return nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 1)).to(device)
-
-
-def train_fn(model, batch):
-    x, target = batch
-    minigrad.rand(1 + minigrad.get_rng_state()["noise_key"])  # ranks come to different places of their streams
-    loss = nn.functional.mse_loss(model(x), target)
-    record_scalar("half", 0.5 * loss.detach())
-    return loss
-
-
-class Best:
-    """A callback with a state."""
-
-    def __init__(self):
-        self.loss, self.begun = 9.0, []
-
-    def before_epoch(self, worker):
-        self.begun.append(worker.epoch)
-
-    def after_epoch(self, metrics, worker):
-        self.loss = min(self.loss, metrics.loss)
-
-    def state_dict(self):
-        return {"loss": self.loss}
-
-    def load_state_dict(self, state):
-        self.loss = state["loss"]
-
-
-def start(checkpoint, callbacks=(), train_fn=train_fn, **options):
-    options = {"ranks": 2, "batch_size": 4, "epochs": 2, "seed": 3, "progress": False, **options}
-    data = ArrayDataset(DATA, DATA[:, :1].copy())
-    make = options.pop("optimizer", lambda params: optim.Adam(params, lr=0.01))
-    given = [checkpoint, *(callbacks or [Best()])]
-    return Trainer.start(options.pop("model", normed), make, train_fn, data, callbacks=given, **options)
-
-
-def left(run, checkpoint):
-    """All that is left behind by a run, without seconds: what it gives, and its last checkpoint, of each rank."""
-    state = run.join()
-    told = {f"{n}": each for n, each in enumerate(exact(minigrad.load(checkpoint.latest(), every_rank=True)))}
-    seconds = r"""["'](train_s|epoch_s|throughput)["']: [-.e0-9]+"""
-    states = {f"{rank} {name}": re.sub(seconds, "", repr(x)) for rank, of in told.items() for name, x in of.items()}
-    for name in states:  # what a clock that began later told: the last digit of a difference may be another one
-        if name.endswith(("rounds", "averager")):
-            states[name] = re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.6f}", states[name])
-    return {"given": exact({**state.params, **state.buffers}), **states}
+from tests.examples.test_scripts import run_script
+from tests.train.resumable import DATA, Best, left, plain, start, train_fn
 
 
 def only(folder, number, target):
@@ -109,8 +57,8 @@ CASES = {
         **PARAMETERS, **CLUSTER, "policy": Cadence(CadenceConfig(anchor=1)), "guard": TrendGuard(0.01)
     },
     "SlowMo": {**PARAMETERS, "policy": EveryK(2), "outer": SlowMo(1.0, 0.5)},
-    "DiLoCo": {**PARAMETERS, "policy": EveryK(2), "outer": DiLoCo(0.7)},
-    "streamed DiLoCo": {**PARAMETERS, "policy": EveryK(4), "outer": StreamingDiLoCo(0.7, 0.9, 2, 1, 0.5)},
+    "DiLoCo": {**PARAMETERS, "policy": EveryK(2), "outer": DiLoCo(0.3, 0.5)},
+    "streamed DiLoCo": {**PARAMETERS, "policy": EveryK(4), "outer": StreamingDiLoCo(0.3, 0.5, 2, 1, 0.5)},
     "EASGD": {**PARAMETERS, "outer": EASGD(0.4), "ranks": 3},
 }
 
@@ -131,6 +79,29 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, case):
         assert [name for name in expected if found[name] != expected[name]] == []
         assert [each.loss for each in again.history] == [each.loss for each in run.history]
         assert len([*again.metrics()]) < len(run.history) or number < inside[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_on_another_number_of_ranks_each_sample_counts_once_an_epoch(tmp_path, case):
+    """Three, then two or one, then four; what ranks had stepped by and not combined is dealt again."""
+    options = {"epochs": 3, "batch_size": 2, "model": plain, **CASES[case], "shares": None}
+    is_simulated = "cluster" in options
+
+    def ranks(number):
+        place = {"cluster": Cluster.of_speeds([2, 1, 1, 2][:number])} if is_simulated else {"ranks": number}
+        return {**options, **place}
+
+    first = Checkpoint(tmp_path, every=1, keep=None, on="step")
+    start(first, **ranks(3), max_steps=3).join()
+    start(first, **ranks(1 if case == "gradients" else 2), max_steps=7, resume=True).join()
+    run = start(first, **ranks(4), resume=True)
+    state, ledger = run.join(), SampleLedger(len(DATA))
+    saved = minigrad.load(first.latest(), every_rank=True)
+    assert len(saved) == 4
+    ledger.load_state_dict(joined([each["ledger"] for each in saved]))
+    assert [str(ledger.audit(epoch)) for epoch in range(3)] == [f"epoch {n} of 44 samples: each once" for n in range(3)]
+    assert all(np.isfinite(param.numpy()).all() for param in state.params.values())
+    assert [sum(part.samples for part in each.per_rank) for each in run.history][1:] == [44.0, 44.0]
 
 
 class Broken(Exception):
@@ -189,3 +160,31 @@ def test_a_callback_sees_each_epoch_begin_once(tmp_path):
     start(Checkpoint(tmp_path, every=3, on="step"), callbacks=[best], max_steps=8).join()
     start(Checkpoint(tmp_path, every=3, on="step"), callbacks=[again], resume=True).join()
     assert best.begun == [0, 0, 1, 1] and again.begun == [] and again.loss <= best.loss
+
+
+def test_a_writer_that_is_killed_for_good_leaves_a_run_to_go_on_with():
+    """By SIGKILL at five moments of writing the third checkpoint of a run, each of which is resumed."""
+    with TemporaryDirectory() as folder:
+        script = [sys.executable, "-m", "tests.train.killed_runs", folder]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    whole, moments = json.loads(done.stdout)
+    assert len(moments) == 5
+    for moment, (first, bits) in moments.items():
+        assert first == (6 if moment in ("the name not on the disk", "one too many") else 4) and bits == whole, moment
+
+
+def test_a_process_that_is_killed_takes_no_step_with_it(tmp_path):
+    """Under the launcher: the run goes on with the bits of threads that nobody has killed."""
+
+    def script(*options):
+        command = [sys.executable, "-m", "minigrad.distributed.launch", "-n", "2", "examples/11_resume.py"]
+        command += ["--train", str(tmp_path), *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=50)
+
+    told = script("--kill-at", "17").stderr
+    assert "rank 1 failed first: it was ended by SIGKILL" in told
+    names = [path.name for path in sorted(tmp_path.iterdir())]
+    assert names == [f"step-{number:010}.safetensors" for number in (10, 15)]
+    bits, *rest = script().stdout.split()
+    assert bits in rest and f"ends in {bits}" in run_script("11_resume.py", "--smoke").splitlines()[0]
