@@ -290,9 +290,7 @@ class Lifeline:
         Letters that others post from now on are dropped, and a `regroup` that waits for this rank raises there.
         """
         with self._known.changed:
-            if self._over:
-                return
-            self._over = "it has closed its lifeline"
+            is_first, self._over = not self._over, self._over or "it has closed its lifeline"
             comm, self._comm = self._comm, None
             self._inbox.clear()
             self._known.changed.notify_all()
@@ -300,7 +298,7 @@ class Lifeline:
             if comm is not None:
                 comm.close()
         finally:
-            for rank in [*self.living, OUTSIDE]:
+            for rank in [*self.living, OUTSIDE] if is_first else ():
                 if rank != self.rank:
                     self._send(rank, ParcelKind.LEFT, b"")
 
