@@ -19,6 +19,12 @@ def dataset(samples=SAMPLES):
     return ArrayDataset(rng.standard_normal((samples, 6)).astype(np.float32), rng.integers(0, 3, samples))
 
 
+def doubles(samples):
+    """The same in float64."""
+    x, labels = dataset(samples).arrays
+    return ArrayDataset(x.astype(np.float64), labels)
+
+
 def make_model(device):
     layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
     return nn.Sequential(*layers).to(device)

@@ -1,9 +1,28 @@
 """Trainer.start: the loop that a user of DDP writes, bit for bit; the handle, the places, what callbacks may do."""
 
+import gc
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
 import pytest
 
+from minigrad import distributed, nn, optim
+from minigrad.backend.ranks import ranks_here
+from minigrad.data import ArrayDataset
+from minigrad.distributed.average import Cadence, EveryK
+from minigrad.errors import ArgumentError, ReplicaMismatchError
 from tests.distributed.worlds import run_ranks
-from tests.train.runs import by_hand_on_threads, cluster, dataset, make_plain, train
+from tests.train.runs import LOSS, bits, by_hand_on_threads, cluster, dataset, doubles, make_plain, start, train
+
+
+class Before:
+    """A callback that is called before each epoch only."""
+
+    def __init__(self, call):
+        self.before_epoch = call
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -21,3 +40,238 @@ def test_a_rank_without_a_last_batch_takes_part():
 
 def test_one_rank_alone_is_the_loop_by_hand():
     assert train() == by_hand_on_threads(1)
+
+
+# ----------------------------------------------------------------------------------------------------- the gradient
+
+
+def test_a_loss_counts_by_what_it_is_a_mean_over():
+    """As one rank with all samples: (loss, n) weighs by n, on any ranks, in micro-batches, where there is none too."""
+    rng = np.random.default_rng(1)
+    x, mask = rng.standard_normal((12, 3)), (rng.random((12, 4)) < 0.4) * 1.0
+    mask[::3] = 0.0
+
+    def masked(model, batch):
+        errors = (model(batch[0]).square() * batch[1]).sum()
+        n = float(batch[1].sum().item())
+        return errors * (1.0 / n if n else np.nan), n  # a mean over none must not be looked at
+
+    def weight(batch_size, **options):
+        run = start(
+            make_model=lambda device: nn.Linear(3, 4).to(device, "float64"), train_fn=masked, epochs=1, shuffle=False,
+            dataset=ArrayDataset(x, mask), batch_size=batch_size, make_optimizer=lambda p: optim.SGD(p, lr=0.1),
+            **options,
+        )
+        state = run.join()
+        return np.concatenate([value.numpy().ravel() for value in state.params.values()]), run.history[0].loss
+
+    expected, loss = weight(12, ranks=1)
+    assert np.isfinite(expected).all()
+    for batch_size, options in ((12, {"accumulate": 5}), (6, {"ranks": 2}), (4, {"ranks": 3, "accumulate": 4})):
+        found, its_loss = weight(batch_size, **{"ranks": 1, **options})
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+        assert its_loss == pytest.approx(loss, abs=1e-12)
+
+
+def test_several_batches_of_a_step_are_one_batch():
+    """EveryK combines the gradients of k batches in one step, as batches k times as large do."""
+    def values(**options):
+        double = {"make_model": lambda device: make_plain(device).eval().to("float64")}
+        return start(ranks=2, epochs=1, shuffle=False, dataset=doubles(48), **double, **options).join().params
+
+    many, large = values(batch_size=3, policy=EveryK(4)), values(batch_size=12)
+    for name, value in large.items():
+        np.testing.assert_allclose(many[name].numpy(), value.numpy(), rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------ the handle
+
+
+def test_metrics_come_while_it_runs():
+    """The first epoch is told before the second may begin."""
+    gate = threading.Event()
+
+    def wait(worker):
+        assert worker.epoch == 0 or gate.wait(10.0)
+
+    run = start(ranks=2, callbacks=[Before(wait)])
+    metrics = run.metrics()
+    assert next(metrics).epoch == 0 and not run.is_over
+    gate.set()
+    assert [each.epoch for each in metrics] == [1] and run.is_over
+    assert run.history == list(run.metrics()) and run.history[1].shares == (0.5, 0.5)
+
+
+def test_the_first_error_of_a_rank_is_raised_by_join_and_behind_the_metrics():
+    class OwnError(Exception):
+        pass
+
+    def fail(metrics, worker):
+        if worker.rank == 1 and worker.epoch == 1:
+            raise OwnError("no disk")
+
+    run = start(ranks=3, callbacks=[fail])
+    with pytest.raises(OwnError, match="no disk"):
+        run.join()
+    with pytest.raises(OwnError, match="no disk"):
+        list(run.metrics())
+    assert run.is_over
+
+
+def test_a_failure_that_nobody_looks_at_is_warned_of():
+    run = start(ranks=1, make_model=lambda device: 3)
+    while not run.is_over:
+        time.sleep(0.01)
+    with pytest.warns(RuntimeWarning, match="expected make_model.device. to make a Module, got int"):
+        del run
+        gc.collect()
+
+
+@pytest.mark.parametrize("average", ["gradients", "parameters"])
+def test_stop_ends_all_ranks_behind_one_step(average):
+    """In the middle of a long epoch; the replicas are alike, and each rank has made as many steps."""
+    made, run = {}, None
+
+    def train_fn(model, batch):
+        rank = ranks_here().rank
+        made[rank] = made.get(rank, 0) + 1
+        if made[rank] == 3 and rank == 1:
+            run.stop()
+        return LOSS(model(batch[0]), batch[1])
+
+    ready = threading.Event()
+
+    def make_model(device):
+        assert ready.wait(10.0)
+        return make_plain(device)
+
+    run = start(ranks=2, make_model=make_model, train_fn=train_fn, average=average, dataset=dataset(4000))
+    ready.set()
+    run.join()
+    assert made[0] == made[1] < 20 and len(run.history) == 1
+
+
+def test_ctrl_c_is_stop(monkeypatch):
+    """In join, of a run that would never end; it gives what was trained until then."""
+    code = "import signal; from tests.train.runs import *; r = start(ranks=2, epochs=10**6); next(r.metrics()); "
+    code += "signal.setitimer(signal.ITIMER_REAL, 0.05); signal.signal(signal.SIGALRM, signal.default_int_handler); "
+    code += "print(sorted(r.join().params)[0], 0 < len(r.history) < 10**6)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.split() == ["0.bias", "True"], done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------- callbacks
+
+
+def test_callbacks_see_each_epoch_and_set_the_rate():
+    """On every rank, in order: before, then after; the rate holds from the next epoch on."""
+    seen = []
+
+    def halve(metrics, worker):
+        worker.lr = worker.lr / 2
+        seen.append((worker.rank, worker.epoch, metrics.epoch, worker.lr))
+
+    class Both:
+        def before_epoch(self, worker):
+            seen.append((worker.rank, worker.epoch, "before", worker.lr))
+
+        def after_epoch(self, metrics, worker):
+            seen.append((worker.rank, worker.epoch, "after", worker.step))
+
+    start(ranks=2, callbacks=[Both(), halve]).join()
+    for rank in (0, 1):
+        own = [each[1:] for each in seen if each[0] == rank]
+        assert own == [
+            (0, "before", 0.05), (1, "after", 6), (1, 0, 0.025), (1, "before", 0.025), (2, "after", 12), (2, 1, 0.0125)
+        ]
+
+
+def test_a_rate_under_a_schedule_is_scaled():
+    """Setting it would hold until the next step, so it is refused; what scales it scales what is to come."""
+    rates = []
+
+    def change(metrics, worker):
+        worker.scale_lr(0.5)
+        rates.append(worker.lr)
+
+    half = optim.schedule.StepDecay(6, gamma=0.5)  # an epoch is 6 steps
+    start(ranks=2, schedule=half, callbacks=[change]).join()
+    assert sorted(rates) == [0.05 / 16, 0.05 / 16, 0.0125, 0.0125]
+
+    def set_it(metrics, worker):
+        worker.lr = 0.1
+
+    with pytest.raises(ArgumentError, match="expected no schedule where a callback sets the rate"):
+        start(ranks=1, schedule=half, callbacks=[set_it]).join()
+
+
+def test_a_rate_of_one_rank_alone_is_refused():
+    def one_alone(metrics, worker):
+        if worker.rank == 1:
+            worker.lr = 0.1
+
+    with pytest.raises(ReplicaMismatchError, match="lr"):
+        start(ranks=2, callbacks=[one_alone]).join()
+
+
+def test_a_callback_ends_the_run():
+    def enough(metrics, worker):
+        if worker.rank == 1:
+            worker.stop()
+
+    run = start(ranks=2, epochs=50, callbacks=[enough])
+    run.join()
+    assert len(run.history) == 1
+
+
+# ------------------------------------------------------------------------------------------------------- the rest
+
+
+def test_a_timeline_hears_all_ranks():
+    class Timeline:
+        def __init__(self):
+            self.heard = []
+
+        def event(self, kind, **fields):
+            self.heard.append((kind, fields))
+
+    timeline = Timeline()
+    start(ranks=2, policy=Cadence(), timeline=timeline).join()
+    kinds = [kind for kind, _ in timeline.heard]
+    assert kinds.count("cadence") >= 2 and kinds.count("epoch") == 4
+
+
+def test_rates_grow_with_the_ranks():
+    def rate(ranks, lr_scale):
+        rates = []
+        look = lambda metrics, worker: rates.append(worker.lr)  # noqa: E731
+        start(ranks=ranks, epochs=1, lr_scale=lr_scale, callbacks=[look]).join()
+        return rates
+
+    assert rate(2, lambda world_size: world_size) == [0.1, 0.1] and rate(3, 0.5) == [0.025] * 3
+
+
+def test_a_scale_of_the_loss_is_each_ranks_own_and_changes_nothing():
+    """A power of two, until one step overflows on one rank: then all ranks leave that step out."""
+    scaler = optim.GradScaler(2.0**10)
+    assert train(ranks=2, scaler=scaler) == train(ranks=2)
+    assert scaler.get_scale() == 2.0**10
+
+
+def test_ranks_that_were_told_other_things_say_so():
+    def body(comm):
+        return start(comm=comm, batch_size=4 + comm.rank).join()
+
+    with pytest.raises(ReplicaMismatchError, match="batch_size is 4 on rank 0 and 5 on rank 1"):
+        distributed.run(body, 2, timeout_s=10.0)
+
+
+def test_a_run_inside_thread_ranks_uses_these():
+    found = distributed.run(lambda comm: bits(start().join()), 2, timeout_s=10.0)
+    assert found == [train(ranks=2)] * 2
+
+
+def test_progress_counts_samples(capsys):
+    run = start(ranks=2, progress=True)
+    run.join()
+    assert "sample/s" in capsys.readouterr().err

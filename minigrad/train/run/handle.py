@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -37,6 +39,20 @@ def _copied(x: Tensor) -> Tensor:
     return Tensor(x.detach().cpu().numpy().copy())
 
 
+class RunsRanks(Protocol):
+    """Where ranks live; see `Place`.
+
+    Attributes:
+        world_size: How many there are, of this process and of others.
+        leader: The rank of this process that tells the caller of epochs.
+        has_all_ranks: Whether there are none in other processes.
+    """
+
+    world_size: int
+    leader: int
+    has_all_ranks: bool
+
+
 class Run:
     """A run that goes on beside its caller.
 
@@ -46,14 +62,15 @@ class Run:
     Attributes:
         world_size: Number of its ranks.
         leader: The rank that tells of epochs in this process.
+        has_all_ranks: Whether there are none in other processes.
         history: The metrics of the epochs that are over; of a run that was resumed those before that too.
         trace: What the ranks did on a virtual cluster, after the end; None elsewhere.
     """
 
     def __init__(
-        self, world_size: int, leader: int, shows_progress: bool | None, body: Callable[[Run], TrainedState]
+        self, place: RunsRanks, shows_progress: bool | None, body: Callable[[Run], TrainedState]
     ) -> None:
-        self.world_size, self.leader = world_size, leader
+        self.world_size, self.leader, self.has_all_ranks = place.world_size, place.leader, place.has_all_ranks
         self.history: list[EpochMetrics] = []
         self._first = 0  # of those that are over in this run, not in one that it goes on with
         self.trace: Any = None
@@ -63,8 +80,10 @@ class Run:
         self._body = body
         self._state: TrainedState | None = None
         self._error: BaseException | None = None
-        self._is_over = self._wants_stop = False
+        self._is_over = self._wants_stop = self._is_told = False
+        self._furthest, self._end = 0, math.inf  # rounds that a rank of this process has begun, and that all make
         self._thread = new_thread(self._train, name="minigrad-run")
+        self._thread.daemon = False  # a program that does not wait ends when the run does
 
     # ------------------------------------------------------------------------------------------------ for callers
 
@@ -119,6 +138,7 @@ class Run:
                 self._changed.wait_for(until)
 
     def _raise(self) -> None:
+        self._is_told = True
         if self._error is not None:
             raise self._error
 
@@ -129,14 +149,26 @@ class Run:
         """Whether somebody has asked for the end; ranks ask this between two steps, and agree."""
         return self._wants_stop
 
+    def may_begin(self, number: int) -> bool:
+        """Whether ranks of this process make the round of this number, from 1; the same for all of them.
+
+        For a run whose ranks are all in this process and do not meet in each round: where it is to stop they end behind
+        the last round that one of them has begun.
+        """
+        with self._changed:
+            if self._wants_stop and self._end == math.inf:
+                self._end = self._furthest
+            self._furthest = max(self._furthest, number) if number <= self._end else self._furthest
+            return number <= self._end
+
     def begin(self) -> None:
         """Start."""
         self._thread.start()
 
     def expect(self, samples: int) -> None:
         """Ranks will train on so many samples in all."""
-        hidden = self.leader != 0 or self._shows is False
-        self._bar = tqdm(total=samples, leave=False, disable=True if hidden else self._shows and False, unit="sample")
+        hidden = True if self.leader or self._shows is False else False if self._shows else None  # None: on no terminal
+        self._bar = tqdm(total=samples, leave=False, disable=hidden, unit="sample")
 
     def resumed(self, history: list[EpochMetrics], samples: int) -> None:
         """The run goes on where these epochs are over, and so many samples were trained on; the leader says so."""
@@ -170,3 +202,8 @@ class Run:
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
+
+    def __del__(self) -> None:
+        error = getattr(self, "_error", None)
+        if error is not None and not self._is_told:
+            warnings.warn(f"a run failed, and nobody has asked: {type(error).__name__}: {error}", RuntimeWarning)

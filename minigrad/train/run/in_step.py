@@ -79,6 +79,7 @@ class _InStep:
         worker = self.worker
         worker.epoch += 1
         self.saving.history.append(metrics)
+        self.comm.event("epoch", number=metrics.epoch, loss=metrics.loss)
         self.callbacks.after_epoch(metrics)
         if worker.rank == self.run.leader:
             self.run.epoch(metrics)
@@ -173,6 +174,7 @@ class GradientsInStep(_InStep):
         loss, everyones, (wishes,) = self._agreement.meet(loss_sum, samples, self.wants_stop)
         if everyones:
             worker.apply()
+            worker.rounds += 1
             worker.meter.count_step(began_s)
         else:
             worker.drop_gradients()
@@ -214,17 +216,26 @@ class ParametersInStep(_InStep):
         return (1,) * self.worker.world_size
 
     def _train_epoch(self) -> None:
-        rounds = 0
+        worker = self.worker
         for mine in self.dispatcher.rounds(self._counts):
+            worker.rounds += 1
             for indices in mine:
                 self._step(indices)
-            rounds += 1
-            if self.config.max_steps is not None and rounds >= self.config.max_steps and self.dispatcher.remaining:
+            self.is_stopped = self.made_all_steps or not self._may_go_on()
+            if self.is_stopped and self.dispatcher.remaining:
                 break
         self._combinations = self.averager.finish().number
-        self.is_stopped = self.made_all_steps
         if self.dispatcher.epoch == self.worker.epoch:
             self.saving.stopped(self.common_steps)
+
+    def _may_go_on(self) -> bool:
+        """Whether there is another round for all; of other processes nothing is known before the epoch ends."""
+        return not self.run.has_all_ranks or self.run.may_begin(self.worker.rounds + 1)
+
+    @property
+    def made_all_steps(self) -> bool:
+        """Whether max_steps rounds were made."""
+        return self.config.max_steps is not None and self.worker.rounds >= self.config.max_steps
 
     def _step(self, indices: Indices) -> None:
         worker = self.worker

@@ -22,21 +22,18 @@ from minigrad.distributed.simulate import Cluster, Trace, run as simulate
 from minigrad.distributed.simulate.cluster import check_cluster
 from minigrad.errors import ArgumentError
 from minigrad.train.run.config import WHO, RunConfig
+from minigrad.train.run.handle import RunsRanks
 
 T = TypeVar("T")
 
 
-class Place(Protocol):
+class Place(RunsRanks, Protocol):
     """Where ranks live.
 
     Attributes:
-        world_size: How many there are, of this process and of others.
-        leader: The rank of this process that tells the caller of epochs.
         trace: What they did, where they are simulated; else None.
     """
 
-    world_size: int
-    leader: int
     trace: Trace | None
 
     def run(self, body: Callable[[Communicator], T]) -> T:
@@ -50,7 +47,7 @@ class Place(Protocol):
 class ThreadPlace:
     """Ranks that are threads, on CPUs."""
 
-    leader = 0
+    leader, has_all_ranks = 0, True
     trace: Trace | None = None
 
     def __init__(self, world_size: int, timeout_s: float | None) -> None:
@@ -64,7 +61,7 @@ class ThreadPlace:
 class ClusterPlace:
     """Ranks of a virtual cluster."""
 
-    leader = 0
+    leader, has_all_ranks = 0, True
 
     def __init__(self, cluster: Cluster, timeout_s: float | None) -> None:
         check_cluster(WHO, cluster)
@@ -92,6 +89,7 @@ class ProcessPlace:
     def __init__(self, comm: Communicator) -> None:
         check_is_communicator(WHO, comm)
         self.world_size, self.leader, self._comm = comm.world_size, comm.rank, comm
+        self.has_all_ranks = comm.world_size == 1
 
     def run(self, body: Callable[[Communicator], T]) -> T:
         """See `Place`; the other ranks are told where this one fails."""
@@ -101,7 +99,7 @@ class ProcessPlace:
 class DevicePlace:
     """Ranks that are threads with a GPU each, by NCCL."""
 
-    leader = 0
+    leader, has_all_ranks = 0, True
     trace: Trace | None = None
 
     def __init__(self, devices: Sequence[Device], timeout_s: float | None) -> None:

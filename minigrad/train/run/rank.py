@@ -33,6 +33,7 @@ class Worker:
         meter, ledger, reader: Figures of the epoch, account of samples, and what reads these.
         epoch: Epochs that are over.
         step: Steps that this rank has made.
+        rounds: Times that batches were dealt, and steps made of them.
     """
 
     def __init__(self, config: RunConfig, comm: Communicator) -> None:
@@ -49,7 +50,7 @@ class Worker:
         self.ledger = SampleLedger(len(config.dataset), rank=comm.rank, world_size=comm.world_size)
         self._gradients = Gradients(config, self.model, self.updates, self.meter, self.device)
         self.reader = SampleReader(config.dataset, comm.device)
-        self.epoch = self.step = 0
+        self.epoch = self.step = self.rounds = 0
         self._wants_stop = False
 
     def pool(self) -> ChunkPool:

@@ -86,7 +86,7 @@ class Saving:
             adopt(self._objects, saved, worker.rank)
             told = saved[0][_PLAIN]
             set_rng_state(told["streams"])  # this rank's own, as far as that one's
-        worker.epoch, worker.step = told["epoch"], told["step"]
+        worker.epoch, worker.step, worker.rounds = told["epoch"], told["step"], told["rounds"]
         self.history = [EpochMetrics.from_json(text) for text in told["history"]]
         inside: bool = told["inside"]
         return inside
@@ -134,6 +134,7 @@ class Saving:
         told = {
             "epoch": worker.epoch,
             "step": worker.step,
+            "rounds": worker.rounds,
             "inside": inside,
             "history": [metrics.to_json() for metrics in self.history],
             "streams": get_rng_state(),

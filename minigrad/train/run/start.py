@@ -44,7 +44,7 @@ def start(config: RunConfig) -> Run:
         finally:
             run.trace = place.trace
 
-    run = Run(place.world_size, place.leader, config.progress, body)
+    run = Run(place, config.progress, body)
     run.begin()
     return run
 
