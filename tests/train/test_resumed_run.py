@@ -109,20 +109,32 @@ class Broken(Exception):
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_run_that_failed_goes_on_behind_its_last_checkpoint(tmp_path, background):
-    def checkpoint(folder, every=2):
-        return Checkpoint(tmp_path / folder, every=every, on="step", background=background)
+@pytest.mark.parametrize("where", ["before the model", "behind it", "in backward"])
+def test_where_a_rank_raises_all_end_behind_the_last_step(tmp_path, where, background):
+    """A checkpoint of the step before, unless the others wait for gradients that have begun to come."""
+
+    def checkpoint(folder):
+        return Checkpoint(tmp_path / folder, every=3, on="step", background=background)
 
     def failing(model, batch):
-        steps.append(minigrad.get_rng_state()["noise_key"])
-        if steps.count(1) == 9:
-            raise Broken
-        return train_fn(model, batch)
+        rank = minigrad.get_rng_state()["noise_key"]
+        steps.append(rank)
+        if rank == 0 or steps.count(1) != 9:
+            return train_fn(model, batch)
+        loss = None if where == "before the model" else train_fn(model, batch)
+        if where == "in backward":
+            loss.register_hook(fail)
+            return loss
+        raise Broken("no")
+
+    def fail(gradient):
+        raise Broken("no")
 
     steps = []
+    run = start(checkpoint("run"), train_fn=failing)
     with pytest.raises(Broken):
-        start(checkpoint("run"), train_fn=failing).join()
-    assert checkpoint("run").latest().name == "step-0000000008.safetensors"
+        run.join()
+    assert checkpoint("run").latest().name == f"step-{6 if where == 'in backward' else 8:010}.safetensors"
     whole, again = checkpoint("whole"), checkpoint("run")
     assert left(start(again, resume=True), again) == left(start(whole), whole)
 

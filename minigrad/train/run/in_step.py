@@ -23,6 +23,7 @@ from minigrad.train.agreement import StepAgreement
 from minigrad.train.epoch import EpochMetrics
 from minigrad.train.run.averaging import averager_of
 from minigrad.train.run.callbacks import Callbacks
+from minigrad.train.run.failures import Failures
 from minigrad.train.run.handle import Run, TrainedState
 from minigrad.train.run.rank import Worker
 from minigrad.train.run.saving import Saving
@@ -142,7 +143,8 @@ class GradientsInStep(_InStep):
         options = {"check_replicas_every": self.config.check_replicas_every, **self.config.ddp_options}
         self.ddp = DistributedDataParallel(worker.model, through, **options)
         keep_ledger(self.ddp, worker.ledger)
-        self._agreement = StepAgreement(through, flags=1)
+        self._agreement = StepAgreement(through, flags=2)
+        self._failures = Failures(worker, self.ddp, self.saving)
 
     def _dealt(self) -> Iterator[Sequence[Indices]]:
         """This rank's batches of each round."""
@@ -170,8 +172,15 @@ class GradientsInStep(_InStep):
     def _round(self, mine: Sequence[Indices]) -> None:
         worker = self.worker
         began_s = self.comm.clock.now_s()
-        loss_sum, samples = worker.gradients([worker.reader.read(indices) for indices in mine], self.ddp)
-        loss, everyones, (wishes,) = self._agreement.meet(loss_sum, samples, self.wants_stop)
+        self._failures.begin()
+        error, told = None, (0.0, 0.0)
+        try:
+            told = worker.gradients([worker.reader.read(indices) for indices in mine], self.ddp)
+        except Exception as caught:
+            error = self._failures.take_part(caught)
+        loss, everyones, (wishes, failed) = self._agreement.meet(*told, self.wants_stop, error is not None)
+        if failed:
+            self._failures.end(error)
         if everyones:
             worker.apply()
             worker.rounds += 1
