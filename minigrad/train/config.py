@@ -25,6 +25,13 @@ _OURS = {  # options of DistributedDataParallel that a trainer sees to
     "sync": "train_batch synchronises in backward",
     "reduce": "a loss is a mean, of as many samples as samples_of says",
 }
+OF_A_RUN = {  # those that a run sees to
+    **{name: "the run makes it" for name in ("module", "comm")},
+    "batch_dim": "return (loss, n) from train_fn, by which samples are counted",
+    "sync": "a step synchronises in the backward of its last batch",
+    "reduce": "a loss is a mean, of as many samples as train_fn says",
+    "check_replicas_every": "write check_replicas_every= beside ddp_options",
+}
 _SAID = [name for name in inspect.signature(DistributedDataParallel.__init__).parameters if name != "self"]
 
 
@@ -79,15 +86,22 @@ class DistributedTrainConfig:
         object.__setattr__(self, "role", fitting)
 
 
-def check_ddp_options(who: str, options: Any) -> dict[str, Any]:
-    """Options of DistributedDataParallel, all of which it has and a trainer leaves to it."""
+def check_ddp_options(who: str, options: Any, ours: Mapping[str, str] = _OURS) -> dict[str, Any]:
+    """Options of DistributedDataParallel, all of which it has.
+
+    Args:
+        ours: Those that who gives it are not among them, with what to write instead.
+
+    Raises:
+        ArgumentError: some are, or are none of its.
+    """
     if not isinstance(options, Mapping):
         raise ArgumentError(f"{who}: expected ddp_options by name, got {options!r:.100}")
     for name in options:
-        if name in _OURS:
-            raise ArgumentError(f"{who}: expected no {name} in ddp_options, got {options[name]!r:.100}: {_OURS[name]}")
+        if name in ours:
+            raise ArgumentError(f"{who}: expected no {name} in ddp_options, got {options[name]!r:.100}: {ours[name]}")
         if name not in _SAID:
-            known = ", ".join(sorted(set(_SAID) - set(_OURS)))
+            known = ", ".join(sorted(set(_SAID) - set(ours)))
             raise ArgumentError(f"{who}: expected ddp_options of DistributedDataParallel, {known}, got {name!r:.100}")
     return dict(options)
 

@@ -6,9 +6,15 @@ from minigrad import FlowBuilder, Trainer, nn, record_scalar, tensor
 from minigrad.distributed import DdpConfig, SoloCommunicator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.train import Accuracy, Checkpoint, DistributedTrainConfig, EpochMeter, EpochMetrics, Mean
-from minigrad.train import MetricCollection, Scalars, Sum
+from minigrad.train import MetricCollection, RunConfig, Scalars, Sum
+from minigrad.train.run.places import place_of
 from tests.refusals import each
 from tests.train.graphs import OPTIMIZERS, graph_on, make_graph, replica
+from tests.train.runs import MAKERS as RUN
+
+
+def run_config(**options):
+    return place_of(RunConfig(**{**RUN, "batch_size": 4, "epochs": 1, **options}))
 
 
 def recorded(*args):
@@ -57,6 +63,43 @@ ROWS = [
     ),
     (lambda: DistributedTrainConfig(1, hook_state=3), ArgumentError, "expected no hook_state without a comm_hook, got"),
     (lambda: DistributedTrainConfig(1, comm_hook=3), ArgumentError, "comm_hook to be a function, got 3"),
+    # runs
+    *each(
+        (lambda options: run_config(**options), ArgumentError),
+        ({"make_model": 3}, "Trainer.start: expected make_model as a function, got 3"),
+        ({"dataset": 3}, "expected a dataset with __len__ and __getitem__, got 3"),
+        ({"batch_size": 0}, "expected batch_size to be an integer >= 1, got 0"),
+        ({"epochs": 1.5}, "expected epochs to be an integer >= 1, got 1.5"),
+        ({"ranks": 0}, "expected ranks to be an integer >= 1, got 0"),
+        ({"ranks": 2, "devices": ["cpu"]}, "expected one of ranks, devices, comm, cluster, got ranks and devices"),
+        ({"devices": "cpu"}, "expected devices as a list of some, got 'cpu'"),
+        ({"devices": []}, r"expected devices as a list of some, got \[\]"),
+        ({"comm": 3}, "expected a communicator, got int"),
+        ({"cluster": 3}, "expected a Cluster, got 3"),
+        ({"policy": "often"}, "expected policy as one, or one of 'sync', 'cadence', 'async', got 'often'"),
+        ({"average": "losses"}, "expected average to be one of 'gradients', 'parameters', got 'losses'"),
+        ({"average": "parameters", "outer": 3}, "expected an outer optimizer, such as"),
+        ({"dispatch": "equal"}, "expected dispatch to be one of 'static', 'proportional', 'progressive', got 'equal'"),
+        ({"on_failure": "go on"}, "expected on_failure to be one of 'stop', 'shrink', got 'go on'"),
+        ({"seed": -1}, "expected seed to be an integer in"),
+        ({"shares": (0.5, 0.6)}, "expected shares as finite numbers >= 0 of sum 1"),
+        ({"ranks": 3, "shares": (0.5, 0.5)}, "expected a share for each of 3 ranks, got 2"),
+        ({"schedule": 3}, "expected a function from a step to a factor, got 3"),
+        ({"lr_scale": 0.0}, "expected lr_scale to be"),
+        ({"max_grad_norm": 0.0}, "expected max_grad_norm to be"),
+        ({"autocast": "int8"}, "autocast: expected"),
+        ({"scaler": True}, "expected scaler as a GradScaler, got True"),
+        ({"accumulate": 5}, "expected accumulate of at most batch_size=4, into which a batch can be cut, got 5"),
+        ({"ddp_options": {"batch_dim": 1}}, "no batch_dim in ddp_options, got 1: return .loss, n. from train_fn"),
+        ({"average_options": {"policy": 1}}, "expected average_options among optimizer_state, .*, got 'policy'"),
+        ({"average_options": {"buffers": "x"}, "average": "parameters"}, "expected buffers to be one of"),
+        ({"callbacks": print}, "expected callbacks as a list, got <built-in"),
+        ({"callbacks": [3]}, r"expected callbacks as functions of \(metrics, worker\), or objects with before_epoch"),
+        ({"resume": True}, "expected a Checkpoint among callbacks with resume=True, got none"),
+        ({"timeline": 3}, "expected a timeline with event"),
+        ({"progress": 1}, "expected progress to be True or False, got 1"),
+        ({"batchsize": 4}, "batchsize"),
+    ),
     # metrics
     (lambda: Mean().update("1", 2), ArgumentError, "Mean.update: expected value to be a number, got str"),
     (lambda: Mean().update(True, 2), ArgumentError, "expected value to be a number"),

@@ -17,7 +17,7 @@ from minigrad.ops.precision import autocast
 from minigrad.optim.scaler import GradScaler
 from minigrad.optim.schedule import ScheduleLike, check_schedule
 from minigrad.tensor import Tensor
-from minigrad.train.config import check_ddp_options
+from minigrad.train.config import OF_A_RUN, check_ddp_options
 from minigrad.train.options import Combination, PlaceKind, refused
 from minigrad.train.run.callbacks import check_callbacks
 from minigrad.train.run.averaging import as_policy, check_average_options, check_averaging, kind_of_policy
@@ -131,7 +131,7 @@ class RunConfig:
         check_choice(WHO, ("gradients", "parameters"), average=self.average)
         check_choice(WHO, ("static", "proportional", "progressive"), dispatch=self.dispatch)
         check_choice(WHO, ("stop", "shrink"), on_failure=self.on_failure)
-        self._keep("ddp_options", check_ddp_options(WHO, self.ddp_options))
+        self._keep("ddp_options", check_ddp_options(WHO, self.ddp_options, OF_A_RUN))
         self._keep("average_options", check_average_options(WHO, self.average_options))
         if self.timeline is not None:
             check_timeline(WHO, self.timeline)

@@ -142,8 +142,17 @@ def place_of(config: RunConfig) -> Place:
     """The place that a run's options say.
 
     Raises:
-        ArgumentError: see `distributed.init`; or what was given is none.
+        ArgumentError: see `distributed.init`; or what was given is none, or shares are those of other ranks.
     """
+    place = _place_of(config)
+    if config.shares is not None and len(config.shares) != place.world_size:
+        raise ArgumentError(
+            f"{WHO}: expected a share for each of {place.world_size} ranks, got {len(config.shares)}: {config.shares}"
+        )
+    return place
+
+
+def _place_of(config: RunConfig) -> Place:
     if config.ranks is not None:
         return ThreadPlace(config.ranks, config.timeout_s)
     if config.cluster is not None:
