@@ -248,6 +248,8 @@ class _Watch:
         if self._shrinks and not self._interrupted or not failed and not self._interrupted:
             return False
         self._deadline, self._latest = min(self._deadline, now + _CAUSE_S), min(self._latest, now + self._patience_s)
+        if self._interrupted == [signal.SIGINT] and now < self._latest:
+            return False  # a run ends behind its step, and may write a checkpoint; a second Ctrl-C does not wait for it
         told = any(rank.ended_at == math.inf and rank.rank in self._board.opened for rank in self._ranks)
         if told and now < self._latest and len(self._interrupted) < 2:
             return False

@@ -1,6 +1,8 @@
 """Trainer.start: the loop that a user of DDP writes, bit for bit; the handle, the places, what callbacks may do."""
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +16,7 @@ from minigrad.backend.ranks import ranks_here
 from minigrad.data import ArrayDataset
 from minigrad.distributed.average import Cadence, EveryK
 from minigrad.errors import ArgumentError, ReplicaMismatchError
-from tests.distributed.worlds import run_ranks
+from tests.distributed.worlds import ROOT, run_ranks
 from tests.train.runs import LOSS, bits, by_hand_on_threads, cluster, dataset, doubles, make_plain, start, train
 
 
@@ -151,13 +153,27 @@ def test_stop_ends_all_ranks_behind_one_step(average):
     assert made[0] == made[1] < 20 and len(run.history) == 1
 
 
-def test_ctrl_c_is_stop(monkeypatch):
-    """In join, of a run that would never end; it gives what was trained until then."""
-    code = "import signal; from tests.train.runs import *; r = start(ranks=2, epochs=10**6); next(r.metrics()); "
-    code += "signal.setitimer(signal.ITIMER_REAL, 0.05); signal.signal(signal.SIGALRM, signal.default_int_handler); "
-    code += "print(sorted(r.join().params)[0], 0 < len(r.history) < 10**6)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
-    assert done.stdout.split() == ["0.bias", "True"], done.stderr
+def test_ctrl_c_is_stop(tmp_path):
+    """In join, of a run that would not end, in two processes of the launcher: both give what was trained until then."""
+    (tmp_path / "script.py").write_text(
+        "from tests.train.runs import bits, start\n"
+        "run = start(epochs=10**6)\n"
+        "next(run.metrics())\n"
+        "print('begun')\n"
+        "print('trained', sum(map(sum, bits(run.join()).values())), len(run.history))\n"
+    )
+    command = [sys.executable, "-m", "minigrad.distributed.launch", "-n", "2", str(tmp_path / "script.py")]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MINIGRAD_TIMEOUT_S": "20"}
+    with subprocess.Popen(command, env=environment, **options) as process:
+        lines = [process.stdout.readline() for _ in range(2)]
+        time.sleep(0.3)  # both wait by now
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30.0)
+    assert sorted(lines) == ["[0] begun\n", "[1] begun\n"], errors
+    assert process.returncode == 128 + signal.SIGINT
+    first, second = sorted(line.split() for line in rest.splitlines())
+    assert first[:2] == ["[0]", "trained"] and second[:2] == ["[1]", "trained"] and first[2:] == second[2:], errors
 
 
 # ---------------------------------------------------------------------------------------------------- callbacks
