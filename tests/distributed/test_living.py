@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minigrad.distributed.living.assembly import Assembly
 from minigrad.distributed.living.lifeline import OUTSIDE, Death, Letter, Lifeline
 from minigrad.distributed.living.office import Office
 from minigrad.errors import (
     ArgumentError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
+    DistributedError,
     DtypeError,
     RankFailedError,
 )
@@ -180,6 +182,64 @@ def test_a_dropped_rank_counts_as_dead_everywhere():
     assert outcomes[0] == Death(1, "it was dropped: it was silent for 3 s")
     assert isinstance(outcomes[1], RankFailedError) and "it was silent for 3 s" in str(outcomes[1])
     assert office.outside.living == [0]
+
+
+def test_a_communicator_that_one_rank_could_not_begin_no_rank_has(monkeypatch):
+    begin = Office._begin
+
+    def begin_but_for_one(office: Office, group: Any, assembly: Any) -> Any:
+        comm = begin(office, group, assembly)
+        if group.rank == 1:
+            raise DistributedError("no room")
+        return comm
+
+    monkeypatch.setattr(Office, "_begin", begin_but_for_one)
+
+    def body(lifeline: Lifeline) -> Any:
+        with pytest.raises(DistributedError, match="no room" if lifeline.rank == 1 else "rank 1 gave it up: no room"):
+            lifeline.regroup(range(3), 0)
+
+    assert run_living(Office(3, timeout_s=WAIT_S), body) == [None] * 3
+
+
+def test_a_death_in_the_last_moment_of_beginning_fails_what_has_begun(monkeypatch):
+    office, exchange = Office(2, timeout_s=WAIT_S), Assembly.exchange
+
+    def last(assembly: Assembly, data: bytes) -> list[bytes]:
+        came = exchange(assembly, data)
+        if assembly._step == 3:  # met, began, and knew that all had
+            office.end(1, "it was silent")
+        return came
+
+    monkeypatch.setattr(Assembly, "exchange", last)
+
+    def body(lifeline: Lifeline) -> Any:
+        comm = lifeline.regroup([0, 1], 0)
+        with pytest.raises(RankFailedError, match="rank 1 is dead: it was silent"):
+            comm.barrier()
+
+    assert run_living(office, body)[0] is None
+
+
+def test_a_rank_that_is_ended_finds_its_communicator_failed():
+    office = Office(2)
+    comm = office.lifelines[1].regroup([1], 0)
+    office.end(1, "it was silent")
+    with pytest.raises(RankFailedError, match="rank 1 is dead: it was silent"):
+        comm.barrier()
+
+
+def test_who_hears_of_a_death_waits_for_that_rank_no_more():
+    """Whether or not the communicator would notice it."""
+
+    def body(lifeline: Lifeline) -> Any:
+        comm = lifeline.regroup([0, 1], 0)
+        if lifeline.rank == 0:
+            lifeline.hear_death(1, "somebody saw it")
+        with pytest.raises(RankFailedError, match="rank 1 is dead: somebody saw it"):
+            comm.barrier()
+
+    assert run_living(Office(2, timeout_s=WAIT_S), body) == [None, None]
 
 
 def test_what_is_refused():

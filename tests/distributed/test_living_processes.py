@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,8 +23,9 @@ import pytest
 
 import minigrad
 from minigrad.distributed.comm.shm.segment import remove_segments_of
-from minigrad.distributed.living.lifeline import OUTSIDE, Death, Letter, Lifeline
+from minigrad.distributed.living.lifeline import OUTSIDE, Death, Letter, Lifeline, ParcelKind
 from minigrad.distributed.living.line import LauncherLine, begin_shm, lifeline_here, why_no_shrink
+from minigrad.distributed.living.pipes import Frame, frames_in
 from minigrad.distributed.living.switchboard import Switchboard
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
 from tests.distributed.processes import all_gone
@@ -180,8 +182,11 @@ comm, generation, step = lifeline.regroup(range(lifeline.world_size), 0), 0, 0
 print("pid", os.getpid(), flush=True)
 while step < 40:
     if victims.get(str(lifeline.rank)) == step:
-        if os.fork() == 0:
-            time.sleep(60)  # what a rank that is killed leaves
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+        print("pid", child, flush=True)  # of what a rank that is killed leaves
+        open(sys.argv[3], "w").write(str(child))
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         array = np.ones(50_000)
@@ -197,6 +202,8 @@ while step < 40:
         generation += 1
         comm = lifeline.regroup(lifeline.living, generation)
         step = min(comm.all_gather_object(step))
+left = f"/proc/{open(sys.argv[3]).read()}/stat"
+print("left", os.path.exists(left) and ") Z " not in open(left).read(), flush=True)
 print("sum", int(array[0]), "of", list(comm.global_ranks), flush=True)
 lifeline.close()
 again = lifeline_here(timeout_s=20.0)
@@ -214,7 +221,7 @@ def launched(tmp_path: Path, on_failure: str, victims: dict[str, int]) -> tuple[
     command = [sys.executable, "-m", "minigrad.distributed.launch", "-n", "3", "--on-failure", on_failure]
     environment = {**os.environ, "MINIGRAD_TIMEOUT_S": "20", "PYTHONPATH": str(Path(minigrad.__file__).parents[1])}
     done = subprocess.run(
-        [*command, str(path), on_failure, json.dumps(victims)],
+        [*command, str(path), on_failure, json.dumps(victims), str(tmp_path / "left")],
         capture_output=True,
         text=True,
         timeout=50.0,
@@ -228,8 +235,9 @@ def test_under_the_launcher_the_others_go_on_where_it_was_told_so(tmp_path):
     status, output, errors, pids = launched(tmp_path, "shrink", {"0": 5})
     assert status == 0, output + errors
     assert output.count("sum 2 of [1, 2]") == 2 and output.count("again 2") == 2
+    assert output.count("left False") == 2, output
     assert "launch: rank 0 was ended by SIGKILL; the others go on" in errors
-    assert len(pids) == 3 and all_gone(pids)
+    assert len(pids) == 4 and all_gone(pids)
     assert [path for pid in pids for path in Path("/dev/shm").glob(f"minigrad-{pid}-*")] == []
 
 
@@ -270,6 +278,35 @@ def test_a_line_that_is_none_is_refused(monkeypatch):
         monkeypatch.setenv("MINIGRAD_LIFELINE", str(file.fileno()))
         with pytest.raises(ArgumentError, match="only the processes that the launcher started are ranks"):
             lifeline_here()
+
+
+def test_the_last_words_of_a_rank_come_before_its_death():
+    board = Switchboard(2, lambda rank: None)
+    first, second = (socket.socket(fileno=os.dup(board.descriptor_for(rank))) for rank in range(2))
+    first.sendall(Frame(0, 1, ParcelKind.LETTER, b"last").packed())
+    board.tell_death(0, "was ended")  # before the thread has read anything
+    board.start()
+    second.settimeout(TIMEOUT_S)
+    came = bytearray()
+    while len(found := list(frames_in(bytearray(came)))) < 2:
+        came += second.recv(1000)
+    board.close()
+    first.close()
+    second.close()
+    assert [frame.kind for frame in found] == [ParcelKind.LETTER, ParcelKind.DEATH]
+
+
+def test_a_process_that_ends_after_it_has_closed_its_lifeline_is_no_death():
+    def body(lifeline: Lifeline) -> Any:
+        if lifeline.rank == 1:
+            lifeline.close()
+            return None
+        heard = lifeline.take(0.3)
+        with pytest.raises(RankFailedError, match="rank 1 has closed its lifeline"):
+            lifeline.regroup([0, 1], 0)
+        return heard is None, lifeline.living
+
+    assert run_forked(body, 2)[0][0] == [True, [0, 1]]
 
 
 def test_letters_between_processes_and_what_a_rank_may_not_do():

@@ -270,10 +270,11 @@ class Lifeline:
         with self._known.changed:
             self._over = self._over or why
             comm = self._comm
-            self._known.broken_off = max(self._known.broken_off[0], self._generation), why
+            told = f"rank {self.rank} is dead: {why}"
+            self._known.broken_off = max(self._known.broken_off[0], self._generation), told
             self._known.changed.notify_all()
         if comm is not None:
-            comm._fail(RankFailedError(f"rank {self.rank} is dead: {why}"))
+            comm._fail(RankFailedError(told))
 
     def _look_after_comm(self) -> None:
         """Fail the present communicator where one of its ranks can't come any more."""
