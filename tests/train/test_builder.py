@@ -94,6 +94,7 @@ REFUSED = [
     (lambda b: b.epoch_fn(1), "expected epoch_fn as a function, got 1"),
     (lambda b: b.checkpoint_every(2), "expected both checkpoint_every and checkpoint_fn, got one"),
     (lambda b: b.checkpoint_fn(print).checkpoint_every(0), "expected checkpoint_every to be an integer >= 1, got 0"),
+    (lambda b: b.scheduler(lambda ranks: 3).options(ranks=1), "expected a function from a step to a factor, got 3"),
     (lambda b: b.options(epochs=3), "expected .num_epochs.*, got epochs in options"),
     (lambda b: b.options(policy="sync"), "expected .policy.*, got policy in options"),
     (lambda b: b.options(speed=3), "expected options among accumulate, .*, got 'speed'"),
@@ -102,9 +103,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("chain, words", REFUSED)
-def test_what_does_not_fit_is_refused_before_anything_runs(chain, words):
+def test_what_does_not_fit_is_refused(chain, words):
     with pytest.raises(ArgumentError, match=words):
-        chain(built()).run()
+        chain(built()).run().join()
 
 
 def test_it_trains_as_start_does():
@@ -116,14 +117,14 @@ def test_it_trains_as_start_does():
 
 
 def test_by_its_defaults_epochs_are_divided_by_speed():
-    run = Trainer.builder(*FUNCTIONS).dataset(LARGER).batch_size(4).num_epochs(3).anchor(3).options(
-        seed=3, cluster=Cluster.of_speeds([3, 1])
-    ).run()
+    builder = Trainer.builder(*FUNCTIONS).dataset(LARGER).batch_size(4).num_epochs(3).anchor(3)
+    run = builder.options(seed=3, cluster=Cluster.of_speeds([3, 1])).run()
     assert [metrics.shares for metrics in run.metrics()] == [(0.5, 0.5), (0.75, 0.25), (0.75, 0.25)]
     run.join()
 
 
-def test_functions_are_called_and_rates_follow_the_ranks():
+@pytest.mark.parametrize("on_failure", ["stop", "shrink"])
+def test_functions_are_called_and_rates_follow_the_ranks(on_failure):
     before, after, saved, rates = [], [], [], []
 
     def epoch_fn(epoch, worker):
@@ -131,13 +132,26 @@ def test_functions_are_called_and_rates_follow_the_ranks():
         rates.append(worker.lr)
 
     run = (
-        built(ranks=2).policy("sync").epoch_fn(epoch_fn).metrics_fn(lambda metrics: after.append(metrics.epoch))
+        built(ranks=2, on_failure=on_failure).policy("sync").epoch_fn(epoch_fn)
+        .metrics_fn(lambda metrics: after.append(metrics.epoch))
         .checkpoint_every(2).checkpoint_fn(lambda version, model: saved.append((version, type(model).__name__)))
         .lr_scale_ratio(1.0).scheduler(lambda world_size: lambda step: 1 / world_size ** (step + 1)).run()
     )
     run.join()
     assert sorted(before) == [(0, 0), (0, 1), (1, 0), (1, 1)] and after == [0, 1] and saved == [(2, "Linear")]
     assert sorted(rates) == [2 * 0.125 / 2 ** (step + 1) for step in (3, 3, 0, 0)]
+
+
+def test_the_lowest_rank_that_lives_is_told():
+    told = []
+
+    def epoch_fn(epoch, worker):
+        if (epoch, worker.rank) == (1, 0):
+            raise ZeroDivisionError("on rank 0")
+
+    builder = built(ranks=3, on_failure="shrink", timeout_s=10).num_epochs(3).policy("sync").epoch_fn(epoch_fn)
+    builder.metrics_fn(lambda metrics: told.append(metrics.epoch)).run().join()
+    assert told == [0, 1, 2]
 
 
 def test_ddp_has_it_too_and_warns():

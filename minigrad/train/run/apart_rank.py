@@ -73,6 +73,8 @@ class _Told:
 
     def committed(self, commit: c.Commit, comm: Communicator | None) -> None:
         worker = self._worker
+        if comm is not None:
+            worker.leads = comm.rank == 0
         if self._shared.is_first("round", commit.round):
             self._shared.run.advance(sum(each.samples for each in commit.taken), None)
         if worker.wants_stop and not self._has_asked:

@@ -13,14 +13,13 @@ from typing import Any, overload
 
 from minigrad.arguments import as_integer, as_real, check_choice, check_switch
 from minigrad.backend.device import Device, available_devices
-from minigrad.backend.ranks import ranks_here
 from minigrad.distributed.average import EASGD, Cadence, TrendGuard
 from minigrad.distributed.balance.cadence import CadenceConfig
 from minigrad.errors import ArgumentError
-from minigrad.optim.schedule import check_schedule
 from minigrad.train.epoch import EpochMetrics
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.handle import Run
+from minigrad.train.run.schedules import ScheduleByRanks
 from minigrad.train.run.start import start
 
 _WHO = "Trainer.builder"
@@ -107,9 +106,9 @@ class DdpBuilder:
     lr_scale_ratio = _Says("Multiply rates by 1 + (world_size - 1) * ratio; 0, which leaves them, by default.")
     scheduler = _Says("scheduler(world_size) gives a schedule: a function from a step to a factor of the rates.")
     epoch_fn = _Says("epoch_fn(epoch, worker), called on each rank before an epoch.")
-    metrics_fn = _Says("metrics_fn(metrics), called on rank 0 after an epoch.")
+    metrics_fn = _Says("metrics_fn(metrics), called after an epoch, on rank 0: the lowest that lives.")
     checkpoint_every = _Says("Epochs between two calls of checkpoint_fn.")
-    checkpoint_fn = _Says("checkpoint_fn(version, model), called on rank 0; version: how many epochs are over.")
+    checkpoint_fn = _Says("checkpoint_fn(version, model), called where metrics_fn is; version: epochs that are over.")
     easgd_alpha = _Says("Combine as `EASGD(alpha)` does.")
     partition_ratios = _Says("Fraction of the samples for each rank.")
     snapshot_timeout_secs = _Says("Seconds for which ranks wait for each other.")
@@ -127,9 +126,9 @@ class DdpBuilder:
         """More options, by `RunConfig`'s names, such as seed, ranks, devices, comm, cluster, average, callbacks.
 
         Raises:
-            ArgumentError: `RunConfig` has none of such a name, or a call of the chain says it.
+            ArgumentError: `RunConfig` has none of such a name, or it is the policy or what is needed.
         """
-        ours = {option: name for name, option in {**_SAME, "policy": "policy"}.items()}
+        ours = {**{_SAME[name]: name for name in _NEEDED}, "policy": "policy"}
         known = {field.name for field in fields(RunConfig)} - {"make_model", "make_optimizer", "train_fn", *ours}
         for name in options:
             if name in ours:
@@ -297,19 +296,6 @@ class RateByRanks:
 
 
 @dataclass(frozen=True)
-class ScheduleByRanks:
-    """A schedule that depends on the number of ranks: factory(world_size) gives it."""
-
-    factory: Callable[[int], Callable[[int], float]]
-
-    def __call__(self, step: int) -> float:
-        """The factor at a step."""
-        ranks = ranks_here()
-        schedule = check_schedule(f"{_WHO}: scheduler(world_size)", self.factory(ranks.world_size if ranks else 1))
-        return schedule(step)
-
-
-@dataclass(frozen=True)
 class BeforeEpoch:
     """A callback that is called before an epoch, on each rank."""
 
@@ -322,12 +308,12 @@ class BeforeEpoch:
 
 @dataclass(frozen=True)
 class OnFirstRank:
-    """A callback that is called on rank 0 after every so many epochs."""
+    """A callback that is called on the rank that leads after every so many epochs."""
 
     function: Callable[[EpochMetrics, Any], object]
     every: int = 1
 
     def after_epoch(self, metrics: EpochMetrics, worker: Any) -> None:
         """Call it, where it is due."""
-        if worker.rank == 0 and worker.epoch % self.every == 0:
+        if worker.leads and worker.epoch % self.every == 0:
             self.function(metrics, worker)

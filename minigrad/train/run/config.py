@@ -15,11 +15,11 @@ from minigrad.distributed.balance.meter import check_timeline
 from minigrad.errors import ArgumentError
 from minigrad.ops.precision import autocast
 from minigrad.optim.scaler import GradScaler
-from minigrad.optim.schedule import ScheduleLike, check_schedule
 from minigrad.tensor import Tensor
 from minigrad.train.config import OF_A_RUN, check_ddp_options
 from minigrad.train.options import Combination, PlaceKind, refused
 from minigrad.train.run.callbacks import check_callbacks
+from minigrad.train.run.schedules import RunSchedule, check_run_schedule
 from minigrad.train.run.averaging import as_policy, check_average_options, check_averaging, kind_of_policy
 
 WHO = "Trainer.start"
@@ -101,7 +101,7 @@ class RunConfig:
     dispatch: Literal["static", "proportional", "progressive"] = field(default="static", kw_only=True)
     max_overshoot: int = field(default=0, kw_only=True)
     max_batch_diff: int | None = field(default=None, kw_only=True)
-    schedule: ScheduleLike | None = field(default=None, kw_only=True)
+    schedule: RunSchedule | None = field(default=None, kw_only=True)
     lr_scale: float | Callable[[int], float] | None = field(default=None, kw_only=True)
     max_grad_norm: float | None = field(default=None, kw_only=True)
     autocast: str | None = field(default=None, kw_only=True)
@@ -174,7 +174,7 @@ class RunConfig:
 
     def _check_step(self) -> None:
         if self.schedule is not None:
-            check_schedule(WHO, self.schedule)
+            check_run_schedule(WHO, self.schedule)
         if self.autocast is not None:
             autocast(self.autocast)
         if self.scaler is not None and not isinstance(self.scaler, GradScaler):

@@ -34,6 +34,7 @@ class Worker:
         epoch: Epochs that are over.
         step: Steps that this rank has made.
         rounds: Times that batches were dealt, and steps made of them.
+        leads: Whether it is the lowest rank that lives, which prints and writes.
     """
 
     def __init__(self, config: RunConfig, comm: Communicator) -> None:
@@ -51,6 +52,7 @@ class Worker:
         self._gradients = Gradients(config, self.model, self.updates, self.meter, self.device)
         self.reader = SampleReader(config.dataset, comm.device)
         self.epoch = self.step = self.rounds = 0
+        self.leads = comm.rank == 0
         self._wants_stop = False
 
     def pool(self) -> ChunkPool:

@@ -13,6 +13,7 @@ from minigrad.optim.scaler import GradScaler
 from minigrad.optim.scheduler import LRScheduler
 from minigrad.tensor import Tensor
 from minigrad.train.run.config import WHO, RunConfig
+from minigrad.train.run.schedules import schedule_of
 
 
 class Updates:
@@ -39,7 +40,8 @@ class Updates:
         factor = config.rate_factor(world_size)
         if factor != 1.0:
             self._scale_rates(factor)
-        self.schedule = LRScheduler(self.optimizer, config.schedule) if config.schedule is not None else None
+        schedule = schedule_of(config.schedule, world_size)
+        self.schedule = LRScheduler(self.optimizer, schedule) if schedule is not None else None
         self.scaler: GradScaler | None = None
         if config.scaler is not None:
             self.scaler = GradScaler(enabled=config.scaler.is_enabled())
