@@ -311,5 +311,12 @@ class Lifeline:
         as_integer(f"rank {self.rank}: {who}", "rank", rank, OUTSIDE, self.world_size)
 
 
+def who_left(lifeline: Lifeline) -> dict[int, str]:
+    """The ranks that have closed theirs, as this one knows, in words."""
+    known = lifeline._known
+    with known.changed:
+        return dict(known.left)
+
+
 def _bring(send: Send, rank: int, brought: Brought) -> None:
     send(rank, ParcelKind.BROUGHT, brought.packed())

@@ -24,11 +24,10 @@ from minigrad.train import coordinator as c
 from minigrad.train.epoch import EpochMeter, EpochMetrics
 from minigrad.train.run.accounts import EpochAccounts, Row
 from minigrad.train.run.combining import Combining, Trainee
-from minigrad.train.run.letters import Letters
+from minigrad.train.run.letters import Letters, generation_of
 
 _WHO = "Trainer.start"
 _BACK = (c.Restore, c.Save, c.Stop)  # commands that break off what is under way
-_EON = 10**9  # generations of one coordinator
 
 
 class HearsCommits(Protocol):
@@ -228,7 +227,7 @@ class CoordinatedRank:
         self._answer(order, c.Saved)
 
     def _go_back(self, order: c.Restore | c.Save) -> None:
-        self._comm, self._generation = None, order.term * _EON + order.ask
+        self._comm, self._generation = None, generation_of(order)
         self._told, self._rows = {}, {}
         self.combining.restore()
 

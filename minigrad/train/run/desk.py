@@ -79,12 +79,12 @@ class Desk:
                 self.hear(Failed(found.rank, found.error))
             elif isinstance(found, Letter):
                 self.hear(from_data(found.data))
-            self.expire()
-            self._grant()
+            self.tick()
         return self.state
 
-    def _grant(self) -> None:
-        """End where somebody wants that, or enough rounds are made."""
+    def tick(self) -> None:
+        """Tell of all times that are over; end where somebody wants that, or enough rounds are made."""
+        self.expire()
         why = self._wishes() if self._wishes is not None else ""
         if self._most_rounds is not None and self.state.committed >= self._most_rounds:
             why, self._most_rounds = f"{self._most_rounds} steps are made", None

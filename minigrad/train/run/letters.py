@@ -14,6 +14,7 @@ from minigrad.train import coordinator as c
 from minigrad.train.run.virtual import VirtualLine
 
 _LONG_S = 60.0
+_EON = 10**9  # communicators of one coordinator
 
 
 class Letters(Protocol):
@@ -37,6 +38,11 @@ class Letters(Protocol):
     @property
     def clock(self) -> Clock:
         """What tells it."""
+
+
+def generation_of(order: c.Order) -> int:
+    """The number of the communicator that begins after this command; above all before."""
+    return order.term * _EON + order.ask
 
 
 class Line(Protocol):

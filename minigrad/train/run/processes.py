@@ -1,0 +1,201 @@
+"""Ranks that a coordinator directs, as processes: it lives on one of them, and on the next where that one dies.
+
+A thread of each rank takes all letters, so that it hears of a `Restore`, and answers a `Recall`, while its rank trains
+or waits in a collective. The coordinator is on the lowest rank that lives, so its number is the term.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from minigrad.backend.thread import new_thread
+from minigrad.distributed.comm.clock import HostClock
+from minigrad.distributed.comm.protocol import Clock, Communicator
+from minigrad.distributed.living.lifeline import Death, Letter, Lifeline, who_left
+from minigrad.train import coordinator as c
+from minigrad.train.run.desk import Desk
+from minigrad.train.run.letters import Letters, generation_of
+
+_SOON_S = 0.1  # after which it is seen that a rank has left
+T = TypeVar("T")
+
+
+class ProcessLetters:
+    """One rank's letters, and the coordinator while it lives here.
+
+    Args:
+        line: Of this rank.
+        config: Of the coordinator; alike on all ranks.
+        desk: Options of `Desk`.
+
+    Attributes:
+        coordinator: The rank that it is on.
+    """
+
+    def __init__(self, line: Lifeline, config: c.CoordinatorConfig, **desk: Any) -> None:
+        self._line, self._config, self._options = line, config, desk
+        self._queue = queue.SimpleQueue[c.Order | BaseException]()
+        self.coordinator = self._term = 0
+        self._desk: Desk | None = None
+        self._last: c.Commit | None = None  # that came last, whether or not the rank has got to it
+        self._words: dict[int, str] = {}  # of what ranks have failed
+        self._has_stop = False
+        self._thread = new_thread(self._serve, name="letters")
+
+    def begin(self) -> None:
+        """Take letters from now on; on rank 0 also direct."""
+        if self._line.rank == 0:
+            self._term = 1
+            self._desk = self._make_desk(c.Coordinator.start(self._config))
+            self._desk.hear(c.Began())
+        self._thread.start()
+
+    def end(self) -> None:
+        """This rank has been told to stop: wait for the coordinator where it is here, and take part no more."""
+        self._thread.join()
+        self._line.close()
+
+    def fail(self, error: BaseException) -> None:
+        """This rank takes part no more, for it has raised this."""
+        told = c.to_data(c.Failed(self._line.rank, f"it raised {type(error).__name__}: {error}"))
+        if not self._line.is_over:
+            for rank in self._line.living:
+                if rank != self._line.rank:
+                    self._line.post(rank, told)
+        self._line.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def has_stop(self) -> bool:
+        """Whether this rank was told to stop."""
+        return self._has_stop
+
+    # ------------------------------------------------------------------------------------------------- for the rank
+
+    def next(self, timeout_s: float | None) -> c.Order | None:
+        """See `Letters`."""
+        try:
+            found = self._queue.get(timeout=timeout_s) if timeout_s != 0.0 else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def say(self, message: c.CoordinatorMessage) -> None:
+        """See `Letters`."""
+        self._line.post(self.coordinator, c.to_data(message))
+
+    def regroup(self, living: Sequence[int], generation: int) -> Communicator:
+        """See `Letters`."""
+        comm: Communicator = self._line.regroup(living, generation)
+        return comm
+
+    def together(self, members: Sequence[int]) -> AbstractContextManager[None]:
+        """See `Letters`."""
+        return nullcontext()
+
+    def now_s(self) -> float:
+        """See `Letters`."""
+        return time.monotonic()
+
+    @property
+    def clock(self) -> Clock:
+        """See `Letters`."""
+        return HostClock()
+
+    # -------------------------------------------------------------------------------------------------- in its thread
+
+    def _make_desk(self, state: c.Coordinator) -> Desk:
+        return Desk(state, self._line, time.monotonic, drop=self._line.drop, **self._options)
+
+    def _serve(self) -> None:
+        try:
+            while not self._is_done():
+                desk = self._desk
+                self._hear(self._line.take(_SOON_S if desk is None else min(_SOON_S, desk.patience_s())))
+                if self._desk is not None:
+                    self._desk.tick()
+                self._elect()
+        except BaseException as error:  # dropped, or closed by `fail`: the rank raises it
+            self._queue.put(error)
+
+    def _is_done(self) -> bool:
+        return self._has_stop if self._desk is None else self._desk.state.is_over and self._has_stop
+
+    def _hear(self, found: Letter | Death | None) -> None:
+        if isinstance(found, Death):
+            self._words[found.rank] = found.error
+            if self._desk is not None:
+                self._desk.hear(c.Failed(found.rank, found.error))
+        elif isinstance(found, Letter):
+            said = c.from_data(found.data)
+            if isinstance(said, c.Order):
+                self._obey(said)
+                return
+            if isinstance(said, c.Failed):
+                self._words[said.rank] = said.error
+            if self._desk is not None:
+                self._desk.hear(said)
+
+    def _obey(self, order: c.Order) -> None:
+        if order.term < self._term:
+            return
+        self._term, self.coordinator = order.term, order.term - 1  # it may be heard of sooner than the death before
+        if isinstance(order, c.Recall):
+            state, last = (None, 0) if self._last is None else (self._last.state, self._last.round)
+            self.say(c.Recalled(order.rank, order.term, order.round, order.ask, last, state))
+            return
+        if isinstance(order, c.Commit):
+            self._last = order
+        elif isinstance(order, c.Stop):
+            self._has_stop = True
+        if isinstance(order, (c.Restore, c.Save, c.Stop)):
+            self._line.break_off(generation_of(order) - 1, order.reason)
+        self._queue.put(order)
+
+    def _elect(self) -> None:
+        """Let the lowest rank that lives direct, where that which did is gone, and has not told all to stop."""
+        if self._desk is not None or self._has_stop:
+            return
+        gone = {**who_left(self._line), **self._line.dead, **self._words}
+        if self.coordinator not in gone:
+            return
+        before = self.coordinator
+        living = [rank for rank in range(self._line.world_size) if rank > before and rank not in gone]
+        self.coordinator = living[0]
+        if self.coordinator != self._line.rank:
+            return self._elect()
+        self._term = self.coordinator + 1
+        words = f"rank {before}, which coordinated, has failed: {gone[before]}"
+        own, last = c.Coordinator.start(self._config), None if self._last is None else self._last.state
+        state, commands = c.take_over(own, living, state=last, term=self._term, error=words)
+        self._desk = self._make_desk(state)
+        self._desk.obey(commands)
+
+
+def run_directed(line: Lifeline, config: c.CoordinatorConfig, body: Callable[[int, Letters], T], **desk: Any) -> T:
+    """What a rank that is a process does: body(rank, letters), until the coordinator ends it.
+
+    Args:
+        line: Of this process; it is closed at the end.
+        desk: Options of `Desk`.
+    """
+    letters = ProcessLetters(line, config, **desk)
+    letters.begin()
+    try:
+        result = body(line.rank, letters)
+    except BaseException as error:
+        if letters.has_stop:
+            letters.end()
+        else:
+            letters.fail(error)
+        raise
+    letters.end()
+    return result
