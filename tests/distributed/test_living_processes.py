@@ -22,12 +22,15 @@ import numpy as np
 import pytest
 
 import minigrad
+from minigrad.distributed.comm.nccl import communicator
+from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.shm.segment import remove_segments_of
 from minigrad.distributed.living.lifeline import OUTSIDE, Death, Letter, Lifeline, ParcelKind
 from minigrad.distributed.living.line import LauncherLine, begin_shm, lifeline_here, why_no_shrink
 from minigrad.distributed.living.pipes import Frame, frames_in
 from minigrad.distributed.living.switchboard import Switchboard
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
+from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.processes import all_gone
 
 TIMEOUT_S, ROUNDS, RANKS = 10.0, 6, 3
@@ -307,6 +310,26 @@ def test_a_process_that_ends_after_it_has_closed_its_lifeline_is_no_death():
         return heard is None, lifeline.living
 
     assert run_forked(body, 2)[0][0] == [True, [0, 1]]
+
+
+def test_a_rank_on_a_gpu_begins_nccl(cuda, monkeypatch):
+    """Here one alone: the stand-in for NCCL joins no processes."""
+    nccl = FakeNccl(timeout_s=TIMEOUT_S)
+    monkeypatch.setattr(communicator, "load_nccl", lambda: nccl)
+    board = Switchboard(1, lambda rank: None)
+    descriptor = os.dup(board.descriptor_for(0))
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LIFELINE": descriptor, "ON_FAILURE": "shrink"}.items():
+        monkeypatch.setenv(f"MINIGRAD_{name}", str(value))
+    board.start()
+    for _ in range(2):  # one after the other
+        lifeline = lifeline_here(on_failure="shrink", device=cuda, timeout_s=TIMEOUT_S)
+        with pytest.raises(ArgumentError, match="one lifeline at a time"):
+            lifeline_here()
+        comm = lifeline.regroup([0], 0)
+        assert isinstance(comm, NcclCommunicator) and comm.device == cuda
+        lifeline.close()
+    board.close()
+    nccl.check_all_given_back()
 
 
 def test_letters_between_processes_and_what_a_rank_may_not_do():

@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 
+from minigrad.backend.device import CPU, Device
 from minigrad.distributed.bootstrap import detect
 from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.distributed.comm.forks import in_a_child
@@ -17,6 +18,7 @@ from minigrad.distributed.comm.groups import Group
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.shm.communicator import ShmCommunicator
 from minigrad.distributed.living.assembly import Assembly
+from minigrad.distributed.living.devices import begin_nccl
 from minigrad.distributed.living.lifeline import OUTSIDE, Begin, Lifeline, ParcelKind
 from minigrad.distributed.living.pipes import Frame, Pipes
 from minigrad.distributed.living.switchboard import EVERY_SESSION
@@ -52,7 +54,7 @@ def why_no_shrink(environ: Mapping[str, str]) -> str:
 
 
 def lifeline_here(
-    who: str = "lifeline_here", *, on_failure: str = "stop", begin: Begin | None = None, timeout_s: float | None = None
+    who: str = "lifeline_here", *, on_failure: str = "stop", device: Device = CPU, timeout_s: float | None = None
 ) -> Lifeline:
     """This process's lifeline, where our launcher started it; one at a time, and its n-th meets the others' n-th.
 
@@ -61,7 +63,7 @@ def lifeline_here(
     Args:
         who: In whose name it refuses.
         on_failure: "shrink" where the ranks are to go on without one that dies.
-        begin: Makes this rank's communicators; over shared memory by default.
+        device: Of this rank: on CPUs they talk over shared memory, on GPUs by NCCL.
         timeout_s: How long `regroup` waits, and collectives of what it gives; $MINIGRAD_TIMEOUT_S or 300 s by default.
 
     Raises:
@@ -72,7 +74,9 @@ def lifeline_here(
         raise ArgumentError(f"{who}: expected ranks that hear of deaths, got on_failure={on_failure!r}, but {why}")
     seat, limit_s = detect(os.environ), default_timeout_s(timeout_s)
     line = _line(os.environ[DESCRIPTOR], seat.rank, seat.world_size)
-    return line.open(who, begin if begin is not None else functools.partial(begin_shm, timeout_s=limit_s), limit_s)
+    if device.type == "cpu":
+        return line.open(who, functools.partial(begin_shm, timeout_s=limit_s), limit_s)
+    return line.open(who, functools.partial(begin_nccl, device=device, timeout_s=limit_s), limit_s)
 
 
 def begin_shm(group: Group, assembly: Assembly, *, timeout_s: float) -> Communicator:
