@@ -1,15 +1,25 @@
 """Ranks that a coordinator directs, as processes that are killed: also the one that it is on."""
 
+import json
+import os
 import random
+import signal
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+import minigrad
 from minigrad.distributed.average import Async, EveryK, Sync
+from minigrad.distributed.comm.threads import ThreadWorld
+from minigrad.errors import ArgumentError
 from minigrad.train.run.processes import run_directed
+from tests.distributed.processes import all_gone
 from tests.distributed.test_living_processes import KilledAt, run_forked
 from tests.train.directing import bits, config_of, rank_of
+from tests.train.test_apart import start
 
 POLICIES = [(Sync(), "gradients"), (EveryK(2), "parameters"), (Async(2), "parameters"), (EveryK(2), "gradients")]
 RANKS = 3
@@ -57,3 +67,76 @@ def test_shrink_whoever_is_killed():
         living = [result for result in results if result is not None]
         assert all(result is not None for rank, result in enumerate(results) if rank not in kills), (number, kills)
         assert all(each == living[0] and each["exact"] == [True, True] for each in living), (number, kills, results)
+
+
+# ------------------------------------------------------------------------------------------------------- the launcher
+
+SCRIPT = """
+import hashlib, json, os, signal, sys
+import numpy as np
+from minigrad import nn, optim
+from minigrad.data import ArrayDataset
+from minigrad.train import Trainer
+on_failure, victims = sys.argv[1], json.loads(sys.argv[2])
+x = np.random.default_rng(5).normal(size=(50, 3)).astype(np.float32)
+calls, audits = 0, []
+def train_fn(model, batch):
+    global calls
+    calls += 1
+    if victims.get(os.environ["RANK"]) == calls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x, y = batch
+    return (model(x).reshape(-1) - y).square().mean()
+print("pid", os.getpid(), flush=True)
+run = Trainer.start(
+    lambda device: nn.Linear(3, 1), lambda params: optim.SGD(params, lr=0.05), train_fn, ArrayDataset(x, x.sum(1)),
+    batch_size=4, epochs=3, seed=3, dispatch="progressive", on_failure=on_failure, timeout_s=20.0,
+    callbacks=[lambda metrics, worker: audits.append(worker.ledger.audit(metrics.epoch).is_exact)],
+)
+told = b"".join(param.numpy().tobytes() for param in run.join().params.values())
+print("ended", hashlib.md5(told).hexdigest(), audits, len(list(run.metrics())), flush=True)
+"""
+
+
+def launched(tmp_path, on_failure, victims):
+    """Status, output, errors and process numbers of the script above."""
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    command = [sys.executable, "-m", "minigrad.distributed.launch", "-n", "3", "--on-failure", on_failure, str(path)]
+    done = subprocess.run(
+        [*command, on_failure, json.dumps(victims)],
+        capture_output=True,
+        text=True,
+        timeout=50.0,
+        env={**os.environ, "PYTHONPATH": str(Path(minigrad.__file__).parents[1])},
+    )
+    pids = [int(line.split()[-1]) for line in done.stdout.splitlines() if " pid " in line]
+    return done.returncode, done.stdout, done.stderr, pids
+
+
+def test_launched_with_shrink(tmp_path):
+    """Ranks 1 and 0 are killed, on which the coordinator is: the last one trains all samples."""
+    status, output, errors, pids = launched(tmp_path, "shrink", {"1": 5, "0": 9})
+    assert status == 0, output + errors
+    ended = [line.split("ended ")[1] for line in output.splitlines() if " ended " in line]
+    assert len(ended) == 1 and ended[0].endswith("[True, True, True] 3"), output + errors
+    assert len(pids) == 3 and all_gone(pids)
+
+
+def test_launched_with_stop(tmp_path):
+    status, output, errors, pids = launched(tmp_path, "stop", {"0": 5})
+    assert status == 128 + signal.SIGKILL and "launch: rank 0 failed first: it was ended by SIGKILL" in errors
+    assert " ended " not in output and errors.count("RankFailedError: rank") >= 2
+    assert all_gone(pids)
+
+
+def test_ranks_that_nobody_tells_of_deaths_are_refused(monkeypatch):
+    for name in os.environ:
+        if name.startswith(("MINIGRAD_", "OMPI_", "PMI_", "SLURM_")) or name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(ArgumentError, match="Trainer.start: .*mpirun ends all ranks where one dies"):
+        start(on_failure="shrink")
+    with pytest.raises(ArgumentError, match="expected ranks in step with comm="):
+        start(on_failure="shrink", comm=ThreadWorld(2).communicators()[0])

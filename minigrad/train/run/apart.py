@@ -11,21 +11,22 @@ from minigrad.train import coordinator as c
 from minigrad.train.run.apart_rank import ApartCommunicator, SharedRun, train_directed
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.directed import Directed
-from minigrad.train.run.handle import Run, TrainedState
+from minigrad.train.run.handle import Run, RunsRanks, TrainedState
 from minigrad.train.run.letters import Letters
+from minigrad.train.run.processes import LivingRank, run_directed
 from minigrad.train.run.rank import Worker
 from minigrad.train.run.simulated import Simulated
 
 _SOON_S = 0.1  # after which a wish to stop is seen
 
 
-def train_apart(config: RunConfig, world_size: int, run: Run) -> TrainedState:
+def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
     """Train with ranks that a coordinator directs; what those have come to that live.
 
     Raises:
         Exception: what the first rank that failed has raised, where the run ends because of that.
     """
-    timeout_s = default_timeout_s(config.timeout_s)
+    timeout_s, world_size = default_timeout_s(config.timeout_s), place.world_size
     shared = SharedRun(run)
     devices = [CPU] * world_size if config.devices is None else list(map(Device, config.devices))
 
@@ -39,6 +40,8 @@ def train_apart(config: RunConfig, world_size: int, run: Run) -> TrainedState:
         "most_rounds": config.max_steps,
         "event": None if config.timeline is None else Telling(config.timeline),
     }
+    if isinstance(place, LivingRank):
+        return run_directed(place.line, directions, body, longest_s=_SOON_S, **desk)
     ranks: Directed
     if config.cluster is not None:
         ranks = Simulated(directions, body, config.cluster, timeout_s=timeout_s, **desk)

@@ -77,9 +77,10 @@ class _Told:
             worker.leads = comm.rank == 0
         if self._shared.is_first("round", commit.round):
             self._shared.run.advance(sum(each.samples for each in commit.taken), None)
-        if worker.wants_stop and not self._has_asked:
+        wants = "a callback" if worker.wants_stop else "run.stop()" if self._shared.run.wants_stop else ""
+        if wants and not self._has_asked:
             self._has_asked = True
-            self._letters.say(c.StopAsked(f"a callback on rank {worker.rank}"))
+            self._letters.say(c.StopAsked(f"{wants} on rank {worker.rank}"))
 
     def epoch(self, metrics: EpochMetrics) -> None:
         self._end(metrics)

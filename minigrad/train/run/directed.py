@@ -42,8 +42,8 @@ class Directed:
     def __init__(
         self, config: c.CoordinatorConfig, body: Body, *, timeout_s: float, devices: Sequence[Device] = (), **desk: Any
     ) -> None:
-        self._office = Office(config.world_size, timeout_s=timeout_s)
         self._devices = list(devices) or [CPU] * config.world_size
+        self._office = Office(config.world_size, timeout_s=timeout_s, devices=self._devices)
         self._body, self._timeout_s = body, timeout_s
         self.results: dict[int, Any] = {}
         self.causes: dict[int, BaseException] = {}

@@ -6,18 +6,23 @@ or waits in a collective. The coordinator is on the lowest rank that lives, so i
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from minigrad.backend.thread import new_thread
+from minigrad.distributed.bootstrap import detect
 from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.protocol import Clock, Communicator
 from minigrad.distributed.living.lifeline import Death, Letter, Lifeline, who_left
+from minigrad.distributed.living.line import lifeline_here
+from minigrad.errors import ArgumentError
 from minigrad.train import coordinator as c
+from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.desk import Desk
 from minigrad.train.run.letters import Letters, generation_of
 
@@ -31,14 +36,19 @@ class ProcessLetters:
     Args:
         line: Of this rank.
         config: Of the coordinator; alike on all ranks.
+        state: That a `Commit` brought, to go on from; see `Coordinator.resumed`.
         desk: Options of `Desk`.
 
     Attributes:
         coordinator: The rank that it is on.
     """
 
-    def __init__(self, line: Lifeline, config: c.CoordinatorConfig, **desk: Any) -> None:
-        self._line, self._config, self._options = line, config, desk
+    def __init__(
+        self, line: Lifeline, config: c.CoordinatorConfig, *, state: Mapping[str, Any] | None = None, **desk: Any
+    ) -> None:
+        self._line, self._options = line, desk
+        first = c.Coordinator.start(config)
+        self._first = first if state is None else first.resumed(state)
         self._queue = queue.SimpleQueue[c.Order | BaseException]()
         self.coordinator = self._term = 0
         self._desk: Desk | None = None
@@ -51,7 +61,7 @@ class ProcessLetters:
         """Take letters from now on; on rank 0 also direct."""
         if self._line.rank == 0:
             self._term = 1
-            self._desk = self._make_desk(c.Coordinator.start(self._config))
+            self._desk = self._make_desk(self._first)
             self._desk.hear(c.Began())
         self._thread.start()
 
@@ -174,8 +184,8 @@ class ProcessLetters:
             return self._elect()
         self._term = self.coordinator + 1
         words = f"rank {before}, which coordinated, has failed: {gone[before]}"
-        own, last = c.Coordinator.start(self._config), None if self._last is None else self._last.state
-        state, commands = c.take_over(own, living, state=last, term=self._term, error=words)
+        last = None if self._last is None else self._last.state
+        state, commands = c.take_over(self._first, living, state=last, term=self._term, error=words)
         self._desk = self._make_desk(state)
         self._desk.obey(commands)
 
@@ -185,7 +195,7 @@ def run_directed(line: Lifeline, config: c.CoordinatorConfig, body: Callable[[in
 
     Args:
         line: Of this process; it is closed at the end.
-        desk: Options of `Desk`.
+        desk: Options of `ProcessLetters`.
     """
     letters = ProcessLetters(line, config, **desk)
     letters.begin()
@@ -199,3 +209,28 @@ def run_directed(line: Lifeline, config: c.CoordinatorConfig, body: Callable[[in
         raise
     letters.end()
     return result
+
+
+class LivingRank:
+    """Where a run lives whose ranks are processes, of which this is one; see `RunsRanks`."""
+
+    has_all_ranks = False
+
+    def __init__(self, line: Lifeline) -> None:
+        self.line, self.world_size, self.leader = line, line.world_size, line.rank
+
+
+def living_rank(config: RunConfig) -> LivingRank | None:
+    """Where this process is one of several ranks that are to hear of each other's deaths; None else.
+
+    Raises:
+        ArgumentError: it is, and nobody would tell it of them.
+    """
+    if config.place == "comm" and config.comm.world_size > 1:
+        raise ArgumentError(
+            f"{WHO}: expected ranks in step with comm=, got {config.when} with dispatch={config.dispatch!r} and "
+            f"on_failure={config.on_failure!r}: leave comm= out under our launcher, or give ranks="
+        )
+    if config.place != "given" or detect(os.environ).world_size == 1:
+        return None
+    return LivingRank(lifeline_here(WHO, on_failure=config.on_failure, timeout_s=config.timeout_s))

@@ -7,12 +7,12 @@ from typing import Any
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import Wrapper
-from minigrad.errors import ArgumentError
 from minigrad.train.run.apart import train_apart
 from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.handle import Run, TrainedState
 from minigrad.train.run.in_step import GradientsInStep, ParametersInStep, Engine
 from minigrad.train.run.places import Place, place_of
+from minigrad.train.run.processes import living_rank
 from minigrad.train.run.rank import Worker
 
 
@@ -31,16 +31,17 @@ class Overheard(Wrapper):
 
 def start(config: RunConfig) -> Run:
     """Begin a run; see `Trainer.start`."""
-    place = place_of(config)
-    if config.combination.engine == "coordinated" and config.place in ("given", "comm") and place.world_size > 1:
-        raise ArgumentError(f"{WHO}: expected ranks in step where they are processes, got others")
+    is_apart = config.combination.engine == "coordinated"
+    living = living_rank(config) if is_apart else None
+    place: Any = place_of(config) if living is None else living
 
     def body(run: Run) -> TrainedState:
         run.expect(config.epochs * len(config.dataset))
-        if config.combination.engine == "coordinated":
-            return train_apart(config, place.world_size, run)
+        if is_apart:
+            return train_apart(config, place, run)
         try:
-            return place.run(lambda comm: train_rank(config, comm, run))
+            found: TrainedState = place.run(lambda comm: train_rank(config, comm, run))
+            return found
         finally:
             run.trace = place.trace
 
