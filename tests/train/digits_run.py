@@ -26,7 +26,7 @@ def train_fn(model, batch):
 def train(**place):
     """The accuracy on the test set, and the loss of each epoch."""
     run = Trainer.start(
-        make_model, make_optimizer, train_fn, digits("train"), batch_size=60, epochs=16, seed=0, **place
+        make_model, make_optimizer, train_fn, digits("train"), batch_size=60, epochs=12, seed=0, **place
     )
     losses = [metrics.loss for metrics in run.metrics()]
     trained, model = run.join(), make_model("cpu")

@@ -3,14 +3,20 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
+from minigrad import Device
+from minigrad.distributed.average import EASGD, DiLoCo, EveryK
 from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.simulate import Cluster
+from minigrad.optim import GradScaler
+from minigrad.optim.schedule import StepDecay
 from tests.distributed.fake_nccl import FakeNccl
-from tests.distributed.worlds import ROOT, mpirun
+from tests.distributed.worlds import ROOT, mpirun, run_ranks
 from tests.strict_cupy.device import current_id
+from tests.train import runs
 from tests.train.digits_run import train
 
 TARGET = 0.97
@@ -30,7 +36,7 @@ def printed(text):
 
 def test_threads(threads):
     accuracy, losses = threads
-    assert accuracy >= TARGET and len(losses) == 16
+    assert accuracy >= TARGET and len(losses) == 12
 
 
 def test_simulation(threads):
@@ -58,4 +64,45 @@ def test_two_devices(strict_cupy, monkeypatch):
     monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
     accuracy, losses = train(devices=["cuda:0", "cuda:1"], timeout_s=10.0)
     fake.check_all_given_back()
-    assert accuracy >= TARGET and len(losses) == 16
+    assert accuracy >= TARGET and len(losses) == 12
+
+
+COMMON = {
+    "several batches a step": {"policy": EveryK(2), "accumulate": 2, "max_grad_norm": 0.5},
+    "half precision": {"autocast": "bfloat16", "scaler": GradScaler(8.0), "schedule": StepDecay(4, gamma=0.5)},
+    "by shares": {"shares": (0.7, 0.3), "check_replicas_every": 3, "ddp_options": {"bucket_cap_mb": 1}},
+    "parameters": {"average": "parameters", "average_options": {"optimizer_state": "average"}},
+    "an outer optimizer": {"average": "parameters", "policy": EveryK(3), "outer": DiLoCo(0.7)},
+    "a center": {"average": "parameters", "policy": EveryK(2), "outer": EASGD(0.5), "lr_scale": 0.5},
+}
+
+
+def common(**place):
+    """What each of the common combinations comes to, in bits."""
+    return {name: runs.train(**{"make_model": runs.make_plain, **options}, **place) for name, options in COMMON.items()}
+
+
+def test_common_combinations_have_the_same_bits_on_each_way_to_run():
+    expected = common(ranks=2)
+    assert common(cluster=Cluster.of_speeds([2, 1])) == expected
+    for kind in ("shm", "nccl"):
+        assert run_ranks(kind, lambda comm: common(comm=comm), 2) == [expected] * 2
+
+
+@pytest.mark.parametrize("average", ["gradients", "parameters"])
+def test_a_rank_that_fails_on_a_device_ends_the_others(average, strict_cupy, monkeypatch):
+    """Within the timeout, and with its own error."""
+    fake = FakeNccl(current_device=current_id, timeout_s=10.0)
+    monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
+
+    def train_fn(model, batch):
+        if batch[0].device == Device("cuda:1"):
+            raise OSError("a broken card")
+        return runs.train_fn(model, batch)
+
+    began_s = time.monotonic()
+    options = {"make_model": runs.make_plain, "train_fn": train_fn, "average": average}
+    with pytest.raises(OSError, match="a broken card"):
+        runs.start(devices=["cuda:0", "cuda:1"], **options).join()
+    assert time.monotonic() - began_s < 8.0
+    fake.check_all_given_back()
