@@ -32,11 +32,14 @@ class Gradients:
         model: This rank's replica, on the device.
         updates: Has the scale of losses.
         meter: Counts losses and samples.
+
+    Attributes:
+        says_samples: Whether the function has said what a loss is a mean over.
     """
 
     def __init__(self, config: RunConfig, model: Module, updates: Updates, meter: EpochMeter, device: Device) -> None:
         self._config, self._model, self._updates, self._meter = config, model, updates, meter
-        self._device = device
+        self._device, self.says_samples = device, False
 
     def of(self, batches: Iterable[Any], ddp: DistributedDataParallel | None = None) -> tuple[Any, float]:
         """Forward and backward of batches: the gradient of the mean over the samples of all of them.
@@ -75,7 +78,9 @@ class Gradients:
         precision = contextlib.nullcontext() if self._config.autocast is None else autocast(self._config.autocast)
         with self._meter.open_batch(), precision:
             told = self._config.train_fn(model, part)
-        loss, n = told if isinstance(told, tuple) and len(told) == 2 else (told, rows_of(part))
+        says = isinstance(told, tuple) and len(told) == 2
+        self.says_samples = self.says_samples or says
+        loss, n = told if says else (told, rows_of(part))
         samples = as_samples(f"{WHO}: train_fn", n)
         self._meter.settle_batch(samples)
         return check_loss(f"{WHO}: train_fn", loss), samples

@@ -99,6 +99,11 @@ class Worker:
         """Forward and backward of batches, as `Gradients.of` does them: Σ n·loss, and Σ n."""
         return self._gradients.of(batches, ddp)
 
+    @property
+    def says_samples(self) -> bool:
+        """Whether the training function has said what its loss is a mean over."""
+        return self._gradients.says_samples
+
     def backward(self, batches: Iterable[Any]) -> float:
         """Forward and backward on batches, indices of samples; what the losses were means over, together."""
         return self.gradients(self.reader.read(indices) for indices in batches)[1]

@@ -9,8 +9,10 @@ from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import Wrapper
 from minigrad.train.run.apart import train_apart
 from minigrad.train.run.config import WHO, RunConfig
+from minigrad.train.run.gradients_in_step import GradientsInStep
 from minigrad.train.run.handle import Run, TrainedState
-from minigrad.train.run.in_step import GradientsInStep, ParametersInStep, Engine
+from minigrad.train.run.in_step import Engine
+from minigrad.train.run.parameters_in_step import ParametersInStep
 from minigrad.train.run.places import Place, place_of
 from minigrad.train.run.processes import living_rank
 from minigrad.train.run.rank import Worker
