@@ -35,6 +35,7 @@ _ALGORITHMS = (
 )
 _SPLIT = "write comm.split(color), with comm = distributed.init(): the ranks of one color make a group"
 _MESH = "write comm.split(comm.rank // columns) for the rows of a grid, comm.split(comm.rank % columns) for its columns"
+_RUN = "write Trainer.start(make_model, make_optimizer, train_fn, dataset, batch_size=32, epochs=10)"
 _FOUND = "leave it out: init finds the others by the environment"
 _METRICS = {  # of torchmetrics
     **dict.fromkeys(["MeanMetric", "RunningMean"], "write Mean"),
@@ -133,10 +134,12 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "HierarchicalModelAverager": "write " + _AVERAGER.format("EveryK(period)") + ", over all ranks at once",
         "ZeroRedundancyOptimizer": "write minigrad.optim: each rank keeps the state of a whole replica",
         "Join": "write with ddp.join(also=[optimizer]): around the loop",
-        "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank",
+        "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank, or "
+        "train.Checkpoint(folder), which keeps the last few",
         "device_mesh": _MESH,
         "local_sgd": "write average.EveryK(sync_every), and average.DiLoCo() or average.StreamingDiLoCo()",
-        "elastic": "write python -m minigrad.distributed.launch -n N script.py",
+        "elastic": "write python -m minigrad.distributed.launch -n N --on-failure shrink script.py, where the script "
+        "has Trainer.start(..., on_failure='shrink')",
         "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",
         "optim": "write minigrad.optim: each rank keeps the state of a whole replica; in the place of "
         "PostLocalSGDOptimizer " + _POST_LOCAL.removeprefix("write "),
@@ -163,7 +166,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "monitored_barrier": "write barrier(), which names the ranks that do not come",
         **dict.fromkeys(["new_subgroups", "new_subgroups_by_enumeration", "split_group"], _SPLIT),
         "reduce_op": "write ReduceOp",
-        "shrink_group": "write minigrad.load(path, into=...) in a run of fewer ranks",
+        "shrink_group": "write Trainer.start(..., on_failure='shrink')",
     },
     "minigrad.distributed.nn": {
         **dict.fromkeys(["all_reduce", "reduce"], "write sum(all_gather(x))"),
@@ -184,6 +187,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "average_params": "write average_parameters(model, comm, n) on each rank of distributed.run",
         "from_comm": "write DistributedDataParallel(model, comm), a rank's wrapper",
     },
+    "Trainer": dict.fromkeys(["fit", "train"], _RUN),
     "Metric": {
         **dict.fromkeys(["compute", "sync", "sync_dist", "forward"], "write result(comm), which all ranks call"),
         **dict.fromkeys(["to", "cuda", "cpu"], "leave it out: sums are where the values are"),
@@ -199,7 +203,9 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.train": {
         "drain_scalars": "write meter.finish() of an EpochMeter, or scalars.result(comm) of Scalars",
-        "Callback": "write for epoch in range(epochs): trainer.train_epoch(loader), and read trainer.epoch_metrics",
+        **dict.fromkeys(["Callback", "TrainerCallback"], "give functions of (metrics, worker) to Trainer.start"),
+        "ModelCheckpoint": "write Checkpoint(folder, every=1), among the callbacks of Trainer.start",
+        "TrainingArguments": "give its options to Trainer.start",
         **_METRICS,
     },
     "minigrad.utils": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from minigrad.absent import tell_lacking
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
 from minigrad.errors import ArgumentError
@@ -200,3 +201,6 @@ def _graph_of(head: HasGraph) -> Graph:
     if not isinstance(graph, Graph):
         raise ArgumentError(f"Trainer.setup_head: expected graph() to give a Graph, got {type(graph).__name__}{_HOW}")
     return graph
+
+
+tell_lacking("Trainer", Trainer)

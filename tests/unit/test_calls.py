@@ -174,6 +174,8 @@ ABSENT = {
     "minigrad.distributed: .* 'TCPStore': leave it out": lambda: distributed.TCPStore,
     "minigrad.distributed: .* 'ApplyPolicy': write 'sync', 'cadence'": lambda: distributed.ApplyPolicy,
     "minigrad.distributed: .* 'DdpHandle': write train.Run": lambda: distributed.DdpHandle,
+    "Trainer: .* 'fit': write Trainer.start": lambda: minigrad.Trainer.fit,
+    "minigrad.train: .* 'ModelCheckpoint': write Checkpoint": lambda: train.ModelCheckpoint,
     "minigrad.train: .* 'GpuWorker': write Worker": lambda: train.GpuWorker,
     "minigrad.train: .* 'drain_scalars': write meter.finish": lambda: train.drain_scalars,
     "minigrad.train: .* 'MeanMetric': write Mean": lambda: train.MeanMetric,
@@ -247,6 +249,7 @@ def test_what_is_absent_is_not_here():
     places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection}
     classes = (distributed.Ddp, distributed.DdpConfig, distributed.DistributedDataParallel, distributed.ElChe)
     classes += (train.DistributedTrainer, train.FlowBuilder, train.Graph, train.DdpBuilder, train.Run, train.Worker)
+    classes += (train.Trainer,)
     places |= {kind.__name__: kind for kind in classes}
     for where, names in [*INSTEAD.items(), *SEEDS.items()]:
         place = places[where] if where in places else importlib.import_module(where)
