@@ -192,12 +192,15 @@ class ParameterAverager:
         self._age += 1
         return None
 
-    def finish(self) -> AverageReport:
+    def finish(self, landed: Callable[[AverageReport], object] | None = None) -> AverageReport:
         """Combine what is left, and take part in the combinations of ranks that still have data, until none has.
 
         All ranks call it at the end of their data, and then go on from equal values, where the outer optimizer makes
         values equal. With average="gradients" it also makes the steps of the optimizer, as the others do, but none of
         a schedule.
+
+        Args:
+            landed: Called with the report of what was on its way until now, which the others may still get in `step`.
 
         Returns:
             The report of the last combination.
@@ -211,7 +214,9 @@ class ParameterAverager:
         if self._gradients is not None:
             return self._finish_gradients(self._gradients)
         if self._fragments[self._turn].is_away:
-            self._land()
+            report = self._land()
+            if landed is not None:
+                landed(report)
         left = len(self._fragments)
         while left:  # each fragment once more when all have finished
             self._send("this rank has no more data", finished=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from minigrad.data.order import Indices
 from minigrad.distributed.average.policies import Cadence
+from minigrad.distributed.average.report import AverageReport
 from minigrad.errors import StateDictError
 from minigrad.train.run.averaging import averager_of
 from minigrad.train.run.handle import Run, TrainedState
@@ -50,7 +51,7 @@ class ParametersInStep(InStep):
             self.is_stopped = self.made_all_steps or not self._may_go_on()
             if self.is_stopped and self.dispatcher.remaining:
                 break
-        self._combinations = self.averager.finish().number
+        self._combinations = self.averager.finish(self._landed).number
         if self.dispatcher.epoch == self.worker.epoch:
             self.saving.stopped(self.common_steps)
 
@@ -76,15 +77,19 @@ class ParametersInStep(InStep):
         if report is not None and worker.rank == self.run.leader:
             self.run.advance(report.samples, float(loss_sum) / samples if samples else None)
         if report is not None:
-            self._combinations = report.number
-            if self.saving.is_due(report.number) and not self.averager.ended and self._is_one_place():
-                self.saving.between_steps(report.number)
+            self._landed(report, in_step=True)
 
-    def _is_one_place(self) -> bool:
+    def _landed(self, report: AverageReport, in_step: bool = False) -> None:
+        """A combination is there; some ranks may hear of it at the end of their data."""
+        self._combinations = report.number
+        if self.saving.is_due(report.number) and not self.averager.ended and self._is_one_place(in_step):
+            self.saving.between_steps(report.number)
+
+    def _is_one_place(self, in_step: bool) -> bool:
         """Whether all ranks are behind the same batches; where they are not, a checkpoint waits until they are."""
         place = None
         with suppress(StateDictError):
-            place = self.dispatcher.state_dict()
+            place = self.dispatcher.state_dict() if in_step else None
         first, *others = self.comm.all_gather_object(place)
         return first is not None and all(each == first for each in others)
 
