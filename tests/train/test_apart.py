@@ -8,9 +8,12 @@ import pytest
 from minigrad import nn, optim
 from minigrad.data import ArrayDataset
 from minigrad.distributed.average import Async, Cadence, EveryK, PostLocalSGD
+from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.simulate import Cluster, Link
 from minigrad.optim import schedule
 from minigrad.train import Trainer
+from tests.distributed.fake_nccl import FakeNccl
+from tests.strict_cupy.device import current_id
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(50, 3)).astype(np.float32)
@@ -25,7 +28,7 @@ def start(fails=None, **options):
     """A run on a small data set; fails[rank] is the number of its batch in which a rank raises."""
 
     def make_model(device):
-        return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+        return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 1)).to(device)
 
     counts = {}
 
@@ -138,3 +141,16 @@ def test_ends_early():
 
 def test_one_rank_alone():
     assert start(dispatch="progressive").join().params
+
+
+@pytest.mark.parametrize("options", [{"dispatch": "progressive"}, {"policy": Async(2), "average": "parameters"}])
+@pytest.mark.parametrize("fails", [None, {1: 3}])
+def test_devices(fails, options, cuda, monkeypatch):
+    """On the stand-ins for two GPUs: NCCL begins anew without the one that fails."""
+    fake = FakeNccl(current_device=current_id, timeout_s=10.0)
+    monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
+    run = start(fails, **options, devices=["cuda:1", "cuda:0"], on_failure="shrink")
+    state = run.join()
+    fake.check_all_given_back()
+    assert [metrics.epoch for metrics in run.metrics()] == [0, 1] and np.isfinite(state.params["0.weight"].numpy()).all()
+    assert sum(each.samples for each in run.history[1].per_rank) == len(X)
