@@ -7,9 +7,11 @@ import pytest
 
 from minigrad import nn, optim
 from minigrad.data import ArrayDataset
+from minigrad.distributed import run
 from minigrad.distributed.average import Async, Cadence, EveryK, PostLocalSGD
 from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.simulate import Cluster, Link
+from minigrad.errors import RankFailedError
 from minigrad.optim import schedule
 from minigrad.train import Trainer
 from tests.distributed.fake_nccl import FakeNccl
@@ -41,8 +43,9 @@ def start(fails=None, **options):
         return (model(x).reshape(-1) - y).square().mean()
 
     given = {"batch_size": 4, "epochs": 2, "seed": 3, "timeout_s": 10.0, **options}
+    makers = {"make_model": make_model, "train_fn": train_fn, "dataset": ArrayDataset(X, Y)}
     return Trainer.start(
-        make_model, lambda params: optim.SGD(params, lr=0.05, momentum=0.9), train_fn, ArrayDataset(X, Y), **given
+        **{**makers, "make_optimizer": lambda params: optim.SGD(params, lr=0.05, momentum=0.9), **given}
     )
 
 
@@ -152,5 +155,28 @@ def test_devices(fails, options, cuda, monkeypatch):
     run = start(fails, **options, devices=["cuda:1", "cuda:0"], on_failure="shrink")
     state = run.join()
     fake.check_all_given_back()
-    assert [metrics.epoch for metrics in run.metrics()] == [0, 1] and np.isfinite(state.params["0.weight"].numpy()).all()
+    assert [metrics.epoch for metrics in run.metrics()] == [0, 1]
+    assert np.isfinite(state.params["0.weight"].numpy()).all()
     assert sum(each.samples for each in run.history[1].per_rank) == len(X)
+
+
+@pytest.mark.parametrize("options", [{"dispatch": "progressive"}, {"policy": Async(2), "average": "parameters"}])
+def test_own_communicator(options):
+    """Letters go by messages; where one raises, all end."""
+
+    def body(comm, fails=None):
+        return bits(start(fails, **options, comm=comm, timeout_s=None).join())
+
+    first, second = run(body, 2, timeout_s=10.0)
+    assert first == second
+
+    def failing(comm):
+        def broken(model, batch):
+            if comm.rank == 1:
+                raise FailedError("of its own")
+            return (model(batch[0]).reshape(-1) - batch[1]).square().mean()
+
+        with pytest.raises(FailedError if comm.rank else RankFailedError, match="of its own"):
+            start(**options, comm=comm, timeout_s=None, train_fn=broken).join()
+
+    run(failing, 2, timeout_s=10.0)

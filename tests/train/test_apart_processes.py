@@ -138,5 +138,5 @@ def test_ranks_that_nobody_tells_of_deaths_are_refused(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(ArgumentError, match="Trainer.start: .*mpirun ends all ranks where one dies"):
         start(on_failure="shrink")
-    with pytest.raises(ArgumentError, match="expected ranks in step with comm="):
+    with pytest.raises(ArgumentError, match='expected on_failure="stop" with comm='):
         start(on_failure="shrink", comm=ThreadWorld(2).communicators()[0])

@@ -26,7 +26,8 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
     Raises:
         Exception: what the first rank that failed has raised, where the run ends because of that.
     """
-    timeout_s, world_size = default_timeout_s(config.timeout_s), place.world_size
+    timeout_s = place.timeout_s if isinstance(place, LivingRank) else default_timeout_s(config.timeout_s)
+    world_size = place.world_size
     shared = SharedRun(run)
     devices = [CPU] * world_size if config.devices is None else list(map(Device, config.devices))
 

@@ -12,21 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 from minigrad.backend.thread import new_thread
-from minigrad.distributed.bootstrap import detect
+from minigrad.distributed.bootstrap import detect, init
 from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.protocol import Clock, Communicator
 from minigrad.distributed.living.lifeline import Death, Letter, Lifeline, who_left
-from minigrad.distributed.living.line import lifeline_here
+from minigrad.distributed.living.line import DESCRIPTOR, lifeline_here
 from minigrad.errors import ArgumentError
 from minigrad.train import coordinator as c
+from minigrad.train.run.by_messages import MessageLine
 from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.desk import Desk
 from minigrad.train.run.letters import Letters, generation_of
 
 _SOON_S = 0.1  # after which it is seen that a rank has left
+AnyLine = Union[Lifeline, MessageLine]
 T = TypeVar("T")
 
 
@@ -44,7 +46,7 @@ class ProcessLetters:
     """
 
     def __init__(
-        self, line: Lifeline, config: c.CoordinatorConfig, *, state: Mapping[str, Any] | None = None, **desk: Any
+        self, line: AnyLine, config: c.CoordinatorConfig, *, state: Mapping[str, Any] | None = None, **desk: Any
     ) -> None:
         self._line, self._options = line, desk
         first = c.Coordinator.start(config)
@@ -174,7 +176,8 @@ class ProcessLetters:
         """Let the lowest rank that lives direct, where that which did is gone, and has not told all to stop."""
         if self._desk is not None or self._has_stop:
             return
-        gone = {**who_left(self._line), **self._line.dead, **self._words}
+        line = self._line
+        gone = {**(line.left if isinstance(line, MessageLine) else who_left(line)), **line.dead, **self._words}
         if self.coordinator not in gone:
             return
         before = self.coordinator
@@ -190,7 +193,7 @@ class ProcessLetters:
         self._desk.obey(commands)
 
 
-def run_directed(line: Lifeline, config: c.CoordinatorConfig, body: Callable[[int, Letters], T], **desk: Any) -> T:
+def run_directed(line: AnyLine, config: c.CoordinatorConfig, body: Callable[[int, Letters], T], **desk: Any) -> T:
     """What a rank that is a process does: body(rank, letters), until the coordinator ends it.
 
     Args:
@@ -216,8 +219,8 @@ class LivingRank:
 
     has_all_ranks = False
 
-    def __init__(self, line: Lifeline) -> None:
-        self.line, self.world_size, self.leader = line, line.world_size, line.rank
+    def __init__(self, line: AnyLine) -> None:
+        self.line, self.world_size, self.leader, self.timeout_s = line, line.world_size, line.rank, line.timeout_s
 
 
 def living_rank(config: RunConfig) -> LivingRank | None:
@@ -226,11 +229,18 @@ def living_rank(config: RunConfig) -> LivingRank | None:
     Raises:
         ArgumentError: it is, and nobody would tell it of them.
     """
-    if config.place == "comm" and config.comm.world_size > 1:
-        raise ArgumentError(
-            f"{WHO}: expected ranks in step with comm=, got {config.when} with dispatch={config.dispatch!r} and "
-            f"on_failure={config.on_failure!r}: leave comm= out under our launcher, or give ranks="
-        )
+    comm = config.comm
+    if comm is not None and comm.world_size > 1:
+        if config.on_failure == "shrink":
+            raise ArgumentError(
+                f'{WHO}: expected on_failure="stop" with comm=, whose ranks nobody tells of deaths, got "shrink": '
+                "leave comm= out under our launcher, or give ranks="
+            )
+        if config.timeout_s is not None:
+            raise ArgumentError(f"{WHO}: expected no timeout_s with comm=, which has its own, got {config.timeout_s}")
+        return LivingRank(MessageLine(comm))
     if config.place != "given" or detect(os.environ).world_size == 1:
         return None
+    if config.on_failure == "stop" and not os.environ.get(DESCRIPTOR):
+        return LivingRank(MessageLine(init(timeout_s=config.timeout_s)))
     return LivingRank(lifeline_here(WHO, on_failure=config.on_failure, timeout_s=config.timeout_s))
