@@ -106,3 +106,17 @@ def test_a_rank_that_fails_on_a_device_ends_the_others(average, strict_cupy, mon
         runs.start(devices=["cuda:0", "cuda:1"], **options).join()
     assert time.monotonic() - began_s < 8.0
     fake.check_all_given_back()
+
+
+def test_the_host_seldom_waits_for_a_device(strict_cupy, monkeypatch):
+    """In every 16th step at most: what ranks tell each other in a step may wait."""
+    fake = FakeNccl(current_device=current_id, timeout_s=10.0)
+    monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
+
+    def waits(steps):
+        before = strict_cupy.syncs.count
+        data = runs.dataset(8 * steps)
+        runs.start(devices=["cuda:0", "cuda:1"], make_model=runs.make_plain, dataset=data, epochs=1).join()
+        return strict_cupy.syncs.count - before
+
+    assert 0 < waits(96) - waits(32) <= 2 * 2 * 4  # of two ranks, twice each, in 64 steps more
