@@ -16,6 +16,7 @@ from minigrad.backend.ranks import ranks_here
 from minigrad.data import ArrayDataset
 from minigrad.distributed.average import Cadence, EveryK
 from minigrad.errors import ArgumentError, ReplicaMismatchError
+from minigrad.train import record_scalar
 from tests.distributed.worlds import ROOT, run_ranks
 from tests.train.runs import LOSS, bits, by_hand_on_threads, cluster, dataset, doubles, make_plain, start, train
 
@@ -56,7 +57,9 @@ def test_a_loss_counts_by_what_it_is_a_mean_over():
     def masked(model, batch):
         errors = (model(batch[0]).square() * batch[1]).sum()
         n = float(batch[1].sum().item())
-        return errors * (1.0 / n if n else np.nan), n  # a mean over none must not be looked at
+        loss = errors * (1.0 / n if n else np.nan)  # a mean over none must not be looked at
+        record_scalar("error", loss.detach())
+        return loss, n
 
     def weight(batch_size, **options):
         run = start(
@@ -65,6 +68,7 @@ def test_a_loss_counts_by_what_it_is_a_mean_over():
             **options,
         )
         state = run.join()
+        assert run.history[0].scalars == {"error": pytest.approx(run.history[0].loss, abs=1e-12)}
         return np.concatenate([value.numpy().ravel() for value in state.params.values()]), run.history[0].loss
 
     expected, loss = weight(12, ranks=1)
@@ -129,15 +133,18 @@ def test_a_failure_that_nobody_looks_at_is_warned_of():
         gc.collect()
 
 
-@pytest.mark.parametrize("average", ["gradients", "parameters"])
-def test_stop_ends_all_ranks_behind_one_step(average):
-    """In the middle of a long epoch; the replicas are alike, and each rank has made as many steps."""
-    made, run = {}, None
+@pytest.mark.parametrize("options", [{}, {"average": "parameters", "policy": EveryK(500)}], ids=["gradients", "apart"])
+def test_stop_ends_all_ranks_behind_one_step(options):
+    """In the middle of a long epoch; each rank has made as many steps, also where one of them was far ahead."""
+    made, run, ahead = {}, None, threading.Event()
 
     def train_fn(model, batch):
         rank = ranks_here().rank
         made[rank] = made.get(rank, 0) + 1
-        if made[rank] == 3 and rank == 1:
+        if rank == 0 and made[rank] == 10:
+            ahead.set()
+        if rank == 1 and made[rank] == 3:
+            assert not options or ahead.wait(10.0)
             run.stop()
         return LOSS(model(batch[0]), batch[1])
 
@@ -147,10 +154,11 @@ def test_stop_ends_all_ranks_behind_one_step(average):
         assert ready.wait(10.0)
         return make_plain(device)
 
-    run = start(ranks=2, make_model=make_model, train_fn=train_fn, average=average, dataset=dataset(4000))
+    run = start(ranks=2, make_model=make_model, train_fn=train_fn, dataset=dataset(4000), **options)
     ready.set()
     run.join()
-    assert made[0] == made[1] < 20 and len(run.history) == 1
+    assert made[0] == made[1] < 400 and len(run.history) == 1
+    assert made[1] >= 10 or not options
 
 
 def test_ctrl_c_is_stop(tmp_path):
