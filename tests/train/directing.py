@@ -1,6 +1,7 @@
 """Runs that a coordinator directs, of the least that a rank can be: a linear model, that fails when it is told to."""
 
 import random
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,6 +45,8 @@ class Trainee:
             self.batches += 1
             if self.batches == self.fails_at and self.at == "backward":
                 raise RaisedError(f"batch {self.batches}")
+            if self.batches == self.fails_at and isinstance(self.at, threading.Event):
+                self.at.wait(30.0)
             n += len(batch)
             with self.meter.batch(len(batch)):
                 loss = (self.model(tensor(X[batch])).reshape(-1) - tensor(Y[batch])).square().mean()

@@ -69,6 +69,21 @@ def test_shrink_whoever_is_killed():
         assert all(each == living[0] and each["exact"] == [True, True] for each in living), (number, kills, results)
 
 
+def test_stop_whoever_is_killed():
+    """The others end with its death as their error, and have the same values, those of the last commit."""
+    drawn = random.Random(17)
+    for number in range(20):
+        policy, average = POLICIES[number % 4]
+        config = config_of(policy, RANKS, samples=32, on_failure="stop", timeout_s=10)
+        kills = {number % 3: drawn.randint(1, 20_000)}
+        results, _ = run_forked(body_of(config, average, kills), RANKS)
+        told = [result for rank, result in enumerate(results) if rank not in kills]
+        if all(isinstance(result, str) for result in told):
+            assert all("RankFailedError" in result and "SIGKILL" in result for result in told), (number, kills, told)
+        else:  # it was killed when all had been told to end, or never
+            assert told[0] == told[1] and told[0]["exact"] == [True, True], (number, kills, results)
+
+
 # ------------------------------------------------------------------------------------------------------- the launcher
 
 SCRIPT = """

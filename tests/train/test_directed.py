@@ -1,5 +1,7 @@
 """Ranks that a coordinator directs: nothing is lost or twice, whoever fails, and the living end with equal bits."""
 
+import threading
+
 import pytest
 
 from minigrad.distributed.average import Async, EveryK, Sync
@@ -59,3 +61,16 @@ def test_simulation(policy, average):
         check(ranks, config)
         stories.append((commands, bits(ranks[0]), [each.decisions for each in run.trace.ranks]))
     assert stories[0] == stories[1]
+
+
+def test_a_rank_that_hangs_is_dropped():
+    """It comes neither to a batch's end nor back from a round: the others go on, without it."""
+    over = threading.Event()
+    config = config_of(EveryK(2), 3, on_failure="shrink", timeout_s=0.4)
+    try:
+        ranks, run = on_threads(config, timeout_s=0.3, fails={1: (3, over)})
+    finally:
+        over.set()
+    assert sorted(ranks) == [0, 2]
+    check(ranks, config)
+    assert run.state.living == (0, 2) and run.state.did[1] == "was dropped"

@@ -62,7 +62,7 @@ class MessageLine:
         self._letters, self._rounds = letters, rounds
         self._lock = threading.Lock()
         self._coming = {rank: _Coming(letters, rank) for rank in range(comm.world_size) if rank != comm.rank}
-        self._sent: deque[tuple[Work, Array]] = deque()
+        self._sent: list[tuple[int, Work, Array]] = []  # to whom, and what nobody may write to until it is taken
         self._own: deque[Letter] = deque()
         self.left: dict[int, str] = {}
         self.dead: dict[int, str] = {}
@@ -85,7 +85,7 @@ class MessageLine:
         elif rank not in self.left:
             body = np.frombuffer(json.dumps(data).encode(), np.uint8).copy()
             for array in (np.array([body.size], np.int64), body):
-                self._sent.append((self._letters.send(array, rank), array))
+                self._sent.append((rank, self._letters.send(array, rank), array))
 
     def take(self, timeout_s: float) -> Letter | Death | None:
         """See `Lifeline`."""
@@ -99,8 +99,7 @@ class MessageLine:
             time.sleep(_NAP_S)
 
     def _look(self) -> Letter | None:
-        while self._sent and self._sent[0][0].done():
-            self._sent.popleft()
+        self._sent = [sent for sent in self._sent if sent[0] not in self.left and not sent[1].done()]
         if self._own:
             return self._own.popleft()
         for rank in list(self._coming):
@@ -142,9 +141,7 @@ class MessageLine:
                     if rank != self.rank:
                         self._post(rank, _BYE)
                 while self._sent and time.monotonic() < end:
-                    if self._sent[0][0].done():
-                        self._sent.popleft()
-                    else:
+                    if self._look() is None:
                         time.sleep(_NAP_S)
         except RankFailedError:
             pass  # another one has ended before it took this
