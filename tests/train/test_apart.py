@@ -180,3 +180,15 @@ def test_own_communicator(options):
             start(**options, comm=comm, timeout_s=None, train_fn=broken).join()
 
     run(failing, 2, timeout_s=10.0)
+
+
+@pytest.mark.parametrize("average", ["gradients", "parameters"])
+def test_a_rate_that_a_callback_sets_stays_where_ranks_go_back(average):
+    rates = {}
+
+    def lower(metrics, worker):
+        rates.setdefault(metrics.epoch, set()).add(worker.lr)
+        worker.lr = 0.05 / (metrics.epoch + 2)
+
+    start({1: 6}, ranks=3, average=average, on_failure="shrink", callbacks=[lower]).join()
+    assert rates == {0: {0.05}, 1: {0.025}}

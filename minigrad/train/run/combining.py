@@ -73,6 +73,9 @@ class Combining(Protocol):
     def commit(self, number: int, samples: float) -> None:
         """What came out holds; samples are those of all, and where they are 0 nothing has."""
 
+    def remember(self) -> None:
+        """What a callback has changed since the last commit holds, where this rank has made nothing since."""
+
     def restore(self) -> None:
         """Go back to the last commit."""
 
@@ -125,6 +128,10 @@ class CombinedGradients:
         """See `Combining`."""
         if samples:
             self._trainee.apply()
+        self.remember()
+
+    def remember(self) -> None:
+        """See `Combining`."""
         self._kept = self._keep()
 
     def restore(self) -> None:
@@ -236,6 +243,10 @@ class CombinedParameters:
             self._mark()
         if part is not None:
             self._kept = part.kept
+        self.remember()
+
+    def remember(self) -> None:
+        """See `Combining`."""
         if not self._parts and not self._batches:
             self._kept = self._keep()
 

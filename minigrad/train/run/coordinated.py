@@ -208,6 +208,8 @@ class CoordinatedRank:
         self._hears.committed(order, self._comm)
         for metrics in ended:
             self._hears.epoch(metrics)
+        if ended:
+            self.combining.remember()
 
     # ------------------------------------------------------------------------------------------------ where one fails
 
