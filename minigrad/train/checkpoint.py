@@ -235,6 +235,16 @@ class Checkpoint:
         self._tried = self.number
         return loaded
 
+    def take_over(self) -> None:
+        """Write on in a folder in which another rank of this run has written until now; a rank calls it by itself.
+
+        Raises:
+            StateDictError, ArgumentError: see `load_latest`.
+        """
+        found = None if self._run else self._look("Checkpoint.take_over")
+        if found is not None:
+            self._tried, self._run, self._broken = found
+
     def _look(self, who: str) -> Found | None:
         self._writer.finish()
         self._folder.clean()
@@ -249,6 +259,14 @@ class Checkpoint:
             OSError: it could not be written; on rank 0. RankFailedError: on the others.
         """
         together(self._comm, "Checkpoint.join", self._writer.finish)
+
+    def finish(self) -> None:
+        """`join` of this rank, which calls it by itself, as where others may be gone.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        self._writer.finish()
 
     def close(self) -> None:
         """`join`, after which nothing can be written; idempotent. All ranks call it."""

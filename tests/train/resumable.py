@@ -61,7 +61,7 @@ def left(run, checkpoint):
     """All that is left behind by a run, without seconds: what it gives, and its last checkpoint, of each rank."""
     state = run.join()
     told = {f"{n}": each for n, each in enumerate(exact(minigrad.load(checkpoint.latest(), every_rank=True)))}
-    seconds = r"""["'](train_s|epoch_s|throughput)["']: [-.e0-9]+"""
+    seconds = r"""["'](train_s|epoch_s|throughput|ended_s)["']: [-.e0-9]+"""
     states = {f"{rank} {name}": re.sub(seconds, "", repr(x)) for rank, of in told.items() for name, x in of.items()}
     for name in states:  # what a clock that began later told: the last digit of a difference may be another one
         if name.endswith(("rounds", "averager")):

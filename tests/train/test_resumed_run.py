@@ -142,7 +142,7 @@ def test_where_a_rank_raises_all_end_behind_the_last_step(tmp_path, where, backg
 def test_a_folder_with_checkpoints_is_gone_on_with_or_refused(tmp_path):
     first = start(Checkpoint(tmp_path), epochs=1)
     first.join()
-    with pytest.raises(ArgumentError, match=r"folder without checkpoints, got .*epoch-0000000001.*: write resume=True"):
+    with pytest.raises(ArgumentError, match="folder without checkpoints, got .* some: write resume=True"):
         start(Checkpoint(tmp_path)).join()
     run = start(Checkpoint(tmp_path), resume=True, epochs=3)  # more than there were to be
     assert [metrics.epoch for metrics in run.metrics()] == [1, 2] and len(run.history) == 3

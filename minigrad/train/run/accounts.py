@@ -72,6 +72,11 @@ class EpochAccounts:
         ended = sorted(epoch for epoch, samples in self._taken.items() if samples == self._length)
         return [self._finish(epoch) for epoch in ended]
 
+    @property
+    def samples(self) -> int:
+        """Those committed of epochs that are not over."""
+        return sum(self._taken.values())
+
     def begun(self) -> list[EpochMetrics]:
         """The figures so far of the epochs that are not over, which stay so."""
         ended_s, kept = self._ended_s, self.state_dict()

@@ -9,12 +9,14 @@ from minigrad.data.dispatch import Dispatch
 from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.train import coordinator as c
 from minigrad.train.run.apart_rank import ApartCommunicator, SharedRun, train_directed
+from minigrad.train.run.apart_saving import saved_states
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.directed import Directed
 from minigrad.train.run.handle import Run, RunsRanks, TrainedState
 from minigrad.train.run.letters import Letters
 from minigrad.train.run.processes import LivingRank, run_directed
 from minigrad.train.run.rank import Worker
+from minigrad.train.run.saving import PLAIN
 from minigrad.train.run.simulated import Simulated
 
 _SOON_S = 0.1  # after which a wish to stop is seen
@@ -28,15 +30,16 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
     """
     timeout_s = place.timeout_s if isinstance(place, LivingRank) else default_timeout_s(config.timeout_s)
     world_size = place.world_size
-    shared = SharedRun(run)
+    shared, saved = SharedRun(run), saved_states(config)
     devices = [CPU] * world_size if config.devices is None else list(map(Device, config.devices))
 
     def body(rank: int, letters: Letters) -> TrainedState:
         worker = Worker(config, ApartCommunicator(rank, world_size, devices[rank], letters))
-        return train_directed(worker, letters, shared, directions.bound, timeout_s / 4)
+        return train_directed(worker, letters, shared, directions.bound, timeout_s / 4, saved)
 
     directions = coordinator_config(config, world_size, timeout_s)
     desk: dict[str, Any] = {
+        "state": None if saved is None else saved[1][0][PLAIN]["coordinator"],
         "wishes": lambda: "run.stop()" if run.wants_stop else "",
         "most_rounds": config.max_steps,
         "event": None if config.timeline is None else Telling(config.timeline),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minigrad.backend.device import Device
@@ -13,6 +13,8 @@ from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.errors import DistributedError
 from minigrad.train import coordinator as c
 from minigrad.train.epoch import EpochMetrics
+from minigrad.train.run.accounts import EpochAccounts
+from minigrad.train.run.apart_saving import ApartSaving, States
 from minigrad.train.run.callbacks import Callbacks
 from minigrad.train.run.combining import CombinedGradients, CombinedParameters, Combining
 from minigrad.train.run.coordinated import CoordinatedRank
@@ -63,8 +65,12 @@ class SharedRun:
 class _Told:
     """What a rank does where rounds and epochs are committed; see `HearsCommits`."""
 
-    def __init__(self, worker: Worker, shared: SharedRun, letters: Letters) -> None:
+    def __init__(
+        self, worker: Worker, shared: SharedRun, letters: Letters, combining: Combining, saving: ApartSaving
+    ) -> None:
         self._worker, self._shared, self._letters = worker, shared, letters
+        self._combining, self._saving = combining, saving
+        self._state: Mapping[str, Any] | None = None  # of the coordinator at the last commit
         self._callbacks = Callbacks(worker.config.callbacks, worker)
         self._has_asked = False
 
@@ -72,7 +78,7 @@ class _Told:
         self._callbacks.before_epoch()
 
     def committed(self, commit: c.Commit, comm: Communicator | None) -> None:
-        worker = self._worker
+        worker, self._state = self._worker, commit.state
         if comm is not None:
             worker.leads = comm.rank == 0
         if self._shared.is_first("round", commit.round):
@@ -82,6 +88,9 @@ class _Told:
             self._has_asked = True
             self._letters.say(c.StopAsked(f"{wants} on rank {worker.rank}"))
 
+    def settled(self, commit: c.Commit, comm: Communicator) -> None:
+        self._saving.behind(commit.round, commit.state, comm, self._combining.as_committed())
+
     def epoch(self, metrics: EpochMetrics) -> None:
         self._end(metrics)
         if self._worker.epoch < self._worker.config.epochs:
@@ -89,28 +98,41 @@ class _Told:
 
     def _end(self, metrics: EpochMetrics) -> None:
         self._worker.epoch += 1
+        self._saving.history.append(metrics)
         self._callbacks.after_epoch(metrics)
         if self._shared.is_first("epoch", metrics.epoch):
             self._shared.run.epoch(metrics)
 
     def save(self, order: c.Save, comm: Communicator, begun: Sequence[EpochMetrics]) -> None:
+        self._saving.at_the_end(order.round, self._state, comm)
         for metrics in begun[:1] if not order.error else ():
             self._end(metrics)
 
 
-def train_directed(worker: Worker, letters: Letters, shared: SharedRun, bound: int, patience_s: float) -> TrainedState:
+def train_directed(
+    worker: Worker, letters: Letters, shared: SharedRun, bound: int, patience_s: float, saved: tuple[int, States] | None
+) -> TrainedState:
     """What each rank does, until the coordinator ends it.
 
     Args:
         bound: How many rounds it may be ahead of what is committed.
         patience_s: After how long in a round it says that it goes on.
+        saved: What to go on from; see `saved_states`.
     """
     config = worker.config
+    accounts = EpochAccounts(len(config.dataset), worker.world_size)
+    saving = ApartSaving(worker, accounts)
+    committed = 0 if saved is None else saving.resume(saved)
     combining: Combining
     combining = CombinedGradients(worker) if config.average == "gradients" else CombinedParameters(worker, bound)
-    told = _Told(worker, shared, letters)
+    told = _Told(worker, shared, letters, combining, saving)
     which = (worker.rank, worker.world_size, worker, combining, worker.meter)
     rank = CoordinatedRank(*which, letters, worker.pool(), worker.ledger, told, patience_s=patience_s)
-    told.begin()
+    rank.go_on(committed, accounts)
+    if shared.is_first("resumed", 0):
+        shared.run.resumed(saving.history, accounts.samples + worker.epoch * len(config.dataset))
+    if not accounts.samples:
+        told.begin()
     rank.run()
+    saving.close()
     return TrainedState.of(worker.model)

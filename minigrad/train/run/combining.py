@@ -7,7 +7,8 @@ A round has three moments here: `end`, where this rank has made its batches; `co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -76,6 +77,9 @@ class Combining(Protocol):
     def remember(self) -> None:
         """What a callback has changed since the last commit holds, where this rank has made nothing since."""
 
+    def as_committed(self) -> AbstractContextManager[None]:
+        """Inside, all is as it was committed last, between two batches."""
+
     def restore(self) -> None:
         """Go back to the last commit."""
 
@@ -133,6 +137,10 @@ class CombinedGradients:
     def remember(self) -> None:
         """See `Combining`."""
         self._kept = self._keep()
+
+    def as_committed(self) -> AbstractContextManager[None]:
+        """See `Combining`; no rank is ahead."""
+        return nullcontext()
 
     def restore(self) -> None:
         """See `Combining`."""
@@ -261,15 +269,33 @@ class CombinedParameters:
             self._seen[i] = self._seen[i] + difference
         self._common[i] = mean
 
+    @contextmanager
+    def as_committed(self) -> Iterator[None]:
+        """See `Combining`."""
+        if not self._parts and not self._batches:
+            yield
+            return
+        ahead, own = self._keep(), [piece.values().copy() for piece in self._pieces]
+        self._put(self._common)
+        self._kept.put_back()
+        try:
+            yield
+        finally:
+            self._put(own)
+            ahead.put_back()
+
+    def _put(self, values: Sequence[Array]) -> None:
+        with self._trainee.device.current():
+            for piece, each in zip(self._pieces, values):
+                piece.put(each)
+        self._mark()
+
     def restore(self) -> None:
         """See `Combining`."""
         self._trainee.drop_gradients()
         self._parts, self._means, self._batches = {}, {}, 0
-        with self._trainee.device.current():
-            for piece, common in zip(self._pieces, self._common):
-                piece.put(common)
+        self._put(self._common)
         self._seen = list(self._common)
-        self._mark()
         self._kept.put_back()
 
     def _mark(self) -> None:

@@ -39,6 +39,9 @@ class HearsCommits(Protocol):
     def committed(self, commit: c.Commit, comm: Communicator | None) -> None:
         """A round is committed; comm is that of the members, where they have combined."""
 
+    def settled(self, commit: c.Commit, comm: Communicator) -> None:
+        """The same, when all has heard of it: a place where all members that have combined can meet."""
+
     def save(self, order: c.Save, comm: Communicator, begun: Sequence[EpochMetrics]) -> None:
         """The run ends before its end: write down the last commit, with all members.
 
@@ -99,9 +102,14 @@ class CoordinatedRank:
         self._pool, self._orders = pool, dict[int, Indices]()
         self._waiting = deque[c.Order]()
         self._comm: Communicator | None = None
+        self._members: tuple[int, ...] = ()  # whose it is
         self._generation = 0
         self._told: dict[int, list[Row]] = {}  # of this rank's parts, by round
         self._rows: dict[int, dict[int, list[Row]]] = {}  # of all ranks, by round that is combined and not committed
+
+    def go_on(self, committed: int, accounts: EpochAccounts) -> None:
+        """Begin behind a round, with what is known of epochs that are not over."""
+        self.committed, self.accounts = committed, accounts
 
     def run(self) -> None:
         """Do what is commanded, until the end.
@@ -195,7 +203,7 @@ class CoordinatedRank:
             comm = self._letters.regroup(members, self._generation)
             gather_alike(_WHO, "models", comm, describe(self.trainee.model))
             self.combining.meet(comm)
-            self._comm = comm
+            self._comm, self._members = comm, tuple(members)
         return self._comm
 
     def commit(self, order: c.Commit) -> None:
@@ -210,6 +218,9 @@ class CoordinatedRank:
             self._hears.epoch(metrics)
         if ended:
             self.combining.remember()
+        if self._comm is not None:
+            with self._letters.together(self._members):
+                self._hears.settled(order, self._comm)
 
     # ------------------------------------------------------------------------------------------------ where one fails
 

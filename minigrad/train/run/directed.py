@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ class Directed:
         body: body(rank, letters) is what a rank does; its result is kept.
         timeout_s: How long ranks wait for each other, in real time.
         devices: Of each rank; CPUs by default.
+        state: That a `Commit` brought, to go on from; see `Coordinator.resumed`.
         desk: Options of `Desk`.
 
     Attributes:
@@ -40,14 +41,22 @@ class Directed:
     """
 
     def __init__(
-        self, config: c.CoordinatorConfig, body: Body, *, timeout_s: float, devices: Sequence[Device] = (), **desk: Any
+        self,
+        config: c.CoordinatorConfig,
+        body: Body,
+        *,
+        timeout_s: float,
+        devices: Sequence[Device] = (),
+        state: Mapping[str, Any] | None = None,
+        **desk: Any,
     ) -> None:
         self._devices = list(devices) or [CPU] * config.world_size
         self._office = Office(config.world_size, timeout_s=timeout_s, devices=self._devices)
         self._body, self._timeout_s = body, timeout_s
         self.results: dict[int, Any] = {}
         self.causes: dict[int, BaseException] = {}
-        self._desk = self._make_desk(c.Coordinator.start(config), desk)
+        first = c.Coordinator.start(config)
+        self._desk = self._make_desk(first if state is None else first.resumed(state), desk)
 
     def _make_desk(self, state: c.Coordinator, options: dict[str, Any]) -> Desk:
         outside = self._office.outside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -12,11 +13,11 @@ from minigrad.nn.bundle import facts_in, is_stateful
 from minigrad.nn.bundle_ranks import together
 from minigrad.train.checkpoint import Checkpoint
 from minigrad.train.epoch import EpochMetrics
-from minigrad.train.run.config import WHO
+from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.elsewhere import adopt
 from minigrad.train.run.rank import Worker
 
-_PLAIN = "run"  # the name of what has no state of its own
+PLAIN = "run"  # the name of what has no state of its own
 
 
 class Saving:
@@ -34,11 +35,8 @@ class Saving:
 
     def __init__(self, worker: Worker, everything: Mapping[str, Any]) -> None:
         callbacks = worker.config.callbacks
-        given = next((each for each in callbacks if isinstance(each, Checkpoint)), None)
         self._worker, self.history = worker, list[EpochMetrics]()
-        self._own: Checkpoint | None = None
-        if given is not None:  # a rank has one of its own, since it is told of by all
-            self._own = Checkpoint(given.dir, given.every, given.keep, on=given.on, background=given.background)
+        self._own = checkpoint_of(worker.config)
         states = {f"{number}": each for number, each in enumerate(callbacks) if is_stateful(each)}
         self._objects = {**everything, **({"callbacks": states} if states else {})}
 
@@ -74,17 +72,13 @@ class Saving:
         saved_by = self._ranks_of_latest(own)
         if saved_by is None:
             return False
-        if not worker.config.resume:
-            raise ArgumentError(
-                f"{WHO}: expected a folder without checkpoints, got {own.latest()}: write resume=True to go on from "
-                "there, or name another folder"
-            )
+        check_folder(worker.config, own.dir)
         if saved_by == worker.world_size:
-            told = own.load_latest(into=self._objects)[_PLAIN]
+            told = own.load_latest(into=self._objects)[PLAIN]
         else:
             saved = own.load_latest(every_rank=True)
             adopt(self._objects, saved, worker.rank)
-            told = saved[0][_PLAIN]
+            told = saved[0][PLAIN]
             set_rng_state(told["streams"])  # this rank's own, as far as that one's
         worker.epoch, worker.step, worker.rounds = told["epoch"], told["step"], told["rounds"]
         self.history = [EpochMetrics.from_json(text) for text in told["history"]]
@@ -135,9 +129,27 @@ class Saving:
             "epoch": worker.epoch,
             "step": worker.step,
             "rounds": worker.rounds,
+            "rounds": worker.rounds,
             "inside": inside,
             "history": [metrics.to_json() for metrics in self.history],
             "streams": get_rng_state(),
         }
-        path = self._own.save({**self._objects, _PLAIN: told}, number)
+        path = self._own.save({**self._objects, PLAIN: told}, number)
         worker.comm.event("checkpoint", number=number, path=str(path))
+
+
+def checkpoint_of(config: RunConfig) -> Checkpoint | None:
+    """One more with the options of that among the callbacks, for a rank of its own; None where there is none."""
+    given = next((each for each in config.callbacks if isinstance(each, Checkpoint)), None)
+    if given is None:
+        return None
+    return Checkpoint(given.dir, given.every, given.keep, on=given.on, background=given.background)
+
+
+def check_folder(config: RunConfig, found: Path) -> None:
+    """Refuse a run that is not to go on from the checkpoints that there are; ArgumentError."""
+    if not config.resume:
+        raise ArgumentError(
+            f"{WHO}: expected a folder without checkpoints, got {found}, which has some: write resume=True to go on "
+            "from there, or name another folder"
+        )

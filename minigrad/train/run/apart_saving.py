@@ -1,0 +1,144 @@
+"""The `Checkpoint` of a run whose ranks are not in step: written behind commits, and read by each rank for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from minigrad.backend.random import get_rng_state, set_rng_state
+from minigrad.backend.ranks import ranks_here, set_ranks_here
+from minigrad.distributed.comm.protocol import Communicator
+from minigrad.errors import CollectiveTimeoutError, RankFailedError
+from minigrad.nn.bundle import is_stateful
+from minigrad.nn.nested import load
+from minigrad.train.epoch import EpochMetrics
+from minigrad.train.run.config import RunConfig
+from minigrad.train.run.elsewhere import adopt
+from minigrad.train.run.rank import Worker
+from minigrad.train.run.saving import PLAIN, check_folder, checkpoint_of
+
+States = Sequence[Mapping[str, Any]]  # of each rank that has saved, by name
+
+
+def saved_states(config: RunConfig) -> tuple[int, States] | None:
+    """The number of the newest checkpoint that a run is to go on from, and what each rank had; None for the beginning.
+
+    Raises:
+        ArgumentError: there are checkpoints, and the run is not to go on from them. StateDictError: see `load`.
+    """
+    own = checkpoint_of(config)
+    path = None if own is None else own.latest()
+    if own is None or path is None:
+        return None
+    check_folder(config, path)
+    return int(path.stem.partition("-")[2]), load(path, every_rank=True)
+
+
+class ApartSaving:
+    """What a rank does with the checkpoint of its run; nothing where there is none.
+
+    Args:
+        worker: This rank.
+        accounts: The figures of epochs that are not over: has a state.
+    """
+
+    def __init__(self, worker: Worker, accounts: Any) -> None:
+        self._worker, self._own = worker, checkpoint_of(worker.config)
+        self.history: list[EpochMetrics] = []
+        self._objects = {"model": worker.model, **worker.objects(), "ledger": worker.ledger, "accounts": accounts}
+        states = {f"{i}": each for i, each in enumerate(worker.config.callbacks) if is_stateful(each)}
+        self._objects.update({"callbacks": states} if states else {})
+
+    # --------------------------------------------------------------------------------------------------- resuming
+
+    def resume(self, saved: tuple[int, States]) -> int:
+        """Go on from what ranks have saved, which may be others; without the other ranks.
+
+        Returns:
+            The last committed round.
+        """
+        (number, states), worker = saved, self._worker
+        same = len(states) == worker.world_size
+        if same:
+            _fill(self._objects, states[worker.rank])
+        else:
+            adopt(self._objects, states, worker.rank)
+        told = states[worker.rank if same else 0][PLAIN]
+        set_rng_state(told["streams"])
+        worker.epoch, worker.step = told["epoch"], told["step"]
+        self.history = [EpochMetrics.from_json(text) for text in told["history"]]
+        if self._own is not None:
+            self._own.number = number
+        return int(told["committed"])
+
+    # ---------------------------------------------------------------------------------------------------- writing
+
+    def behind(
+        self, round: int, state: Mapping[str, Any] | None, comm: Communicator, committed: AbstractContextManager[None]
+    ) -> None:
+        """Write one behind a commit, where it is due; all members call it.
+
+        Args:
+            state: Of the coordinator there.
+            comm: Of the members.
+            committed: Inside, all that has a state is as it was committed.
+        """
+        own = self._own
+        number = round if own is not None and own.on == "step" else self._worker.epoch
+        if own is not None and own.is_due(number):
+            with committed:
+                self._write(number, round, state, comm)
+
+    def at_the_end(self, round: int, state: Mapping[str, Any] | None, comm: Communicator) -> None:
+        """The run ends before its end, and all are back at the last commit: write that, where steps count."""
+        own = self._own
+        if own is not None and own.on == "step" and round > (own.number or 0):
+            self._write(round, round, state, comm)
+
+    def _write(self, number: int, round: int, state: Mapping[str, Any] | None, comm: Communicator) -> None:
+        own, worker = self._own, self._worker
+        assert own is not None
+        told = {
+            "epoch": worker.epoch,
+            "step": worker.step,
+            "committed": round,
+            "coordinator": state,
+            "history": [metrics.to_json() for metrics in self.history],
+            "streams": get_rng_state(),
+        }
+        with _among(comm):
+            if comm.rank == 0 and own.number is not None:
+                own.take_over()
+            try:
+                own.save({**self._objects, PLAIN: told}, number)
+            except (CollectiveTimeoutError, RankFailedError):
+                own.number = number  # another rank has failed, which is seen; the next one is due at one place on all
+
+    def close(self) -> None:
+        """Wait until what this rank writes is on the disk.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if self._own is not None:
+            self._own.finish()
+
+
+def _fill(objects: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    for name, thing in objects.items():
+        if isinstance(thing, Mapping):
+            _fill(thing, state[name])
+        else:
+            thing.load_state_dict(state[name])
+
+
+@contextmanager
+def _among(comm: Communicator) -> Iterator[None]:
+    """These are the ranks inside."""
+    before = ranks_here()
+    set_ranks_here(comm)
+    try:
+        yield
+    finally:
+        set_ranks_here(before)
