@@ -13,6 +13,7 @@ from minigrad.errors import CollectiveTimeoutError, RankFailedError
 from minigrad.nn.bundle import is_stateful
 from minigrad.nn.nested import load
 from minigrad.train.epoch import EpochMetrics
+from minigrad.train.run.accounts import EpochAccounts
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.elsewhere import adopt
 from minigrad.train.run.rank import Worker
@@ -40,11 +41,11 @@ class ApartSaving:
 
     Args:
         worker: This rank.
-        accounts: The figures of epochs that are not over: has a state.
+        accounts: The figures of epochs that are not over.
     """
 
-    def __init__(self, worker: Worker, accounts: Any) -> None:
-        self._worker, self._own = worker, checkpoint_of(worker.config)
+    def __init__(self, worker: Worker, accounts: EpochAccounts) -> None:
+        self._worker, self._own, self._accounts = worker, checkpoint_of(worker.config), accounts
         self.history: list[EpochMetrics] = []
         self._objects = {"model": worker.model, **worker.objects(), "ledger": worker.ledger, "accounts": accounts}
         states = {f"{i}": each for i, each in enumerate(worker.config.callbacks) if is_stateful(each)}
@@ -102,6 +103,7 @@ class ApartSaving:
         told = {
             "epoch": worker.epoch,
             "step": worker.step,
+            "inside": bool(self._accounts.samples),
             "committed": round,
             "coordinator": state,
             "history": [metrics.to_json() for metrics in self.history],

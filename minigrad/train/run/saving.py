@@ -129,7 +129,6 @@ class Saving:
             "epoch": worker.epoch,
             "step": worker.step,
             "rounds": worker.rounds,
-            "rounds": worker.rounds,
             "inside": inside,
             "history": [metrics.to_json() for metrics in self.history],
             "streams": get_rng_state(),
