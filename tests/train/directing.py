@@ -83,6 +83,9 @@ class Heard:
     def committed(self, commit, comm):
         self.commits.append(commit.round)
 
+    def settled(self, commit, comm, together):
+        assert commit.round == self.commits[-1]
+
     def save(self, order, comm, begun):
         self.saved.append((order.round, order.error, comm.world_size))
 

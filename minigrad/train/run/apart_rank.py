@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from minigrad.backend.device import Device
@@ -88,8 +89,10 @@ class _Told:
             self._has_asked = True
             self._letters.say(c.StopAsked(f"{wants} on rank {worker.rank}"))
 
-    def settled(self, commit: c.Commit, comm: Communicator) -> None:
-        self._saving.behind(commit.round, commit.state, comm, self._combining.as_committed())
+    def settled(self, commit: c.Commit, comm: Communicator, together: AbstractContextManager[None]) -> None:
+        if self._saving.is_due(commit.round):
+            with together, self._combining.as_committed():
+                self._saving.write(commit.round, commit.state, comm)
 
     def epoch(self, metrics: EpochMetrics) -> None:
         self._end(metrics)

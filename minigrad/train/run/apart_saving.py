@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from minigrad.backend.random import get_rng_state, set_rng_state
@@ -75,30 +75,27 @@ class ApartSaving:
 
     # ---------------------------------------------------------------------------------------------------- writing
 
-    def behind(
-        self, round: int, state: Mapping[str, Any] | None, comm: Communicator, committed: AbstractContextManager[None]
-    ) -> None:
-        """Write one behind a commit, where it is due; all members call it.
+    def is_due(self, round: int) -> bool:
+        """Whether one is to be written behind the commit of a round; the same on all members."""
+        return self._own is not None and self._own.is_due(self._number(round))
 
-        Args:
-            state: Of the coordinator there.
-            comm: Of the members.
-            committed: Inside, all that has a state is as it was committed.
-        """
-        own = self._own
-        number = round if own is not None and own.on == "step" else self._worker.epoch
-        if own is not None and own.is_due(number):
-            with committed:
-                self._write(number, round, state, comm)
+    def _number(self, round: int) -> int:
+        return round if self._own is not None and self._own.on == "step" else self._worker.epoch
 
     def at_the_end(self, round: int, state: Mapping[str, Any] | None, comm: Communicator) -> None:
         """The run ends before its end, and all are back at the last commit: write that, where steps count."""
         own = self._own
         if own is not None and own.on == "step" and round > (own.number or 0):
-            self._write(round, round, state, comm)
+            self.write(round, state, comm)
 
-    def _write(self, number: int, round: int, state: Mapping[str, Any] | None, comm: Communicator) -> None:
-        own, worker = self._own, self._worker
+    def write(self, round: int, state: Mapping[str, Any] | None, comm: Communicator) -> None:
+        """Write one behind the commit of a round, as which all that has a state is; all members call it.
+
+        Args:
+            state: Of the coordinator there.
+            comm: Of the members.
+        """
+        own, worker, number = self._own, self._worker, self._number(round)
         assert own is not None
         told = {
             "epoch": worker.epoch,

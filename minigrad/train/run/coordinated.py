@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -39,8 +40,8 @@ class HearsCommits(Protocol):
     def committed(self, commit: c.Commit, comm: Communicator | None) -> None:
         """A round is committed; comm is that of the members, where they have combined."""
 
-    def settled(self, commit: c.Commit, comm: Communicator) -> None:
-        """The same, when all has heard of it: a place where all members that have combined can meet."""
+    def settled(self, commit: c.Commit, comm: Communicator, together: AbstractContextManager[None]) -> None:
+        """The same, when all has heard of it: a place where all members can meet, inside together."""
 
     def save(self, order: c.Save, comm: Communicator, begun: Sequence[EpochMetrics]) -> None:
         """The run ends before its end: write down the last commit, with all members.
@@ -219,8 +220,7 @@ class CoordinatedRank:
         if ended:
             self.combining.remember()
         if self._comm is not None:
-            with self._letters.together(self._members):
-                self._hears.settled(order, self._comm)
+            self._hears.settled(order, self._comm, self._letters.together(self._members))
 
     # ------------------------------------------------------------------------------------------------ where one fails
 
