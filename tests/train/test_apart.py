@@ -1,6 +1,7 @@
 """Runs of `Trainer.start` whose ranks are not in step."""
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -8,10 +9,10 @@ import pytest
 from minigrad import nn, optim
 from minigrad.data import ArrayDataset
 from minigrad.distributed import run
-from minigrad.distributed.average import Async, Cadence, EveryK, PostLocalSGD
+from minigrad.distributed.average import Async, Cadence, EveryK, Policy, PostLocalSGD
 from minigrad.distributed.comm.nccl import communicator
 from minigrad.distributed.simulate import Cluster, Link
-from minigrad.errors import RankFailedError
+from minigrad.errors import ArgumentError, RankFailedError
 from minigrad.optim import schedule
 from minigrad.train import Trainer
 from tests.distributed.fake_nccl import FakeNccl
@@ -24,6 +25,14 @@ Y = (X @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
 
 class FailedError(Exception):
     """What a rank fails of."""
+
+
+@dataclass(frozen=True)
+class Never(Policy):
+    """Ranks train on their own."""
+
+    def decide(self, state, made):
+        return state, False, ""
 
 
 def start(fails=None, **options):
@@ -192,3 +201,15 @@ def test_a_rate_that_a_callback_sets_stays_where_ranks_go_back(average):
 
     start({1: 6}, ranks=3, average=average, on_failure="shrink", callbacks=[lower]).join()
     assert rates == {0: {0.05}, 1: {0.025}}
+
+
+@pytest.mark.parametrize("where", ["ranks", "cluster"])
+def test_a_policy_that_never_combines(where):
+    """The coordinator says so, and no rank is left."""
+    before = threading.active_count()
+    run = start(policy=Never(), average="parameters", **place(where), on_failure="shrink")
+    with pytest.raises(ArgumentError, match="expected Never to combine"):
+        run.join()
+    for thread in [each for each in threading.enumerate() if each.name.startswith("rank-")]:
+        thread.join(10.0)
+    assert threading.active_count() <= before

@@ -80,7 +80,12 @@ class Directed:
             threads = [new_thread(self._rank, rank, name=f"rank-{rank}") for rank in range(size)]
             for thread in threads:
                 thread.start()
-            state = self._direct()
+            try:
+                state = self._direct()
+            except BaseException as error:  # nobody tells the ranks to end any more
+                for rank in range(size):
+                    self._office.end(rank, f"the coordinator has failed: {error!r}")
+                raise
             running = self._join(threads)
         if state.error:
             self._raise(state.error, running)

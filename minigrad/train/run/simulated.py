@@ -68,5 +68,9 @@ class Simulated(Directed):
         self._turns.enter(OUTSIDE)
         try:
             return super()._direct()
+        except BaseException as error:
+            for rank in range(self._cluster.world_size):
+                self._turns.end(rank, f"the coordinator has failed: {error!r}")
+            raise
         finally:
             self._turns.end(OUTSIDE, "it has ended")
