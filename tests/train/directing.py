@@ -90,16 +90,15 @@ class Heard:
         self.saved.append((order.round, order.error, comm.world_size))
 
 
-def rank_of(rank, letters, config, *, average="gradients", fails=None, patience_s=60.0):
+def rank_of(rank, letters, config, *, average="gradients", fails=None, patience_s=60.0, options=()):
     """The rank of a run."""
     meter = EpochMeter(SoloCommunicator())
     trainee = Trainee(meter, *(fails or {}).get(rank, ()))
     combining = CombinedGradients(trainee) if average == "gradients" else CombinedParameters(trainee, config.bound)
     pool, size = config.dispatch.pool, config.world_size
     ledger, heard = SampleLedger(pool.length, rank=rank, world_size=size), Heard()
-    return CoordinatedRank(
-        rank, size, trainee, combining, meter, letters, pool, ledger, heard, patience_s=patience_s
-    )
+    which = (rank, size, trainee, combining, meter, letters, pool, ledger, heard)
+    return CoordinatedRank(*which, patience_s=patience_s, options=dict(options))
 
 
 def config_of(

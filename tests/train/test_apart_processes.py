@@ -54,6 +54,21 @@ def test_nobody_dies(policy, average):
     assert results[0]["exact"] == [True, True] and results[0] == results[1] == results[2]
 
 
+def test_ranks_that_were_given_other_options_all_end_with_what_differs():
+    config = config_of(Sync(), 2, samples=32, on_failure="shrink", timeout_s=10)
+
+    def body(lifeline):
+        def train(rank, letters):
+            made = rank_of(rank, letters, config, options={"seed": 5 + rank})
+            made.run()
+
+        run_directed(lifeline, config, train)
+
+    results, _ = run_forked(body, 2)
+    for result in results:
+        assert "expected equal options and models on all ranks, got seed is 5 on rank 0 and 6 on rank 1" in result
+
+
 def test_shrink_whoever_is_killed():
     drawn = random.Random(16)
     for number in range(20):

@@ -130,7 +130,8 @@ def train_directed(
     combining = CombinedGradients(worker) if config.average == "gradients" else CombinedParameters(worker, bound)
     told = _Told(worker, shared, letters, combining, saving)
     which = (worker.rank, worker.world_size, worker, combining, worker.meter)
-    rank = CoordinatedRank(*which, letters, worker.pool(), worker.ledger, told, patience_s=patience_s)
+    data = (worker.pool(), worker.ledger)
+    rank = CoordinatedRank(*which, letters, *data, told, patience_s=patience_s, options=config.facts())
     rank.go_on(committed, accounts)
     if shared.is_first("resumed", 0):
         shared.run.resumed(saving.history, accounts.samples + worker.epoch * len(config.dataset))

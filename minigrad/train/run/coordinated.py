@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from minigrad.data.chunks import ChunkPool
 from minigrad.data.dispatch import Portion
 from minigrad.data.ledger import SampleLedger
 from minigrad.data.order import Indices
-from minigrad.distributed.comm.differences import describe, gather_alike
+from minigrad.distributed.comm.differences import Facts, describe, gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import CollectiveTimeoutError, RankFailedError
 from minigrad.train import coordinator as c
@@ -72,6 +73,7 @@ class CoordinatedRank:
         ledger: Of this rank; it hears of what all have taken.
         hears: Told of commits and epochs.
         patience_s: After how long in a round it says that it goes on.
+        options: What has to be alike on all ranks, by name.
 
     Attributes:
         committed: The last committed round.
@@ -91,8 +93,9 @@ class CoordinatedRank:
         hears: HearsCommits,
         *,
         patience_s: float,
+        options: Facts = MappingProxyType({}),
     ) -> None:
-        self.rank = rank
+        self.rank, self._options = rank, options
         self.trainee, self.combining, self.ledger = trainee, combining, ledger
         self.accounts = EpochAccounts(pool.length, world_size)
         self.committed = 0
@@ -202,7 +205,7 @@ class CoordinatedRank:
         """The communicator of these, which begins where they have gone on from another round than before."""
         if self._comm is None:
             comm = self._letters.regroup(members, self._generation)
-            gather_alike(_WHO, "models", comm, describe(self.trainee.model))
+            gather_alike(_WHO, "options and models", comm, {**self._options, **describe(self.trainee.model)})
             self.combining.meet(comm)
             self._comm, self._members = comm, tuple(members)
         return self._comm
