@@ -100,6 +100,7 @@ class Streams:
 
 
 _streams: ContextVar[Streams] = ContextVar("minigrad_random_streams")
+_drawn: ContextVar[int | None] = ContextVar("minigrad_drawn_seed", default=None)  # where nobody has chosen one
 
 
 def _philox(seed: int, stream: int) -> np.random.Generator:
@@ -111,6 +112,7 @@ def _current() -> Streams:
     if streams is None:
         streams = Streams(secrets.randbits(63), 0)
         _streams.set(streams)
+        _drawn.set(streams.seed)
     return streams
 
 
@@ -141,6 +143,11 @@ def manual_seed(seed: int) -> None:
 def initial_seed() -> int:
     """The seed of both streams of this context."""
     return _current().seed
+
+
+def is_seed_chosen() -> bool:
+    """Whether the seed of this context is one that somebody has chosen; else it was drawn."""
+    return _current().seed != _drawn.get()
 
 
 def set_noise_key(noise_key: int) -> None:

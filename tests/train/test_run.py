@@ -1,5 +1,6 @@
 """Trainer.start: the loop that a user of DDP writes, bit for bit; the handle, the places, what callbacks may do."""
 
+import contextvars
 import gc
 import os
 import signal
@@ -11,11 +12,12 @@ import time
 import numpy as np
 import pytest
 
+import minigrad
 from minigrad import distributed, nn, optim
 from minigrad.backend.ranks import ranks_here
 from minigrad.data import ArrayDataset
-from minigrad.distributed.average import Cadence, EveryK
-from minigrad.errors import ArgumentError, ReplicaMismatchError
+from minigrad.distributed.average import Async, Cadence, EveryK
+from minigrad.errors import ArgumentError, RankFailedError, ReplicaMismatchError
 from minigrad.train import record_scalar
 from tests.distributed.worlds import ROOT, run_ranks
 from tests.train.runs import LOSS, bits, by_hand_on_threads, cluster, dataset, doubles, make_plain, start, train
@@ -288,6 +290,23 @@ def test_ranks_that_were_told_other_things_say_so():
 
     with pytest.raises(ReplicaMismatchError, match="batch_size is 4 on rank 0 and 5 on rank 1"):
         distributed.run(body, 2, timeout_s=10.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"average": "parameters", "policy": Async(1)}], ids=["in step", "apart"])
+def test_processes_without_a_seed_have_one(options):
+    """Each has drawn another, as fresh processes do; a seed that was chosen has to be the same."""
+    def body(comm):
+        return contextvars.Context().run(lambda: train(comm=comm, seed=None, **options))
+
+    first, second = run_ranks("shm", body, 2)
+    assert first == second
+
+    def choosing(comm):
+        minigrad.manual_seed(comm.rank)
+        return train(comm=comm, seed=None, **options)
+
+    with pytest.raises((ReplicaMismatchError, RankFailedError), match="seed is 0 on rank 0 and 1 on rank 1"):
+        run_ranks("shm", choosing, 2)
 
 
 def test_a_run_inside_thread_ranks_uses_these():

@@ -68,6 +68,11 @@ class MessageLine:
         self.dead: dict[int, str] = {}
         self.is_over = False
 
+    def seed_of_first(self, own: int) -> int:
+        """What rank 0 gives; all ranks call it, before anything else."""
+        seed: int = self._rounds.all_gather_object(own)[0]
+        return seed
+
     @property
     def living(self) -> list[int]:
         """The ranks that take part."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, Union
 
 from minigrad.arguments import as_integer, as_real, check_choice, check_shares, check_switch, keep_as
 from minigrad.backend.device import Device
-from minigrad.backend.random import initial_seed
+from minigrad.backend.random import initial_seed, is_seed_chosen
 from minigrad.data.dataset import Dataset, check_dataset
 from minigrad.distributed.average import Mean, OuterOptimizer, Policy, Sync
 from minigrad.distributed.balance.meter import check_timeline
@@ -49,7 +49,8 @@ class RunConfig:
         average: What they combine: "gradients" before a step, or "parameters" after steps of their own.
         outer: What is done with combined parameters.
         guard: Asked before a `Cadence` combines more rarely.
-        seed: Of weights, noise and the order of samples, in [0, 2**64); by default this context's.
+        seed: Of weights, noise and the order of samples, in [0, 2**64); by default that of `manual_seed`, else a drawn
+            one that all ranks have.
         shuffle: Whether samples are dealt in another order in each epoch.
         shares: Fraction of the samples for each rank, >= 0, of sum 1; by default equal ones.
         dispatch: "static": each rank has its part of an epoch. "proportional": by the speeds that Cadence measured, or
@@ -76,6 +77,7 @@ class RunConfig:
             of as many as it says. None: no end but that of the epochs.
         timeout_s: How long ranks wait for each other, where they live in this process.
         progress: Whether there is a progress bar; None: on a terminal.
+        has_drawn_seed: Whether nobody has said a seed.
 
     Raises:
         ArgumentError: an option out of its range, or options that do not go together; the message says what to write.
@@ -117,12 +119,14 @@ class RunConfig:
     max_steps: int | None = field(default=None, kw_only=True)
     timeout_s: float | None = field(default=None, kw_only=True)
     progress: bool | None = field(default=None, kw_only=True)
+    has_drawn_seed: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("make_model", "make_optimizer", "train_fn"):
             if not callable(getattr(self, name)):
                 raise ArgumentError(f"{WHO}: expected {name} as a function, got {getattr(self, name)!r:.100}")
         check_dataset(WHO, self.dataset)
+        self._keep("has_drawn_seed", self.seed is None and not is_seed_chosen())
         self._keep("seed", initial_seed() if self.seed is None else self.seed)
         self._check_numbers()
         self._check_places()
@@ -228,5 +232,6 @@ class RunConfig:
         """What has to be alike on all ranks, by name: all but functions and what is this rank's own."""
         own = {"make_model", "make_optimizer", "train_fn", "dataset", "comm", "devices", "cluster", "callbacks"}
         own |= {"timeline", "progress", "schedule", "lr_scale", "scaler", "guard", "timeout_s"}
+        own |= {"has_drawn_seed"}
         told = {name: str(value) for name, value in vars(self).items() if name not in own}
         return {**told, "samples": str(len(self.dataset))}

@@ -91,6 +91,11 @@ class ProcessPlace:
         self.world_size, self.leader, self._comm = comm.world_size, comm.rank, comm
         self.has_all_ranks = comm.world_size == 1
 
+    def common_seed(self, own: int) -> int:
+        """The seed of rank 0, where each process has drawn its own; all of them call it."""
+        seed: int = self._comm.all_gather_object(own)[0]
+        return seed
+
     def run(self, body: Callable[[Communicator], T]) -> T:
         """See `Place`; the other ranks are told where this one fails."""
         return _told_of_failure(body, self._comm, closes=False)

@@ -6,6 +6,7 @@ or waits in a collective. The coordinator is on the lowest rank that lives, so i
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import threading
@@ -221,6 +222,12 @@ class LivingRank:
 
     def __init__(self, line: AnyLine) -> None:
         self.line, self.world_size, self.leader, self.timeout_s = line, line.world_size, line.rank, line.timeout_s
+
+    def common_seed(self, own: int) -> int:
+        """One seed for all processes, where each has drawn its own: rank 0's, or out of what the launcher told them."""
+        if isinstance(self.line, MessageLine):
+            return self.line.seed_of_first(own)
+        return int.from_bytes(hashlib.sha256(os.environ["MINIGRAD_AUTHKEY"].encode()).digest()[:7], "big")
 
 
 def living_rank(config: RunConfig) -> LivingRank | None:
