@@ -296,7 +296,7 @@ def test_ranks_that_were_told_other_things_say_so():
 def test_processes_without_a_seed_have_one(options):
     """Each has drawn another, as fresh processes do; a seed that was chosen has to be the same."""
     def body(comm):
-        return contextvars.Context().run(lambda: train(comm=comm, seed=None, **options))
+        return contextvars.Context().run(lambda: train(comm=comm, seed=None, make_model=make_plain, **options))
 
     first, second = run_ranks("shm", body, 2)
     assert first == second

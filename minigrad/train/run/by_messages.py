@@ -26,7 +26,7 @@ class _Coming:
 
     def __init__(self, comm: Communicator, source: int) -> None:
         self._comm, self._source = comm, source
-        self._begin(comm.empty(1, np.int64), False)
+        self._begin(np.empty(1, np.int64), False)
 
     def _begin(self, array: Array, is_body: bool) -> None:
         self._array, self._is_body = array, is_body
@@ -38,9 +38,9 @@ class _Coming:
             self._work.wait(host=True)
             array, is_body = self._array, self._is_body
             if not is_body:
-                self._begin(self._comm.empty(int(array[0]), np.uint8), True)
+                self._begin(np.empty(int(array[0]), np.uint8), True)
                 continue
-            self._begin(self._comm.empty(1, np.int64), False)
+            self._begin(np.empty(1, np.int64), False)
             return json.loads(array.tobytes())
         return None
 
@@ -64,6 +64,7 @@ class MessageLine:
         self._coming = {rank: _Coming(letters, rank) for rank in range(comm.world_size) if rank != comm.rank}
         self._sent: list[tuple[int, Work, Array]] = []  # to whom, and what nobody may write to until it is taken
         self._own: deque[Letter] = deque()
+        self._out: deque[tuple[int, Any]] = deque()
         self.left: dict[int, str] = {}
         self.dead: dict[int, str] = {}
         self.is_over = False
@@ -81,8 +82,12 @@ class MessageLine:
     def post(self, rank: int, data: Any) -> None:
         """See `Lifeline`."""
         self._check()
-        with self._lock:
-            self._post(rank, data)
+        self._out.append((rank, data))
+
+    def _send_out(self) -> None:
+        """Send what was posted, in the one thread that uses the communicator of letters."""
+        while self._out:
+            self._post(*self._out.popleft())
 
     def _post(self, rank: int, data: Any) -> None:
         if rank == self.rank:
@@ -104,6 +109,7 @@ class MessageLine:
             time.sleep(_NAP_S)
 
     def _look(self) -> Letter | None:
+        self._send_out()
         self._sent = [sent for sent in self._sent if sent[0] not in self.left and not sent[1].done()]
         if self._own:
             return self._own.popleft()
@@ -142,6 +148,7 @@ class MessageLine:
         end = time.monotonic() + _FLUSH_S
         try:
             with self._lock:
+                self._send_out()
                 for rank in self.living:
                     if rank != self.rank:
                         self._post(rank, _BYE)
