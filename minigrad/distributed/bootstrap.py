@@ -166,16 +166,17 @@ def init(
         check_world("init", rank, world_size)
         seat = Seat(rank, world_size, seat.local_rank if seat.source != "alone" else rank, world_size, "arguments")
     wanted = backend if backend is not None else os.environ.get("MINIGRAD_BACKEND")
-    where = _local_device("cuda" if device is None and wanted == "nccl" else device, seat)
+    where = local_device(device, seat, wanted)
     chosen = choose_backend(seat, where, wanted)
     comm = _connect(chosen, seat, where, default_timeout_s(timeout_s))
     set_ranks_here(comm)
     return comm
 
 
-def _local_device(device: str | Device | None, seat: Seat) -> Device:
+def local_device(device: str | Device | None, seat: Seat, backend: str | None) -> Device:
+    """The device of a rank: the one asked for, of "cuda" its own; by default what the backend is for, or the CPU."""
     if device is None:
-        return CPU
+        device = "cuda" if backend == "nccl" else CPU
     if device != "cuda":
         return Device(device)
     only_one = len(available_devices()) == 2  # with the CPU: a launcher may show each process a GPU of its own

@@ -1,5 +1,7 @@
 """What the tests of runs train: a small network with everything that can differ, and the loop that a user writes."""
 
+import hashlib
+
 import numpy as np
 
 import minigrad
@@ -62,6 +64,11 @@ def train(**options):
 
 def bits(state):
     return {name: x.numpy().tobytes() for name, x in {**state.params, **state.buffers}.items()}
+
+
+def digest(found):
+    """Bits in a word."""
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
 
 
 def by_hand(comm, samples=SAMPLES, make_model=make_model):

@@ -19,6 +19,7 @@ from minigrad.train.run.processes import run_directed
 from tests.distributed.processes import all_gone
 from tests.distributed.test_living_processes import KilledAt, run_forked
 from tests.train.directing import bits, config_of, rank_of
+from tests.train.runs import digest, train
 from tests.train.test_apart import start
 
 POLICIES = [(Sync(), "gradients"), (EveryK(2), "parameters"), (Async(2), "parameters"), (EveryK(2), "gradients")]
@@ -107,6 +108,7 @@ import numpy as np
 from minigrad import nn, optim
 from minigrad.data import ArrayDataset
 from minigrad.train import Trainer
+from tests.train.runs import digest, train
 on_failure, victims = sys.argv[1], json.loads(sys.argv[2])
 x = np.random.default_rng(5).normal(size=(50, 3)).astype(np.float32)
 calls, audits = 0, []
@@ -118,6 +120,8 @@ def train_fn(model, batch):
     x, y = batch
     return (model(x).reshape(-1) - y).square().mean()
 print("pid", os.getpid(), flush=True)
+if on_failure == "shrink":  # first a run in which nobody dies
+    print("same", digest(train(on_failure="shrink", timeout_s=20.0)), flush=True)
 run = Trainer.start(
     lambda device: nn.Linear(3, 1), lambda params: optim.SGD(params, lr=0.05), train_fn, ArrayDataset(x, x.sum(1)),
     batch_size=4, epochs=3, seed=3, dispatch="progressive", on_failure=on_failure, timeout_s=20.0,
@@ -145,12 +149,17 @@ def launched(tmp_path, on_failure, victims):
 
 
 def test_launched_with_shrink(tmp_path):
-    """Ranks 1 and 0 are killed, on which the coordinator is: the last one trains all samples."""
+    """Ranks 1 and 0 are killed, on which the coordinator is: the last one trains all samples.
+
+    Before that a run in which nobody dies has the bits of threads, with dropout too.
+    """
     status, output, errors, pids = launched(tmp_path, "shrink", {"1": 5, "0": 9})
     assert status == 0, output + errors
     ended = [line.split("ended ")[1] for line in output.splitlines() if " ended " in line]
     assert len(ended) == 1 and ended[0].endswith("[True, True, True] 3"), output + errors
     assert len(pids) == 3 and all_gone(pids)
+    same = {line.split()[-1] for line in output.splitlines() if " same " in line}
+    assert same == {digest(train(ranks=3, on_failure="shrink"))}
 
 
 def test_launched_with_stop(tmp_path):

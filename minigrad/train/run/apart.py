@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.backend.device import CPU, Device
+from minigrad.backend.random import set_noise_key
 from minigrad.data.dispatch import Dispatch
 from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.train import coordinator as c
@@ -45,6 +46,9 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
         "event": None if config.timeline is None else Telling(config.timeline),
     }
     if isinstance(place, LivingRank):
+        place.device.use()
+        set_noise_key(place.line.rank)
+        devices[place.line.rank] = place.device
         return run_directed(place.line, directions, body, longest_s=_SOON_S, **desk)
     ranks: Directed
     if config.cluster is not None:

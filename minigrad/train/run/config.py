@@ -72,7 +72,8 @@ class RunConfig:
             that each sample counts once an epoch. From the beginning where it finds none.
         timeline: An object with event(kind, **fields), which hears what the ranks of this process do.
         check_replicas_every: Compare the bits of all replicas in every so many steps.
-        on_failure: "stop": all ranks end where one fails. "shrink": the others go on.
+        on_failure: "stop": all ranks end where one fails. "shrink": the others go on. Where ranks are not in step, by
+            this, by "progressive" or by `Async`, buffers are not rank 0's but merged, as `ParameterAverager` does it.
         max_steps: End after so many steps, >= 1, where parameters are combined rounds: of a batch a rank, with Cadence
             of as many as it says. None: no end but that of the epochs.
         timeout_s: How long ranks wait for each other, where they live in this process.

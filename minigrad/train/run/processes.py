@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, Union
 
+from minigrad.backend.device import Device
 from minigrad.backend.thread import new_thread
-from minigrad.distributed.bootstrap import detect, init
+from minigrad.distributed.bootstrap import detect, init, local_device
 from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.protocol import Clock, Communicator
 from minigrad.distributed.living.lifeline import Death, Letter, Lifeline, who_left
@@ -216,12 +217,17 @@ def run_directed(line: AnyLine, config: c.CoordinatorConfig, body: Callable[[int
 
 
 class LivingRank:
-    """Where a run lives whose ranks are processes, of which this is one; see `RunsRanks`."""
+    """Where a run lives whose ranks are processes, of which this is one; see `RunsRanks`.
+
+    Attributes:
+        line, device: Of this rank.
+    """
 
     has_all_ranks = False
 
-    def __init__(self, line: AnyLine) -> None:
+    def __init__(self, line: AnyLine, device: Device) -> None:
         self.line, self.world_size, self.leader, self.timeout_s = line, line.world_size, line.rank, line.timeout_s
+        self.device = device
 
     def common_seed(self, own: int) -> int:
         """One seed for all processes, where each has drawn its own: rank 0's, or out of what the launcher told them."""
@@ -245,9 +251,21 @@ def living_rank(config: RunConfig) -> LivingRank | None:
             )
         if config.timeout_s is not None:
             raise ArgumentError(f"{WHO}: expected no timeout_s with comm=, which has its own, got {config.timeout_s}")
-        return LivingRank(MessageLine(comm))
+        return _by_messages(comm)
     if config.place != "given" or detect(os.environ).world_size == 1:
         return None
     if config.on_failure == "stop" and not os.environ.get(DESCRIPTOR):
-        return LivingRank(MessageLine(init(timeout_s=config.timeout_s)))
-    return LivingRank(lifeline_here(WHO, on_failure=config.on_failure, timeout_s=config.timeout_s))
+        return _by_messages(init(timeout_s=config.timeout_s))
+    backend = os.environ.get("MINIGRAD_BACKEND")
+    device = local_device(None, detect(os.environ), backend)
+    given: dict[str, Any] = {"on_failure": config.on_failure, "device": device, "timeout_s": config.timeout_s}
+    return LivingRank(lifeline_here(WHO, **given), device)
+
+
+def _by_messages(comm: Communicator) -> LivingRank:
+    if comm.device.type != "cpu":
+        raise ArgumentError(
+            f"{WHO}: expected ranks on CPUs where they are not in step, or our launcher, or devices=, got a "
+            f"communicator of {comm.device}: letters are small messages of hosts"
+        )
+    return LivingRank(MessageLine(comm), comm.device)
