@@ -1,5 +1,6 @@
 """A run that goes on from its checkpoint ends in the bits of one that nobody stopped, whatever has a state in it."""
 
+import contextvars
 import json
 import re
 import shutil
@@ -234,3 +235,69 @@ def test_a_process_that_is_killed_takes_no_step_with_it(tmp_path):
     assert names == [f"step-{number:010}.safetensors" for number in (10, 15)]
     bits, other = re.findall(r"\b[0-9a-f]{16}\b", script().stdout)
     assert bits == other and f"ends in {bits}" in run_script("11_resume.py", "--smoke").splitlines()[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"on_failure": "shrink"}, {"dispatch": "progressive"}])
+def test_a_resumed_run_has_the_seed_that_it_had(tmp_path, options):
+    """Where none is said each process draws another one; by another, other samples are at the places left."""
+
+    def counting(model, batch):
+        seen.extend(map(float, batch[0].numpy()[:, 0]))
+        return train_fn(model, batch)
+
+    seen = []
+    for more in ({"max_steps": 3}, {"resume": True}):
+        given = {"seed": None, "epochs": 1, "model": plain, **options, **more}
+        run = contextvars.Context().run(start, Checkpoint(tmp_path, on="step"), train_fn=counting, **given)
+        run.join()
+    assert sorted(seen) == sorted(map(float, DATA[:, 0]))
+
+
+SCALED = {"scaler": optim.GradScaler(4.0), "schedule": optim.StepDecay(3, gamma=0.5)}
+OTHERS = {
+    "seed": ({"seed": 4}, ArgumentError, "expected seed=3, which the run has that is resumed, .* got 4"),
+    "scale": ({"scaler": optim.GradScaler(8.0)}, ArgumentError, "expected scaler={'scale': 4.0.* got {'scale': 8.0"),
+    "decay": (
+        {"optimizer": lambda params: optim.Adam(params, weight_decay=0.1)}, ArgumentError, "expected optimizer=Adam "
+    ),
+    "no schedule": ({"schedule": None}, StateDictError, "schedule.*: resume with the options that the run had"),
+    "another callback": ({"callbacks": [Best(), Best()]}, StateDictError, "Best 2"),
+    "engine": ({"on_failure": "shrink"}, (ArgumentError, StateDictError), "resume with the "),
+    "batch": ({"batch_size": 2}, StateDictError, "expected a state with batch_size 2, got 4"),
+}
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "shrink"])
+@pytest.mark.parametrize("ranks", [2, 1])
+def test_options_that_would_do_nothing_are_refused(tmp_path, ranks, on_failure):
+    options = {**SCALED, "model": plain, "on_failure": on_failure}
+    start(Checkpoint(tmp_path, on="step"), max_steps=2, **options).join()
+    for other, error, words in OTHERS.values():
+        if other.get("on_failure") == on_failure:
+            other = {"on_failure": "stop"}
+        with pytest.raises(error, match=words):
+            start(Checkpoint(tmp_path, on="step"), **{**options, "ranks": ranks, **other}, resume=True).join()
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "shrink"])
+@pytest.mark.parametrize("schedule", [None, optim.StepDecay(100, gamma=0.5)])
+def test_rates_follow_the_ranks_and_what_makes_them(tmp_path, schedule, on_failure):
+    """0.01 of each of two ranks, halved by a callback; then 0.03 of each of three: nine halves of what it was."""
+    options = {"schedule": schedule, "model": plain, "on_failure": on_failure, "lr_scale": float}
+    rates = []
+
+    def halve(metrics, worker):
+        worker.scale_lr(0.5)
+        rates.append(worker.optimizer.param_groups[0]["lr"])
+
+    start(Checkpoint(tmp_path), callbacks=[halve], epochs=1, **options).join()
+    more = {**options, "ranks": 3, "optimizer": lambda params: optim.Adam(params, lr=0.03)}
+    start(Checkpoint(tmp_path), callbacks=[halve], epochs=2, resume=True, **more).join()
+    assert rates == pytest.approx([0.01] * 2 + [0.0225] * 3)
+
+
+def test_a_checkpoint_that_no_run_has_written_is_refused(tmp_path):
+    Checkpoint(tmp_path).save({"model": plain("cpu")}, 1)
+    for options in ({}, {"ranks": 1}, {"on_failure": "shrink"}):
+        with pytest.raises(StateDictError):
+            start(Checkpoint(tmp_path), resume=True, **options).join()

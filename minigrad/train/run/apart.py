@@ -10,14 +10,14 @@ from minigrad.data.dispatch import Dispatch
 from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.train import coordinator as c
 from minigrad.train.run.apart_rank import ApartCommunicator, SharedRun, train_directed
-from minigrad.train.run.apart_saving import saved_states
+from minigrad.train.run.apart_saving import saved_states, with_seed_of
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.directed import Directed
 from minigrad.train.run.handle import Run, RunsRanks, TrainedState
 from minigrad.train.run.letters import Letters
 from minigrad.train.run.processes import LivingRank, run_directed
 from minigrad.train.run.rank import Worker
-from minigrad.train.run.saving import PLAIN
+from minigrad.train.run.same_run import PLAIN
 from minigrad.train.run.simulated import Simulated
 
 _SOON_S = 0.1  # after which a wish to stop is seen
@@ -32,6 +32,7 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
     timeout_s = place.timeout_s if isinstance(place, LivingRank) else default_timeout_s(config.timeout_s)
     world_size = place.world_size
     shared, saved = SharedRun(run), saved_states(config)
+    config = with_seed_of(config, saved)
     devices = [CPU] * world_size if config.devices is None else list(map(Device, config.devices))
 
     def body(rank: int, letters: Letters) -> TrainedState:

@@ -10,14 +10,16 @@ from minigrad.backend.random import get_rng_state, set_rng_state
 from minigrad.backend.ranks import ranks_here, set_ranks_here
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.errors import CollectiveTimeoutError, RankFailedError
-from minigrad.nn.bundle import is_stateful
 from minigrad.nn.nested import load
 from minigrad.train.epoch import EpochMetrics
 from minigrad.train.run.accounts import EpochAccounts
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.elsewhere import adopt
 from minigrad.train.run.rank import Worker
-from minigrad.train.run.saving import PLAIN, check_folder, checkpoint_of
+from minigrad.train.run.same_run import (
+    PLAIN, check_engine, check_names, go_on, options_of, states_of_callbacks, told_in
+)
+from minigrad.train.run.saving import check_folder, checkpoint_of
 
 States = Sequence[Mapping[str, Any]]  # of each rank that has saved, by name
 
@@ -33,7 +35,19 @@ def saved_states(config: RunConfig) -> tuple[int, States] | None:
     if own is None or path is None:
         return None
     check_folder(config, path)
-    return int(path.stem.partition("-")[2]), load(path, every_rank=True)
+    states = load(path, every_rank=True)
+    check_engine(config, told_in(states[0]))
+    return int(path.stem.partition("-")[2]), states
+
+
+def with_seed_of(config: RunConfig, saved: tuple[int, States] | None) -> RunConfig:
+    """The same run with the seed of the one that it goes on with, unless it says one.
+
+    By it each rank finds the samples of a place that the coordinator deals: another one would deal others again.
+    """
+    if saved is None or not config.has_drawn_seed:
+        return config
+    return config.by_drawn(told_in(saved[1][0])["options"]["seed"])
 
 
 class ApartSaving:
@@ -48,8 +62,7 @@ class ApartSaving:
         self._worker, self._own, self._accounts = worker, checkpoint_of(worker.config), accounts
         self.history: list[EpochMetrics] = []
         self._objects = {"model": worker.model, **worker.objects(), "ledger": worker.ledger, "accounts": accounts}
-        states = {f"{i}": each for i, each in enumerate(worker.config.callbacks) if is_stateful(each)}
-        self._objects.update({"callbacks": states} if states else {})
+        self._objects.update(states_of_callbacks(worker.config))
 
     # --------------------------------------------------------------------------------------------------- resuming
 
@@ -62,11 +75,13 @@ class ApartSaving:
         (number, states), worker = saved, self._worker
         same = len(states) == worker.world_size
         if same:
+            check_names(self._objects, states[worker.rank])
             _fill(self._objects, states[worker.rank])
         else:
             adopt(self._objects, states, worker.rank)
         told = states[worker.rank if same else 0][PLAIN]
         set_rng_state(told["streams"])
+        go_on(worker, told)
         worker.epoch, worker.step = told["epoch"], told["step"]
         self.history = [EpochMetrics.from_json(text) for text in told["history"]]
         if self._own is not None:
@@ -105,6 +120,7 @@ class ApartSaving:
             "coordinator": state,
             "history": [metrics.to_json() for metrics in self.history],
             "streams": get_rng_state(),
+            "options": options_of(worker),
         }
         with _among(comm):
             if comm.rank == 0 and own.number is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Union
 
 from minigrad.arguments import as_integer, as_real, check_choice, check_shares, check_switch, keep_as
@@ -69,7 +69,9 @@ class RunConfig:
             `before_epoch(worker)` or `after_epoch(metrics, worker)`, and a `Checkpoint`, by which all that has a state
             is kept: also that of callbacks which have state_dict() and load_state_dict().
         resume: Go on from the newest that the `Checkpoint` finds, with the same bits; with another number of ranks so
-            that each sample counts once an epoch. From the beginning where it finds none.
+            that each sample counts once an epoch. From the beginning where it finds none. Under Async ranks go back to
+            the last commit, and what they were ahead of it is made again. Options that the states say are refused
+            where they are others; rates that make_optimizer and lr_scale make otherwise go on by that factor.
         timeline: An object with event(kind, **fields), which hears what the ranks of this process do.
         check_replicas_every: Compare the bits of all replicas in every so many steps.
         on_failure: "stop": all ranks end where one fails. "shrink": the others go on. Where ranks are not in step, by
@@ -78,7 +80,7 @@ class RunConfig:
             of as many as it says. None: no end but that of the epochs.
         timeout_s: How long ranks wait for each other, where they live in this process.
         progress: Whether there is a progress bar; None: on a terminal.
-        has_drawn_seed: Whether nobody has said a seed.
+        has_drawn_seed: Whether nobody has said a seed; then a run that is resumed has that which it had.
 
     Raises:
         ArgumentError: an option out of its range, or options that do not go together; the message says what to write.
@@ -188,6 +190,12 @@ class RunConfig:
             keep_as(self, as_real, "lr_scale", above=0.0, finite=True)
         check_switch(WHO, resume=self.resume)
         self._keep("callbacks", check_callbacks(WHO, self.callbacks, self.resume))
+
+    def by_drawn(self, seed: int) -> RunConfig:
+        """The same run by another seed, which nobody has said either."""
+        other = replace(self, seed=seed)
+        other._keep("has_drawn_seed", True)
+        return other
 
     @property
     def when(self) -> Policy:

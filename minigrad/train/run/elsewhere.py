@@ -16,10 +16,9 @@ from minigrad.data.ledger import SampleLedger, joined as joined_ledger
 from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.balance.dispatcher import Dispatcher
 from minigrad.distributed.balance.rounds import Rounds
-from minigrad.errors import StateDictError
 from minigrad.recording import no_grad
 from minigrad.train.epoch import EpochMeter, joined as joined_epoch
-from minigrad.train.run.config import WHO
+from minigrad.train.run.same_run import check_names
 
 States = Sequence[Mapping[str, Any]]  # of each rank that has saved, by name
 
@@ -35,9 +34,8 @@ def adopt(objects: Mapping[str, Any], states: States, rank: int) -> None:
     Raises:
         StateDictError: it is the state of another run, or does not fit.
     """
+    check_names(objects, states[0])
     for name, thing in objects.items():
-        if name not in states[0]:
-            raise StateDictError(f"{WHO}: expected a checkpoint with a state of {name}, got those of {[*states[0]]}")
         if isinstance(thing, Mapping):
             adopt(thing, [each[name] for each in states], rank)
             continue

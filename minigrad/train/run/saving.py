@@ -8,16 +8,15 @@ from types import TracebackType
 from typing import Any
 
 from minigrad.backend.random import get_rng_state, set_rng_state
-from minigrad.errors import ArgumentError
-from minigrad.nn.bundle import facts_in, is_stateful
+from minigrad.errors import ArgumentError, StateDictError
+from minigrad.nn.bundle import facts_in
 from minigrad.nn.bundle_ranks import together
 from minigrad.train.checkpoint import Checkpoint
 from minigrad.train.epoch import EpochMetrics
 from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.elsewhere import adopt
 from minigrad.train.run.rank import Worker
-
-PLAIN = "run"  # the name of what has no state of its own
+from minigrad.train.run.same_run import PLAIN, check_engine, go_on, options_of, states_of_callbacks, told_in
 
 
 class Saving:
@@ -34,11 +33,10 @@ class Saving:
     """
 
     def __init__(self, worker: Worker, everything: Mapping[str, Any]) -> None:
-        callbacks = worker.config.callbacks
         self._worker, self.history = worker, list[EpochMetrics]()
         self._own = checkpoint_of(worker.config)
-        states = {f"{number}": each for number, each in enumerate(callbacks) if is_stateful(each)}
-        self._objects = {**everything, **({"callbacks": states} if states else {})}
+        self._objects = {**everything, **states_of_callbacks(worker.config)}
+        self._options = options_of(worker)
 
     def __enter__(self) -> Saving:
         return self
@@ -74,16 +72,25 @@ class Saving:
             return False
         check_folder(worker.config, own.dir)
         if saved_by == worker.world_size:
-            told = own.load_latest(into=self._objects)[PLAIN]
+            told = told_in(self._filled(own))
         else:
             saved = own.load_latest(every_rank=True)
+            told = told_in(saved[0])
+            check_engine(worker.config, told)
             adopt(self._objects, saved, worker.rank)
-            told = saved[0][PLAIN]
             set_rng_state(told["streams"])  # this rank's own, as far as that one's
+        go_on(worker, told)
+        self._options["seed"] = told["options"]["seed"]
         worker.epoch, worker.step, worker.rounds = told["epoch"], told["step"], told["rounds"]
         self.history = [EpochMetrics.from_json(text) for text in told["history"]]
         inside: bool = told["inside"]
         return inside
+
+    def _filled(self, own: Checkpoint) -> Any:
+        try:
+            return own.load_latest(into=self._objects)
+        except StateDictError as error:
+            raise StateDictError(f"{error}: resume with the options that the run had") from error
 
     def _ranks_of_latest(self, own: Checkpoint) -> int | None:
         """How many ranks have saved the newest; None where there is none."""
@@ -132,6 +139,7 @@ class Saving:
             "inside": inside,
             "history": [metrics.to_json() for metrics in self.history],
             "streams": get_rng_state(),
+            "options": self._options,
         }
         path = self._own.save({**self._objects, PLAIN: told}, number)
         worker.comm.event("checkpoint", number=number, path=str(path))

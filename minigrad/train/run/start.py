@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from minigrad.distributed.comm.differences import gather_alike
@@ -38,7 +37,7 @@ def start(config: RunConfig) -> Run:
     living = living_rank(config) if is_apart else None
     place: Any = place_of(config) if living is None else living
     if config.has_drawn_seed and not place.has_all_ranks:
-        config = replace(config, seed=place.common_seed(config.seed))
+        config = config.by_drawn(place.common_seed(config.seed))
 
     def body(run: Run) -> TrainedState:
         run.expect(config.epochs * len(config.dataset))

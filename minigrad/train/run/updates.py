@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.arguments import as_real
@@ -26,6 +27,8 @@ class Updates:
         optimizer: What make_optimizer made.
         schedule: None where the run has none.
         scaler: This rank's own; None where the run has none.
+        made_rates: The rate of each group as it was made.
+        made: Of which type the optimizer is, and the other options of its groups, in words.
 
     Raises:
         ArgumentError: make_optimizer made no optimizer.
@@ -40,6 +43,7 @@ class Updates:
         factor = config.rate_factor(world_size)
         if factor != 1.0:
             self._scale_rates(factor)
+        self.made_rates, self.made = _as_made(self.optimizer)
         schedule = schedule_of(config.schedule, world_size)
         self.schedule = LRScheduler(self.optimizer, schedule) if schedule is not None else None
         self.scaler: GradScaler | None = None
@@ -102,11 +106,27 @@ class Updates:
             ArgumentError: no factor > 0.
         """
         value = as_real(WHO, "factor of lr", factor, above=0.0, finite=True)
+        self._change_rates(lambda rate, number: value * rate)
+
+    def follow(self, before: Sequence[float]) -> None:
+        """A run is resumed whose rates were made as these: where they are made otherwise here, go on by that factor.
+
+        So that another rate of make_optimizer counts, and a lr_scale by ranks where they are more or fewer than then.
+        """
+        now = self.made_rates
+        if [*before] != now:
+            same = [1.0 if then == rate else rate / then if then else None for then, rate in zip(before, now)]
+            self._change_rates(lambda rate, n: now[n] if (by := same[n]) is None else by * rate)
+
+    def _change_rates(self, changed: Callable[[float, int], float]) -> None:
+        """Give each group changed(rate, number) for its rate; for the base of it, where there is a schedule."""
         if self.schedule is None:
-            self._scale_rates(value)
+            for number, group in enumerate(self.optimizer.param_groups):
+                group["lr"] = changed(group["lr"], number)
             return
         told = self.schedule.state_dict()
-        self.schedule.load_state_dict({**told, "base_lrs": [value * rate for rate in told["base_lrs"]]})
+        rates = [changed(rate, number) for number, rate in enumerate(told["base_lrs"])]
+        self.schedule.load_state_dict({**told, "base_lrs": rates})
 
     def _scale_rates(self, factor: float) -> None:
         for group in self.optimizer.param_groups:
@@ -116,3 +136,10 @@ class Updates:
         """What has a state, by name."""
         found = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
         return {name: each for name, each in found.items() if each is not None}
+
+
+def _as_made(optimizer: Optimizer) -> tuple[list[float], str]:
+    """The rates of an optimizer, and its type with the other options of its groups, in words."""
+    groups = optimizer.param_groups
+    options = [{name: group[name] for name in sorted(group) if name not in ("params", "lr")} for group in groups]
+    return [float(group["lr"]) for group in groups], f"{type(optimizer).__name__} {options}"
