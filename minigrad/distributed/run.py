@@ -60,6 +60,14 @@ def run(
     return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
 
 
+def be_rank(comm: Communicator) -> None:
+    """Let this context be the rank of a communicator, which `init` gives in it, on its device and with its noise."""
+    comm.device.use()
+    set_noise_key(comm.rank)
+    thread_rank.set(comm)
+    set_ranks_here(comm)
+
+
 def run_world(
     fn: Callable[..., T],
     world: ThreadWorld,
@@ -79,10 +87,7 @@ def run_world(
     errors: list[tuple[int, BaseException]] = []  # in order of time
 
     def body(comm: Communicator) -> None:
-        comm.device.use()
-        set_noise_key(comm.rank)
-        thread_rank.set(comm)
-        set_ranks_here(comm)
+        be_rank(comm)
         world.enter(comm.rank)
         try:
             with around(comm):

@@ -12,6 +12,7 @@ from minigrad.distributed.average.buffers import INTEGER_BUFFERS, IntegerBuffers
 from minigrad.distributed.average.fragments import count_of
 from minigrad.distributed.average.outer import Mean, OuterOptimizer
 from minigrad.distributed.average.policies import Policy, check_policy, facts_of
+from minigrad.distributed.comm.differences import in_words
 from minigrad.distributed.balance.guards import NoGuard, as_guard, guard_data
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.parameter import Parameter
@@ -39,7 +40,7 @@ class AverageOptions:
 
     def __post_init__(self) -> None:
         check_policy(_WHO, self.policy)
-        _check_outer(self.outer)
+        check_outer(self.outer)
         check_choice(_WHO, ("parameters", "gradients"), average=self.average)
         check_choice(_WHO, ("keep", "average", "reset"), optimizer_state=self.optimizer_state)
         check_choice(_WHO, ("merge", "keep"), buffers=self.buffers)
@@ -134,7 +135,7 @@ class AverageOptions:
 
     def facts(self) -> dict[str, str]:
         """What has to be alike on all ranks, by name."""
-        told = {**facts_of(self.policy), "outer": repr(self.outer), "average": self.average}
+        told = {**facts_of(self.policy), "outer": in_words(self.outer), "average": self.average}
         told |= {"optimizer_state": self.optimizer_state, "buffers": self.buffers}
         told |= {"integer_buffers": self.integer_buffers, "guard": str(guard_data(self.guard))}
         return {**told, **self._facts_of_moments()}
@@ -161,7 +162,7 @@ def check_facts(who: str, own: Mapping[str, str], saved: Mapping[str, str]) -> N
             raise StateDictError(f"{who}: expected a state with {name} {value}, got {saved.get(name)}")
 
 
-def _check_outer(outer: Any) -> None:
+def check_outer(outer: Any) -> None:
     """Refuse what is no outer optimizer; ArgumentError."""
     names = ("start", "combine")
     if isinstance(outer, type) or not all(callable(getattr(outer, name, None)) for name in names):

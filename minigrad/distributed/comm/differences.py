@@ -22,6 +22,20 @@ def describe(module: Module) -> Facts:
     return {f"entry {i}": words for i, words in enumerate(params + buffers)}
 
 
+def in_words(thing: Any) -> str:
+    """An option in words that are the same where it is: of an object that has none of its own, what is in it.
+
+    Example:
+        >>> class Rate:
+        ...     def __init__(self):
+        ...         self.lr = 0.1
+        >>> in_words(Rate()), in_words(3)
+        ("Rate {'lr': 0.1}", '3')
+    """
+    has_words = type(thing).__repr__ is not object.__repr__
+    return str(thing) if has_words else f"{type(thing).__name__} {getattr(thing, '__dict__', '')}"
+
+
 def difference(mine: Any, theirs: Any, rank: int, other: int) -> str:
     """The first fact that is another one on the other rank, in words; empty where all are alike.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.backend.device import CPU, Device
-from minigrad.backend.random import set_noise_key
 from minigrad.data.dispatch import Dispatch
 from minigrad.distributed.comm.checks import default_timeout_s
+from minigrad.distributed.run import be_rank
 from minigrad.train import coordinator as c
 from minigrad.train.run.apart_rank import ApartCommunicator, SharedRun, train_directed
 from minigrad.train.run.apart_saving import saved_states, with_seed_of
@@ -36,7 +36,9 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
     devices = [CPU] * world_size if config.devices is None else list(map(Device, config.devices))
 
     def body(rank: int, letters: Letters) -> TrainedState:
-        worker = Worker(config, ApartCommunicator(rank, world_size, devices[rank], letters))
+        here = ApartCommunicator(rank, world_size, devices[rank], letters)
+        be_rank(here)
+        worker = Worker(config, here)
         return train_directed(worker, letters, shared, directions.bound, timeout_s / 4, saved)
 
     directions = coordinator_config(config, world_size, timeout_s)
@@ -47,8 +49,6 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
         "event": None if config.timeline is None else Telling(config.timeline),
     }
     if isinstance(place, LivingRank):
-        place.device.use()
-        set_noise_key(place.line.rank)
         devices[place.line.rank] = place.device
         return run_directed(place.line, directions, body, longest_s=_SOON_S, **desk)
     ranks: Directed

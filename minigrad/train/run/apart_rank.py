@@ -122,7 +122,7 @@ def train_directed(
         patience_s: After how long in a round it says that it goes on.
         saved: What to go on from; see `saved_states`.
     """
-    config = worker.config
+    config, alike = worker.config, worker.alike(saved is None)
     accounts = EpochAccounts(len(config.dataset), worker.world_size)
     saving = ApartSaving(worker, accounts)
     committed = 0 if saved is None else saving.resume(saved)
@@ -131,7 +131,7 @@ def train_directed(
     told = _Told(worker, shared, letters, combining, saving)
     which = (worker.rank, worker.world_size, worker, combining, worker.meter)
     data = (worker.pool(), worker.ledger)
-    rank = CoordinatedRank(*which, letters, *data, told, patience_s=patience_s, options=config.facts())
+    rank = CoordinatedRank(*which, letters, *data, told, patience_s=patience_s, options=alike)
     rank.go_on(committed, accounts)
     if shared.is_first("resumed", 0):
         shared.run.resumed(saving.history, accounts.samples + worker.epoch * len(config.dataset))

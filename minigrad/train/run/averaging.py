@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from minigrad.arguments import check_choice, check_switch
 from minigrad.distributed import average as averaging
 from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.average.options import AverageOptions
@@ -63,6 +64,9 @@ def check_average_options(who: str, options: Any) -> dict[str, Any]:
 
 def check_averaging(policy: averaging.Policy, outer: Any, average: str, guard: Any, options: Mapping[str, Any]) -> None:
     """Refuse what a `ParameterAverager` would, before there is one; ArgumentError."""
+    who = "ParameterAverager"
+    check_choice(who, ("keep", "average", "reset"), optimizer_state=options.get("optimizer_state", "keep"))
+    check_switch(who, init_sync=options.get("init_sync", True))
     beside = {name: options[name] for name in ("buffers", "integer_buffers") if name in options}
     given = {"buffers": "merge", "integer_buffers": "compare", **beside}
     AverageOptions(policy, outer, average, None, "keep", **given, guard=guard)

@@ -68,6 +68,9 @@ class Combining(Protocol):
     def meet(self, comm: Communicator) -> None:
         """Combine by this from now on; what is committed stays."""
 
+    def alike(self) -> dict[str, Any]:
+        """What has to be alike on all members in a round, by name."""
+
     def combine(self, number: int, samples: float) -> None:
         """Combine a round with all members, and keep what comes out apart; 0 samples give nothing."""
 
@@ -121,6 +124,12 @@ class CombinedGradients:
         """See `Combining`."""
         self._comm = comm
         self._gradients.among(comm)
+
+    def alike(self) -> dict[str, Any]:
+        """See `Combining`: what makes the same step of the same gradients."""
+        optimizer = self._trainee.objects()["optimizer"]
+        groups = [{**group, "params": len(group["params"])} for group in optimizer.param_groups]
+        return {"optimizer": optimizer.name, **{f"group {i}": group for i, group in enumerate(groups)}}
 
     def combine(self, number: int, samples: float) -> None:
         """See `Combining`."""
@@ -219,6 +228,10 @@ class CombinedParameters:
     def meet(self, comm: Communicator) -> None:
         """See `Combining`."""
         self._comm, self._pieces = comm, self._made_by(comm)
+
+    def alike(self) -> dict[str, Any]:
+        """See `Combining`: ranks step on their own."""
+        return {}
 
     def combine(self, number: int, samples: float) -> None:
         """See `Combining`."""

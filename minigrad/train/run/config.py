@@ -11,9 +11,9 @@ from minigrad.backend.device import Device
 from minigrad.backend.random import initial_seed, is_seed_chosen
 from minigrad.data.dataset import Dataset, check_dataset
 from minigrad.distributed.average import Mean, OuterOptimizer, Policy, Sync
+from minigrad.distributed.average.options import check_outer
 from minigrad.distributed.balance.meter import check_timeline
 from minigrad.errors import ArgumentError
-from minigrad.ops.precision import autocast
 from minigrad.optim.scaler import GradScaler
 from minigrad.tensor import Tensor
 from minigrad.train.config import OF_A_RUN, check_ddp_options
@@ -129,12 +129,15 @@ class RunConfig:
             if not callable(getattr(self, name)):
                 raise ArgumentError(f"{WHO}: expected {name} as a function, got {getattr(self, name)!r:.100}")
         check_dataset(WHO, self.dataset)
+        if not len(self.dataset):
+            raise ArgumentError(f"{WHO}: expected a dataset of samples, got an empty one")
         self._keep("has_drawn_seed", self.seed is None and not is_seed_chosen())
         self._keep("seed", initial_seed() if self.seed is None else self.seed)
         self._check_numbers()
         self._check_places()
         self._check_step()
         self._keep("policy", as_policy(WHO, self.policy))
+        check_outer(self.outer)
         check_choice(WHO, ("gradients", "parameters"), average=self.average)
         check_choice(WHO, ("static", "proportional", "progressive"), dispatch=self.dispatch)
         check_choice(WHO, ("stop", "shrink"), on_failure=self.on_failure)
@@ -175,7 +178,7 @@ class RunConfig:
             raise ArgumentError(f"{WHO}: expected one of {', '.join(_PLACES)}, got {' and '.join(given)}")
         if self.devices is not None:
             devices = self.devices
-            if isinstance(devices, (str, Device)) or not len(devices):
+            if isinstance(devices, str) or not isinstance(devices, Sequence) or not devices:
                 raise ArgumentError(f"{WHO}: expected devices as a list of some, got {devices!r:.100}")
             self._keep("devices", tuple(Device(device) for device in devices))
 
@@ -183,7 +186,7 @@ class RunConfig:
         if self.schedule is not None:
             check_run_schedule(WHO, self.schedule)
         if self.autocast is not None:
-            autocast(self.autocast)
+            check_choice(WHO, ("bfloat16", "float16"), autocast=self.autocast)
         if self.scaler is not None and not isinstance(self.scaler, GradScaler):
             raise ArgumentError(f"{WHO}: expected scaler as a GradScaler, got {self.scaler!r:.100}")
         if self.lr_scale is not None and not callable(self.lr_scale):
@@ -236,11 +239,3 @@ class RunConfig:
             return 1.0
         factor = self.lr_scale(world_size) if callable(self.lr_scale) else self.lr_scale
         return as_real(WHO, "lr_scale", factor, above=0.0, finite=True)
-
-    def facts(self) -> dict[str, str]:
-        """What has to be alike on all ranks, by name: all but functions and what is this rank's own."""
-        own = {"make_model", "make_optimizer", "train_fn", "dataset", "comm", "devices", "cluster", "callbacks"}
-        own |= {"timeline", "progress", "schedule", "lr_scale", "scaler", "guard", "timeout_s"}
-        own |= {"has_drawn_seed"}
-        told = {name: str(value) for name, value in vars(self).items() if name not in own}
-        return {**told, "samples": str(len(self.dataset))}

@@ -193,7 +193,8 @@ class CoordinatedRank:
         try:
             with self._letters.together(order.members):
                 comm = self._meet(order.members)
-                told = comm.all_gather_object(self._told.get(order.round, []))
+                rows = self._told.get(order.round, [])
+                told = gather_alike(_WHO, "rates", comm, self.combining.alike(), rows)
                 self.combining.combine(order.round, weights.get(self.rank, 0.0))
         except (CollectiveTimeoutError, RankFailedError) as error:
             self._answer(order, c.Broken, str(error))
@@ -205,7 +206,7 @@ class CoordinatedRank:
         """The communicator of these, which begins where they have gone on from another round than before."""
         if self._comm is None:
             comm = self._letters.regroup(members, self._generation)
-            gather_alike(_WHO, "options and models", comm, {**self._options, **describe(self.trainee.model)})
+            gather_alike(_WHO, "options and models", comm, {**describe(self.trainee.model), **self._options})
             self.combining.meet(comm)
             self._comm, self._members = comm, tuple(members)
         return self._comm

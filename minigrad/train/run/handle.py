@@ -19,7 +19,7 @@ from minigrad.train.epoch import EpochMetrics
 
 @dataclass(frozen=True)
 class TrainedState:
-    """What a run has trained: copies on the CPU, the same on all ranks.
+    """What a run has trained: copies on the CPU, the same on all ranks, but for buffers under `Async`.
 
     Attributes:
         params, buffers: By name; `model.load_state_dict({**params, **buffers})` takes them.

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from minigrad.backend.device import Device
-from minigrad.backend.ranks import set_ranks_here
 from minigrad.distributed.bootstrap import init
 from minigrad.distributed.comm.checks import default_timeout_s
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.threads import ThreadWorld
-from minigrad.distributed.run import run as run_threads, run_world, thread_rank
+from minigrad.distributed.run import run as run_threads, run_world, be_rank
 from minigrad.distributed.simulate import Cluster, Trace, run as simulate
 from minigrad.distributed.simulate.cluster import check_cluster
 from minigrad.errors import ArgumentError
@@ -130,9 +129,7 @@ class DevicePlace:
 
 def _told_of_failure(body: Callable[[Communicator], T], comm: Communicator, closes: bool) -> T:
     """What body(comm) gives in a rank's own thread; where it fails the other ranks are told."""
-    comm.device.use()
-    thread_rank.set(comm)  # what `init` gives in it
-    set_ranks_here(comm)
+    be_rank(comm)
     try:
         return body(comm)
     except BaseException as error:

@@ -16,6 +16,7 @@ from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.train.epoch import EpochMeter
+from minigrad.train.run.alike import options_of, weights_of
 from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.gradients import Gradients
 from minigrad.train.run.samples import SampleReader
@@ -63,6 +64,10 @@ class Worker:
     def pool_of(config: RunConfig) -> ChunkPool:
         """Those of a run."""
         return ChunkPool(len(config.dataset), config.batch_size, seed=config.seed or 0, shuffle=config.shuffle)
+
+    def alike(self, is_new: bool) -> dict[str, str]:
+        """What has to be alike on all ranks, by name; the replica too, where it is new and nobody will send it."""
+        return {**options_of(self.config), **(weights_of(self.model) if is_new else {})}
 
     # ----------------------------------------------------------------------------------------------- for callbacks
 

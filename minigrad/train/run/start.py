@@ -7,6 +7,7 @@ from typing import Any
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import Wrapper
+from minigrad.train.run.alike import options_of
 from minigrad.train.run.apart import train_apart
 from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.gradients_in_step import GradientsInStep
@@ -57,7 +58,7 @@ def start(config: RunConfig) -> Run:
 def train_rank(config: RunConfig, comm: Communicator, run: Run) -> TrainedState:
     """What each rank does."""
     heard = comm if config.timeline is None else Overheard(comm, config.timeline)
-    gather_alike(WHO, "options", heard, config.facts())
+    gather_alike(WHO, "options", heard, options_of(config))
     return engine_of(Worker(config, heard), run).train()
 
 
