@@ -32,7 +32,7 @@ def in_words(thing: Any) -> str:
         >>> in_words(Rate()), in_words(3)
         ("Rate {'lr': 0.1}", '3')
     """
-    has_words = type(thing).__repr__ is not object.__repr__
+    has_words = repr(thing) != object.__repr__(thing)
     return str(thing) if has_words else f"{type(thing).__name__} {getattr(thing, '__dict__', '')}"
 
 
