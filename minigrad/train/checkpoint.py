@@ -88,6 +88,8 @@ class Checkpoint:
         self.dir, self.every, self.keep, self.on, self.background = Path(dir).absolute(), every, keep, on, background
         self.number: int | None = None
         self._run = ""  # the rest is of rank 0 alone: whose the files are, once there are some
+        self._mark = secrets.token_hex(8)  # in what this one has written
+        self._written: int | None = None
         self._tried: int | None = None  # the last number whose file may be there
         self._broken: list[int] = []  # newer ones, which are not whole
         self._comm: Any = None
@@ -149,7 +151,7 @@ class Checkpoint:
     def _write(self, whole: Recorded, number: int) -> None:
         self._run = self._run or secrets.token_hex(8)
         self._tried = number
-        whole.note = {"run": self._run, self.on: number}
+        whole.note = {"run": self._run, "writer": self._mark, self.on: number}
         content = whole.content(copy=self.background)
         if self.background:
             self._writer.start(f"checkpoint-{number}", self._write_now, content, number)
@@ -158,6 +160,7 @@ class Checkpoint:
 
     def _write_now(self, content: Content, number: int) -> None:
         content.write(self._folder.path(number))
+        self._written = number
         broken, self._broken = self._broken, []
         for old in removable(self._folder.numbers(), number, self.keep, broken):
             try:
@@ -170,7 +173,7 @@ class Checkpoint:
 
     def _make_ready(self) -> None:
         """On rank 0: the last one is written, and the folder is there, clean, and nobody else's."""
-        self._writer.finish()  # so that there is one copy of the state at a time
+        self._finish()  # so that there is one copy of the state at a time
         self._folder.make()
         self._folder.clean()
         tried = -1 if self._tried is None else self._tried
@@ -187,6 +190,16 @@ class Checkpoint:
             f"Checkpoint.save: expected {self._folder.path(tried)} to be the last, got {last.name}: another run writes "
             "there"
         )
+
+    def _finish(self) -> None:
+        """On rank 0: the last one is written, and still that of this run."""
+        self._writer.finish()
+        written, self._written = self._written, None
+        if written is not None and self._folder.writer_of(written) not in ("", self._mark):
+            raise ArgumentError(
+                f"Checkpoint: expected {self._folder.path(written)} as it was written here, got that of another run, "
+                "which writes there"
+            )
 
     # ---------------------------------------------------------------------------------------------------- loading
 
@@ -246,7 +259,7 @@ class Checkpoint:
             self._tried, self._run, self._broken = found
 
     def _look(self, who: str) -> Found | None:
-        self._writer.finish()
+        self._finish()
         self._folder.clean()
         return self._folder.newest(who, self._run)
 
@@ -257,16 +270,17 @@ class Checkpoint:
 
         Raises:
             OSError: it could not be written; on rank 0. RankFailedError: on the others.
+            ArgumentError: another run has written over it.
         """
-        together(self._comm, "Checkpoint.join", self._writer.finish)
+        together(self._comm, "Checkpoint.join", self._finish)
 
     def finish(self) -> None:
         """`join` of this rank, which calls it by itself, as where others may be gone.
 
         Raises:
-            OSError: it could not be written.
+            OSError: it could not be written. ArgumentError: another run has written over it.
         """
-        self._writer.finish()
+        self._finish()
 
     def close(self) -> None:
         """`join`, after which nothing can be written; idempotent. All ranks call it."""

@@ -74,6 +74,13 @@ class CheckpointFolder:
             raise ArgumentError(f"Checkpoint: expected checkpoints on={self.unit!r} in {self.dir}, got {max(other)}")
         return numbers_in(self.unit, names)
 
+    def writer_of(self, number: int) -> str:
+        """The mark of who has written a checkpoint; empty where that can't be read."""
+        try:
+            return str(facts_in(self.path(number))["note"].get("writer", ""))
+        except (StateDictError, OSError):
+            return ""
+
     def newest(self, who: str, run: str) -> Found | None:
         """The newest that is whole, None where there is none; a warning names each newer one.
 
