@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 import minigrad
 from minigrad import distributed, nn, optim
@@ -314,7 +315,35 @@ def test_a_run_inside_thread_ranks_uses_these():
     assert found == [train(ranks=2)] * 2
 
 
-def test_progress_counts_samples(capsys):
-    run = start(ranks=2, progress=True)
-    run.join()
-    assert "sample/s" in capsys.readouterr().err
+@pytest.mark.parametrize("options", [{}, {"average": "parameters"}, {"average": "parameters", "policy": EveryK(500)}])
+def test_progress_counts_samples(options, capsys, monkeypatch):
+    shown = []
+    monkeypatch.setattr(tqdm, "close", lambda bar: shown.append((bar.n, bar.total)))
+    start(ranks=2, progress=True, **options).join()
+    assert {*shown} == {(92, 92)} and "sample/s" in capsys.readouterr().err
+
+
+def test_without_progress_there_is_no_bar(monkeypatch):
+    monkeypatch.setattr(tqdm, "__init__", None)
+    start(ranks=1, progress=False).join()
+    start(ranks=1).join()  # on no terminal
+
+
+# ------------------------------------------------------------------------------------------------- what makes a rank
+
+
+@pytest.mark.parametrize("options", [{}, {"average": "parameters"}, {"dispatch": "progressive"}])
+def test_what_ranks_would_share_is_refused(options):
+    """A model of them all would be trained by all at once, an optimizer of another model would train nothing."""
+    model = make_plain("cpu")
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ArgumentError, match="expected make_model.device. to make a model in each call"):
+        start(ranks=2, make_model=lambda device: model, **options).join()
+    with pytest.raises(ArgumentError, match="expected make_optimizer.params. to make an optimizer of these params"):
+        start(ranks=2, make_optimizer=lambda params: optimizer, **options).join()
+    assert start(ranks=1, make_model=lambda device: model, **options).join()  # one rank trains it on
+
+
+def test_a_timeout_that_would_not_count_is_refused():
+    with pytest.raises(ArgumentError, match="expected no timeout_s where ranks have theirs, 10 s here, got 3"):
+        distributed.run(lambda comm: start(timeout_s=3.0), 2, timeout_s=10.0)

@@ -39,6 +39,7 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
         here = ApartCommunicator(rank, world_size, devices[rank], letters)
         be_rank(here)
         worker = Worker(config, here)
+        run.own(worker.model)
         return train_directed(worker, letters, shared, directions.bound, timeout_s / 4, saved)
 
     directions = coordinator_config(config, world_size, timeout_s)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +14,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from minigrad.backend.thread import new_thread
+from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 from minigrad.train.epoch import EpochMetrics
@@ -80,6 +83,7 @@ class Run:
         self._body = body
         self._state: TrainedState | None = None
         self._error: BaseException | None = None
+        self._replicas: list[weakref.ref[Module]] = []  # of the ranks of this process
         self._is_over = self._wants_stop = self._is_told = False
         self._furthest, self._end = 0, math.inf  # rounds that a rank of this process has begun, and that all make
         self._thread = new_thread(self._train, name="minigrad-run")
@@ -161,14 +165,31 @@ class Run:
             self._furthest = max(self._furthest, number) if number <= self._end else self._furthest
             return number <= self._end
 
+    def own(self, model: Module) -> None:
+        """A rank of this process has this replica, and no other one has any of it.
+
+        Raises:
+            ArgumentError: another one has.
+        """
+        mine = set(map(id, model.parameters()))
+        with self._changed:
+            for other in filter(None, (each() for each in self._replicas)):
+                if not mine.isdisjoint(map(id, other.parameters())):
+                    raise ArgumentError(
+                        "Trainer.start: expected make_model(device) to make a model in each call, got parameters that "
+                        "another rank has: each rank trains a replica of its own"
+                    )
+            self._replicas.append(weakref.ref(model))
+
     def begin(self) -> None:
         """Start."""
         self._thread.start()
 
     def expect(self, samples: int) -> None:
         """Ranks will train on so many samples in all."""
-        hidden = True if self.leader or self._shows is False else False if self._shows else None  # None: on no terminal
-        self._bar = tqdm(total=samples, leave=False, disable=hidden, unit="sample")
+        is_wanted = sys.stderr.isatty() if self._shows is None else self._shows
+        if is_wanted and not self.leader:
+            self._bar = tqdm(total=samples, leave=False, unit="sample")
 
     def resumed(self, history: list[EpochMetrics], samples: int) -> None:
         """The run goes on where these epochs are over, and so many samples were trained on; the leader says so."""
@@ -177,16 +198,23 @@ class Run:
             self._first = len(history)
         self.advance(samples, None)
 
+    @property
+    def shows_progress(self) -> bool:
+        """Whether there is a progress bar here."""
+        return self._bar is not None
+
     def advance(self, samples: float, loss: float | None) -> None:
         """A step on so many samples is over; the leader says so."""
-        if self._bar is None or self._bar.disable:
+        if self._bar is None:
             return
         if loss is not None:
             self._bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
         self._bar.update(samples)
 
-    def epoch(self, metrics: EpochMetrics) -> None:
-        """An epoch is over; the leader says so."""
+    def epoch(self, metrics: EpochMetrics, samples: int = 0) -> None:
+        """An epoch is over, and the samples of all until now are at least so many; the leader says so."""
+        if self._bar is not None and samples > self._bar.n:
+            self._bar.update(samples - self._bar.n)
         with self._changed:
             self.history.append(metrics)
             self._changed.notify_all()

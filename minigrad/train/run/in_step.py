@@ -70,10 +70,11 @@ class InStep:
         self.saving.history.append(metrics)
         self.comm.event("epoch", number=metrics.epoch, loss=metrics.loss)
         self.callbacks.after_epoch(metrics)
+        is_whole = self.dispatcher.epoch == worker.epoch  # else the run has ended before the epoch
         if worker.rank == self.run.leader:
-            self.run.epoch(metrics)
+            self.run.epoch(metrics, worker.epoch * len(self.config.dataset) if is_whole else 0)
         self._agree()
-        if self.dispatcher.epoch == worker.epoch:  # else the run has ended before the epoch
+        if is_whole:
             self.saving.after_epoch(self.common_steps)
 
     def _train_epoch(self) -> None:

@@ -166,4 +166,9 @@ def _place_of(config: RunConfig) -> Place:
         return DevicePlace(devices, config.timeout_s)
     if config.timeout_s is not None and config.comm is not None:
         raise ArgumentError(f"{WHO}: expected no timeout_s with comm=, which has its own, got {config.timeout_s}")
-    return ProcessPlace(config.comm if config.comm is not None else init(timeout_s=config.timeout_s))
+    comm = config.comm if config.comm is not None else init(timeout_s=config.timeout_s)
+    if comm.world_size > 1 and config.timeout_s not in (None, comm.timeout_s):
+        raise ArgumentError(
+            f"{WHO}: expected no timeout_s where ranks have theirs, {comm.timeout_s:g} s here, got {config.timeout_s}"
+        )
+    return ProcessPlace(comm)

@@ -59,7 +59,9 @@ def train_rank(config: RunConfig, comm: Communicator, run: Run) -> TrainedState:
     """What each rank does."""
     heard = comm if config.timeline is None else Overheard(comm, config.timeline)
     gather_alike(WHO, "options", heard, options_of(config))
-    return engine_of(Worker(config, heard), run).train()
+    worker = Worker(config, heard)
+    run.own(worker.model)
+    return engine_of(worker, run).train()
 
 
 def engine_of(worker: Worker, run: Run) -> Engine:

@@ -31,7 +31,7 @@ class Updates:
         made: Of which type the optimizer is, and the other options of its groups, in words.
 
     Raises:
-        ArgumentError: make_optimizer made no optimizer.
+        ArgumentError: make_optimizer made no optimizer, or one of other parameters.
     """
 
     def __init__(self, config: RunConfig, model: Module, world_size: int) -> None:
@@ -40,6 +40,13 @@ class Updates:
         if not isinstance(self.optimizer, Optimizer):
             got = type(self.optimizer).__name__
             raise ArgumentError(f"{WHO}: expected make_optimizer(params) to make an Optimizer, got {got}")
+        own = set(map(id, self._params))
+        strange = sum(id(param) not in own for param in self.optimizer.params())
+        if strange:
+            raise ArgumentError(
+                f"{WHO}: expected make_optimizer(params) to make an optimizer of these params, got one with {strange} "
+                "others, which no rank would combine: let it make a new one in each call"
+            )
         factor = config.rate_factor(world_size)
         if factor != 1.0:
             self._scale_rates(factor)
