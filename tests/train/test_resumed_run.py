@@ -22,6 +22,7 @@ from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.bundle import KEY
 from minigrad.nn.serialize import load_metadata
 from minigrad.train import Checkpoint
+from minigrad.train.keeping import name_of
 from tests.distributed.resumed import exact
 from tests.examples.test_scripts import run_script
 from tests.train.resumable import DATA, Best, left, plain, start, train_fn
@@ -105,7 +106,7 @@ def test_on_another_number_of_ranks_each_sample_counts_once_an_epoch(tmp_path, c
     ledger.load_state_dict(joined([each["ledger"] for each in saved]))
     assert [str(ledger.audit(epoch)) for epoch in range(3)] == [f"epoch {n} of 44 samples: each once" for n in range(3)]
     assert all(np.isfinite(param.numpy()).all() for param in state.params.values())
-    assert [sum(part.samples for part in each.per_rank) for each in run.history][1:] == [44.0, 44.0]
+    assert [sum(part.samples for part in each.per_rank) for each in run.history] == [44.0] * 3
 
 
 class Broken(Exception):
@@ -193,6 +194,14 @@ def test_a_checkpoint_of_a_newer_format_is_refused_with_both_versions(tmp_path):
     nn.save_file(nn.load_file(path), path, texts)
     with pytest.raises(StateDictError, match="a file of version 1 or older, got .* of version 7"):
         start(Checkpoint(tmp_path), resume=True).join()
+
+
+def test_a_run_that_stops_where_an_epoch_ends_is_gone_on_with_from_there(tmp_path):
+    start(Checkpoint(tmp_path, every=4, on="step"), max_steps=6).join()
+    assert Checkpoint(tmp_path, on="step").latest().name == name_of("step", 6)
+    run = start(Checkpoint(tmp_path, every=4, on="step"), max_steps=6, resume=True)
+    run.join()
+    assert len(run.history) == 1
 
 
 def test_what_can_not_be_resumed_is_refused():

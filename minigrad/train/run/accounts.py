@@ -101,9 +101,10 @@ class EpochAccounts:
         return {"taken": taken, "sums": sums, "ended_s": self._ended_s}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` told."""
+        """Go on from what `state_dict` told; of ranks that are no longer here the first one counts what they gave."""
         self._taken = {int(epoch): int(samples) for epoch, samples in state["taken"]}
         self._sums = {}
         for epoch, rank, told in state["sums"]:
-            self._sums.setdefault(int(epoch), {})[int(rank)] = dict(told)
+            mine, counts = self._sums.setdefault(int(epoch), {}), int(rank) if rank < self._world_size else 0
+            mine[counts] = plus(mine[counts], told) if counts in mine else dict(told)
         self._ended_s = float(state["ended_s"])

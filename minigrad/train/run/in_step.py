@@ -76,6 +76,8 @@ class InStep:
         self._agree()
         if is_whole:
             self.saving.after_epoch(self.common_steps)
+            if self.is_stopped:
+                self.saving.stopped(self.common_steps, inside=False)
 
     def _train_epoch(self) -> None:
         raise NotImplementedError

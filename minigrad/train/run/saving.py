@@ -124,10 +124,14 @@ class Saving:
         if own.is_due(number):
             self._write(number)
 
-    def stopped(self, step: int) -> None:
-        """The run ends inside an epoch, between two steps: write the state, where steps count."""
+    def stopped(self, step: int, inside: bool = True) -> None:
+        """The run ends before its end, between two steps: write the state, where steps count.
+
+        Args:
+            inside: Whether that is inside an epoch.
+        """
         if self.by_step and self._own is not None and step > (self._own.number or 0):
-            self._write(step, inside=True)
+            self._write(step, inside=inside)
 
     def _write(self, number: int, inside: bool = False) -> None:
         assert self._own is not None
