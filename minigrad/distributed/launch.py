@@ -251,7 +251,7 @@ class _Watch:
         if self._interrupted == [signal.SIGINT] and now < self._latest:
             return False  # a run ends behind its step, and may write a checkpoint; a second Ctrl-C does not wait for it
         told = any(rank.ended_at == math.inf and rank.rank in self._board.opened for rank in self._ranks)
-        if told and now < self._latest and len(self._interrupted) < 2:
+        if told and now < self._latest and not self._interrupted:
             return False
         return bool(self._interrupted) or any(not rank.follows() for rank in failed) or now > self._deadline
 

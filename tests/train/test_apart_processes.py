@@ -1,6 +1,7 @@
 """Ranks that a coordinator directs, as processes that are killed: also the one that it is on."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -8,10 +9,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import minigrad
+from minigrad.distributed import launch
 from minigrad.distributed.average import Async, EveryK, Sync
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.errors import ArgumentError
@@ -100,6 +103,22 @@ def test_stop_whoever_is_killed():
             assert told[0] == told[1] and told[0]["exact"] == [True, True], (number, kills, results)
 
 
+class StoppedAt(KilledAt):
+    """A profile function that stops the process, which is alive then and silent, at a call."""
+
+    def __call__(self, frame, event, argument):
+        self.left -= event == "call"
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_coordinator_that_is_silent_is_dropped(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "KilledAt", StoppedAt)
+    config = config_of(Sync(), RANKS, samples=16, on_failure="shrink", timeout_s=1.0)
+    results, _ = run_forked(body_of(config, "gradients", {0: 10_000}), RANKS)
+    assert results[0] is None and results[1] == results[2] and results[1]["exact"] == [True, True], results
+
+
 # ------------------------------------------------------------------------------------------------------- the launcher
 
 SCRIPT = """
@@ -167,6 +186,12 @@ def test_launched_with_stop(tmp_path):
     assert status == 128 + signal.SIGKILL and "launch: rank 0 failed first: it was ended by SIGKILL" in errors
     assert " ended " not in output and errors.count("RankFailedError: rank") >= 2
     assert all_gone(pids)
+
+
+@pytest.mark.parametrize("signals, is_enough", [([2], False), ([2, 2], True), ([15], True), ([], False)])
+def test_after_a_signal_the_launcher_waits_for_a_run_that_ends_by_itself_but_not_after_sigterm(signals, is_enough):
+    rank = SimpleNamespace(rank=0, ended_at=math.inf, failed=lambda: False)
+    assert launch._Watch([rank], SimpleNamespace(opened={0}), signals, "stop")._is_enough() is is_enough
 
 
 def test_ranks_that_nobody_tells_of_deaths_are_refused(monkeypatch):

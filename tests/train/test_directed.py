@@ -2,11 +2,18 @@
 
 import threading
 
+import sys
+
+import numpy as np
 import pytest
 
+from minigrad import nn, optim
+from minigrad.data import ArrayDataset
 from minigrad.distributed.average import Async, EveryK, Sync
 from minigrad.distributed.simulate import Cluster, Link
-from tests.train.directing import RaisedError, bits, config_of, drawn_fails, on_threads
+from minigrad.errors import RankFailedError
+from minigrad.train import Trainer
+from tests.train.directing import X, Y, RaisedError, bits, config_of, drawn_fails, on_threads
 
 POLICIES = [(Sync(), "gradients"), (EveryK(2), "gradients"), (EveryK(2), "parameters"), (Async(2, k=1), "parameters")]
 
@@ -74,3 +81,32 @@ def test_a_rank_that_hangs_is_dropped():
     assert sorted(ranks) == [0, 2]
     check(ranks, config)
     assert run.state.living == (0, 2) and run.state.did[1] == "was dropped"
+
+
+@pytest.mark.parametrize("how", ["hang", "exit"])
+def test_a_rank_that_hangs_or_ends_by_exit(how):
+    """In simulation, too, where its turn would never end; and a run does not end its caller by SystemExit."""
+    release, all_fail = threading.Event(), []
+
+    def train_fn(model, batch):
+        if all_fail or threading.current_thread().name == "rank-1":
+            if how == "exit":
+                sys.exit(0)
+            release.wait()
+        return model(batch[0]).square().mean()
+
+    def run(**options):
+        made = (lambda device: nn.Linear(3, 1), lambda params: optim.SGD(params, lr=0.1), train_fn)
+        data = ArrayDataset(X.astype(np.float32), Y)
+        return Trainer.start(*made, data, batch_size=4, epochs=1, timeout_s=0.3, **options).join()
+
+    try:
+        run(on_failure="shrink", cluster=Cluster.of_speeds([1.0, 1.0], link=Link(latency_s=1e-4)))
+        with pytest.raises(RankFailedError, match="SystemExit: 0|got none of rank 1"):
+            run(dispatch="progressive", ranks=2)
+        if how == "exit":
+            all_fail.append(True)
+            with pytest.raises(RankFailedError, match="got exit"):
+                run(ranks=2)
+    finally:
+        release.set()

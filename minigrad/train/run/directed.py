@@ -118,7 +118,8 @@ class Directed:
         return [thread.name for thread in threads if thread.is_alive()]
 
     def _raise(self, words: str, running: Sequence[str]) -> None:
-        own = (error for error in self.causes.values() if not isinstance(error, RankFailedError))
+        follows = (RankFailedError, SystemExit)  # of others; and by exit() a rank would end the caller without a word
+        own = (error for error in self.causes.values() if not isinstance(error, follows))
         error = next(own, None) or RankFailedError(words)
         if hasattr(error, "add_note"):
             error.add_note(words)

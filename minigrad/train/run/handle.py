@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from minigrad.backend.thread import new_thread
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, RankFailedError
 from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 from minigrad.train.epoch import EpochMetrics
@@ -222,6 +222,8 @@ class Run:
     def _train(self) -> None:
         try:
             self._state = self._body(self)
+            if self._state is None:  # a rank that ends by exit() gives nothing
+                raise RankFailedError("Trainer.start: expected ranks that train to the end, got exit() in one of them")
         except BaseException as error:
             self._error = error
         finally:

@@ -30,6 +30,7 @@ from minigrad.train.run.desk import Desk
 from minigrad.train.run.letters import Letters, generation_of
 
 _SOON_S = 0.1  # after which it is seen that a rank has left
+_ALIVE = {"kind": "alive"}  # what the coordinator tells where it has nothing to command
 AnyLine = Union[Lifeline, MessageLine]
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class ProcessLetters:
         self._desk: Desk | None = None
         self._last: c.Commit | None = None  # that came last, whether or not the rank has got to it
         self._words: dict[int, str] = {}  # of what ranks have failed
+        self._limit_s, self._alive_s = config.timeout_s, time.monotonic()  # when the coordinator was last heard of
         self._has_stop = False
         self._thread = new_thread(self._serve, name="letters")
 
@@ -136,6 +138,7 @@ class ProcessLetters:
                 self._hear(self._line.take(_SOON_S if desk is None else min(_SOON_S, desk.patience_s())))
                 if self._desk is not None:
                     self._desk.tick()
+                self._watch()
                 self._elect()
         except BaseException as error:  # dropped, or closed by `fail`: the rank raises it
             self._queue.put(error)
@@ -149,6 +152,9 @@ class ProcessLetters:
             if self._desk is not None:
                 self._desk.hear(c.Failed(found.rank, found.error))
         elif isinstance(found, Letter):
+            if found.data == _ALIVE:
+                self._alive_s = time.monotonic() if found.source == self.coordinator else self._alive_s
+                return
             said = c.from_data(found.data)
             if isinstance(said, c.Order):
                 self._obey(said)
@@ -161,6 +167,7 @@ class ProcessLetters:
     def _obey(self, order: c.Order) -> None:
         if order.term < self._term:
             return
+        self._alive_s = time.monotonic()
         self._term, self.coordinator = order.term, order.term - 1  # it may be heard of sooner than the death before
         if isinstance(order, c.Recall):
             state, last = (None, 0) if self._last is None else (self._last.state, self._last.round)
@@ -174,6 +181,19 @@ class ProcessLetters:
             self._line.break_off(generation_of(order) - 1, order.reason)
         self._queue.put(order)
 
+    def _watch(self) -> None:
+        """Who coordinates tells the others that it lives; where it has been silent for too long, it is dropped."""
+        now_s = time.monotonic()
+        silent_s = now_s - self._alive_s
+        if self._desk is not None and silent_s > self._limit_s / 4:
+            self._alive_s = now_s
+            for rank in self._line.living:
+                if rank != self._line.rank:
+                    self._line.post(rank, _ALIVE)
+        elif self._desk is None and silent_s > self._limit_s and not self._has_stop:
+            self._alive_s = now_s
+            self._line.drop(self.coordinator, f"it coordinated, and was silent for {self._limit_s:g} s")
+
     def _elect(self) -> None:
         """Let the lowest rank that lives direct, where that which did is gone, and has not told all to stop."""
         if self._desk is not None or self._has_stop:
@@ -184,7 +204,7 @@ class ProcessLetters:
             return
         before = self.coordinator
         living = [rank for rank in range(self._line.world_size) if rank > before and rank not in gone]
-        self.coordinator = living[0]
+        self.coordinator, self._alive_s = living[0], time.monotonic()
         if self.coordinator != self._line.rank:
             return self._elect()
         self._term = self.coordinator + 1

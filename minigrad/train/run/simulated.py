@@ -32,7 +32,7 @@ class Simulated(Directed):
     ) -> None:
         self._cluster, self._wire = cluster, Wire(cluster.link, cluster.world_size)
         self._recorders = [Recorder() for _ in cluster.ranks]
-        self._turns = VirtualTurns([OUTSIDE, *range(cluster.world_size)])
+        self._turns = VirtualTurns([OUTSIDE, *range(cluster.world_size)], 2 * timeout_s)
         super().__init__(config, body, timeout_s=timeout_s, **desk)
 
     @property

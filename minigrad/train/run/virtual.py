@@ -55,9 +55,11 @@ class VirtualTurns:
 
     Args:
         who: All who take part; they wait, at time 0, until `begin`.
+        patience_s: How long they wait, in real time, for one that goes on; then it takes part no more.
     """
 
-    def __init__(self, who: Sequence[int]) -> None:
+    def __init__(self, who: Sequence[int], patience_s: float) -> None:
+        self._patience_s, self._moves = patience_s, 0
         self._seats = {each: _Seat() for each in who}
         self._changed = threading.Condition()
         self._running = set[int]()
@@ -98,6 +100,8 @@ class VirtualTurns:
         with self._changed:
             seat.now_s, seat.meets = now_s(), tuple(members)
             self._yield(who)
+            if seat.over:
+                raise RankFailedError(f"rank {who}: expected a rank that takes part, but {seat.over}")
         try:
             yield
         finally:
@@ -124,12 +128,28 @@ class VirtualTurns:
         self._wait(who)
 
     def _wait(self, who: int) -> None:
-        self._changed.wait_for(lambda: who in self._running or self._stuck or self._seats[who].over)
+        def is_called() -> bool:
+            return bool(who in self._running or self._stuck or self._seats[who].over)
+
+        while not is_called():
+            moves = self._moves
+            self._changed.wait_for(lambda: is_called() or self._moves > moves, self._patience_s)
+            if self._moves == moves and not is_called():
+                self._give_up()
         if self._stuck and who not in self._running:
             raise DistributedError(self._stuck)
 
+    def _give_up(self) -> None:
+        """Whoever goes on hangs: it takes part no more, and is missed in virtual time."""
+        for each in self._running:
+            self._seats[each].over = f"it did nothing for {self._patience_s:g} s"
+            self._seats[each].mail.clear()
+        self._running.clear()
+        self._choose()
+
     def _choose(self) -> None:
         """Let those go on whose turn it is, where nobody does."""
+        self._moves += 1
         if self._running:
             return
         found: list[tuple[float, int, list[int]]] = []
