@@ -145,14 +145,15 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=None, help="with --train: so many threads, not a launcher's ranks")
     parser.add_argument("--smoke", action="store_true", help="as it is")
     options = parser.parse_args()
-    if options.every < 1 or not 1 <= (options.kill_at or 1) < STEPS:
-        parser.error(f"expected --every >= 1 and --kill-at in [1, {STEPS}), got {options.every} and {options.kill_at}")
+    kill_at = 17 if options.kill_at is None else options.kill_at
+    if options.every < 1 or not (options.train or options.every <= kill_at < STEPS):
+        parser.error(f"expected 1 <= --every <= --kill-at < {STEPS}, got {options.every} and {kill_at}")
     if options.train:
         bits, words = train(Path(options.train), options.every, options.ranks, options.kill_at)
         print(bits, *words, sep="\n")
         return 0
     with TemporaryDirectory() as root:
-        return int(show(options.every, options.kill_at or 17, Path(root)) > 0)
+        return int(show(options.every, kill_at, Path(root)) > 0)
 
 
 if __name__ == "__main__":

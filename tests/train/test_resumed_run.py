@@ -109,6 +109,21 @@ def test_on_another_number_of_ranks_each_sample_counts_once_an_epoch(tmp_path, c
     assert [sum(part.samples for part in each.per_rank) for each in run.history] == [44.0] * 3
 
 
+@pytest.mark.parametrize("on_failure", ["stop", "shrink"])
+def test_figures_on_fewer_ranks_count_what_the_others_gave(tmp_path, on_failure):
+    """The loss is that of all samples alike where no step changes it."""
+
+    def mean(model, batch):
+        return (model(batch[0]) * 0.0).mean() + batch[1].mean()
+
+    options = {"model": plain, "on_failure": on_failure, "train_fn": mean, "epochs": 1}
+    start(Checkpoint(tmp_path, on="step"), ranks=3, max_steps=2, **options).join()
+    run = start(Checkpoint(tmp_path, on="step"), ranks=1, resume=True, **options)
+    [metrics] = run.metrics()
+    assert [part.samples for part in metrics.per_rank] == [44.0]
+    assert metrics.loss == pytest.approx(float(DATA[:, 0].mean()), abs=1e-6)
+
+
 class Broken(Exception):
     """What a rank dies of."""
 
