@@ -187,7 +187,12 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "average_params": "write average_parameters(model, comm, n) on each rank of distributed.run",
         "from_comm": "write DistributedDataParallel(model, comm), a rank's wrapper",
     },
-    "Trainer": dict.fromkeys(["fit", "train"], _RUN),
+    "Trainer": {
+        **dict.fromkeys(["fit", "train"], _RUN),
+        "save_checkpoint": "give Checkpoint(folder) to Trainer.start, among its callbacks",
+        "load_from_checkpoint": "write model.load_state_dict(minigrad.load(Checkpoint(folder).latest())['model'])",
+        **dict.fromkeys(["validate", "test", "predict"], "call the model in a loop of your own, in no_grad()"),
+    },
     "Metric": {
         **dict.fromkeys(["compute", "sync", "sync_dist", "forward"], "write result(comm), which all ranks call"),
         **dict.fromkeys(["to", "cuda", "cpu"], "leave it out: sums are where the values are"),
@@ -205,6 +210,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "drain_scalars": "write meter.finish() of an EpochMeter, or scalars.result(comm) of Scalars",
         **dict.fromkeys(["Callback", "TrainerCallback"], "give functions of (metrics, worker) to Trainer.start"),
         "ModelCheckpoint": "write Checkpoint(folder, every=1), among the callbacks of Trainer.start",
+        "EarlyStopping": "give Trainer.start a callback of (metrics, worker), which calls worker.stop()",
+        "LightningModule": _RUN,
         "TrainingArguments": "give its options to Trainer.start",
         **_METRICS,
     },

@@ -64,6 +64,9 @@ _MEANT = {  # of one operation or class, before those
     ("SlowMo", "slowmo_lr"): ("lr",),
     ("StreamingDiLoCo", "fragment_sync_delay"): ("delay",),
     ("StreamingDiLoCo", "fragment_update_alpha"): ("alpha",),
+    **{("RunConfig", name): ("epochs",) for name in ("max_epochs", "num_epochs")},
+    ("RunConfig", "gradient_clip_val"): ("max_grad_norm",),
+    ("Checkpoint", "dirpath"): ("dir",),
     ("gradcheck", "func"): ("function",),
     ("gradcheck", "eps"): ("step",),
     ("gradcheck", "atol"): ("tolerance",),
@@ -121,6 +124,7 @@ _WORKERS = "write prefetch=2, which makes batches ahead in a thread"
 _PROJECTED = "write scaled_dot_product_attention, which takes what is projected already"
 _EVERY = "write ParameterAverager(model, comm, EveryK(sync_every), this)"
 _REDUCTION = "write reduction="
+_PLACES = "write ranks=, devices=, comm= or cluster=, or start it under a launcher"
 KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to do here, and what is taken
     (_OPERATION, "out"): ("use the result, or write y.copy_(result)", _one_of(None)),
     (_OPERATION, "layout"): ("there are dense tensors only", _one_of(None)),
@@ -198,6 +202,14 @@ KEYWORDS: dict[tuple[str, str], tuple[str, _Fits]] = {  # of PyTorch's: what to 
     ("EveryK", "warmup_steps"): ("write PostLocalSGD(switch, k), which begins apart after switch steps", _one_of(0)),
     **{(kind, "sync_every"): (_EVERY, _never) for kind in ("DiLoCo", "StreamingDiLoCo", "SlowMo")},
     **{(kind, "outer_optimizer"): ("write its lr and momentum", _never) for kind in ("DiLoCo", "StreamingDiLoCo")},
+    ("RunConfig", "ckpt_path"): ("write resume=True, and a Checkpoint(folder) among the callbacks", _one_of(None)),
+    ("RunConfig", "precision"): ("write autocast='bfloat16', or 'float16' with a scaler", _one_of(None)),
+    ("RunConfig", "accumulate_grad_batches"): ("write policy=EveryK(k) for k batches a step", _one_of(1)),
+    **{("RunConfig", name): (_PLACES, _never) for name in ("strategy", "accelerator", "num_nodes")},
+    ("Checkpoint", "monitor"): ("keep= keeps the newest: save the best by a callback of its own", _one_of(None)),
+    ("Checkpoint", "save_top_k"): ("write keep=, of the newest", _never),
+    ("Checkpoint", "every_n_epochs"): ("write every=", _never),
+    ("Checkpoint", "every_n_train_steps"): ("write every=, and on='step'", _never),
     (_SAMPLER, "drop_last"): ('write mode="drop" for True, mode="pad" for False', _same_end),
     **{(name, "foreach"): ("all gradients are taken as few arrays", _one_of(None, True, False)) for name in _CLIPPING},
     **{(kind, name): entry for kind in _OPTIMIZERS for name, entry in _IMPLEMENTATIONS.items()},
@@ -206,6 +218,8 @@ FORMS = {  # how a call that does not fit the signature at all is written
     _DDP: "DistributedDataParallel(module, comm), with comm = distributed.init()",
     _SAMPLER: "DistributedSampler(dataset), with the ranks of distributed.init() or run, or rank= and world_size=",
     "ElChe": "ElChe.start(world_size, CadenceConfig(anchor=10))",
+    "RunConfig": "Trainer.start(make_model, make_optimizer, train_fn, dataset, batch_size=32, epochs=10), and more "
+    "options of train.RunConfig",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from minigrad.absent import tell_lacking
 from minigrad.backend.device import Device
 from minigrad.distributed.config import DdpConfig
-from minigrad.errors import ArgumentError
+from minigrad.errors import ArgumentError, CallError
 from minigrad.train.fleet import Builder, Devices
 from minigrad.train.graph import Graph
 from minigrad.train.run.builder import DdpBuilder
@@ -56,6 +56,17 @@ class Trainer:
         >>> graph.world_size, graph.shard_sizes
         (2, (4, 4))
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """There is none to make.
+
+        Raises:
+            CallError: always.
+        """
+        raise CallError(
+            "Trainer: expected Trainer.start(make_model, make_optimizer, train_fn, dataset, batch_size=32, epochs=10), "
+            "or Trainer.setup(graph, builder, make_optimizer), got a call"
+        )
 
     @staticmethod
     def start(

@@ -144,6 +144,7 @@ def test_a_keyword_that_is_not_here_takes_what_pytorch_does_by_default(who, name
 def test_every_keyword_is_tried():
     elsewhere = {"DistributedDataParallel", "DataLoader", "DistributedSampler", "load", "save"}
     elsewhere |= {"Accuracy", "Metric", "EveryK", "DiLoCo", "StreamingDiLoCo", "SlowMo"}  # tests/train/test_habits.py
+    elsewhere |= {"RunConfig", "Checkpoint"}  # there too
     assert {who for who, _ in KEYWORDS} == {*CALLED, *elsewhere}
 
 
