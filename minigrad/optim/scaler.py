@@ -259,6 +259,14 @@ class GradScaler:
         """See `nn.companions.Companion`."""
         self._base, self._updates = number, 0
 
+    def attach(self, optimizer: Optimizer) -> None:
+        """Be seen beside an optimizer's parameters before the first step too, by who keeps those alike on ranks.
+
+        A rank that has no data calls no `scale`, and would be seen later than others.
+        """
+        for buffer in buffers_of(optimizer)[:1]:
+            self._attach(buffer)
+
     def _attach(self, buffer: Holder | None) -> None:
         if buffer is not None and not is_attached(self, buffer):
             attach(self, [buffer])
@@ -269,8 +277,7 @@ class GradScaler:
         if not isinstance(optimizer, Optimizer):
             raise DtypeError(f"GradScaler.{method}: expected an Optimizer, got {type(optimizer).__name__}")
         progress = self._progress.setdefault(optimizer, _Progress())
-        for buffer in buffers_of(optimizer)[:1]:
-            self._attach(buffer)
+        self.attach(optimizer)
         if progress.stepped:
             raise AutogradError(f"GradScaler.{method}: expected update() after step(), got another {method}() before")
         return progress

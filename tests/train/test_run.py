@@ -285,6 +285,14 @@ def test_a_scale_of_the_loss_is_each_ranks_own_and_changes_nothing():
     assert scaler.get_scale() == 2.0**10
 
 
+def test_a_scaler_has_the_options_that_were_given():
+    found = []
+    look = lambda metrics, worker: found.append(worker.updates.scaler.state_dict())  # noqa: E731
+    scaler = optim.GradScaler(64.0, growth_factor=4.0, growth_interval=6)  # an epoch is 6 steps
+    start(ranks=1, epochs=1, dataset=dataset(24), scaler=scaler, callbacks=[look]).join()
+    assert found[0]["scale"] == 256.0 and found[0]["growth_factor"] == 4.0 and scaler.get_scale() == 64.0
+
+
 def test_ranks_that_were_told_other_things_say_so():
     def body(comm):
         return start(comm=comm, batch_size=4 + comm.rank).join()

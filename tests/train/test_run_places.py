@@ -108,7 +108,8 @@ def test_a_rank_that_fails_on_a_device_ends_the_others(average, strict_cupy, mon
     fake.check_all_given_back()
 
 
-def test_the_host_seldom_waits_for_a_device(strict_cupy, monkeypatch):
+@pytest.mark.parametrize("average", ["gradients", "parameters"])
+def test_the_host_seldom_waits_for_a_device(average, strict_cupy, monkeypatch):
     """In every 16th step at most: what ranks tell each other in a step may wait."""
     fake = FakeNccl(current_device=current_id, timeout_s=10.0)
     monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
@@ -116,7 +117,17 @@ def test_the_host_seldom_waits_for_a_device(strict_cupy, monkeypatch):
     def waits(steps):
         before = strict_cupy.syncs.count
         data = runs.dataset(8 * steps)
-        runs.start(devices=["cuda:0", "cuda:1"], make_model=runs.make_plain, dataset=data, epochs=1).join()
+        options = {"average": average, "dataset": data, "epochs": 1}
+        runs.start(devices=["cuda:0", "cuda:1"], make_model=runs.make_plain, **options).join()
         return strict_cupy.syncs.count - before
 
-    assert 0 < waits(96) - waits(32) <= 2 * 2 * 4  # of two ranks, twice each, in 64 steps more
+    most = 2 * 2 * 4 if average == "gradients" else 0  # of two ranks, twice each, in 64 steps more
+    assert most / 4 <= waits(96) - waits(32) <= most
+
+
+def test_a_device_without_any_sample_is_like_the_others(strict_cupy, monkeypatch):
+    """It scales no loss, and still has the scale of the others, in each pass."""
+    fake = FakeNccl(current_device=current_id, timeout_s=10.0)
+    monkeypatch.setattr(communicator, "load_nccl", lambda: fake)
+    options = {"dataset": runs.dataset(1), "make_model": runs.make_plain, "scaler": GradScaler(8.0)}
+    assert runs.train(devices=["cuda:0", "cuda:1"], **options) == runs.train(ranks=2, **options)

@@ -52,9 +52,11 @@ class RunConfig:
         seed: Of weights, noise and the order of samples, in [0, 2**64); by default that of `manual_seed`, else a drawn
             one that all ranks have.
         shuffle: Whether samples are dealt in another order in each epoch.
-        shares: Fraction of the samples for each rank, >= 0, of sum 1; by default equal ones.
+        shares: Fraction of the samples for each rank, >= 0, of sum 1; by default equal ones. Where gradients are
+            combined, a step has batches of each rank in this proportion.
         dispatch: "static": each rank has its part of an epoch. "proportional": by the speeds that Cadence measured, or
-            shares. "progressive": each takes from what is left when it has time.
+            shares. "progressive": each takes its next batches out of what is left of all; by its speed with Cadence,
+            with other policies as many as the others.
         max_overshoot: The most batches of the next epoch that a rank runs while others are in this one.
         max_batch_diff: The most batches that a rank is ahead of the slowest; None for no limit.
         schedule: A function from the step of the optimizer to a factor of its rates.

@@ -37,6 +37,7 @@ class GradientsInStep(InStep):
         options = {"check_replicas_every": self.config.check_replicas_every, **self.config.ddp_options}
         self.ddp = DistributedDataParallel(worker.model, through, **options)
         keep_ledger(self.ddp, worker.ledger)
+        worker.updates.show()
         self._agreement = StepAgreement(through, flags=3)
         self._failures = Failures(worker, self.ddp, self.saving)
         self._every = 1  # rounds between two agreements

@@ -75,14 +75,13 @@ class ParametersInStep(InStep):
         report = self.averager.step(samples)
         worker.meter.count_step(began_s)
         if report is not None:
-            shown = samples and self.run.shows_progress  # else nobody needs to wait for it
-            self._landed(report, float(loss_sum) / samples if shown else None, in_step=True)
+            self._landed(report, loss_sum / samples if samples else None, in_step=True)
 
-    def _landed(self, report: AverageReport, loss: float | None = None, in_step: bool = False) -> None:
+    def _landed(self, report: AverageReport, loss: Any = None, in_step: bool = False) -> None:
         """A combination is there; some ranks may hear of it at the end of their data."""
         self._combinations = report.number
-        if self.worker.rank == self.run.leader:
-            self.run.advance(report.samples, loss)
+        if self.worker.rank == self.run.leader and self.run.shows_progress:  # else nobody needs to wait for these
+            self.run.advance(report.samples, None if loss is None else float(loss))
         if self.saving.is_due(report.number) and not self.averager.ended and self._is_one_place(in_step):
             self.saving.between_steps(report.number)
 

@@ -58,6 +58,11 @@ class Updates:
             self.scaler = GradScaler(enabled=config.scaler.is_enabled())
             self.scaler.load_state_dict(config.scaler.state_dict())
 
+    def show(self) -> None:
+        """Let who keeps the replica alike on ranks see all of this from now on."""
+        if self.scaler is not None:
+            self.scaler.attach(self.optimizer)
+
     def scaled(self, loss: Tensor) -> Tensor:
         """What backward begins at."""
         if self.scaler is None:
