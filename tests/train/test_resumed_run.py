@@ -1,7 +1,9 @@
 """A run that goes on from its checkpoint ends in the bits of one that nobody stopped, whatever has a state in it."""
 
 import contextvars
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -188,6 +190,34 @@ def test_ranks_that_are_not_in_step_write_the_last_commit(tmp_path, on_failure):
     ledger = SampleLedger(len(DATA))
     ledger.load_state_dict(joined([each["ledger"] for each in minigrad.load(checkpoint(1).latest(), every_rank=True)]))
     assert all(ledger.audit(epoch).is_exact for epoch in range(3))
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("on_failure", ["stop", "shrink"])
+@pytest.mark.parametrize("failing", [2, 6])
+def test_a_disk_that_fails_ends_a_run_or_is_warned_of_and_costs_no_rank(
+    tmp_path, monkeypatch, failing, on_failure, background
+):
+    """At the second checkpoint of six, and at the last, whose error in the background comes at the very end."""
+
+    def replace(source, target):
+        if target.endswith(name_of("step", failing)):
+            raise OSError(errno.EIO, "no")
+        true(source, target)
+
+    true = os.replace
+    monkeypatch.setattr(os, "replace", replace)
+    checkpoint = Checkpoint(tmp_path, on="step", background=background)
+    options = {"dispatch": "progressive", "on_failure": on_failure, "model": plain, "epochs": 1}
+    run = start(checkpoint, cluster=Cluster.of_speeds([1, 1]), **{**options, "ranks": None})
+    if on_failure == "stop" or (background and failing == 6):
+        with pytest.raises(OSError, match="no"):
+            run.join()
+    else:
+        with pytest.warns(RuntimeWarning, match="Trainer.start: expected to write a checkpoint, got .*no"):
+            run.join()
+        assert run.history[0].shares == (0.5, 0.5)
+        assert checkpoint.latest().name == name_of("step", {2: 6, 6: 5}[failing])
 
 
 def test_a_folder_with_checkpoints_is_gone_on_with_or_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 from minigrad.backend.random import get_rng_state, set_rng_state
 from minigrad.backend.ranks import ranks_here, set_ranks_here
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.errors import CollectiveTimeoutError, RankFailedError
+from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
 from minigrad.nn.nested import load
 from minigrad.train.epoch import EpochMetrics
 from minigrad.train.run.accounts import EpochAccounts
-from minigrad.train.run.config import RunConfig
+from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.elsewhere import adopt
 from minigrad.train.run.rank import Worker
 from minigrad.train.run.same_run import (
@@ -123,12 +124,17 @@ class ApartSaving:
             "options": options_of(worker),
         }
         with _among(comm):
-            if comm.rank == 0 and own.number is not None:
-                own.take_over()
             try:
+                if comm.rank == 0 and own.number is not None:
+                    own.take_over()
                 own.save({**self._objects, PLAIN: told}, number)
             except (CollectiveTimeoutError, RankFailedError):
                 own.number = number  # another rank has failed, which is seen; the next one is due at one place on all
+            except (OSError, ArgumentError) as error:
+                if worker.config.on_failure == "stop":
+                    raise
+                own.number = number  # no rank is to be left behind because of a disk
+                warnings.warn(f"{WHO}: expected to write a checkpoint, got {error}", RuntimeWarning, stacklevel=2)
 
     def close(self) -> None:
         """Wait until what this rank writes is on the disk.

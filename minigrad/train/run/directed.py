@@ -89,6 +89,11 @@ class Directed:
             running = self._join(threads)
         if state.error:
             self._raise(state.error, running)
+        for rank in state.living:  # told to end, and had an end to make
+            if rank in self.causes:
+                raise self.causes[rank]
+            if rank not in self.results:
+                raise RankFailedError(f"rank {rank}: expected to end, got none: {', '.join(running)} still running")
         return state
 
     def stop(self, why: str = "run.stop()") -> None:
