@@ -132,6 +132,7 @@ class Machine:
         self._kind = ("waited for", "anything", "side streams first")[seed % 3]
         self.waiting: list[Item] = []
         self.clock_ms = 0.0
+        self._one_by_one = threading.RLock()  # a watchdog looks at events, too
 
     def add(self, item: Item) -> None:
         """Take over a piece of work."""
@@ -140,13 +141,15 @@ class Machine:
     def run_until(self, target: Item | None) -> None:
         """Run until a piece of work is done."""
         while target is not None and target.at is None:
-            wanted = self._before(target) if self._kind == "waited for" else None
-            self._run_one(wanted)
+            with self._one_by_one:
+                if target.at is None:
+                    self._run_one(self._before(target) if self._kind == "waited for" else None)
 
     def progress(self) -> None:
         """Run one piece of work, as a device does while the host looks at an event."""
-        if self.waiting:
-            self._run_one(None)
+        with self._one_by_one:
+            if self.waiting:
+                self._run_one(None)
 
     def _run_one(self, among: set[int] | None) -> None:
         ready = [item for item in self.waiting if all(before.at is not None for before in item.after)]
