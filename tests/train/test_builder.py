@@ -78,6 +78,10 @@ def test_a_chain_leaves_what_it_began_with():
 REFUSED = [
     (lambda b: Trainer.builder(*FUNCTIONS).batch_size(1), "expected .dataset.*, .num_epochs.* before run, got none"),
     (lambda b: b.num_epochs(0), "Trainer.builder: expected num_epochs to be an integer >= 1, got 0"),
+    (lambda b: b.options(callbacks=print), "Trainer.builder: expected callbacks as a list"),
+    (lambda b: b.backend("cpu").options(devices=2, ranks=None), "expected devices as a list of some, got 2"),
+    (lambda b: b.options(has_drawn_seed=True), "expected options among .*, got 'has_drawn_seed'"),
+    (lambda b: b.policy(Cadence()).anchor(3), "got Cadence.*: say them in its CadenceConfig"),
     (lambda b: b.policy("often"), "expected policy as one, or one of 'sync', 'cadence', 'async', got 'often'"),
     (lambda b: b.backend("gloo"), "expected backend to be one of 'nccl', 'cpu', got 'gloo'"),
     (lambda b: b.backend("nccl"), "expected ranks on cuda with backend 'nccl', got cpu"),

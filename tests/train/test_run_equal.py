@@ -135,9 +135,9 @@ BOTH = [
     (2, {"max_grad_norm": 0.2, "schedule": DECAY, "lr_scale": lambda world_size: world_size, "accumulate": 3}),
     (3, {"samples": 20, "batch_size": 3, "max_grad_norm": 0.2, "scaler": optim.GradScaler(64.0), "policy": EveryK(2)}),
     (4, {"samples": 3, "seed": 2**63 + 5, "max_steps": 1}),
-    (2, {"batch_size": 100, "shuffle": False, "lr_scale": 2.0}),
+    (2, {"batch_size": 100, "lr_scale": 2.0}),
     (2, {"shares": (0.75, 0.25), "schedule": lambda step: 1 / (1 + step), "max_steps": 3, "samples": 61}),
-    (1, {"policy": EveryK(5), "max_grad_norm": 0.2, "samples": 61}),
+    (1, {"policy": EveryK(5), "max_grad_norm": 0.2, "samples": 61, "shuffle": False}),
 ]
 GRADIENTS = [(2, {"policy": PostLocalSGD(3, 2), "schedule": DECAY})]
 PARAMETERS = [

@@ -7,7 +7,7 @@ user's on any number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, overload
 
@@ -17,6 +17,7 @@ from minigrad.distributed.average import EASGD, Cadence, TrendGuard
 from minigrad.distributed.balance.cadence import CadenceConfig
 from minigrad.errors import ArgumentError
 from minigrad.train.epoch import EpochMetrics
+from minigrad.train.run.callbacks import check_callbacks
 from minigrad.train.run.config import RunConfig
 from minigrad.train.run.handle import Run
 from minigrad.train.run.schedules import ScheduleByRanks
@@ -129,7 +130,8 @@ class DdpBuilder:
             ArgumentError: `RunConfig` has none of such a name, or it is the policy or what is needed.
         """
         ours = {**{_SAME[name]: name for name in _NEEDED}, "policy": "policy"}
-        known = {field.name for field in fields(RunConfig)} - {"make_model", "make_optimizer", "train_fn", *ours}
+        not_here = {"make_model", "make_optimizer", "train_fn", *ours}
+        known = {field.name for field in fields(RunConfig) if field.init} - not_here
         for name in options:
             if name in ours:
                 raise ArgumentError(f"{_WHO}: expected .{ours[name]}(...), got {name} in options")
@@ -178,8 +180,9 @@ class DdpBuilder:
         twice = sorted(filled.keys() & self._more.keys())
         if twice:
             raise ArgumentError(f"{_WHO}: expected {', '.join(twice)} to be said once, got it in options too")
-        callbacks = [*self._callbacks(), *self._more.get("callbacks", ())]
-        options = {"average": "parameters", **filled, **self._more, "callbacks": callbacks}
+        callbacks = check_callbacks(_WHO, self._more.get("callbacks", ()), resume=False)
+        more = {**self._more, "callbacks": [*self._callbacks(), *callbacks]}
+        options = {"average": "parameters", **filled, **more}
         return RunConfig(*self._given, **options)
 
     def _has(self, name: str) -> bool:
@@ -196,6 +199,8 @@ class DdpBuilder:
         if not given and backend == "nccl" and gpus:
             return {"devices": gpus}
         on = given.get("devices", [given["comm"].device] if "comm" in given else ["cpu"])
+        if not isinstance(on, Sequence):
+            return {}  # RunConfig says what it expects
         wanted = "cuda" if backend == "nccl" else "cpu"
         if any(Device(device).type != wanted for device in on):
             raise ArgumentError(
@@ -216,7 +221,8 @@ class DdpBuilder:
             return {"policy": policy, **ahead}
         if policy != "cadence":
             named = ", ".join(cadence)
-            raise ArgumentError(f"{_WHO}: expected policy 'cadence' with {named}, got {policy!r}: only El Che has them")
+            where = "say them in its CadenceConfig" if isinstance(policy, Cadence) else "only El Che has them"
+            raise ArgumentError(f"{_WHO}: expected policy 'cadence' with {named}, got {policy!r}: {where}")
         return {"policy": Cadence(CadenceConfig(**cadence)), **ahead}
 
     @property
