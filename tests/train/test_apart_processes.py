@@ -17,8 +17,10 @@ import minigrad
 from minigrad.distributed import launch
 from minigrad.distributed.average import Async, EveryK, Sync
 from minigrad.distributed.comm.threads import ThreadWorld
+from minigrad.distributed.living.lifeline import Letter
 from minigrad.errors import ArgumentError
-from minigrad.train.run.processes import run_directed
+from minigrad.train import coordinator as c
+from minigrad.train.run.processes import ProcessLetters, run_directed
 from tests.distributed.processes import all_gone
 from tests.distributed.test_living_processes import KilledAt, run_forked
 from tests.train.directing import bits, config_of, rank_of
@@ -117,6 +119,14 @@ def test_a_coordinator_that_is_silent_is_dropped(monkeypatch):
     config = config_of(Sync(), RANKS, samples=16, on_failure="shrink", timeout_s=1.0)
     results, _ = run_forked(body_of(config, "gradients", {0: 10_000}), RANKS)
     assert results[0] is None and results[1] == results[2] and results[1]["exact"] == [True, True], results
+
+
+def test_commands_of_a_coordinator_before_the_last_count_for_nothing():
+    letters = ProcessLetters(SimpleNamespace(rank=2), config_of(Sync(), RANKS))
+    orders = [c.Finish(term, "", 2, 0) for term in (1, 2, 1)]
+    for order in orders:
+        letters._hear(Letter(order.term - 1, c.to_data(order)))
+    assert [letters.next(0.0) for _ in orders] == [*orders[:2], None] and letters.coordinator == 1
 
 
 # ------------------------------------------------------------------------------------------------------- the launcher

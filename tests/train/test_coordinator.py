@@ -417,3 +417,17 @@ def test_a_journal_that_was_changed_is_refused():
         c.replay(lines, shell.config)
     with pytest.raises(ArgumentError, match="a journal's line, got line 1"):
         c.replay(["{}"], shell.config)
+
+
+def test_where_a_rank_fails_while_all_save_since_somebody_wants_the_end_the_others_save_again_and_end_well():
+    config = c.CoordinatorConfig(Dispatch(ChunkPool(24, 4, seed=1), 3, epochs=1), Sync(), "shrink")
+    state, _ = c.step(c.Coordinator.start(config), c.Began())
+    state, commands = c.step(state, c.StopAsked("enough"))
+    first = {each.rank: each for each in commands if isinstance(each, c.Save)}
+    state, _ = c.step(state, c.Saved(0, 1, 0, first[0].ask))
+    state, commands = c.step(state, c.Failed(1, "killed"))
+    again = [each for each in commands if isinstance(each, c.Save)]
+    assert [each.rank for each in again] == [0, 2] and all(each.members == (0, 2) for each in again)
+    for each in again:
+        state, commands = c.step(state, c.Saved(each.rank, 1, 0, each.ask))
+    assert [(each.rank, each.error) for each in commands if isinstance(each, c.Stop)] == [(0, ""), (2, "")]

@@ -1,19 +1,23 @@
 """Ranks that a coordinator directs: nothing is lost or twice, whoever fails, and the living end with equal bits."""
 
 import threading
+import time
 
 import sys
 
 import numpy as np
 import pytest
 
-from minigrad import nn, optim
+from minigrad import nn, optim, rand, tensor
 from minigrad.data import ArrayDataset
 from minigrad.distributed.average import Async, EveryK, Sync
 from minigrad.distributed.simulate import Cluster, Link
 from minigrad.errors import RankFailedError
 from minigrad.train import Trainer
-from tests.train.directing import X, Y, RaisedError, bits, config_of, drawn_fails, on_threads
+from minigrad.train.epoch import EpochMeter
+from minigrad.train.run.combining import CombinedGradients, CombinedParameters
+from minigrad.distributed.comm.solo import SoloCommunicator
+from tests.train.directing import X, Y, RaisedError, Trainee, bits, config_of, drawn_fails, on_threads
 
 POLICIES = [(Sync(), "gradients"), (EveryK(2), "gradients"), (EveryK(2), "parameters"), (Async(2, k=1), "parameters")]
 
@@ -108,5 +112,63 @@ def test_a_rank_that_hangs_or_ends_by_exit(how):
             all_fail.append(True)
             with pytest.raises(RankFailedError, match="got exit"):
                 run(ranks=2)
+    finally:
+        release.set()
+
+
+@pytest.mark.parametrize("bound", [None, 0, 2])
+def test_going_back_is_to_the_last_commit_in_all_that_steps_change(bound):
+    """Momentum, buffers and random streams too, not parameters alone; with no bound gradients are combined."""
+    trainee, comm = Trainee(EpochMeter(SoloCommunicator())), SoloCommunicator()
+    trainee.model.register_buffer("seen", tensor([0.0]))
+    combining = CombinedGradients(trainee) if bound is None else CombinedParameters(trainee, bound)
+    combining.meet(comm)
+
+    def make(number, is_committed):
+        trainee.model.seen.data += 1.0
+        drawn.append(rand(1).item())
+        samples = trainee.backward([np.arange(4)])
+        combining.stepped(samples, True)
+        combining.end(number, samples)
+        combining.combine(number, samples)
+        if is_committed:
+            combining.commit(number, samples)
+
+    def state():
+        moments = trainee.optimizer.state_dict()["state"]
+        return [each.tolist() for each in trainee.model.state_dict().values()], repr(moments)
+
+    drawn = []
+    make(1, True)
+    kept = state()
+    make(2, False)
+    combining.restore()
+    assert state() == kept
+    make(2, True)
+    assert drawn[1] == drawn[2] != drawn[0] and state() != kept
+
+
+def test_a_run_that_is_to_end_does_so_without_a_rank_that_hangs():
+    """Also where the others wait for it in a round: they are called from there, and not taken for dead too."""
+    release, hangs, calls = threading.Event(), threading.Event(), []
+
+    def train_fn(model, batch):
+        if threading.current_thread().name != "rank-1":
+            hangs.wait()
+        elif calls:
+            hangs.set()
+            release.wait()
+        else:
+            calls.append(1)
+        return model(batch[0]).square().mean()
+
+    made = (lambda device: nn.Linear(3, 1), lambda params: optim.SGD(params, lr=0.1), train_fn)
+    options = {"policy": Async(2), "average": "parameters", "on_failure": "shrink", "timeout_s": 0.5}
+    try:
+        run = Trainer.start(*made, ArrayDataset(X.astype(np.float32), Y), batch_size=4, epochs=1, ranks=3, **options)
+        hangs.wait()
+        time.sleep(0.1)
+        run.stop()
+        assert len(run.join().params) == 2
     finally:
         release.set()

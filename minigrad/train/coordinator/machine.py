@@ -373,6 +373,8 @@ def _lose(state: Coordinator, ranks: tuple[int, ...], error: str, out: Commands)
     if state.phase == "new" and state.config.on_failure == "shrink":
         return state.among_living()
     if state.phase == "saving":
+        if state.config.on_failure == "shrink" and not state.error:  # it was asked to end: the others do so well
+            return _save(state, error, out)
         state = replace(state, error=state.error or error)
         return state if questions else _stop(state, out)
     if state.config.on_failure == "stop":

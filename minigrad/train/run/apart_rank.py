@@ -73,7 +73,7 @@ class _Told:
         self._combining, self._saving = combining, saving
         self._state: Mapping[str, Any] | None = None  # of the coordinator at the last commit
         self._callbacks = Callbacks(worker.config.callbacks, worker)
-        self._has_asked = False
+        self._has_asked = self._has_ended = False
 
     def begin(self) -> None:
         self._callbacks.before_epoch()
@@ -108,7 +108,8 @@ class _Told:
 
     def save(self, order: c.Save, comm: Communicator, begun: Sequence[EpochMetrics]) -> None:
         self._saving.at_the_end(order.round, self._state, comm)
-        for metrics in begun[:1] if not order.error else ():
+        told, self._has_ended = self._has_ended, True  # it is saved again where a rank fails meanwhile
+        for metrics in begun[:1] if not order.error and not told else ():
             self._end(metrics)
 
 

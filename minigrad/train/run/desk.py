@@ -21,6 +21,9 @@ from minigrad.train.coordinator.messages import (
     Failed,
     Noted,
     Order,
+    Restore,
+    Save,
+    Stop,
     StopAsked,
     from_data,
     to_data,
@@ -40,6 +43,7 @@ class Desk:
         line: Brings letters, and tells of deaths.
         now_s: The time that deadlines are of.
         drop: drop(rank, reason) sees that a rank has ended which did not come in time.
+        break_off: break_off(order) ends what its rank is waiting in, where no thread of that rank would.
         event: Is told each command.
         wishes: Says why the run is to end, as soon as somebody wants that; empty else.
         most_rounds: After so many it ends; None for no end but that of the epochs.
@@ -57,6 +61,7 @@ class Desk:
         now_s: Callable[[], float],
         *,
         drop: Callable[[int, str], None],
+        break_off: Callable[[Order], None] | None = None,
         event: Event | None = None,
         wishes: Callable[[], str] | None = None,
         most_rounds: int | None = None,
@@ -64,7 +69,7 @@ class Desk:
         journal: CoordinatorJournal | None = None,
     ) -> None:
         self.state = state
-        self._line, self._now_s, self._drop = line, now_s, drop
+        self._line, self._now_s, self._drop, self._break_off = line, now_s, drop, break_off
         self._event, self._journal = event, journal
         self._wishes, self._most_rounds, self._longest_s = wishes, most_rounds, longest_s
         self._timers: list[tuple[float, int, int]] = []  # when, and the term and number of each
@@ -110,6 +115,8 @@ class Desk:
                 self._drop(command.rank, command.reason)
             elif isinstance(command, Order):
                 self._line.post(command.rank, to_data(command))
+                if self._break_off is not None and isinstance(command, (Restore, Save, Stop)):
+                    self._break_off(command)
             else:
                 assert isinstance(command, Noted), command
 

@@ -19,7 +19,7 @@ from minigrad.distributed.living.office import Office
 from minigrad.errors import RankFailedError
 from minigrad.train import coordinator as c
 from minigrad.train.run.desk import Desk
-from minigrad.train.run.letters import Letters, LineLetters, RankLine
+from minigrad.train.run.letters import Letters, LineLetters, RankLine, generation_of
 
 Body = Callable[[int, Letters], Any]
 
@@ -60,7 +60,11 @@ class Directed:
 
     def _make_desk(self, state: c.Coordinator, options: dict[str, Any]) -> Desk:
         outside = self._office.outside
-        return Desk(state, outside, time.monotonic, drop=outside.drop, **options)
+        return Desk(state, outside, time.monotonic, drop=outside.drop, break_off=self._break_off, **options)
+
+    def _break_off(self, order: c.Order) -> None:
+        """Its rank takes letters and waits for others in one thread, so it would come to this only after them."""
+        self._office.lifelines[order.rank].break_off(generation_of(order) - 1, order.reason)
 
     @contextmanager
     def _living(self, rank: int) -> Iterator[RankLine]:
