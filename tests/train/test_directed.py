@@ -10,14 +10,15 @@ import pytest
 
 from minigrad import nn, optim, rand, tensor
 from minigrad.data import ArrayDataset
+from minigrad.data.dispatch import Portion
 from minigrad.distributed.average import Async, EveryK, Sync
 from minigrad.distributed.simulate import Cluster, Link
 from minigrad.errors import RankFailedError
-from minigrad.train import Trainer
+from minigrad.train import Trainer, coordinator as c
 from minigrad.train.epoch import EpochMeter
 from minigrad.train.run.combining import CombinedGradients, CombinedParameters
 from minigrad.distributed.comm.solo import SoloCommunicator
-from tests.train.directing import X, Y, RaisedError, Trainee, bits, config_of, drawn_fails, on_threads
+from tests.train.directing import X, Y, RaisedError, Trainee, bits, config_of, drawn_fails, on_threads, rank_of
 
 POLICIES = [(Sync(), "gradients"), (EveryK(2), "gradients"), (EveryK(2), "parameters"), (Async(2, k=1), "parameters")]
 
@@ -172,3 +173,34 @@ def test_a_run_that_is_to_end_does_so_without_a_rank_that_hangs():
         assert len(run.join().params) == 2
     finally:
         release.set()
+
+
+class Orders:
+    """Letters that bring these commands, and keep what was said."""
+
+    clock = None
+
+    def __init__(self, orders):
+        self.orders, self.said = list(orders), []
+
+    def now_s(self):
+        return 0.0
+
+    def say(self, message):
+        self.said.append(type(message).__name__)
+
+    def next(self, timeout_s):
+        return self.orders.pop(0)
+
+
+def test_parts_that_were_dealt_before_going_back_are_not_made_after_it():
+    """Also one that waits behind the one under way, and what ranks told of them is forgotten."""
+    config = config_of(Async(2), 2)
+    first, second = ((Portion(0, ((start, start + 4),)),) for start in (0, 4))
+    parts = [c.Train(1, "", 0, 1, 1, first), c.Train(1, "", 0, 2, 2, second)]
+    letters = Orders([*parts, c.Restore(1, "", 0, 0, 3, (0,)), None, c.Stop(1, "", 0, 0)])
+    rank = rank_of(0, letters, config, average="parameters")
+    before = bits(rank)
+    rank._told[7] = [[0, {}]]
+    rank.run()
+    assert letters.said == ["Restored"] and bits(rank) == before and not rank._told
