@@ -111,6 +111,20 @@ def test_on_another_number_of_ranks_each_sample_counts_once_an_epoch(tmp_path, c
     assert [sum(part.samples for part in each.per_rank) for each in run.history] == [44.0] * 3
 
 
+def test_on_another_number_of_ranks_all_begin_from_what_the_others_shared(tmp_path):
+    """Elastic averaging leaves each rank values of its own, and a center."""
+
+    def kept(device):
+        models.append(plain(device))
+        return models[-1]
+
+    options, models = {**PARAMETERS, "outer": EASGD(0.4), "model": kept, "max_steps": 3}, []
+    center = exact(start(Checkpoint(tmp_path, on="step"), ranks=3, **options).join().params)
+    models.clear()
+    run = start(Checkpoint(tmp_path, on="step"), ranks=2, resume=True, **options)
+    assert exact(run.join().params) == center and [exact(model.state_dict()) for model in models] == [center, center]
+
+
 @pytest.mark.parametrize("on_failure", ["stop", "shrink"])
 def test_figures_on_fewer_ranks_count_what_the_others_gave(tmp_path, on_failure):
     """The loss is that of all samples alike where no step changes it."""
