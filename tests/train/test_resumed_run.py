@@ -111,6 +111,19 @@ def test_on_another_number_of_ranks_each_sample_counts_once_an_epoch(tmp_path, c
     assert [sum(part.samples for part in each.per_rank) for each in run.history] == [44.0] * 3
 
 
+def test_what_ranks_had_stepped_by_and_not_combined_is_dealt_again_to_others(tmp_path):
+    """A fragment of streamed DiLoCo has landed, the other one is still to be sent."""
+    options = {**CASES["streamed DiLoCo"], "model": plain}
+    start(Checkpoint(tmp_path / "whole", keep=None, on="step"), ranks=3, **options).join()
+    checkpoint = Checkpoint(only(tmp_path / "whole", 1, tmp_path / "rest"), on="step")
+    assert all(each["ledger"]["waiting"][0][0] for each in minigrad.load(checkpoint.latest(), every_rank=True))
+    start(checkpoint, ranks=2, resume=True, **options).join()
+    ledger = SampleLedger(len(DATA))
+    saved = minigrad.load(checkpoint.latest(), every_rank=True)
+    ledger.load_state_dict(joined([each["ledger"] for each in saved]))
+    assert ledger.audit(0).is_exact and ledger.audit(1).is_exact
+
+
 def test_on_another_number_of_ranks_all_begin_from_what_the_others_shared(tmp_path):
     """Elastic averaging leaves each rank values of its own, and a center."""
 
