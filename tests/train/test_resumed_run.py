@@ -124,6 +124,30 @@ def test_what_ranks_had_stepped_by_and_not_combined_is_dealt_again_to_others(tmp
     assert ledger.audit(0).is_exact and ledger.audit(1).is_exact
 
 
+def test_on_another_number_of_ranks_noise_goes_on(tmp_path):
+    def telling(model, batch):
+        told.append(minigrad.get_rng_state())
+        return train_fn(model, batch)
+
+    start(Checkpoint(tmp_path, on="step"), max_steps=2).join()
+    saved, told = minigrad.load(Checkpoint(tmp_path, on="step").latest()), []
+    start(Checkpoint(tmp_path, on="step"), train_fn=telling, ranks=1, max_steps=3, resume=True).join()
+    assert exact(told[0]) == exact(saved["run"]["streams"])
+
+
+def test_a_checkpoint_of_ranks_that_are_ahead_is_of_the_commit_and_changes_no_bit(tmp_path):
+    options = {**ASYNC, "optimizer": lambda params: optim.Adam(params, lr=0.01)}
+    whole = start(Checkpoint(tmp_path, keep=None, on="step"), **options).join()
+    assert exact(whole.params) == exact(start(Checkpoint(tmp_path / "none", every=None), **options).join().params)
+    for path in tmp_path.glob("*.safetensors"):
+        first, second = minigrad.load(path, every_rank=True)
+        assert exact(first["model"]) == exact(second["model"])
+        for rank, each in enumerate((first, second)):
+            entries = [entry for _, of_epoch in each["ledger"]["entries"] for entry in of_epoch if entry[2] == rank]
+            rounds = {step + i for step, steps, *_ in entries for i in range(steps)}
+            assert each["optimizer"]["state"][0]["step"] == len(rounds)
+
+
 def test_on_another_number_of_ranks_all_begin_from_what_the_others_shared(tmp_path):
     """Elastic averaging leaves each rank values of its own, and a center."""
 

@@ -1,8 +1,8 @@
 """How a run goes on with another number of ranks than has saved it: what becomes of the state of each part.
 
 What is alike on all ranks goes to all. What each has counted is put together, and what is left of the samples is dealt
-to those who are there, so that each counts once in its epoch; in the figures of that epoch, which tell of steps, samples
-that a rank had stepped by on its own and that are dealt again count twice. What was measured of ranks is forgotten: they are others.
+to those who are there, so that each counts once in its epoch. In figures, which tell of steps, samples count twice that
+a rank had stepped by on its own and that are dealt again. What was measured of ranks is forgotten: they are others.
 The noise of a rank goes on from as far as that of rank 0 had come.
 """
 
