@@ -307,10 +307,11 @@ def test_what_can_not_be_resumed_is_refused():
         start(Checkpoint("a"), callbacks=[Checkpoint("b")])
 
 
-def test_a_callback_sees_each_epoch_begin_once(tmp_path):
-    best, again = Best(), Best()
-    start(Checkpoint(tmp_path, every=3, on="step"), callbacks=[best], max_steps=8).join()
-    start(Checkpoint(tmp_path, every=3, on="step"), callbacks=[again], resume=True).join()
+@pytest.mark.parametrize("on_failure", ["stop", "shrink"])
+def test_a_callback_sees_each_epoch_begin_once(tmp_path, on_failure):
+    best, again, options = Best(), Best(), {"on_failure": on_failure}
+    start(Checkpoint(tmp_path, every=3, on="step"), callbacks=[best], max_steps=8, **options).join()
+    start(Checkpoint(tmp_path, every=3, on="step"), callbacks=[again], resume=True, **options).join()
     assert best.begun == [0, 0, 1, 1] and again.begun == [] and again.loss <= best.loss
 
 
