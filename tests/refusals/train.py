@@ -87,7 +87,7 @@ ROWS = [
         ({"schedule": 3}, "expected a function from a step to a factor, got 3"),
         ({"lr_scale": 0.0}, "expected lr_scale to be"),
         ({"max_grad_norm": 0.0}, "expected max_grad_norm to be"),
-        ({"autocast": "int8"}, "autocast: expected"),
+        ({"autocast": "int8"}, "expected autocast to be one of"),
         ({"scaler": True}, "expected scaler as a GradScaler, got True"),
         ({"accumulate": 5}, "expected accumulate of at most batch_size=4, into which a batch can be cut, got 5"),
         ({"ddp_options": {"batch_dim": 1}}, "no batch_dim in ddp_options, got 1: return .loss, n. from train_fn"),

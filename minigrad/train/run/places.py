@@ -86,7 +86,6 @@ class ProcessPlace:
     trace: Trace | None = None
 
     def __init__(self, comm: Communicator) -> None:
-        check_is_communicator(WHO, comm)
         self.world_size, self.leader, self._comm = comm.world_size, comm.rank, comm
         self.has_all_ranks = comm.world_size == 1
 
@@ -167,6 +166,7 @@ def _place_of(config: RunConfig) -> Place:
     if config.timeout_s is not None and config.comm is not None:
         raise ArgumentError(f"{WHO}: expected no timeout_s with comm=, which has its own, got {config.timeout_s}")
     comm = config.comm if config.comm is not None else init(timeout_s=config.timeout_s)
+    check_is_communicator(WHO, comm)
     if comm.world_size > 1 and config.timeout_s not in (None, comm.timeout_s):
         raise ArgumentError(
             f"{WHO}: expected no timeout_s where ranks have theirs, {comm.timeout_s:g} s here, got {config.timeout_s}"
