@@ -137,6 +137,12 @@ RULES = (
         "some",
         "leave it out, or say it in CadenceConfig",
     ),
+    Rule(
+        lambda c: c.batch_diff and c.policy in ("sync", "fixed") and not c.shares,
+        "max_batch_diff where ranks may be apart: with Cadence, Async or shares",
+        "it with a policy by which all make as many batches",
+        "leave it out",
+    ),
 )
 
 
