@@ -116,7 +116,7 @@ class StoppedAt(KilledAt):
 
 def test_a_coordinator_that_is_silent_is_dropped(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "KilledAt", StoppedAt)
-    config = config_of(Sync(), RANKS, samples=16, on_failure="shrink", timeout_s=1.0)
+    config = config_of(Sync(), RANKS, samples=16, on_failure="shrink", timeout_s=2.5)
     results, _ = run_forked(body_of(config, "gradients", {0: 10_000}), RANKS)
     assert results[0] is None and results[1] == results[2] and results[1]["exact"] == [True, True], results
 

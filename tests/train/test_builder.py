@@ -146,6 +146,7 @@ def test_functions_are_called_and_rates_follow_the_ranks(on_failure):
     assert sorted(rates) == [2 * 0.125 / 2 ** (step + 1) for step in (3, 3, 0, 0)]
 
 
+@pytest.mark.filterwarnings("ignore:.*is left behind:RuntimeWarning")
 def test_the_lowest_rank_that_lives_is_told():
     told = []
 

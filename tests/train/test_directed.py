@@ -20,6 +20,8 @@ from minigrad.train.run.combining import CombinedGradients, CombinedParameters
 from minigrad.distributed.comm.solo import SoloCommunicator
 from tests.train.directing import X, Y, RaisedError, Trainee, bits, config_of, drawn_fails, on_threads, rank_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is left behind:RuntimeWarning")
+
 POLICIES = [(Sync(), "gradients"), (EveryK(2), "gradients"), (EveryK(2), "parameters"), (Async(2, k=1), "parameters")]
 
 

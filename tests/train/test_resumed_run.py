@@ -29,6 +29,8 @@ from tests.distributed.resumed import exact
 from tests.examples.test_scripts import run_script
 from tests.train.resumable import DATA, Best, left, plain, start, train_fn
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is left behind:RuntimeWarning")
+
 
 def only(folder, number, target):
     """A folder that has the checkpoints up to this one, as if the run had been killed then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from minigrad.backend.device import CPU, Device
@@ -11,7 +12,7 @@ from minigrad.distributed.run import be_rank
 from minigrad.train import coordinator as c
 from minigrad.train.run.apart_rank import ApartCommunicator, SharedRun, train_directed
 from minigrad.train.run.apart_saving import saved_states, with_seed_of
-from minigrad.train.run.config import RunConfig
+from minigrad.train.run.config import WHO, RunConfig
 from minigrad.train.run.directed import Directed
 from minigrad.train.run.handle import Run, RunsRanks, TrainedState
 from minigrad.train.run.letters import Letters
@@ -52,6 +53,8 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
     if isinstance(place, LivingRank):
         devices[place.line.rank] = place.device
         return run_directed(place.line, directions, body, longest_s=_SOON_S, **desk)
+    if config.on_failure == "shrink":
+        desk["lost"] = _tell_lost  # of processes the launcher tells it
     ranks: Directed
     if config.cluster is not None:
         ranks = Simulated(directions, body, config.cluster, timeout_s=timeout_s, **desk)
@@ -75,6 +78,10 @@ def coordinator_config(config: RunConfig, world_size: int, timeout_s: float) -> 
     return c.CoordinatorConfig(
         dispatch, config.when, config.on_failure, 1.25 * timeout_s, rounds_by_shares=by_shares
     )
+
+
+def _tell_lost(rank: int, error: str) -> None:
+    warnings.warn(f"{WHO}: rank {rank} is left behind: {error}", RuntimeWarning, stacklevel=2)
 
 
 class Telling:

@@ -77,7 +77,8 @@ class RunConfig:
         timeline: An object with event(kind, **fields), which hears what the ranks of this process do.
         check_replicas_every: Compare the bits of all replicas in every so many steps.
         on_failure: "stop": all ranks end where one fails; where one raises in a step, behind a checkpoint of the one
-            before, or of the last commit, if a `Checkpoint` counts steps. "shrink": the others go on. Where ranks are
+            before, or of the last commit, if a `Checkpoint` counts steps. "shrink": the others go on; of threads a
+            RuntimeWarning says which one is left behind (of processes the launcher does). Where ranks are
             not in step, by this, by "progressive" or by `Async`, buffers are not rank 0's but merged, as
             `ParameterAverager` does it.
         max_steps: End after so many steps, >= 1, where parameters are combined rounds: of a batch a rank, with Cadence

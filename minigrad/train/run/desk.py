@@ -45,6 +45,7 @@ class Desk:
         drop: drop(rank, reason) sees that a rank has ended which did not come in time.
         break_off: break_off(order) ends what its rank is waiting in, where no thread of that rank would.
         event: Is told each command.
+        lost: lost(rank, error) is told of each rank that has failed or is dropped.
         wishes: Says why the run is to end, as soon as somebody wants that; empty else.
         most_rounds: After so many it ends; None for no end but that of the epochs.
         longest_s: How long `wishes` is not asked at most.
@@ -63,6 +64,7 @@ class Desk:
         drop: Callable[[int, str], None],
         break_off: Callable[[Order], None] | None = None,
         event: Event | None = None,
+        lost: Callable[[int, str], None] | None = None,
         wishes: Callable[[], str] | None = None,
         most_rounds: int | None = None,
         longest_s: float = _LONG_S,
@@ -70,7 +72,7 @@ class Desk:
     ) -> None:
         self.state = state
         self._line, self._now_s, self._drop, self._break_off = line, now_s, drop, break_off
-        self._event, self._journal = event, journal
+        self._event, self._lost, self._journal = event, lost, journal
         self._wishes, self._most_rounds, self._longest_s = wishes, most_rounds, longest_s
         self._timers: list[tuple[float, int, int]] = []  # when, and the term and number of each
 
@@ -99,10 +101,15 @@ class Desk:
 
     def hear(self, message: CoordinatorMessage) -> None:
         """Take in one message, and obey what it leads to."""
+        living = self.state.living
         self.state, commands = step(self.state, message)
         if self._journal is not None:
             self._journal.stepped(message, commands)
         self.obey(commands)
+        if self._lost is not None:
+            lost = [each for each in (message, *commands) if isinstance(each, (Failed, Drop)) and each.rank in living]
+            for each in lost:
+                self._lost(each.rank, each.error if isinstance(each, Failed) else each.reason)
 
     def obey(self, commands: Sequence[Command]) -> None:
         """Do what was commanded, in this order."""
