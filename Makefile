@@ -1,5 +1,6 @@
 # make demo    train on the digits, on one rank and on two
-# make test    flake8, mypy and every test that needs no GPU; NEWEST=1: with the newest packages, not those known to do
+# make test    flake8, mypy and every test that needs no GPU, in JOBS=2 processes; NEWEST=1: with the newest packages,
+#              not those known to do
 # make pythons the same on every Python from 3.10 that this machine has; NEWEST=1 as above
 #
 # Each makes an environment first, in $(VENV), and installs into it; again only when the list of packages has changed.
@@ -22,13 +23,16 @@ demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/01_digits.py --ranks 1
 	$(BIN)/python examples/01_digits.py --ranks 2
 
+# So many processes of pytest share the files of tests, each of which one process runs.
+JOBS ?= 2
+
 # Tests start some hundred Pythons; what one has compiled the next ones find, in the environment.
 test: export PYTHONDONTWRITEBYTECODE =
 test: export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
 test: $(VENV)/.installed-test
 	$(BIN)/python -m flake8 minigrad kernels examples tests
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # Editable, so that both targets always run the sources that lie here. Compiling every module of every package would
 # take longer than the download; Python compiles those that it imports.

@@ -155,16 +155,16 @@ def a_group_fails_by_itself(comm: Communicator) -> None:
     assert _sum(_group(comm, 0), 1.0) == 3.0
 
 
-@contract(sizes=(3,), timeout_s=0.8)
+@contract(sizes=(3,), timeout_s=0.4)
 def a_rank_that_does_not_come_in_a_group_is_named(comm: Communicator) -> None:
     """By the ranks of the group alone, which wait no longer than in their parent."""
     group = _group(comm, int(comm.rank != 1))
     if comm.rank == 2:
-        time.sleep(1.6)
+        time.sleep(1.2)
     if comm.rank == 0:
         with refused(CollectiveTimeoutError, r"call 0 of group \[0, 2\]: barrier.*got ranks \[0\]: rank 1 ") as said:
             group.barrier()
-        assert "within 0.8 s" in said[0]
+        assert "within 0.4 s" in said[0]
 
 
 @contract(sizes=(3,))

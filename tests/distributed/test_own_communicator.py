@@ -48,7 +48,7 @@ def test_a_wrapper_of_ones_own_keeps_the_contract():
 
         run(on_rank, world_size, timeout_s=timeout_s)
 
-    check_communicator(world, sizes=(2,))
+    check_communicator(world, sizes=(2,), cases=[name for name in CASES if CASES[name].timeout_s > 1.0])
     assert sum(comm.nbytes.get("all_reduce", 0) for comm in counted) > 64 * 1024 * 1024
 
 

@@ -129,7 +129,7 @@ def test_a_peer_that_stops_is_named_in_time(sent, answer):
 
     thread = threading.Thread(target=root)
     thread.start()
-    peer = Rendezvous(1, 2, "127.0.0.1", port, b"key", 5.0)
+    peer = Rendezvous(1, 2, "127.0.0.1", port, b"key", 2.0)
     peer._peers[0].sendall(sent)
     thread.join(10.0)
     peer.close()

@@ -155,7 +155,9 @@ def test_what_is_refused(call, error, message):
         call()
 
 
-@pytest.mark.parametrize("options", [{}, {"avg_fn": get_ema_avg_fn(0.9)}, {"device": "cuda:1"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"avg_fn": get_ema_avg_fn(0.9)}, {"device": "cuda:1"}], ids=["plain", "avg_fn", "device"]
+)
 def test_an_average_lives_on_a_gpu_or_beside_it(strict_cupy, rng, options):
     model = net()
     host = AveragedModel(model, **{key: value for key, value in options.items() if key != "device"})
