@@ -100,7 +100,7 @@ class Updates:
         """Give all groups this rate from now on.
 
         Raises:
-            ArgumentError: no rate > 0; or there is a schedule, which would move it at the next step.
+            ArgumentError: no finite rate >= 0; or there is a schedule, which would move it at the next step.
         """
         value = as_real(WHO, "lr", rate, least=0.0, finite=True)
         if self.schedule is not None:
