@@ -171,8 +171,12 @@ def a_rank_that_does_not_come_in_a_group_is_named(comm: Communicator) -> None:
 def what_fails_ranks_fails_their_groups(comm: Communicator) -> None:
     """At once, whoever waits in a group, and whoever fails them."""
     group, inner = _group(comm, int(comm.rank != 1)), _group(_group(comm, 0), int(comm.rank != 1))
-    if comm.rank == 1:
+    if comm.rank == 1:  # once the others have their groups: to abort also fails what they are still in
+        for other in (0, 2):
+            comm.recv(np.zeros(1, np.float32), other).wait(host=True)
         comm.abort("no more")
+    else:
+        comm.send(np.ones(1, np.float32), 1)
     told = r"of group \[0, 2\]: (the ranks that it was split off have failed: .*no more|.*rank 1 closed its comm)"
     for each in (group, inner) if comm.rank == 0 else ():
         with refused(RankFailedError, told):
