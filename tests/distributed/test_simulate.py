@@ -9,7 +9,7 @@ import pytest
 import minigrad
 from minigrad import FlowBuilder, nn, optim
 from minigrad.distributed import DDP, compute_shard_sizes, init, rebalance, run, simulate
-from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices, Slowdown, forecast
+from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices, Slowdown, SyncReading, forecast
 from minigrad.distributed.simulate.trace import Recorder, Step, Trace
 from minigrad.errors import ArgumentError, ShapeError
 from tests.benchmarks.simulation import train_digits
@@ -373,6 +373,22 @@ WRONG = {
     "ranks_per_node to be an integer >= 1, got 0": lambda: Link(ranks_per_node=0),
     "inner, ranks_per_node for 'hierarchical' only, got 'ring'": lambda: Link(ranks_per_node=4, inner=Link()),
     "only, got 'tree'": lambda: Link(topology="tree", ranks_per_node=4),
+    r"Link: expected efficiency to be a number in \(0, 1\], got 90": lambda: Link(efficiency=90),
+    "ramp_s to be a finite number >= 0, got -1": lambda: Link(ramp_s=-1),
+    "skew_s_per_step to be a finite number >= 0": lambda: Link(skew_s_per_step=math.inf),
+    "local_steps to be a finite number >= 0": lambda: Link().cost_s("all_reduce", 1, 2, local_steps=-1),
+    "SyncReading: expected seconds to be a finite number > 0, got 0": lambda: SyncReading(0, 1, 1, 2),
+    "SyncReading: expected nbytes to be": lambda: SyncReading(1, None, 1, 2),
+    "SyncReading: expected bandwidth_bytes_s to be a finite": lambda: SyncReading(1, 1, math.inf, 2),
+    "SyncReading: expected world_size to be an integer >= 2, got 1": lambda: SyncReading(1, 1, 1, 1),
+    "SyncReading: expected local_steps to be": lambda: SyncReading(1, 1, 1, 2, -1),
+    "Link.fit: expected rows": lambda: Link.fit(3),
+    "rows as at least one SyncReading, got \\[\\]": lambda: Link.fit([]),
+    "rows as at least one SyncReading, got \\[\\(1": lambda: Link.fit([(1.0, 1.0, 1.0, 2)]),
+    "like to be a Link, got 5": lambda: Link.fit([SyncReading(1, 1, 1, 2)], 5),
+    r"of one bandwidth, got \[1.0, 2.0\]: say which": lambda: Link.fit([SyncReading(1, 1, b, 2) for b in (1, 2)]),
+    "Link: expected bandwidth_bytes_s": lambda: Link.fit([SyncReading(1, 1, 1, 2)], bandwidth_bytes_s=0),
+    "as its bytes need at its bandwidth, got at most 0.5 of that": lambda: Link.fit([SyncReading(0.5, 1, 1, 2)]),
     "kind to be one of 'all_reduce'": lambda: Link().cost_s("send", 1, 2),
     "nbytes to be": lambda: Link().cost_s("all_reduce", -1, 2),
     "world_size to be an integer >= 1": lambda: Link().cost_s("all_reduce", 1, 0),

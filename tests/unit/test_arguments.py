@@ -290,7 +290,16 @@ OPTIONS = {
     ),
     "Link": (
         lambda **o: simulate.Link(topology="hierarchical", inner=simulate.Link(), **o),
-        {"latency_s": 0.5, "bandwidth_bytes_s": 8.0, "ranks_per_node": 2},
+        {
+            **{"latency_s": 0.5, "bandwidth_bytes_s": 8.0, "ranks_per_node": 2},
+            **{"efficiency": 0.5, "ramp_s": 0.5, "skew_s_per_step": 0.5},
+        },
+    ),
+    "SyncReading": (
+        lambda **o: simulate.SyncReading(
+            **{"seconds": 2.5, "nbytes": 8.0, "bandwidth_bytes_s": 2.0, "world_size": 2, **o}
+        ),
+        {"seconds": 2.5, "nbytes": 8.0, "bandwidth_bytes_s": 2.0, "world_size": 2, "local_steps": 3.0},
     ),
     "Cluster.of_speeds": (
         lambda **o: simulate.Cluster.of_speeds([1.0, 2.0], **o),

@@ -51,12 +51,15 @@ class VirtualClock:
     It hears of the outermost calls of modules and of backwards, and `compute` says the same by hand: the forward part
     passes at once. The backward part passes as leaves get their gradients, by bytes, so that collectives can travel
     meanwhile; what never comes to a backward passes before the rank waits for anything outside of one.
+
+    Attributes:
+        local_steps: Forwards since the rank's last collective.
     """
 
     def __init__(self, cluster: Cluster, rank: int, recorder: Recorder) -> None:
         self._cluster, self._rank, self._recorder = cluster, rank, recorder
         self._now_s = 0.0
-        self._step = 0
+        self._step = self.local_steps = 0
         self._calls = deque[_Call](maxlen=_MOST_CALLS)
         self._owing: list[_Call] = []  # whose backward has not passed
         self._by_hand = _Walk(0.0, 0.0)  # the backward of what `compute` charged
@@ -122,6 +125,7 @@ class VirtualClock:
         total_s = self._cluster.compute_s(self._rank, samples, self._step)
         backward_s = total_s * self._cluster.backward_fraction
         self._step += 1
+        self.local_steps += 1
         recording = is_grad_enabled()
         self._recorder.compute(self._now_s, total_s if recording else total_s - backward_s, samples)
         self._now_s += total_s - backward_s

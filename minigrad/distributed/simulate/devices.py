@@ -82,10 +82,12 @@ class SimulatedDevices:
         for clock in self.clocks:
             clock.settle()
         started_s = max(clock.now_s() for clock in self.clocks)
-        over_s = started_s + self.cluster.link.cost_s(kind, nbytes, self.cluster.world_size)
+        steps = max(clock.local_steps for clock in self.clocks)
+        over_s = started_s + self.cluster.link.cost_s(kind, nbytes, self.cluster.world_size, local_steps=steps)
         for clock, recorder in zip(self.clocks, self._recorders):
             recorder.called(Times(started_s, over_s))
             clock.wait_until(over_s, started_s)
+            clock.local_steps = 0
 
 
 def _model(cost: RankCost) -> str:

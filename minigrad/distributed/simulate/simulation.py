@@ -119,7 +119,7 @@ def forecast(
     as_integer("forecast", "first_step", first_step, 0)
     decide = None if strategy is None else as_strategy("forecast", strategy)
     shard, state = _each_rank(samples, cluster), None
-    reduce_s = cluster.link.cost_s("all_reduce", gradient_bytes, cluster.world_size)
+    reduce_s = cluster.link.cost_s("all_reduce", gradient_bytes, cluster.world_size, local_steps=1)
     step_s, idle = np.empty(steps), np.empty(steps)
     for i in range(steps):
         compute_s = cluster.compute_all_s(shard, first_step + i)

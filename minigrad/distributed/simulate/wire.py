@@ -28,6 +28,7 @@ from minigrad.errors import ArgumentError, AutogradError, DeviceError, DtypeErro
 from minigrad.tensor import Tensor
 
 _WHOLE = ("all_gather", "all_gather_object", "gather")  # of which each rank hands in a part
+_Called = tuple[float, int, int]  # when a rank called a collective, with what bytes, after how many steps of its own
 Name = tuple[Any, ...]  # of a channel: of its parent's, number of the split there, and its ranks
 
 
@@ -41,33 +42,33 @@ class Channel:
     def __init__(self, link: Link, world_size: int, ranks: Sequence[int]) -> None:
         self._link, self._world_size, self._ranks = link, world_size, ranks
         self._lock = threading.Lock()
-        self._calls: dict[int, tuple[Times, list[tuple[float, int]]]] = {}  # when each rank called it, with what bytes
-        self._last: tuple[Times, list[tuple[float, int]]] = Times(), []  # that was settled
+        self._calls: dict[int, tuple[Times, list[_Called]]] = {}
+        self._last: tuple[Times, list[_Called]] = Times(), []  # that was settled
         self._free_s = self._free_before_s = 0.0
 
-    def call(self, seq: int, kind: str, nbytes: int, now_s: float) -> Times:
+    def call(self, seq: int, kind: str, called: _Called) -> Times:
         """A rank calls collective seq; the last to do so settles when it is over."""
         with self._lock:
             times, calls = self._calls.setdefault(seq, (Times(), []))
-            calls.append((now_s, nbytes))
+            calls.append(called)
             if len(calls) == self._world_size:
-                called_s, sizes = zip(*calls)
+                called_s, sizes, steps = zip(*calls)
                 whole = sum(sizes) if kind in _WHOLE else max(sizes)  # those of objects differ
                 cost = kind if kind in COLLECTIVES else "barrier"  # to split takes as long as to meet
                 times.started_s = max(called_s)
                 self._free_before_s, self._last = self._free_s, (times, calls)
                 begin_s = max(times.started_s, self._free_s)
-                taken_s = self._link.cost_s(cost, whole, self._world_size, self._ranks)
+                taken_s = self._link.cost_s(cost, whole, self._world_size, self._ranks, max(steps))
                 times.done_s = self._free_s = begin_s + taken_s
                 del self._calls[seq]
         return times
 
-    def take_back(self, seq: int, nbytes: int, now_s: float) -> None:
+    def take_back(self, seq: int, called: _Called) -> None:
         """The call of a rank that was refused, so that no other rank can have seen its end: it makes another one."""
         with self._lock:
             if seq not in self._calls:  # it came last
                 self._calls[seq], self._free_s = self._last, self._free_before_s
-            self._calls[seq][1].remove((now_s, nbytes))
+            self._calls[seq][1].remove(called)
 
 
 class Wire:
@@ -134,15 +135,16 @@ class VirtualCommunicator(Wrapper):
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Let a collective take its time; one that returns host data, or nothing, blocks."""
-        now_s = self._virtual.arrive_s()
-        times = self._channel.call(self._seq, call.kind, call.nbytes, now_s)
+        called = self._virtual.arrive_s(), call.nbytes, self._virtual.local_steps
+        times = self._channel.call(self._seq, call.kind, called)
         self._seq += 1
         try:
             result = make()
         except (ArgumentError, ShapeError, DtypeError, DeviceError, AutogradError):
             self._seq -= 1
-            self._channel.take_back(self._seq, call.nbytes, now_s)
+            self._channel.take_back(self._seq, called)
             raise
+        self._virtual.local_steps = 0
         self._recorder.called(times, max(0, call.nbytes))
         if arrays:
             return _VirtualWork(result, times, self._virtual)
