@@ -36,6 +36,7 @@ from minigrad.distributed.ddp.hooks import (
     fp16_compress_hook,
     fp16_predivide_hook,
 )
+from minigrad.distributed.ddp.noise import GradientNoise, NoiseMeter, gradient_noise, noise_hook
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.samples import keep_ledger, merge_ledger
 from minigrad.distributed.ddp.stats import NonFinite
@@ -106,12 +107,14 @@ __all__ = [
     "FaultInjecting",
     "Front",
     "GradBucket",
+    "GradientNoise",
     "GroupMember",
     "ListCollectives",
     "LocalDevices",
     "MpiCommunicator",
     "NcclCommunicator",
     "NcclDevices",
+    "NoiseMeter",
     "NonFinite",
     "P2POp",
     "ParameterAverager",
@@ -155,6 +158,7 @@ __all__ = [
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
+    "gradient_noise",
     "group",
     "init",
     "init_process_group",
@@ -166,6 +170,7 @@ __all__ = [
     "merge_ledger",
     "new_group",
     "nn",
+    "noise_hook",
     "plan_buckets",
     "rebalance",
     "recv",

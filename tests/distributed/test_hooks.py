@@ -15,12 +15,14 @@ from minigrad.distributed import (
     DDP,
     CompressionState,
     GradBucket,
+    NoiseMeter,
     Recording,
     SoloCommunicator,
     allreduce_hook,
     bf16_compress_hook,
     fp16_compress_hook,
     fp16_predivide_hook,
+    noise_hook,
     run,
 )
 from minigrad.distributed.comm.work import DoneWork
@@ -31,6 +33,7 @@ from tests.distributed.models import Mlp, data, gradients, mean_loss
 from tests.distributed.worlds import run_ranks
 
 COMPRESSING = {fp16_compress_hook: 2.0**-11, bf16_compress_hook: 2.0**-8, fp16_predivide_hook: 2.0**-11}
+LOOKING = [(allreduce_hook, lambda: None), (noise_hook, NoiseMeter)]  # and the state of each
 TIMEOUT_S = 10.0
 
 
@@ -48,7 +51,7 @@ class Slopes(Module):
 
 def test_every_hook_is_tested_here():
     hooks = {name for name in distributed.__all__ if name.endswith("_hook")}
-    assert hooks == {hook.__name__ for hook in [allreduce_hook, *COMPRESSING]}
+    assert hooks == {hook.__name__ for hook in [*(hook for hook, _ in LOOKING), *COMPRESSING]}
 
 
 def combined(comm, slopes, hook, state, **options):
@@ -62,7 +65,8 @@ def combined(comm, slopes, hook, state, **options):
 
 @pytest.mark.parametrize("kind", ["threads", "shm"])
 @pytest.mark.parametrize("cap", [64, 10**6])
-def test_the_plain_hook_gives_the_bits_of_no_hook(kind, cap):
+@pytest.mark.parametrize("hook, state", LOOKING)
+def test_a_hook_that_only_looks_gives_the_bits_of_no_hook(kind, cap, hook, state):
     inputs, targets = data(9, 0)
 
     def body(comm):
@@ -70,7 +74,7 @@ def test_the_plain_hook_gives_the_bits_of_no_hook(kind, cap):
         for hooked in (False, True):
             ddp = DDP(Mlp(0), comm, bucket_cap_bytes=cap)
             if hooked:
-                ddp.register_comm_hook(None, allreduce_hook)
+                ddp.register_comm_hook(state(), hook)
             part = [slice(0, 2), slice(2, 9)][comm.rank]
             mean_loss(ddp(minigrad.Tensor(inputs[part])), targets[part]).backward()
             found.append(gradients(ddp.module))

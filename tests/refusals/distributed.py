@@ -24,8 +24,10 @@ from minigrad.distributed import (
     SyncBatchNorm,
     collectives,
     convert_sync_batchnorm,
+    gradient_noise,
     keep_ledger,
     merge_ledger,
+    noise_hook,
     rooted,
 )
 from minigrad.distributed.bootstrap import Seat, _connect, choose_backend, detect, meet
@@ -193,6 +195,18 @@ ROWS = [
     # nonfinite
     (lambda: DDP(Slopes(), SoloCommunicator()).nonfinite_gradients(), ArgumentError, "nonfinite_gradients"),
     (lambda: DDP(Slopes(), SoloCommunicator(), track_nonfinite=1), ArgumentError, "track_nonfinite"),
+    # noise
+    *each(
+        (lambda squares, samples, combined: gradient_noise(squares, samples, combined), ArgumentError),
+        ([1.0], [1, 1], 1.0, "a square for each rank, .* got 1 squares"),
+        ([1.0, 1.0], [1, 0], 1.0, "at least two ranks with samples"),
+        ([1.0, -1.0], [1, 1], 1.0, "squares >= 0 of ranks with samples, got -1.0"),
+        ([1.0, np.nan], [1, 1], 1.0, "squares >= 0 of ranks with samples, got nan"),
+        ([1.0, 1.0], [1, -1], 1.0, "a finite number of samples >= 0, got -1"),
+        ([1.0, 1.0], [1, 1], np.inf, "gradient_noise: expected combined to be a finite"),
+        (1.0, [1, 1], 1.0, "gradient_noise: expected squares as a sequence"),
+    ),
+    (lambda: noise_hook(None, None, None), ArgumentError, "noise_hook: expected a NoiseMeter as state, got NoneType"),
     # rendezvous
     (lambda: Rendezvous(0, 2, "no such host.invalid", 1, b"key", 1.0), RankFailedError, "to listen at no such"),
     (lambda: Rendezvous(1, 2, "127.0.0.1", free_port(), b"key", 0.2), CollectiveTimeoutError, "rank 1: rendezvous"),

@@ -51,16 +51,20 @@ class GradBucket:
         layout: An id of this bucket in the plan, for `comm.all_reduce(..., layout=)`: ranks that send different
             buckets then get an error.
         sent_bytes: What `all_reduce` last handed to the communicator.
+        samples: n_r of this rank in this pass.
+        weight: n_r / Σn, float64 (1,) where the gradients live; None for 1.
     """
 
     __slots__ = (
-        *("layout", "sent_bytes", "_index", "_buffer", "_parameters", "_last", "_weight", "_nonfinite"),
-        *("_placement", "_wide", "_is_half"),
+        *("layout", "sent_bytes", "samples", "weight", "_index", "_buffer", "_parameters", "_last", "_weight"),
+        *("_nonfinite", "_placement", "_wide", "_is_half"),
     )
 
     def __init__(self, index: int, buffer: Array, parameters: Sequence[Parameter], last: bool, layout: str) -> None:
         self._index, self._buffer, self._parameters, self._last = index, buffer, list(parameters), last
         self.layout = layout
+        self.samples = 0.0
+        self.weight: Array | None = None
         self._weight: Array | None = None  # that the gradients in the buffer still lack
         self._nonfinite: Array | None = None
         self._placement: Placement | None = None
@@ -68,13 +72,15 @@ class GradBucket:
         self._is_half = is_half(buffer.dtype)
         self.sent_bytes = 0
 
-    def begin(self, weight: Array | None, nonfinite: Array | None) -> None:
+    def begin(self, weight: Array | None, nonfinite: Array | None, samples: float = 0.0) -> None:
         """A pass begins.
 
         Args:
             weight: n_r / Σn, float64 (1,) where the gradients live; None for 1.
             nonfinite: uint32 (1,) there; becomes 1 where a weighted gradient is infinite or NaN. None looks for none.
+            samples: n_r.
         """
+        self.samples, self.weight = samples, weight
         if weight is None and nonfinite is not None:
             weight = array_module(nonfinite).ones(1, np.float64)
         self._weight, self._nonfinite = weight, nonfinite

@@ -118,7 +118,7 @@ class TravellingBuckets:
         half = self._widens and is_half(self.layout.buffers[bucket.buffer].dtype)
         return self.nonfinite is None and not half
 
-    def shown(self, bucket: Bucket, weight: Array | None) -> GradBucket:
+    def shown(self, bucket: Bucket, weight: Array | None, samples: float) -> GradBucket:
         """A bucket as hooks see it, at the start of a pass; made anew only where its gradients have moved."""
         flat = self.layout.buffers[bucket.buffer].grad
         kept = self._kept.get(bucket.index)
@@ -127,7 +127,7 @@ class TravellingBuckets:
             params, array = self.layout.params_of(bucket), self.layout.gradients(bucket)
             kept = flat, GradBucket(bucket.index, array, params, last, f"{self.id} bucket {bucket.index}")
             self._kept[bucket.index] = kept
-        kept[1].begin(weight, self.nonfinite.of(bucket.index) if self.nonfinite is not None else None)
+        kept[1].begin(weight, self.nonfinite.of(bucket.index) if self.nonfinite is not None else None, samples)
         return kept[1]
 
 
@@ -287,7 +287,7 @@ class Pass:
             self._weight = self._lane.weight(self.samples, weight_of(self.samples, self.total) * self._shrink)
         if self._hook is not None:  # its collectives are booked when it calls them
             self._in_hook = self._is_booked = True
-            self._works.append(self._hook.launch(buckets.shown(bucket, self._weight), self._lane.booked))
+            self._works.append(self._hook.launch(buckets.shown(bucket, self._weight, self.samples), self._lane.booked))
             self._in_hook = False
             return
         began_s = self.logbook.now_s()
@@ -295,7 +295,7 @@ class Pass:
             work = self._comm.weighted_all_reduce(gradients, self._weight, f"{buckets.id} bucket {bucket.index}")
             nbytes = bucket.nbytes
         else:
-            shown = buckets.shown(bucket, self._weight)
+            shown = buckets.shown(bucket, self._weight, self.samples)
             work = shown.all_reduce(self._comm)
             nbytes = shown.sent_bytes
         self._works.append(work)
