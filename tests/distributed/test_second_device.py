@@ -21,11 +21,13 @@ from minigrad.data.dataset import Dataset
 from minigrad.distributed import (
     DDP,
     CompressionState,
+    NoiseMeter,
     SoloCommunicator,
     ThreadWorld,
     average_gradients,
     bf16_compress_hook,
     init,
+    noise_hook,
     run,
 )
 from minigrad.distributed.comm.nccl import communicator
@@ -38,6 +40,7 @@ from tests.cases.evaluate import evaluate
 from tests.distributed import contrastive, resumed
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
+from tests.distributed.test_noise import Rows, by_formula, drawn
 from tests.examples.test_readme import ROOT
 from tests.strict_cupy.device import current_id
 
@@ -267,6 +270,26 @@ def test_all_of_a_wrapper_works_in_a_thread_on_another_gpu(train, strict_cupy):
     ddp = DDP(Classifier().to(SECOND), SoloCommunicator(SECOND), bucket_cap_bytes=64, track_nonfinite=True)
     train(ddp, minigrad.randn(5, 4, device=SECOND), minigrad.tensor([0, 1, 2, 0, 1], device=SECOND))
     assert current_id() == 0
+
+
+def test_noise_is_measured_on_two_gpus_that_wait_for_nothing(ranks, strict_cupy):
+    batches, both = drawn((3, 1), 2), threading.Barrier(2, timeout=10.0)
+
+    def body(comm):
+        ddp, meter = DDP(Rows().to(comm.device), comm, bucket_cap_bytes=16), NoiseMeter()
+        ddp.register_comm_hook(meter, noise_hook)
+        inputs = [Tensor(parts[comm.rank]).to(comm.device) for parts in batches]
+        both.wait()
+        with strict_cupy.no_sync():  # for the threads of both
+            for x in inputs:
+                ddp(x).backward()
+                ddp.zero_grad()
+            both.wait()
+        both.wait()
+        return meter.estimate()
+
+    for one in ranks(body):
+        assert (one.variance, one.square) == pytest.approx(by_formula(batches), rel=1e-12) and one.steps == 2
 
 
 @pytest.mark.parametrize("end", ["cpu", "cuda:0", "cuda:1"])

@@ -247,8 +247,10 @@ def _check_rows(rows: Sequence[SyncReading], like: Link | None) -> list[SyncRead
 def _least_squares(columns: Array, target: Array) -> Array:
     """x >= 0 with the least |columns·x - target|, exactly: every choice of columns is tried, that of fewest first.
 
+    One of dependent columns is no better than fewer of them, so it is never taken.
+
     Args:
-        columns: (rows, n); a choice of dependent ones is passed over.
+        columns: (rows, n).
         target: (rows,).
 
     Returns:
@@ -259,9 +261,9 @@ def _least_squares(columns: Array, target: Array) -> Array:
     scaled, count = columns / sizes, columns.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for chosen in (list(some) for size in range(1, count + 1) for some in combinations(range(count), size)):
-        found, _, rank, _ = np.linalg.lstsq(scaled[:, chosen], target, rcond=_SAME)
+        found = np.linalg.lstsq(scaled[:, chosen], target, rcond=_SAME)[0]
         error = scaled[:, chosen] @ found - target
-        if rank == len(chosen) and (found >= 0.0).all() and error @ error < least * (1.0 - _SAME):
+        if (found >= 0.0).all() and error @ error < least * (1.0 - _SAME):
             best, least = np.zeros(count), float(error @ error)
             best[chosen] = found
     return best / sizes
