@@ -152,6 +152,25 @@ def test_every_kind_of_rank_tells_what_the_formula_tells(kind):
             assert (one.variance, one.square) == pytest.approx(by_formula(batches), rel=rel) and one.steps == 3
 
 
+def test_a_rank_of_several_batches_between_two_reductions_counts_all_of_their_samples():
+    batches = drawn((6, 3), 2)
+
+    def body(comm):
+        ddp, meter = DDP(Rows(), comm, bucket_cap_bytes=16), NoiseMeter()
+        ddp.register_comm_hook(meter, noise_hook)
+        for parts in batches:
+            mine = [parts[comm.rank][i : i + 3] for i in range(0, len(parts[comm.rank]), 3)]
+            with ddp.no_sync():
+                for rows in mine:
+                    (ddp(minigrad.Tensor(rows)) / len(mine)).backward()
+            ddp.flush()
+            ddp.zero_grad()
+        return meter.estimate()
+
+    for one in run(body, 2, timeout_s=TIMEOUT_S):
+        assert (one.variance, one.square) == pytest.approx(by_formula(batches), rel=1e-12) and one.steps == 2
+
+
 def test_a_simulated_cluster_measures_too():
     batches = drawn((3, 2, 2), 2)
     trace = simulate(lambda comm: measured(comm, batches), Cluster.of_speeds([3, 2, 1]))

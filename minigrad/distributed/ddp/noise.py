@@ -98,10 +98,11 @@ def _of_sums(whole: Any, total: Any, ranks: Any, combined: Any) -> tuple[Any, An
 class NoiseMeter:
     """The state of `noise_hook`: how noisy the gradients of a wrapper are, averaged over its steps.
 
-    A step counts where at least two ranks have samples and all gradients are finite. Under a loss scale, or with
-    several backwards added up before a step, variance and square are those of the gradients that there are: a constant
-    factor leaves the noise scale as it is. Samples have to be independent of each other, which tokens of one text are
-    not. Give each wrapper one of its own. A deep copy starts empty.
+    A step counts where at least two ranks have samples and all gradients are finite. A rank's gradient has to be the
+    mean over its samples: with several batches before a reduction, each loss is divided by their number, as for
+    `Rounds`. A factor that all ranks and steps share, as a loss scale that stays, leaves the noise scale as it is.
+    Samples have to be independent of each other, which tokens of one text are not. Give each wrapper one of its own. A
+    deep copy starts empty.
 
     Example:
         >>> from minigrad import nn, randn
