@@ -31,6 +31,7 @@ from minigrad.errors import CollectiveTimeoutError, DeviceError, RankFailedError
 from minigrad.testing import RingAllReduce
 from tests.distributed.models import Mlp, data, gradients, mean_loss
 from tests.distributed.rooted_calls import every_call
+from tests.distributed.test_noise import drawn, measured
 
 GPU = available_devices()[-1]
 SHARDS = [slice(0, 3), slice(3, 8)]
@@ -173,6 +174,14 @@ def compressed(rank: int, port: int) -> Any:
     return found
 
 
+def noise(rank: int, port: int) -> Any:
+    """What a meter tells of two steps of ranks of unequal shards: variance, square, steps."""
+    comm, batches = start(rank, port), drawn((3, 1), 2)
+    found = measured(comm, batches)
+    comm.close()
+    return [found.variance, found.square, found.steps]
+
+
 def abort(rank: int, port: int) -> Any:
     """Rank 1 does not come to a collective; rank 0 waits for its stream until the watchdog aborts."""
     cupy = load_cupy()
@@ -220,7 +229,7 @@ def duplicate(rank: int, port: int) -> Any:
         return str(error)
 
 
-ALL = (collectives, messages, data_parallel, no_samples, compressed, abort, peer_dies, duplicate)
+ALL = (collectives, messages, data_parallel, no_samples, compressed, noise, abort, peer_dies, duplicate)
 CASES = {case.__name__: case for case in ALL}
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.wrappers import Wrapper
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients
 from tests.distributed.rooted_calls import every_call, expected
+from tests.distributed.test_noise import by_formula, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -250,6 +251,11 @@ def test_compressed_gradients_of_two_are_near_one_device_and_bad_ones_are_named(
             rounding = 2.0**-8 if "bf16" in hook else 2.0**-11
             assert found["off"] <= 4 * rounding, hook  # once a rank, and the sum once or twice
             assert found["finite"] == [] and found["bad"] == buckets and found["timed"] > 0.0
+
+
+def test_noise_of_two_is_what_the_formula_says():
+    for told in two_ranks("noise"):
+        assert told == pytest.approx([*by_formula(drawn((3, 1), 2)), 2], rel=1e-12)
 
 
 def test_the_watchdog_releases_a_rank_that_waits_for_its_stream():
