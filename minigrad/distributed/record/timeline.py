@@ -1,0 +1,265 @@
+"""The timeline of a run: what each rank did and when, and what was decided and why.
+
+Whatever takes `timeline=` writes on it, each rank on a track of its own; `with timeline.span("data"):` adds one's own.
+Ranks that are threads share one timeline; those that are processes have one each, and `gather` puts them together. The
+time is that of the communicator's clock, so a simulation writes virtual time. Where ranks have clocks of their own,
+those are aligned at the collectives that they shared; see `record.alignment`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from minigrad.arguments import as_amount, as_integer
+from minigrad.backend.ranks import ranks_here
+from minigrad.distributed.comm.clock import HostClock
+from minigrad.distributed.comm.context import communicator_for
+from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
+from minigrad.distributed.record.alignment import offsets_of
+from minigrad.distributed.record.perfetto import trace_events
+from minigrad.distributed.record.spans import Event, Gap, Span, Summary, each_number, gaps_in, summary_of
+from minigrad.distributed.record.track import OpenSpan, Track, in_order, name_of_clock
+from minigrad.errors import ArgumentError
+from minigrad.nn.whole_file import replace_file
+
+_FORMAT = "minigrad timeline 1"
+_COLUMNS = ("rank", "step", "type", "kind", "name", "began_s", "ended_s", "fields")
+Read = tuple[str, list[Span], list[Event], dict[str, tuple[float, float]]]  # of a rank, its clock first
+
+
+class Timeline:
+    """A record of spans and events of all ranks.
+
+    Args:
+        last_steps: How many steps are kept of each rank, the latest; None for all. What is dropped is gone.
+
+    Raises:
+        ArgumentError: last_steps is no integer >= 1.
+
+    Example:
+        >>> from minigrad import distributed, nn, randn
+        >>> timeline = Timeline()
+        >>> def body(comm):
+        ...     ddp = distributed.DDP(nn.Linear(3, 1), comm, timeline=timeline)
+        ...     with timeline.span("data"):
+        ...         batch = randn(4, 3)
+        ...     ddp(batch).mean().backward()
+        >>> _ = distributed.run(body, 2)
+        >>> sorted({span.kind for span in timeline.spans if span.rank == 1} - {"idle", "exposed"})
+        ['backward', 'data', 'forward', 'pass', 'weighted', 'wire']
+    """
+
+    def __init__(self, last_steps: int | None = None) -> None:
+        if last_steps is not None:
+            as_integer("Timeline", "last_steps", last_steps, 1)
+        self._last_steps = last_steps
+        self._tracks: dict[int, Track] = {}
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def at(self, comm: Communicator | None = None) -> Track:
+        """The track of a rank, by its global number.
+
+        Args:
+            comm: The rank's; by default that of this context, and rank 0 of the host's time where there is none.
+        """
+        here: Any = ranks_here() if comm is None else comm
+        rank = here.global_ranks[here.rank] if hasattr(here, "global_ranks") else 0
+        track = self._tracks.get(rank)
+        if track is None:
+            if comm is not None:
+                check_is_communicator("Timeline.at", comm)
+            clock = getattr(here, "clock", None) or HostClock()
+            with self._lock:
+                made = Track(rank, clock.now_s, name_of_clock(clock), self._last_steps)
+                track = self._tracks.setdefault(rank, made)
+        return track
+
+    def span(self, kind: str, name: str = "", /, **fields: Any) -> OpenSpan:
+        """Around what is a span of this context's rank.
+
+        Args:
+            kind: For example "data", "optimizer" or "checkpoint"; see `Span.kind`.
+            fields: What else to keep: numbers, text, lists and mappings of them.
+
+        Example:
+            >>> timeline = Timeline()
+            >>> with timeline.span("optimizer", lr=0.1):
+            ...     pass
+            >>> timeline.spans[0].kind, timeline.spans[0].fields
+            ('optimizer', {'lr': 0.1})
+        """
+        return OpenSpan(self.at(), kind, name, fields)
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        """Something happened on this context's rank, just now: a decision with its reason, say."""
+        self.at().event(kind, **fields)
+
+    def begin_step(self) -> None:
+        """What this context's rank does from now on is of a new step; after a pass it is so from the next forward."""
+        self.at().begin_step()
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those of which something is known."""
+        return sorted(self._tracks)
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans, on the clock of the first rank, in order of their beginning."""
+        return self._aligned()[0]
+
+    @property
+    def events(self) -> list[Event]:
+        """All events, on the clock of the first rank, in order."""
+        return self._aligned()[1]
+
+    def offsets_s(self) -> dict[int, float]:
+        """What was added to the clock of each rank to have that of the first."""
+        return _offsets_s(self._read())
+
+    def _aligned(self) -> tuple[list[Span], list[Event]]:
+        spans, events, read = list[Span](), list[Event](), self._read()
+        for rank, offset_s in _offsets_s(read).items():
+            _, own_spans, own_events, _ = read[rank]
+            if offset_s:
+                own_spans = [s._replace(began_s=s.began_s + offset_s, ended_s=s.ended_s + offset_s) for s in own_spans]
+                own_events = [each._replace(at_s=each.at_s + offset_s) for each in own_events]
+            spans += own_spans
+            events += own_events
+        return in_order(spans), sorted(events, key=lambda event: event.at_s)
+
+    def summary(self) -> Summary:
+        """The seconds of each rank: of each kind of span, and the figures of `ddp.stats()`; print it."""
+        read = self._read().items()
+        return Summary(tuple(summary_of(rank, spans, events) for rank, (_, spans, events, _) in read))
+
+    def idle_gaps(self, rank: int | None = None, least_s: float = 0.0) -> list[Gap]:
+        """Stretches in which a rank did nothing that was recorded, in order.
+
+        Args:
+            rank: Of which; None for all.
+            least_s: Shorter ones are left out.
+
+        Raises:
+            ArgumentError: nothing is known of that rank, or least_s is no number >= 0.
+        """
+        least_s = as_amount("idle_gaps", "least_s", least_s)
+        if rank is not None and rank not in self._tracks:
+            raise ArgumentError(f"idle_gaps: expected a rank of {self.ranks}, got {rank!r}")
+        spans = self.spans
+        chosen = self.ranks if rank is None else [rank]
+        gaps = [gap for each in chosen for gap in gaps_in(each, [s for s in spans if s.rank == each], least_s)]
+        return sorted(gaps, key=lambda gap: gap.began_s)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Timeline) and self._read() == other._read()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _read(self) -> dict[int, Read]:
+        return {rank: (self._tracks[rank].clock, *self._tracks[rank].read()) for rank in self.ranks}
+
+    # ------------------------------------------------------------------------------------------- between ranks
+
+    def gather(self, comm: Communicator | None = None) -> Timeline:
+        """What the timelines of all ranks say, on every rank; all of them call this.
+
+        Example: `whole = timeline.gather(comm)`, then `if comm.rank == 0: whole.to_perfetto("run.json")`
+        """
+        here = communicator_for("Timeline.gather", comm)
+        own = here.global_ranks[here.rank]
+        texts = here.all_gather_object(self._text([own] if own in self._tracks else []))
+        return Timeline.merged(map(Timeline.from_json, texts))
+
+    @staticmethod
+    def merged(timelines: Iterable[Timeline]) -> Timeline:
+        """Several in one; each has ranks that the others have not.
+
+        Raises:
+            ArgumentError: two know of the same rank.
+        """
+        whole = Timeline()
+        for each in timelines:
+            twice = sorted(whole._tracks.keys() & each._tracks.keys())
+            if twice:
+                raise ArgumentError(f"Timeline.merged: expected each rank in one of the timelines, got {twice} in two")
+            for rank, track in each._tracks.items():
+                kept = whole._tracks[rank] = Track(rank, track.now_s, track.clock)
+                kept.fill(*track.read())
+        return whole
+
+    # ------------------------------------------------------------------------------------------------- formats
+
+    def to_json(self) -> str:
+        """The timeline as text, for a file or another process; numbers come back to the last bit."""
+        return self._text(self.ranks)
+
+    def _text(self, ranks: Iterable[int]) -> str:
+        entries = []
+        for rank in ranks:
+            spans, events, meetings = self._tracks[rank].read()
+            entry = {"rank": rank, "clock": self._tracks[rank].clock, "meetings": meetings}
+            entry |= {"spans": [list(span[1:]) for span in spans], "events": [list(event[1:]) for event in events]}
+            entries.append(each_number(entry, lambda value: {"$number": str(value)}))
+        return json.dumps({"format": _FORMAT, "ranks": entries}, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> Timeline:
+        """A timeline that `to_json` wrote.
+
+        Raises:
+            ArgumentError: the text is none.
+        """
+        made = Timeline()
+        try:
+            read = json.loads(text, object_hook=_number)
+            if read["format"] != _FORMAT:
+                raise ValueError(f"format {read['format']!r:.100}")
+            for entry in read["ranks"]:
+                rank = int(entry["rank"])
+                track = made._tracks[rank] = Track(rank, HostClock.now_s, str(entry["clock"]))
+                spans = [Span(rank, *values) for values in entry["spans"]]
+                events = [Event(rank, *values) for values in entry["events"]]
+                track.fill(spans, events, {name: tuple(each) for name, each in entry["meetings"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            wanted = f"the text of to_json, of {_FORMAT!r}"
+            raise ArgumentError(f"Timeline.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
+        return made
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a table with a row for each span and event; fields are JSON."""
+        spans, events = self._aligned()
+        rows = [(s.rank, s.step, "span", s.kind, s.name, s.began_s, s.ended_s, s.fields) for s in spans]
+        rows += [(e.rank, e.step, "event", e.kind, "", e.at_s, e.at_s, e.fields) for e in events]
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(_COLUMNS)
+        for *cells, fields in sorted(rows, key=lambda row: row[5]):
+            writer.writerow((*cells, json.dumps(each_number(fields, str))))
+        replace_file(path, [text.getvalue().encode()])
+
+    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that ui.perfetto.dev and chrome://tracing open: a process for each rank, its buckets beside it.
+
+        An arrow goes from when a bucket's last gradient was ready to when the bucket was done.
+        """
+        replace_file(path, [json.dumps(trace_events(*self._aligned()), allow_nan=False).encode()])
+
+
+def _offsets_s(read: dict[int, Read]) -> dict[int, float]:
+    clocks, meetings = [clock for clock, *_ in read.values()], [met for *_, met in read.values()]
+    return dict(zip(read, offsets_of(clocks, meetings)))
+
+
+def _number(value: dict[str, Any]) -> Any:
+    return float(value["$number"]) if value.keys() == {"$number"} else value
