@@ -1,9 +1,8 @@
 """What the notes of one pass come to: how long the wire works, and how long the rank stands still. Pure.
 
 The wire works from when all ranks have called a collective, and the one before it is over, until it is over; and while
-a call holds the rank, to weight or to add up say. A rank stands still while it waits, and while a call holds it. Until
-all ranks have called a collective it waits for a rank; from then on for the wire. What the wire does meanwhile is
-exposed; all else of it is hidden.
+a call holds the rank, to weight or to add up say. A rank stands still while it waits, and while a call holds it: for a
+rank until all have called a collective, then for the wire. What that does meanwhile is exposed; all else is hidden.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ class Account(NamedTuple):
         hidden_s: What the wire works else.
         blocked: Each stretch in which the rank stood still.
         taken: Each in which the wire worked for this pass, or the rank stood still for it with all ranks there.
+        spans: When all ranks had called each collective, and when it was over, by the id of what its call gave back.
     """
 
     idle_s: float
@@ -34,6 +34,7 @@ class Account(NamedTuple):
     hidden_s: float
     blocked: list[Stretch]
     taken: list[Stretch]
+    spans: dict[int, Stretch]
 
 
 def account_of(
@@ -47,7 +48,7 @@ def account_of(
         calls_take_time: In a simulation it is computing that passes in them.
     """
     first = {id(work): (began_s, ended_s) for work, began_s, ended_s in reversed(waits)}
-    spans, reached_s, wire_s, idle_s, exposed_s = {}, -math.inf, 0.0, 0.0, 0.0
+    reached_s, wire_s, idle_s, exposed_s, spans = -math.inf, 0.0, 0.0, 0.0, dict[int, Stretch]()
     busy, blocked, held, still = list[Stretch](), list[Stretch](), list[Stretch](), list[Stretch]()
     for work, began_s, called_s in calls:
         span = known.get(id(work)) or work.span
@@ -79,7 +80,7 @@ def account_of(
         hidden_s -= inside_s
     if others:
         hidden_s -= _overlap_s(_merged([stretch for other in others for stretch in other.taken]), busy)
-    return Account(idle_s, exposed_s, max(0.0, hidden_s), blocked, busy + still)
+    return Account(idle_s, exposed_s, max(0.0, hidden_s), blocked, busy + still, spans)
 
 
 def _span(work: Any, known: Stretch | None, began_s: float, called_s: float, wait: Stretch | None) -> Stretch:

@@ -15,6 +15,7 @@ class Logbook:
     """Takes the notes of one pass.
 
     Attributes:
+        calls, waits: So far.
         sent: Collectives so far, and nbytes: what this rank handed in to them; the sum of the samples is in neither.
         others: What passes of other wrappers, which run in the same backward and are over, came to.
     """
@@ -24,20 +25,20 @@ class Logbook:
         self._calls_take_time = isinstance(clock, HostClock)  # in a simulation it is computing that passes in them
         self.sent = self.nbytes = 0
         self.others: list[Account] = []
-        self._calls: list[Note] = []
-        self._waits: list[Note] = []
+        self.calls: list[Note] = []
+        self.waits: list[Note] = []
         self._spans: Spans = {}  # by id of what came back: some know it only for a while
 
     def called(self, work: Any, began_s: float, nbytes: int | None = None) -> None:
         """A collective was called: just now, since began_s."""
-        self._calls.append((work, began_s, self.now_s()))
+        self.calls.append((work, began_s, self.now_s()))
         if nbytes is not None:
             self.sent += 1
             self.nbytes += nbytes
 
     def waited(self, work: Any, began_s: float) -> None:
         """A wait for it is over: just now, since began_s."""
-        self._waits.append((work, began_s, self.now_s()))
+        self.waits.append((work, began_s, self.now_s()))
         self._spans[id(work)] = work.span
 
     def wait(self, work: Any, host: bool = False) -> None:
@@ -56,9 +57,9 @@ class Logbook:
 
     def account(self) -> Account:
         """What it comes to, once all is over."""
-        return account_of(self._calls, self._waits, self._spans, self.others, self._calls_take_time)
+        return account_of(self.calls, self.waits, self._spans, self.others, self._calls_take_time)
 
-    def add_to(self, stats: Stats, began_s: float, over_s: float, company: Iterable[Logbook]) -> None:
+    def add_to(self, stats: Stats, began_s: float, over_s: float, company: Iterable[Logbook]) -> Account:
         """Add what the pass took to the statistics: from when it began until there was nothing to do but wait.
 
         Args:
@@ -71,6 +72,7 @@ class Logbook:
         stats.backward_s -= self._blocked_s(account, began_s, over_s)
         for other in company:
             other.others.append(account)
+        return account
 
     def _blocked_s(self, account: Account, first_s: float, last_s: float) -> float:
         """How long the rank stood still between two moments, for this pass or for others."""

@@ -55,6 +55,7 @@ class DistributedDataParallel(Module):
         check_replicas_every: Compare the bits of all replicas in every so many synchronising passes: parameters, and
             buffers where these have just been synchronised; see `record.fingerprint`. None compares nothing.
         track_nonfinite: Look for infinite and NaN gradients while they are weighted; see `nonfinite_gradients`.
+        timeline: A `Timeline`, on which forward, backward and the life of each bucket are noted.
 
     Attributes:
         module, comm: What was given.
@@ -96,6 +97,7 @@ class DistributedDataParallel(Module):
         bucket_plan: BucketPlan | None = None,
         check_replicas_every: int | None = None,
         track_nonfinite: bool = False,
+        timeline: Any = None,
     ) -> None:
         super().__init__()
         comm = check_wrappable(module, comm, DistributedDataParallel)
@@ -110,7 +112,7 @@ class DistributedDataParallel(Module):
         first_cap = min(_cap_bytes("first_bucket_mb", first_bucket_mb), cap)
         mean = reduce == "mean"
         self._options = Options(cap, first_cap, find_unused_parameters, mean, track_nonfinite, bucket_plan)
-        self._upkeep_options = (broadcast_buffers, buffer_cadence, check_replicas_every)
+        self._upkeep_options = (broadcast_buffers, buffer_cadence, check_replicas_every, timeline)
         self.sync = sync
         alike: dict[str, object] = {"reduce": reduce, "sync": sync, "init_sync": init_sync, **switches}
         alike |= {"broadcast_buffers": policy_of(broadcast_buffers), "buffer_cadence": buffer_cadence}
@@ -172,9 +174,10 @@ class DistributedDataParallel(Module):
     def _call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stats, clock = self.reducer.stats, self.comm.clock
         began_s, before_s = clock.now_s(), stats.forward_s
+        self.reducer.lane.called_s = began_s
         output = super()._call_watched(args, kwargs)
         if is_grad_enabled() and not is_recomputing():  # in a simulation forward's time passes before it is called
-            stats.forward_s = before_s + clock.now_s() - began_s
+            stats.forward_s = before_s + (clock.now_s() - began_s)
         return output
 
     def _count_samples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:

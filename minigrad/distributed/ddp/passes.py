@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class Lane:
     Attributes:
         booked: The same, each call noted in the logbook of the pass under way: comm hooks and buffers call by this one.
     """
+
+    called_s: float | None = None  # when a simulation began to charge the call of the module that comes next
 
     def __init__(self, comm: Communicator) -> None:
         self.comm, self.booked = comm, Booked(comm)
@@ -83,11 +86,10 @@ class Lane:
     def stand(self, still: bool) -> None:
         """From here on the caller has nothing to do but wait; or that is over."""
 
-    def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
-        """Add what a pass took, which had nothing to do but wait from over_s on; for company see `Logbook.add_to`."""
+    def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> Any:
+        """Add what a pass took, which had nothing to do but wait from over_s on; see `Logbook.add_to`."""
         stats.backward_s += over_s - began_s
-        if self.comm.world_size > 1:
-            logbook.add_to(stats, began_s, over_s, company)
+        return logbook.add_to(stats, began_s, over_s, company) if self.comm.world_size > 1 else None
 
 
 class TravellingBuckets:
@@ -367,11 +369,11 @@ class Pass:
         self._lane.booked.logbook = None
         self._lane.stand(False)
         times = self._began_s, self._over_s, [other.logbook for other in company]
-        self._lane.add_times(stats, self.logbook, *times)
         stats.passes += 1
         stats.bytes_sent += self._sent_bytes
         stats.calls += self._sent
         stats.ready_order = self._ready_order
+        self._lane.add_times(stats, self.logbook, *times)
 
     def fail(self, reason: str) -> None:
         """End it by an error, and let the other ranks know, which wait for it.

@@ -14,7 +14,9 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.ddp.buffers import BufferMemory
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
+from minigrad.distributed.ddp.timekeeper import attach
 from minigrad.distributed.record.fingerprint import ReplicaCheck
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.nn.inventory import Inventory
 from minigrad.nn.module import Module
 
@@ -41,6 +43,7 @@ class Upkeep:
             True and False stand for "broadcast" and "none", as in PyTorch.
         every: Passes between two synchronisations, >= 1.
         check_every: See `ReplicaCheck`.
+        timeline: Where passes are noted; see `timekeeper.attach`.
 
     Attributes:
         inventory: Of the module.
@@ -51,7 +54,13 @@ class Upkeep:
     """
 
     def __init__(
-        self, module: Module, reducer: Reducer, policy: BufferPolicy | bool, every: int, check_every: int | None
+        self,
+        module: Module,
+        reducer: Reducer,
+        policy: BufferPolicy | bool,
+        every: int,
+        check_every: int | None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.inventory = Inventory(module)
         self._module, self._comm, self._booked = module, reducer.comm, reducer.lane.booked
@@ -59,6 +68,7 @@ class Upkeep:
         self._policy, self._memory = policy_of(policy), BufferMemory(self.inventory)
         self._every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
         self.check = ReplicaCheck(module, self._booked, check_every)
+        self._removals = [] if timeline is None else attach(timeline, module, reducer)
 
     def after_pass(self, active_ranks: list[int], passes: int) -> None:
         """Do what is due after so many passes; every rank calls it, with the ranks that have data."""
@@ -73,7 +83,9 @@ class Upkeep:
         self._make_alike(root, averages=False)
 
     def leave(self) -> None:
-        """Let the SyncBatchNorm layers go."""
+        """Let the SyncBatchNorm layers go, and remove what was attached."""
+        for removal in self._removals:
+            removal()
         leave_sync_batch_norms(self._module, self._comm)
 
     def _make_alike(self, root: int, averages: bool) -> None:

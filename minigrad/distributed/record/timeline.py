@@ -38,9 +38,13 @@ class Timeline:
 
     Args:
         last_steps: How many steps are kept of each rank, the latest; None for all. What is dropped is gone.
+        depth: How deep forward is looked into: 0 for the wrapped module alone, 1 for the modules in it, and so on.
+
+    Attributes:
+        depth: What was given.
 
     Raises:
-        ArgumentError: last_steps is no integer >= 1.
+        ArgumentError: last_steps is no integer >= 1, or depth none >= 0.
 
     Example:
         >>> from minigrad import distributed, nn, randn
@@ -55,9 +59,10 @@ class Timeline:
         ['backward', 'data', 'forward', 'pass', 'weighted', 'wire']
     """
 
-    def __init__(self, last_steps: int | None = None) -> None:
+    def __init__(self, last_steps: int | None = None, depth: int = 1) -> None:
         if last_steps is not None:
             as_integer("Timeline", "last_steps", last_steps, 1)
+        self.depth = as_integer("Timeline", "depth", depth, 0)
         self._last_steps = last_steps
         self._tracks: dict[int, Track] = {}
         self._lock = threading.Lock()

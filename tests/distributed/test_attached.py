@@ -1,0 +1,238 @@
+"""A timeline attached to DDP: what it says of a step, that stats() says the same, and that without one nothing runs."""
+
+import json
+import sys
+import tracemalloc
+
+import pytest
+
+import minigrad
+from minigrad import nn, optim
+from minigrad.distributed import DDP, CompressionState, fp16_compress_hook, run, simulate
+from minigrad.distributed.record.timeline import Timeline
+from minigrad.distributed.simulate import Cluster, Link, RankCost
+from minigrad.errors import ArgumentError
+from tests.distributed.trace_rules import broken_rules
+
+TIMEOUT_S = 10.0
+FIGURES = ("forward_s", "backward_s", "idle_s", "exposed_s", "hidden_s", "bytes_sent", "calls")
+LAYERS, BYTES, STEPS = 8, 16 * 16 * 4, 3
+WIRE_S = 3.75e-3  # of a bucket
+MOMENT_S = 0.2  # more than the call for the samples takes, which no bucket's span has
+LINK = Link(0.0, BYTES / WIRE_S)
+
+
+def layers(comm, **options):
+    model = nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(LAYERS)])
+    return DDP(model, comm, bucket_cap_bytes=BYTES, **options)
+
+
+def train(comm, timeline, how="auto", steps=STEPS, hook=None):
+    """The statistics of steps of 60 samples."""
+    ddp = layers(comm, sync="manual" if how.endswith("sync_gradients") else "auto", timeline=timeline)
+    optimizer = optim.SGD(ddp.parameters(), lr=1e-3)
+    if hook is not None:
+        ddp.register_comm_hook(CompressionState(), hook)
+    for _ in range(steps):
+        with timeline.span("data"):
+            batch = minigrad.randn(60, 16)
+        loss = ddp(batch).sum()
+        if how == "auto":
+            loss.backward()
+        else:
+            with ddp.no_sync():
+                loss.backward()
+            getattr(ddp, how)()
+        with timeline.span("optimizer"):
+            optimizer.step()
+            optimizer.zero_grad()
+    return ddp.stats()
+
+
+def cluster(slower=1.0):
+    return Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=1e-3 * slower)), LINK)
+
+
+def figures(each):
+    return [getattr(each, name) for name in FIGURES]
+
+
+@pytest.mark.parametrize("how", ["auto", "sync_gradients", "overlapped_sync_gradients", "flush"])
+@pytest.mark.parametrize("slower", [1.0, 1.7])
+def test_stats_timeline_and_trace_say_the_same_to_the_last_digit(how, slower):
+    timeline = Timeline()
+    trace = simulate.run(train, cluster(slower), timeline, how)
+    for stats, own, steps in zip(trace.results, timeline.summary().ranks, (rank.steps for rank in trace.ranks)):
+        assert figures(stats) == figures(own) and own.steps == STEPS and stats.passes == STEPS
+        assert own.communication_s == stats.communication_s and own.overlap_fraction == stats.overlap_fraction
+        for name in ("idle_s", "exposed_s", "hidden_s"):
+            assert getattr(own, name) == pytest.approx(sum(getattr(step, name) for step in steps), abs=1e-15)
+
+
+def test_a_step_of_eight_equal_layers_by_hand():
+    """20 ms of forward, 5 ms of backward a layer, 3.75 ms of wire: each bucket goes at once, the last is exposed."""
+    timeline = Timeline()
+    simulate.run(train, cluster(), timeline, "auto", 1)
+    own = [span for span in timeline.spans if span.rank == 1]
+    zero_s = min(span.began_s for span in own if span.kind == "forward")  # the parameters were broadcast before
+    spans = {(s.kind, s.name): (round(s.began_s - zero_s, 6), round(s.ended_s - zero_s, 6)) for s in own}
+    names = [f"{number}.weight" for number in reversed(range(LAYERS))]
+    for number, name in enumerate(names):
+        begin_s, ready_s = 0.02 + 0.005 * number, 0.02 + 0.005 * (number + 1)
+        assert spans["backward", name] == (round(begin_s, 6), round(ready_s, 6))
+        assert spans["weighted", f"bucket {number}"] == (round(ready_s, 6), round(ready_s, 6))
+        assert spans["wire", f"bucket {number}"] == (round(ready_s, 6), round(ready_s + WIRE_S, 6))
+    assert spans["forward", "Sequential"] == (0.0, 0.02)
+    assert spans["exposed", "bucket 7"] == (0.06, round(0.06 + WIRE_S, 6))
+    assert [key for key in spans if key[0] in ("idle", "exposed")] == [("exposed", "bucket 7")]
+    ready = [event for event in timeline.events if event.rank == 1 and event.kind == "ready"]
+    assert [event.fields["bucket"] for event in ready] == list(range(LAYERS))
+    assert all(event.fields["nbytes"] == BYTES for event in ready)
+
+
+def test_waiting_for_ranks_and_for_the_wire_are_told_apart():
+    """Rank 1 needs 10 ms a layer: rank 0 waits 6.25 ms for each bucket but the first two, which its own hid."""
+    timeline = Timeline()
+    simulate.run(train, cluster(2.0), timeline, "auto", 1)
+    for rank, idle in ((0, 6), (1, 0)):
+        spans = [span for span in timeline.spans if span.rank == rank and span.kind == "idle"]
+        assert [round(span.seconds, 6) for span in spans] == [round(0.01 - WIRE_S, 6)] * idle
+
+
+def test_on_threads():
+    timeline = Timeline()
+    results = run(lambda comm: train(comm, timeline), 2, timeout_s=TIMEOUT_S)
+    for rank, (stats, own) in enumerate(zip(results, timeline.summary().ranks)):
+        assert figures(stats)[1:] == figures(own)[1:]
+        assert own.forward_s <= stats.forward_s
+        spans = [span for span in timeline.spans if span.rank == rank]
+        assert all(span.began_s <= span.ended_s for span in spans)
+        wire_s = sum(span.seconds for span in spans if span.kind == "wire")
+        held_s = sum(span.seconds for span in spans if span.kind == "weighted")  # what a call takes counts as well
+        assert wire_s <= own.communication_s + 1e-9 <= wire_s + held_s + MOMENT_S * STEPS
+        for step in range(STEPS):
+            here = [span for span in spans if span.step == step]
+            assert len(here) <= 2 * LAYERS + 4 * LAYERS + 8
+            assert [s.name for s in here if s.kind == "backward"] == [f"{i}.weight" for i in reversed(range(LAYERS))]
+            assert {s.name for s in here if s.kind == "forward"} == {"Sequential", *map(str, range(LAYERS))}
+            order = [s.kind for s in here if s.kind in ("data", "pass", "optimizer")]
+            assert order == ["data", "pass", "optimizer"]
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.7])
+def test_perfetto_takes_what_ddp_wrote(tmp_path, slower):
+    timeline = Timeline()
+    simulate.run(train, cluster(slower), timeline)
+    timeline.to_perfetto(tmp_path / "run.json")
+    trace = json.loads((tmp_path / "run.json").read_text())
+    assert broken_rules(trace) == []
+    assert sum(event["ph"] == "s" for event in trace["traceEvents"]) == 2 * STEPS * LAYERS
+
+
+def test_perfetto_takes_what_threads_wrote(tmp_path):
+    timeline = Timeline()
+    run(lambda comm: train(comm, timeline), 2, timeout_s=TIMEOUT_S)
+    timeline.to_perfetto(tmp_path / "run.json")
+    assert broken_rules(json.loads((tmp_path / "run.json").read_text())) == []
+
+
+def test_what_a_hook_sends_belongs_to_its_bucket():
+    timeline = Timeline()
+    (stats, _) = run(lambda comm: train(comm, timeline, hook=fp16_compress_hook), 2, timeout_s=TIMEOUT_S)
+    own = timeline.summary().ranks[0]
+    assert figures(stats)[1:] == figures(own)[1:]
+    wire = [span.name for span in timeline.spans if (span.rank, span.step, span.kind) == (0, 0, "wire")]
+    assert sorted(wire) == sorted(["samples", *(f"bucket {number}" for number in range(LAYERS))])
+
+
+def test_ranks_can_be_aligned_by_what_they_called():
+    """A rank whose clock is an hour ahead comes back to within what its collectives take."""
+    timeline = Timeline()
+    run(lambda comm: train(comm, timeline), 2, timeout_s=TIMEOUT_S)
+    true = {(s.rank, s.step, s.kind, s.name): s.began_s for s in timeline.spans if s.kind == "weighted"}
+    data = json.loads(timeline.to_json())
+    entry = data["ranks"][1]
+    entry["clock"] = "another machine"
+    for span in entry["spans"]:
+        span[2:4] = span[2] + 3600.0, span[3] + 3600.0
+    entry["meetings"] = {name: [a + 3600.0, b + 3600.0] for name, (a, b) in entry["meetings"].items()}
+    assert len(entry["meetings"]) == STEPS * (LAYERS + 1)
+    back = Timeline.from_json(json.dumps(data))
+    longest_s = max(over_s - called_s for called_s, over_s in data["ranks"][0]["meetings"].values())
+    for span in back.spans:
+        if span.kind == "weighted":
+            assert abs(span.began_s - true[span.rank, span.step, span.kind, span.name]) <= longest_s
+
+
+def test_a_local_backward_and_an_evaluation():
+    timeline = Timeline(depth=0)
+
+    def body(comm):
+        ddp = layers(comm, timeline=timeline)
+        with minigrad.no_grad():
+            ddp(minigrad.randn(4, 16))
+        with ddp.no_sync():
+            ddp(minigrad.randn(4, 16)).sum().backward()
+        ddp(minigrad.randn(4, 16)).sum().backward()
+        ddp.unwrap()
+        ddp.module(minigrad.randn(4, 16)).sum().backward()
+        return ddp.stats()
+
+    (stats, _) = run(body, 2, timeout_s=TIMEOUT_S)
+    spans = [span for span in timeline.spans if span.rank == 0]
+    kinds = [span.kind for span in spans if span.kind in ("forward", "pass") or span.name == "local"]
+    assert kinds == ["forward", "backward", "forward", "pass"]
+    assert timeline.summary().ranks[0].backward_s == pytest.approx(stats.backward_s, rel=0.05, abs=1e-4)
+    assert {span.step for span in spans} == {0}
+
+
+def test_a_backward_that_fails_leaves_no_trace_of_itself():
+    timeline = Timeline()
+
+    def body(comm):
+        ddp = layers(comm, timeline=timeline)
+        x = minigrad.randn(4, 16)
+        loss = ddp(x).sum()
+        loss.backward()
+        with pytest.raises(minigrad.errors.AutogradError):
+            loss.backward()
+        ddp.module.zero_grad()
+        ddp(x).sum().backward()
+
+    run(body, 1, timeout_s=TIMEOUT_S)
+    leaves = [span for span in timeline.spans if span.kind == "backward"]
+    assert len(leaves) == 2 * LAYERS and all(span.seconds >= 0 for span in leaves)
+
+
+def test_without_a_timeline_nothing_of_it_runs_or_is_allocated():
+    """Nothing is attached, so there is nothing to ask: no hook, no listener, no call, no memory."""
+
+    def body(comm):
+        ddp = layers(comm)
+        x = minigrad.randn(4, 16)
+        assert all(not each._forward_hooks and not each._forward_pre_hooks for each in ddp.modules())
+        assert all(param.listeners == (ddp.reducer,) for param in ddp.parameters())
+        ddp(x).sum().backward()
+        entered = []
+        before = sys.getprofile()
+        sys.setprofile(lambda frame, event, argument: entered.append(frame.f_code.co_filename))
+        tracemalloc.start() if comm.rank == 0 else None
+        ddp(x).sum().backward()
+        sys.setprofile(before)
+        return {file for file in entered if "/record/" in file or "timekeeper" in file}
+
+    try:
+        assert run(body, 2, timeout_s=TIMEOUT_S) == [set(), set()]
+        snapshot = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    only = [tracemalloc.Filter(True, "*/record/*"), tracemalloc.Filter(True, "*/timekeeper.py")]
+    assert snapshot.filter_traces(only).statistics("filename") == []
+
+
+def test_what_is_no_timeline_is_refused():
+    def body(comm):
+        with pytest.raises(ArgumentError, match="expected timeline as a Timeline, got 3"):
+            layers(comm, timeline=3)
+
+    run(body, 1, timeout_s=TIMEOUT_S)
