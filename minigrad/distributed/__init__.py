@@ -78,6 +78,7 @@ from minigrad.distributed.process_group_parts import (
     scatter_object_list,
 )
 from minigrad.distributed.record.fingerprint import replicas_agree
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.replicas.devices import DeviceGroup, ListCollectives, LocalDevices
 from minigrad.distributed.replicas.nccl_devices import NcclDevices
 from minigrad.distributed.replicas.replicas import Replicas
@@ -128,6 +129,7 @@ __all__ = [
     "SyncBatchNorm",
     "ThreadCommunicator",
     "ThreadWorld",
+    "Timeline",
     "Work",
     "Wrapper",
     "all_gather",

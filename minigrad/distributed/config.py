@@ -9,7 +9,7 @@ from minigrad.absent import tell_lacking
 from minigrad.absent_seeds import SEEDS
 from minigrad.arguments import as_integer, as_real, keep_as
 from minigrad.distributed.balance.cadence import DEFAULT_MAX_ANCHOR, DEFAULT_OVERHEAD_TARGET, CadenceConfig
-from minigrad.distributed.balance.meter import Timeline, check_timeline
+from minigrad.distributed.record.listening import EventListener, check_timeline
 from minigrad.distributed.balance.division import Balance, BalanceConfig
 from minigrad.distributed.balance.shares import SpeedHint
 from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, start
@@ -64,7 +64,7 @@ class DdpConfig:
     overhead_target: float | None = None
     max_anchor: int | None = None
     max_grad_norm: float | None = None
-    timeline: Timeline | None = None
+    timeline: EventListener | None = None
     min_ratio: float | None = None
     calibration_steps: int = 10
     rebalance_interval: int = 50

@@ -9,7 +9,7 @@ from minigrad.distributed.balance.division import Balance, BalanceConfig, Divisi
 from minigrad.distributed.balance.guarded import GuardedCadence
 from minigrad.distributed.balance.guards import Guard, GrowthGuard, LevelGuard, NoGuard, TrendGuard, Verdict
 from minigrad.distributed.balance.journal import Decision, Journal, replay
-from minigrad.distributed.balance.meter import Metered, Timeline
+from minigrad.distributed.balance.meter import Metered
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.balance.shares import (
     SpeedHint,
@@ -44,7 +44,6 @@ __all__ = [
     "Rounds",
     "SpeedHint",
     "Strategy",
-    "Timeline",
     "TrendGuard",
     "Verdict",
     "add_sums",

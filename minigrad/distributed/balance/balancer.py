@@ -19,11 +19,12 @@ from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.division import BalanceConfig, Division
 from minigrad.distributed.balance.indices import batch_indices
 from minigrad.distributed.balance.journal import Journal
-from minigrad.distributed.balance.meter import Metered, StepTimes, Timeline, listener
+from minigrad.distributed.balance.meter import Metered, StepTimes
 from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, StrategyState, start
 from minigrad.distributed.comm.differences import check_alike, gather_alike
 from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.record.listening import EventListener, listener
 from minigrad.errors import ArgumentError
 
 
@@ -82,7 +83,7 @@ class Balancer:
         config: BalanceConfig | None = None,
         *,
         journal: TextIO | None = None,
-        timeline: Timeline | None = None,
+        timeline: EventListener | None = None,
         ledger: SampleLedger | None = None,
     ) -> None:
         self.comm, self._ledger = Metered(comm), ledger

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.data.order import Indices as Indices  # noqa: F401
 from minigrad.errors import ArgumentError
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import CudaTimer, HostTimer, Timer
@@ -17,29 +17,6 @@ from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.errors import ArgumentError
 
 _SLOTS = 1024  # stretches that a GPU may be behind
-
-
-class Timeline(Protocol):
-    """Takes notes of what happens in a run."""
-
-    def event(self, kind: str, **fields: Any) -> None:
-        """Something happened."""
-
-
-def listener(who: str, timeline: Timeline | None, comm: Communicator) -> Timeline:
-    """Who hears of decisions: the timeline, else the communicator.
-
-    Raises:
-        ArgumentError: the timeline has no event().
-    """
-    return check_timeline(who, timeline) if timeline is not None else comm
-
-
-def check_timeline(who: str, timeline: Timeline) -> Timeline:
-    """A timeline; ArgumentError where it has no event()."""
-    if not callable(getattr(timeline, "event", None)):
-        raise ArgumentError(f"{who}: expected a timeline with event(kind, **fields), got {timeline!r}")
-    return timeline
 
 
 def timer_for(comm: Communicator) -> Timer:

@@ -14,18 +14,18 @@ from typing import Any, TextIO, TypeVar, overload
 
 from minigrad.arguments import as_integer
 from minigrad.data.ledger import SampleLedger
-from minigrad.data.order import Indices
 from minigrad.distributed.balance.cadence import CadenceConfig, ElChe
 from minigrad.distributed.balance.dispatcher import Dispatcher
 from minigrad.distributed.balance.divergence import Divergence
 from minigrad.distributed.balance.guarded import GuardedCadence
 from minigrad.distributed.balance.guards import Guard, as_guard, guard_data
-from minigrad.distributed.balance.indices import batch_indices
+from minigrad.distributed.balance.indices import Indices, batch_indices
 from minigrad.distributed.balance.journal import Journal
-from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes, Timeline, listener
+from minigrad.distributed.balance.meter import Metered, StepTime, StepTimes
 from minigrad.distributed.balance.state import config_data, resumed
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.record.listening import EventListener, listener
 from minigrad.errors import ArgumentError
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Rounds:
         *,
         guard: Guard | None = None,
         journal: TextIO | None = None,
-        timeline: Timeline | None = None,
+        timeline: EventListener | None = None,
         ledger: SampleLedger | None = None,
     ) -> None:
         self.comm, self._ledger = Metered(comm), ledger

@@ -7,8 +7,8 @@ its leaves are noted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from minigrad.autograd.tape import Reached
@@ -20,7 +20,7 @@ from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
 from minigrad.distributed.record.timeline import Timeline
-from minigrad.distributed.record.track import Moment, Track
+from minigrad.distributed.record.track import Track
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.recording import is_grad_enabled, is_recomputing
@@ -44,10 +44,12 @@ def attach(timeline: Timeline, module: Module, reducer: Reducer) -> list[Removal
         param.listeners = (keeper, *param.listeners)  # before the reducer, which launches what is complete
     lane = TimedLane(reducer.comm) if type(reducer.lane) is Lane else TimedDeviceLane(reducer.comm)
     lane.keeper, reducer.lane = keeper, lane
-    removals = [Removal(lambda: _silence(keeper, reducer))]
+    forward, removals = Forward(track, lane), [Removal(lambda: _silence(keeper, reducer))]
     for name, each in module.named_modules():
-        if not name or name.count(".") < timeline.depth:
-            removals += Forward(track, name or type(module).__name__, lane, is_whole=not name).hooks(each)
+        if not name:
+            removals += forward.whole(each)
+        elif name.count(".") < timeline.depth:
+            removals += forward.part(each, name)
     return removals
 
 
@@ -57,30 +59,44 @@ def _silence(keeper: Timekeeper, reducer: Reducer) -> None:
 
 
 class Forward:
-    """Notes the calls of one module in which gradients are recorded."""
+    """Notes the calls of a wrapped module in which gradients are recorded, and within them those of its parts."""
 
-    def __init__(self, track: Track, name: str, lane: Lane, is_whole: bool) -> None:
-        self._track, self._name, self._lane, self._is_whole = track, name, lane, is_whole
-        self._began_s: Moment | None = None
+    def __init__(self, track: Track, lane: Lane) -> None:
+        self._track, self._lane, self._now_s = track, lane, track.now_s
+        self._began_s = 0.0
+        self._is_noted = False  # the call under way
 
-    def hooks(self, module: Module) -> list[Removal]:
-        """Begin to listen."""
-        return [module.register_forward_pre_hook(self._begin), module.register_forward_hook(self._end)]
+    def whole(self, module: Module) -> list[Removal]:
+        """Begin to listen to the module."""
+        name = type(module).__name__
 
-    def _begin(self, module: Module, args: Any) -> None:
-        began_s: Moment | None = None
-        if self._is_whole:
-            began_s, self._lane.called_s = self._lane.called_s, None
-        noted = is_grad_enabled() and not is_recomputing()
-        self._began_s = (self._track.now_s() if began_s is None else began_s) if noted else None
+        def begin(module: Module, args: Any) -> None:
+            charged_s, self._lane.called_s = self._lane.called_s, None
+            self._is_noted = is_grad_enabled() and not is_recomputing()
+            if self._is_noted:
+                self._track.begin_if_over()
+                self._began_s = self._now_s() if charged_s is None else charged_s
 
-    def _end(self, module: Module, args: Any, output: Any) -> None:
-        if self._began_s is not None:
-            ended_s, fields = self._track.now_s(), {}
-            if self._is_whole:
-                fields = {"forward_s": ended_s - float(self._began_s)}
-            self._track.note("forward", self._name, self._began_s, ended_s, fields)
-            self._began_s = None
+        def end(module: Module, args: Any, output: Any) -> None:
+            if self._is_noted:
+                self._is_noted, ended_s = False, self._now_s()
+                self._track.note("forward", name, self._began_s, ended_s, {"forward_s": ended_s - self._began_s})
+
+        return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
+
+    def part(self, module: Module, name: str) -> list[Removal]:
+        """Begin to listen to a module in it."""
+        now_s, note, began_s = self._now_s, self._track.note, 0.0
+
+        def begin(module: Module, args: Any) -> None:
+            nonlocal began_s
+            began_s = now_s()
+
+        def end(module: Module, args: Any, output: Any) -> None:
+            if self._is_noted:
+                note("forward", name, began_s, now_s())
+
+        return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
 
 
 class Timekeeper:
@@ -101,7 +117,18 @@ class Timekeeper:
         self.launches: list[tuple[int, int, float, float]] = []
         self._leaves: list[tuple[Any, float]] = []
         self._began_s, self._is_local, self._passes, self._sent = 0.0, False, 0, (0, 0)
+        self._calls: list[Note] = []
+        self._first, self._launch_s = 0, 0.0
         self._name = f"{reducer.name} of ranks {list(reducer.comm.global_ranks)}"
+
+    def __enter__(self) -> None:
+        """A bucket goes out."""
+        logbook = self._reducer.lane.booked.logbook
+        self._calls = [] if logbook is None else logbook.calls
+        self._first, self._launch_s = len(self._calls), self.now_s()
+
+    def __exit__(self, *error: object) -> None:
+        self.launches.append((self._first, len(self._calls), self._launch_s, self.now_s()))
 
     def begin(self, leaves: Reached) -> None:
         """Backward starts."""
@@ -155,49 +182,53 @@ class Timekeeper:
     ) -> None:
         """Write what a pass came to, which is over."""
         track, number, ready = self.track, self._passes, self._note_leaves()
-        names: list[tuple[str, dict[str, Any]]] = [("samples", {"of": self._name, "pass": number})]
+        buckets = self._reducer.buckets.plan.buckets
+        mine = {"of": self._name, "pass": number}
+        names: list[tuple[str, dict[str, Any]]] = [("samples", mine)]
         for bucket, (first, last, launch_s, over_s) in enumerate(self.launches):
-            each = {**names[0][1], "bucket": bucket}
-            each["nbytes"] = self._reducer.buckets.plan.buckets[bucket].nbytes
+            each = {"of": self._name, "pass": number, "bucket": bucket, "nbytes": buckets[bucket].nbytes}
+            name = f"bucket {bucket}"
             if bucket in ready:
                 track.event_at("ready", ready[bucket], each)
-            track.note("weighted", f"bucket {bucket}", launch_s, over_s, each)
-            names += [(f"bucket {bucket}", each)] * (last - first)
-        names += [("after the gradients", names[0][1])] * (len(logbook.calls) - len(names))
+            track.note("weighted", name, launch_s, over_s, each)
+            for _ in range(last - first):
+                names.append((name, each))
+        for _ in range(len(logbook.calls) - len(names)):
+            names.append(("after the gradients", mine))
         if account is not None:
             self._note_wire(logbook, account, names)
-        track.note("pass", self._name, began_s, self.now_s(), {**names[0][1], **sums})
+        track.note("pass", self._name, began_s, self.now_s(), {**mine, **sums})
         track.end_step()
         self._passes, self.launches = number + 1, []
 
     def _note_wire(self, logbook: Logbook, account: Account, names: list[tuple[str, dict[str, Any]]]) -> None:
         """Write what the wire did for each call, one after the other, and what this rank waited for."""
-        note, reached_s, over_s = self.track.note, -1.0, dict[int, float]()
-        which = {}
-        for (work, began_s, called_s), named in zip(logbook.calls, names):
-            started_s, done_s = account.spans[id(work)]
-            begin_s = max(started_s, reached_s)
-            note("wire", named[0], min(begin_s, done_s), done_s, named[1])
-            reached_s, which[id(work)] = max(reached_s, done_s), named
-            if isinstance(work, DoneWork) and work.span is not None and started_s > began_s:
-                note("idle", named[0], began_s, min(started_s, called_s), named[1])
+        note, reached_s, spans, which = self.track.note, -1.0, account.spans, dict[int, int]()
+        over_s = [called_s for _, _, called_s in logbook.calls]
+        for number, (work, began_s, called_s) in enumerate(logbook.calls):
+            started_s, done_s = spans[id(work)]
+            name, fields = names[number]
+            which[id(work)] = number
+            note("wire", name, min(max(started_s, reached_s), done_s), done_s, fields)
+            reached_s = max(reached_s, done_s)
+            if started_s > began_s and isinstance(work, DoneWork) and work.span is not None:
+                note("idle", name, began_s, min(started_s, called_s), fields)
         for work, began_s, ended_s in logbook.waits:
-            started_s, done_s = account.spans.get(id(work), (began_s, ended_s))
-            name, fields = which.get(id(work), names[-1])
-            over_s[id(work)] = ended_s
+            waited_for = which.get(id(work))
+            if waited_for is None:
+                continue
+            over_s[waited_for] = ended_s
+            started_s, done_s = spans[id(work)]
             if began_s < done_s:
-                late_s = min(max(0.0, started_s - began_s), ended_s - began_s)
-                if late_s > 0.0:
-                    note("idle", name, began_s, began_s + late_s, fields)
-                if ended_s - began_s > late_s:
-                    note("exposed", name, began_s + late_s, ended_s, fields)
-        self._meet(logbook.calls, which, over_s)
-
-    def _meet(self, calls: list[Note], which: dict[int, Any], over_s: dict[int, float]) -> None:
-        """Note when this rank called, and was through with, what all ranks called."""
-        for number, (work, began_s, called_s) in enumerate(calls):
-            fields = which[id(work)][1]
-            self.track.met(f"{self._name}: {fields['pass']}.{number}", began_s, over_s.get(id(work), called_s))
+                name, fields = names[waited_for]
+                come_s = began_s + min(max(0.0, started_s - began_s), ended_s - began_s)
+                if come_s > began_s:
+                    note("idle", name, began_s, come_s, fields)
+                if ended_s > come_s:
+                    note("exposed", name, come_s, ended_s, fields)
+        met, front = self.track.meetings, f"{self._name}: {self._passes}."
+        for number, (_, began_s, _) in enumerate(logbook.calls):
+            met[f"{front}{number}"] = began_s, over_s[number]
 
 
 class TimedLane(Lane):
@@ -205,11 +236,9 @@ class TimedLane(Lane):
 
     keeper: Timekeeper
 
-    @contextmanager
-    def launching(self) -> Iterator[None]:
+    def launching(self) -> AbstractContextManager[None]:
         """Around everything that launches one bucket."""
-        with _launch(self, super().launching):
-            yield
+        return self.keeper
 
     def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
         """Add what a pass took, and note it."""
@@ -226,7 +255,7 @@ class TimedDeviceLane(DeviceLane):
     @contextmanager
     def launching(self) -> Iterator[None]:
         """Around everything that launches one bucket."""
-        with _launch(self, super().launching):
+        with super().launching(), self.keeper:
             yield
 
     def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
@@ -234,14 +263,3 @@ class TimedDeviceLane(DeviceLane):
         fresh = Stats()
         super().add_times(fresh, logbook, began_s, over_s, company)
         self.keeper.note_pass(logbook, None, began_s, self.keeper.add(stats, fresh))
-
-
-@contextmanager
-def _launch(lane: TimedLane | TimedDeviceLane, launching: Callable[[], Any]) -> Iterator[None]:
-    with launching():
-        keeper, calls = lane.keeper, lane.booked.logbook.calls if lane.booked.logbook is not None else []
-        first, began_s = len(calls), keeper.now_s()
-        try:
-            yield
-        finally:
-            keeper.launches.append((first, len(calls), began_s, keeper.now_s()))

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from minigrad.distributed.record.spans import PASS, Event, Span, each_number
+from minigrad.distributed.record.spans import PASS, Event, TimeSpan, each_number
 
 _LANES = {"wire": (2, "wire"), "idle": (1, "waiting"), "exposed": (1, "waiting"), PASS: (3, "passes")}
 _HOST = (0, "host")
 _INSIDE_US = 1e-3  # an arrow binds to the slice that is open where it begins or ends
 
 
-def trace_events(spans: Sequence[Span], events: Sequence[Event]) -> dict[str, Any]:
+def trace_events(spans: Sequence[TimeSpan], events: Sequence[Event]) -> dict[str, Any]:
     """The trace as one JSON object; the first moment is 0.
 
     Args:
@@ -40,12 +40,12 @@ def _us(moment_s: float, zero_s: float) -> float:
     return round((moment_s - zero_s) * 1e6, 4)
 
 
-def _args(each: Span | Event) -> dict[str, Any]:
+def _args(each: TimeSpan | Event) -> dict[str, Any]:
     kept: dict[str, Any] = each_number(each.fields, str)
     return {"step": each.step, **kept}
 
 
-def _place(span: Span) -> dict[str, int]:
+def _place(span: TimeSpan) -> dict[str, int]:
     return {"pid": span.rank, "tid": _LANES.get(span.kind, _HOST)[0]}
 
 
@@ -57,7 +57,7 @@ def _names_of(rank: int) -> Iterable[dict[str, Any]]:
         yield {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
 
 
-def _arrows(spans: Sequence[Span], events: Sequence[Event], zero_s: float) -> list[dict[str, Any]]:
+def _arrows(spans: Sequence[TimeSpan], events: Sequence[Event], zero_s: float) -> list[dict[str, Any]]:
     """An arrow for each bucket, from when it was ready to when it was done."""
     ready = {_key(event): event for event in events if event.kind == "ready"}
     completing = {(span.rank, span.ended_s): span for span in spans if span.kind == "backward"}
@@ -76,5 +76,5 @@ def _arrows(spans: Sequence[Span], events: Sequence[Event], zero_s: float) -> li
     return made
 
 
-def _key(each: Span | Event) -> tuple[Any, ...]:
+def _key(each: TimeSpan | Event) -> tuple[Any, ...]:
     return each.rank, each.fields.get("of"), each.fields.get("pass"), each.fields.get("bucket")

@@ -14,7 +14,7 @@ WAITING = ("idle", "exposed")
 PASS = "pass"
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """What a rank, or the wire for it, did from one moment to another.
 
     Attributes:
@@ -108,7 +108,7 @@ class RankSummary:
 
 
 @dataclass(frozen=True)
-class Summary:
+class TimelineSummary:
     """What a timeline comes to, rank by rank; print it."""
 
     ranks: tuple[RankSummary, ...]
@@ -123,7 +123,7 @@ class Summary:
         return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
 
 
-def summary_of(rank: int, spans: Sequence[Span], events: Sequence[Event]) -> RankSummary:
+def summary_of(rank: int, spans: Sequence[TimeSpan], events: Sequence[Event]) -> RankSummary:
     """The seconds of one rank, whose spans are in order of their beginning."""
     seconds, reached = dict[str, float](), dict[str, float]()
     sums: dict[str, Any] = dict.fromkeys(("backward_s", "idle_s", "exposed_s", "hidden_s"), 0.0)
@@ -140,7 +140,7 @@ def summary_of(rank: int, spans: Sequence[Span], events: Sequence[Event]) -> Ran
     return RankSummary(rank, len(steps), wall_s, seconds, **sums)
 
 
-def gaps_in(rank: int, spans: Iterable[Span], least_s: float) -> list[Gap]:
+def gaps_in(rank: int, spans: Iterable[TimeSpan], least_s: float) -> list[Gap]:
     """The stretches of at least so many seconds in which a rank did nothing that was recorded.
 
     Args:
@@ -156,7 +156,7 @@ def gaps_in(rank: int, spans: Iterable[Span], least_s: float) -> list[Gap]:
     return gaps
 
 
-def _called(span: Span) -> str:
+def _called(span: TimeSpan) -> str:
     return f"{span.kind} {span.name}" if span.name else span.kind
 
 

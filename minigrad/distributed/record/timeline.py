@@ -23,14 +23,14 @@ from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.record.alignment import offsets_of
 from minigrad.distributed.record.perfetto import trace_events
-from minigrad.distributed.record.spans import Event, Gap, Span, Summary, each_number, gaps_in, summary_of
+from minigrad.distributed.record.spans import Event, Gap, TimeSpan, TimelineSummary, each_number, gaps_in, summary_of
 from minigrad.distributed.record.track import OpenSpan, Track, in_order, name_of_clock
 from minigrad.errors import ArgumentError
 from minigrad.nn.whole_file import replace_file
 
 _FORMAT = "minigrad timeline 1"
 _COLUMNS = ("rank", "step", "type", "kind", "name", "began_s", "ended_s", "fields")
-Read = tuple[str, list[Span], list[Event], dict[str, tuple[float, float]]]  # of a rank, its clock first
+Read = tuple[str, list[TimeSpan], list[Event], dict[str, tuple[float, float]]]  # of a rank, its clock first
 
 
 class Timeline:
@@ -91,7 +91,7 @@ class Timeline:
         """Around what is a span of this context's rank.
 
         Args:
-            kind: For example "data", "optimizer" or "checkpoint"; see `Span.kind`.
+            kind: For example "data", "optimizer" or "checkpoint"; see `TimeSpan.kind`.
             fields: What else to keep: numbers, text, lists and mappings of them.
 
         Example:
@@ -103,7 +103,7 @@ class Timeline:
         """
         return OpenSpan(self.at(), kind, name, fields)
 
-    def event(self, kind: str, /, **fields: Any) -> None:
+    def event(self, kind: str, **fields: Any) -> None:
         """Something happened on this context's rank, just now: a decision with its reason, say."""
         self.at().event(kind, **fields)
 
@@ -119,7 +119,7 @@ class Timeline:
         return sorted(self._tracks)
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[TimeSpan]:
         """All spans, on the clock of the first rank, in order of their beginning."""
         return self._aligned()[0]
 
@@ -132,8 +132,8 @@ class Timeline:
         """What was added to the clock of each rank to have that of the first."""
         return _offsets_s(self._read())
 
-    def _aligned(self) -> tuple[list[Span], list[Event]]:
-        spans, events, read = list[Span](), list[Event](), self._read()
+    def _aligned(self) -> tuple[list[TimeSpan], list[Event]]:
+        spans, events, read = list[TimeSpan](), list[Event](), self._read()
         for rank, offset_s in _offsets_s(read).items():
             _, own_spans, own_events, _ = read[rank]
             if offset_s:
@@ -143,10 +143,10 @@ class Timeline:
             events += own_events
         return in_order(spans), sorted(events, key=lambda event: event.at_s)
 
-    def summary(self) -> Summary:
+    def summary(self) -> TimelineSummary:
         """The seconds of each rank: of each kind of span, and the figures of `ddp.stats()`; print it."""
         read = self._read().items()
-        return Summary(tuple(summary_of(rank, spans, events) for rank, (_, spans, events, _) in read))
+        return TimelineSummary(tuple(summary_of(rank, spans, events) for rank, (_, spans, events, _) in read))
 
     def idle_gaps(self, rank: int | None = None, least_s: float = 0.0) -> list[Gap]:
         """Stretches in which a rank did nothing that was recorded, in order.
@@ -183,7 +183,7 @@ class Timeline:
         """
         here = communicator_for("Timeline.gather", comm)
         own = here.global_ranks[here.rank]
-        texts = here.all_gather_object(self._text([own] if own in self._tracks else []))
+        texts = here.all_gather_object(_text(track for rank, track in self._tracks.items() if rank == own))
         return Timeline.merged(map(Timeline.from_json, texts))
 
     @staticmethod
@@ -207,16 +207,7 @@ class Timeline:
 
     def to_json(self) -> str:
         """The timeline as text, for a file or another process; numbers come back to the last bit."""
-        return self._text(self.ranks)
-
-    def _text(self, ranks: Iterable[int]) -> str:
-        entries = []
-        for rank in ranks:
-            spans, events, meetings = self._tracks[rank].read()
-            entry = {"rank": rank, "clock": self._tracks[rank].clock, "meetings": meetings}
-            entry |= {"spans": [list(span[1:]) for span in spans], "events": [list(event[1:]) for event in events]}
-            entries.append(each_number(entry, lambda value: {"$number": str(value)}))
-        return json.dumps({"format": _FORMAT, "ranks": entries}, allow_nan=False)
+        return _text(self._tracks.values())
 
     @staticmethod
     def from_json(text: str) -> Timeline:
@@ -233,7 +224,7 @@ class Timeline:
             for entry in read["ranks"]:
                 rank = int(entry["rank"])
                 track = made._tracks[rank] = Track(rank, HostClock.now_s, str(entry["clock"]))
-                spans = [Span(rank, *values) for values in entry["spans"]]
+                spans = [TimeSpan(rank, *values) for values in entry["spans"]]
                 events = [Event(rank, *values) for values in entry["events"]]
                 track.fill(spans, events, {name: tuple(each) for name, each in entry["meetings"].items()})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -259,6 +250,16 @@ class Timeline:
         An arrow goes from when a bucket's last gradient was ready to when the bucket was done.
         """
         replace_file(path, [json.dumps(trace_events(*self._aligned()), allow_nan=False).encode()])
+
+
+def _text(tracks: Iterable[Track]) -> str:
+    entries = []
+    for track in sorted(tracks, key=lambda track: track.rank):
+        spans, events, meetings = track.read()
+        entry = {"rank": track.rank, "clock": track.clock, "meetings": meetings}
+        entry |= {"spans": [list(span[1:]) for span in spans], "events": [list(event[1:]) for event in events]}
+        entries.append(each_number(entry, lambda value: {"$number": str(value)}))
+    return json.dumps({"format": _FORMAT, "ranks": entries}, allow_nan=False)
 
 
 def _offsets_s(read: dict[int, Read]) -> dict[int, float]:

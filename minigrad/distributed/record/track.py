@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, SupportsFloat
 
 from minigrad.distributed.comm.clock import HostClock
-from minigrad.distributed.record.spans import Event, Span, plain
+from minigrad.distributed.record.spans import Event, TimeSpan, plain
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _BEGINNING = ("data", "forward")
@@ -59,7 +59,7 @@ class Track:
             self.begin_step()
         self._notes.append((kind, name, began_s, ended_s, fields))
 
-    def event(self, kind: str, /, **fields: Any) -> None:
+    def event(self, kind: str, **fields: Any) -> None:
         """Something has just happened."""
         self._notes.append((kind, self.now_s(), fields))
 
@@ -79,26 +79,33 @@ class Track:
         """The gradients are combined: the next data, or forward, is of a new step."""
         self._is_over = True
 
+    def begin_if_over(self) -> None:
+        """A new step begins, where the last one is over."""
+        if self._is_over:
+            self.begin_step()
+
     def begin_step(self) -> None:
         """What is noted from now on is of a new step."""
         self.number, self._is_over, self._notes, self.meetings = self.number + 1, False, [], {}
         self._steps.append((self.number, self._notes, self.meetings))
 
-    def read(self) -> tuple[list[Span], list[Event], dict[str, tuple[float, float]]]:
+    def read(self) -> tuple[list[TimeSpan], list[Event], dict[str, tuple[float, float]]]:
         """What was noted so far, in order of time, and the meetings."""
-        spans, events, meetings = list[Span](), list[Event](), dict[str, tuple[float, float]]()
+        spans, events, meetings = list[TimeSpan](), list[Event](), dict[str, tuple[float, float]]()
         for number, notes, met in tuple(self._steps):
             for note in tuple(notes):
                 if len(note) == 5:
                     kind, name, began_s, ended_s, fields = note
-                    spans.append(Span(self.rank, kind, name, float(began_s), float(ended_s), number, plain(fields)))
+                    spans.append(TimeSpan(self.rank, kind, name, float(began_s), float(ended_s), number, plain(fields)))
                 else:
                     kind, at_s, fields = note
                     events.append(Event(self.rank, kind, float(at_s), number, plain(fields)))
             meetings |= {name: (float(called_s), float(over_s)) for name, (called_s, over_s) in tuple(met.items())}
         return in_order(spans), sorted(events, key=lambda event: event.at_s), meetings
 
-    def fill(self, spans: Iterable[Span], events: Iterable[Event], meetings: Mapping[str, tuple[float, float]]) -> None:
+    def fill(
+        self, spans: Iterable[TimeSpan], events: Iterable[Event], meetings: Mapping[str, tuple[float, float]]
+    ) -> None:
         """Take over what was read of another one, before anything is noted here."""
         steps: dict[int, tuple[int, list[tuple[Any, ...]], dict[str, Any]]] = {}
         for span in spans:
@@ -111,7 +118,7 @@ class Track:
         self.meetings.update(meetings)
 
 
-def in_order(spans: Iterable[Span]) -> list[Span]:
+def in_order(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
     """By when they began; of those that began together, the longest first."""
     return sorted(spans, key=lambda span: (span.began_s, -span.ended_s))
 

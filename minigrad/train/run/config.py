@@ -12,7 +12,7 @@ from minigrad.backend.random import initial_seed, is_seed_chosen
 from minigrad.data.dataset import Dataset, check_dataset
 from minigrad.distributed.average import Mean, OuterOptimizer, Policy, Sync
 from minigrad.distributed.average.options import check_outer
-from minigrad.distributed.balance.meter import check_timeline
+from minigrad.distributed.record.listening import check_timeline
 from minigrad.errors import ArgumentError
 from minigrad.optim.scaler import GradScaler
 from minigrad.tensor import Tensor

@@ -7,6 +7,7 @@ from typing import Any
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import Wrapper
+from minigrad.distributed.record.listening import listener
 from minigrad.train.run.alike import options_of
 from minigrad.train.run.apart import train_apart
 from minigrad.train.run.config import WHO, RunConfig
@@ -24,7 +25,7 @@ class Overheard(Wrapper):
 
     def __init__(self, inner: Communicator, timeline: Any) -> None:
         super().__init__(inner)
-        self._timeline = timeline
+        self._timeline = listener("Trainer.start", timeline, inner)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Tell both."""
