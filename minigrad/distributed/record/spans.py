@@ -24,7 +24,8 @@ class TimeSpan(NamedTuple):
             "optimizer", "checkpoint", or a user's own.
         name: Of the module, the leaf or the bucket.
         began_s, ended_s: On the rank's clock.
-        step: Number of the step, from 0: up to the first data or forward after a pass.
+        step: Number of the step, from 0. The first data, or forward, after a synchronising pass begins another one;
+            else `timeline.at().begin_step()` does.
         fields: What else is known, as plain data.
     """
 
@@ -119,8 +120,7 @@ class TimelineSummary:
         for each in self.ranks:
             figures = [f"{getattr(each, column):.4f}" for column in ("wall_s", *columns)]
             rows.append([str(each.rank), str(each.steps), *figures, f"{each.overlap_fraction:.0%}"])
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
+        return table_of(rows)
 
 
 def summary_of(rank: int, spans: Sequence[TimeSpan], events: Sequence[Event]) -> RankSummary:
@@ -156,6 +156,12 @@ def gaps_in(rank: int, spans: Iterable[TimeSpan], least_s: float) -> list[Gap]:
     return gaps
 
 
+def table_of(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as lines, with the columns aligned on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
+
+
 def _called(span: TimeSpan) -> str:
     return f"{span.kind} {span.name}" if span.name else span.kind
 
@@ -171,6 +177,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     return str(value)
+
+
+def dump_plain(value: Any) -> Any:
+    """Plain data with each number that is not finite as a mapping, which strict JSON has."""
+    return each_number(value, lambda number: {"$number": str(number)})
+
+
+def load_plain(value: dict[str, Any]) -> Any:
+    """The object_hook of json.loads that takes back what `dump_plain` changed."""
+    return float(value["$number"]) if value.keys() == {"$number"} else value
 
 
 def each_number(value: Any, change: Callable[[float], Any]) -> Any:

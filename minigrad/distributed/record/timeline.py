@@ -23,7 +23,17 @@ from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.record.alignment import offsets_of
 from minigrad.distributed.record.perfetto import trace_events
-from minigrad.distributed.record.spans import Event, Gap, TimeSpan, TimelineSummary, each_number, gaps_in, summary_of
+from minigrad.distributed.record.spans import (
+    Event,
+    Gap,
+    TimelineSummary,
+    TimeSpan,
+    dump_plain,
+    each_number,
+    gaps_in,
+    load_plain,
+    summary_of,
+)
 from minigrad.distributed.record.track import OpenSpan, Track, in_order, name_of_clock
 from minigrad.errors import ArgumentError
 from minigrad.nn.whole_file import replace_file
@@ -106,10 +116,6 @@ class Timeline:
     def event(self, kind: str, **fields: Any) -> None:
         """Something happened on this context's rank, just now: a decision with its reason, say."""
         self.at().event(kind, **fields)
-
-    def begin_step(self) -> None:
-        """What this context's rank does from now on is of a new step; after a pass it is so from the next forward."""
-        self.at().begin_step()
 
     # ------------------------------------------------------------------------------------------------- reading
 
@@ -210,6 +216,20 @@ class Timeline:
         return _text(self._tracks.values())
 
     @staticmethod
+    def of(spans: Iterable[TimeSpan], events: Iterable[Event], clock: str) -> Timeline:
+        """A timeline of spans and events, all on one clock."""
+        made = Timeline()
+        by_rank: dict[int, tuple[list[TimeSpan], list[Event]]] = {}
+        for span in spans:
+            by_rank.setdefault(span.rank, ([], []))[0].append(span)
+        for event in events:
+            by_rank.setdefault(event.rank, ([], []))[1].append(event)
+        for rank, (own_spans, own_events) in by_rank.items():
+            track = made._tracks[rank] = Track(rank, HostClock.now_s, clock)
+            track.fill(own_spans, own_events, {})
+        return made
+
+    @staticmethod
     def from_json(text: str) -> Timeline:
         """A timeline that `to_json` wrote.
 
@@ -218,7 +238,7 @@ class Timeline:
         """
         made = Timeline()
         try:
-            read = json.loads(text, object_hook=_number)
+            read = json.loads(text, object_hook=load_plain)
             if read["format"] != _FORMAT:
                 raise ValueError(f"format {read['format']!r:.100}")
             for entry in read["ranks"]:
@@ -258,14 +278,10 @@ def _text(tracks: Iterable[Track]) -> str:
         spans, events, meetings = track.read()
         entry = {"rank": track.rank, "clock": track.clock, "meetings": meetings}
         entry |= {"spans": [list(span[1:]) for span in spans], "events": [list(event[1:]) for event in events]}
-        entries.append(each_number(entry, lambda value: {"$number": str(value)}))
+        entries.append(dump_plain(entry))
     return json.dumps({"format": _FORMAT, "ranks": entries}, allow_nan=False)
 
 
 def _offsets_s(read: dict[int, Read]) -> dict[int, float]:
     clocks, meetings = [clock for clock, *_ in read.values()], [met for *_, met in read.values()]
     return dict(zip(read, offsets_of(clocks, meetings)))
-
-
-def _number(value: dict[str, Any]) -> Any:
-    return float(value["$number"]) if value.keys() == {"$number"} else value

@@ -91,6 +91,11 @@ class Track:
 
     def read(self) -> tuple[list[TimeSpan], list[Event], dict[str, tuple[float, float]]]:
         """What was noted so far, in order of time, and the meetings."""
+        spans, events, meetings = self.as_noted()
+        return in_order(spans), sorted(events, key=lambda event: event.at_s), meetings
+
+    def as_noted(self) -> tuple[list[TimeSpan], list[Event], dict[str, tuple[float, float]]]:
+        """The same, in the order in which it was noted."""
         spans, events, meetings = list[TimeSpan](), list[Event](), dict[str, tuple[float, float]]()
         for number, notes, met in tuple(self._steps):
             for note in tuple(notes):
@@ -101,7 +106,7 @@ class Track:
                     kind, at_s, fields = note
                     events.append(Event(self.rank, kind, float(at_s), number, plain(fields)))
             meetings |= {name: (float(called_s), float(over_s)) for name, (called_s, over_s) in tuple(met.items())}
-        return in_order(spans), sorted(events, key=lambda event: event.at_s), meetings
+        return spans, events, meetings
 
     def fill(
         self, spans: Iterable[TimeSpan], events: Iterable[Event], meetings: Mapping[str, tuple[float, float]]

@@ -64,7 +64,7 @@ class SimulatedDevices:
 
     def event(self, kind: str, **fields: Any) -> None:
         """Note a decision and its reason, at the virtual time of device 0."""
-        self._recorders[0].decisions.append({"kind": kind, "at_s": self.clocks[0].now_s(), **fields})
+        self._recorders[0].decided({"kind": kind, "at_s": self.clocks[0].now_s(), **fields})
 
     def all_reduce(self, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
         """Overwrite every array by the reduction of all of them."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
+
+from minigrad.distributed.record.spans import Event, TimeSpan, dump_plain, load_plain, plain, table_of
+from minigrad.distributed.record.timeline import Timeline
+from minigrad.distributed.record.track import Track
+from minigrad.errors import ArgumentError
+
+_FORMAT = "minigrad trace 1"
+_SECONDS = ("compute_s", "idle_s", "exposed_s", "hidden_s")
+_PARTS = {"compute_s", "idle_s", "exposed_s", "samples"}
 
 
 @dataclass
@@ -76,6 +86,18 @@ class RankTrace:
     uncharged_backwards: int = 0
 
 
+class _Later:
+    """A moment that is known once a collective is over."""
+
+    __slots__ = ("_times", "_name")
+
+    def __init__(self, times: Times, name: str) -> None:
+        self._times, self._name = times, name
+
+    def __float__(self) -> float:
+        return float(getattr(self._times, self._name))
+
+
 class Recorder:
     """Takes the notes of one rank.
 
@@ -94,19 +116,19 @@ class Recorder:
         self.uncharged_backwards = 0
         self._calls = 0
         self._is_messaging = False  # since it computed, or called a collective
+        self._decided: list[int] = []  # with what number each decision is noted
         self._sent: list[tuple[int, int]] = []  # bytes, with the number of the collective before which they were
-        self._stretches: list[tuple[int, Step]] = []  # with the number of the collective before which they began
-        self._carried: list[tuple[int, Times]] = []  # with the number of each
+        self._track = Track(0, _no_clock)  # each span with the number of the collective before which it began
 
     def compute(self, now_s: float, seconds: float, samples: float) -> None:
         """The rank computes."""
         self._is_messaging = False
         self.starts.add(self._calls)
-        self._stretches.append((self._calls, Step(now_s, now_s + seconds, compute_s=seconds, samples=samples)))
+        self._note("compute", now_s, seconds, self._calls, {"compute_s": seconds, "samples": samples})
 
     def compute_again(self, now_s: float, seconds: float) -> None:
         """The rank computes once more what it did in this step: for a checkpoint, in backward."""
-        self._stretches.append((self._number, Step(now_s, now_s + seconds, compute_s=seconds)))
+        self._note("compute", now_s, seconds, self._number, {"compute_s": seconds})
 
     @property
     def _number(self) -> int:
@@ -121,7 +143,7 @@ class Recorder:
             nbytes: What the rank handed in.
         """
         if times is not None:
-            self._carried.append((self._calls, times))
+            self._carry(self._calls, times)
         self._sent.append((self._calls, nbytes))
         self._calls += 1
         self._is_messaging = False
@@ -137,26 +159,50 @@ class Recorder:
             self.called()
             self._is_messaging = True
         if times is not None:
-            self._carried.append((self._calls - 1, times))
+            self._carry(self._calls - 1, times)
         self._sent.append((self._calls - 1, nbytes))
+
+    def decided(self, decision: dict[str, Any]) -> None:
+        """Keep a decision: its kind, when it was taken (at_s), its reason, and what it has else."""
+        self.decisions.append(decision)
+        self._decided.append(self._number)
 
     def wait(self, now_s: float, idle_s: float, exposed_s: float) -> None:
         """The rank waits: first for the others, then for the network."""
-        stretch = Step(now_s, now_s + idle_s + exposed_s, idle_s=idle_s, exposed_s=exposed_s)
-        self._stretches.append((self._number, stretch))
+        self._note("wait", now_s, idle_s + exposed_s, self._number, {"idle_s": idle_s, "exposed_s": exposed_s})
 
-    def trace(self, starts: Sequence[int]) -> RankTrace:
-        """What was seen, in the steps that begin at these numbers; what came before the first is setting up."""
+    def _note(self, kind: str, now_s: float, seconds: float, number: int, fields: dict[str, float]) -> None:
+        self._track.note(kind, "", now_s, now_s + seconds, {"call": number, **fields})
+
+    def _carry(self, number: int, times: Times) -> None:
+        self._track.note("wire", "", _Later(times, "started_s"), _Later(times, "done_s"), {"call": number})
+
+    def spans(self, rank: int, starts: Sequence[int]) -> list[TimeSpan]:
+        """What was seen, each with the number of its step, in the steps that begin at these numbers; -1 before them."""
+        noted, _, _ = self._track.as_noted()
+        return [span._replace(rank=rank, step=bisect_right(starts, span.fields["call"]) - 1) for span in noted]
+
+    def events(self, rank: int, starts: Sequence[int]) -> Iterable[Event]:
+        """The decisions, each with the number of its step; -1 before them."""
+        for decision, number in zip(self.decisions, self._decided):
+            fields = {key: plain(value) for key, value in decision.items() if key not in ("kind", "at_s")}
+            step = bisect_right(starts, number) - 1
+            yield Event(rank, str(decision["kind"]), float(decision["at_s"]), step, fields)
+
+    def trace(self, starts: Sequence[int], spans: Sequence[TimeSpan]) -> RankTrace:
+        """The steps that begin at these numbers; what came before the first is setting up."""
         steps: list[Step] = []
-        for number, stretch in sorted(self._stretches, key=itemgetter(0)):
-            which = bisect_right(starts, number) - 1
-            if which == len(steps) - 1 and steps:
+        for span in sorted(spans, key=lambda span: span.fields["call"]):
+            if span.kind == "wire" or span.step < 0:
+                continue
+            stretch = Step(span.began_s, span.ended_s, **{key: span.fields[key] for key in _PARTS & span.fields.keys()})
+            if span.step == len(steps) - 1:
                 steps[-1].add(stretch)
-            elif which >= 0:
-                _pass_over(steps, which)
-                steps.append(replace(stretch))
+            else:
+                _pass_over(steps, span.step)
+                steps.append(stretch)
         _pass_over(steps, len(starts))
-        for step, carried_s in zip(steps, self._carried_s(starts)):
+        for step, carried_s in zip(steps, _carried_s(len(starts), spans)):
             step.hidden_s = max(0.0, carried_s - step.exposed_s)
         for number, nbytes in self._sent:
             which = bisect_right(starts, number) - 1
@@ -164,17 +210,22 @@ class Recorder:
                 steps[which].sent_bytes += nbytes
         return RankTrace(steps, self.decisions, self.uncharged_backwards)
 
-    def _carried_s(self, starts: Sequence[int]) -> list[float]:
-        """How long the network worked for each step: for one collective after the other."""
-        sums, reached_s = [0.0] * len(starts), 0.0
-        for number, times in self._carried:
-            which = bisect_right(starts, number) - 1
-            begin_s = max(times.started_s, reached_s)
-            if times.done_s > begin_s:
-                reached_s = times.done_s
-                if which >= 0:
-                    sums[which] += times.done_s - begin_s
-        return sums
+
+def _carried_s(count: int, spans: Iterable[TimeSpan]) -> list[float]:
+    """How long the network worked for each of so many steps: for one collective after the other."""
+    sums, reached_s = [0.0] * count, 0.0
+    for span in spans:
+        begin_s = max(span.began_s, reached_s)
+        if span.kind == "wire" and span.ended_s > begin_s:
+            reached_s = span.ended_s
+            if span.step >= 0:
+                sums[span.step] += span.ended_s - begin_s
+    return sums
+
+
+def _no_clock() -> float:
+    """All moments are given."""
+    return 0.0
 
 
 def _pass_over(steps: list[Step], count: int) -> None:
@@ -190,16 +241,58 @@ class Trace:
     Attributes:
         ranks: What each rank saw; all have the same number of steps.
         results: What fn returned on each rank.
+        timeline: What it is made from: a span "compute", forward and backward of a call of a module, which what travels
+            meanwhile may stretch; "wait", for ranks and then for the network; "wire", of a collective or a message; and
+            the decisions as events. Step -1 is setting up.
     """
 
     ranks: list[RankTrace]
     results: list[Any] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline, repr=False)
 
     @staticmethod
     def of(recorders: Sequence[Recorder], results: Sequence[Any] = ()) -> Trace:
         """The notes of all ranks put side by side."""
         starts = sorted(set[int]().union(*(recorder.starts for recorder in recorders)))
-        return Trace([recorder.trace(starts) for recorder in recorders], list(results))
+        spans = [recorder.spans(rank, starts) for rank, recorder in enumerate(recorders)]
+        ranks = [recorder.trace(starts, own) for recorder, own in zip(recorders, spans)]
+        events = [event for rank, recorder in enumerate(recorders) for event in recorder.events(rank, starts)]
+        return Trace(ranks, list(results), Timeline.of(chain.from_iterable(spans), events, "virtual"))
+
+    def to_json(self) -> str:
+        """The trace as text, for a file or another process; numbers come back to the last bit, results do not."""
+        ranks = dump_plain([plain(asdict(rank)) for rank in self.ranks])
+        return json.dumps({"format": _FORMAT, "ranks": ranks, "timeline": self.timeline.to_json()}, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> Trace:
+        """A trace that `to_json` wrote, without results; tuples in its decisions are lists now.
+
+        Raises:
+            ArgumentError: the text is none.
+        """
+        try:
+            read = json.loads(text, object_hook=load_plain)
+            if read["format"] != _FORMAT:
+                raise ValueError(f"format {read['format']!r:.100}")
+            ranks = []
+            for rank in read["ranks"]:
+                steps = [Step(**step) for step in rank["steps"]]
+                ranks.append(RankTrace(steps, list(rank["decisions"]), int(rank["uncharged_backwards"])))
+            return Trace(ranks, [], Timeline.from_json(read["timeline"]))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            wanted = f"the text of to_json, of {_FORMAT!r}"
+            raise ArgumentError(f"Trace.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
+
+    def table(self, first: int = 0, last: int | None = None) -> str:
+        """A line for each rank in each step of [first, last): its seconds, samples and bytes."""
+        rows = [["step", "rank", "begin_s", "end_s", *_SECONDS, "samples", "sent_bytes"]]
+        for number in range(self.steps())[first:last]:
+            for rank, trace in enumerate(self.ranks):
+                step = trace.steps[number]
+                seconds = [f"{getattr(step, name):.6f}" for name in ("begin_s", "end_s", *_SECONDS)]
+                rows.append([str(number), str(rank), *seconds, f"{step.samples:g}", str(step.sent_bytes)])
+        return table_of(rows)
 
     @property
     def decisions(self) -> list[dict[str, Any]]:

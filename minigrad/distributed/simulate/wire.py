@@ -126,7 +126,7 @@ class VirtualCommunicator(Wrapper):
 
     def event(self, kind: str, **fields: Any) -> None:
         """Note a decision and its reason, at this rank's virtual time."""
-        self._recorder.decisions.append({"kind": kind, "at_s": self._virtual.now_s(), **fields})
+        self._recorder.decided({"kind": kind, "at_s": self._virtual.now_s(), **fields})
 
     def for_group(self, comm: Communicator) -> Communicator:
         """One on the same clock, for what was split off by the last call."""

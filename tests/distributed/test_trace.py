@@ -1,0 +1,63 @@
+"""A trace of a simulation: made from a timeline, as text and back, as a table."""
+
+import math
+
+import pytest
+
+import minigrad
+from minigrad import nn
+from minigrad.distributed import DDP, simulate
+from minigrad.distributed.simulate import Cluster, Link, RankCost, Trace
+from minigrad.errors import ArgumentError
+
+STEPS = 3
+
+
+def body(comm):
+    ddp = DDP(nn.Linear(4, 4), comm)
+    for number in range(STEPS):
+        ddp(minigrad.randn(10, 4)).sum().backward()
+        comm.event("noted", number=number, shares=(1, 2), bound=math.inf)
+    return 7
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return simulate.run(body, Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=2e-3)), Link(1e-4, 1e6)))
+
+
+def test_it_comes_back_to_the_last_bit(trace):
+    read = Trace.from_json(trace.to_json())
+    assert [rank.steps for rank in read.ranks] == [rank.steps for rank in trace.ranks]
+    assert read.timeline == trace.timeline and read.to_json() == trace.to_json() and read.results == []
+    assert [decision["bound"] for decision in read.decisions] == [math.inf] * STEPS
+    assert read.decisions[1] == {**trace.decisions[1], "shares": [1, 2]}
+    assert read.idle_fraction() == trace.idle_fraction() > 0.0
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "minigrad timeline 1", "ranks": []}'])
+def test_what_is_no_trace_is_refused(text):
+    with pytest.raises(ArgumentError, match="Trace.from_json: expected the text of to_json"):
+        Trace.from_json(text)
+
+
+def test_its_timeline_has_the_same_steps(trace):
+    """Sums of the spans of a step, done anew, are the figures of the step."""
+    for rank, own in enumerate(trace.ranks):
+        for number, step in enumerate(own.steps):
+            spans = [s for s in trace.timeline.spans if (s.rank, s.step) == (rank, number)]
+            for name in ("compute_s", "idle_s", "exposed_s", "samples"):
+                assert sum(span.fields.get(name, 0.0) for span in spans) == getattr(step, name)
+            wire_s = sum(span.seconds for span in spans if span.kind == "wire")
+            assert wire_s == pytest.approx(step.communication_s)
+        events = [event for event in trace.timeline.events if event.rank == rank]
+        assert [(event.step, event.fields["number"]) for event in events] == [(i, i) for i in range(STEPS)]
+
+
+def test_the_table(trace):
+    lines = [line.split() for line in trace.table(1).splitlines()]
+    assert len(lines) == 1 + 2 * (STEPS - 1) and lines[0][:4] == ["step", "rank", "begin_s", "end_s"]
+    step = trace.ranks[1].steps[2]
+    assert lines[-1] == ["2", "1", f"{step.begin_s:.6f}", f"{step.end_s:.6f}", "0.020000", *[
+        f"{getattr(step, name):.6f}" for name in ("idle_s", "exposed_s", "hidden_s")
+    ], "10", str(step.sent_bytes)]  # fmt: skip
