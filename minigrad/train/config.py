@@ -31,6 +31,7 @@ OF_A_RUN = {  # those that a run sees to
     "sync": "a step synchronises in the backward of its last batch",
     "reduce": "a loss is a mean, of as many samples as train_fn says",
     "check_replicas_every": "write check_replicas_every= beside ddp_options",
+    "timeline": "write timeline= beside ddp_options",
 }
 _SAID = [name for name in inspect.signature(DistributedDataParallel.__init__).parameters if name != "self"]
 

@@ -18,6 +18,7 @@ from minigrad import distributed, nn, optim
 from minigrad.backend.ranks import ranks_here
 from minigrad.data import ArrayDataset
 from minigrad.distributed.average import Async, Cadence, EveryK
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError, RankFailedError, ReplicaMismatchError
 from minigrad.train import record_scalar
 from tests.distributed.worlds import ROOT, run_ranks
@@ -266,6 +267,20 @@ def test_a_timeline_hears_all_ranks():
     start(ranks=2, policy=Cadence(), timeline=timeline).join()
     kinds = [kind for kind, _ in timeline.heard]
     assert kinds.count("cadence") >= 2 and kinds.count("epoch") == 4
+
+
+def test_a_timeline_has_the_steps_of_all_ranks():
+    timeline = Timeline()
+    run = start(ranks=2, timeline=timeline)
+    run.join()
+    for rank in (0, 1):
+        spans = [span for span in timeline.spans if span.rank == rank]
+        steps = [[span.kind for span in spans if span.step == step] for step in sorted({span.step for span in spans})]
+        assert len(steps) == timeline.summary().ranks[rank].steps > 1
+        for kinds in steps:
+            order = [kind for kind in kinds if kind in ("data", "pass", "optimizer")]
+            assert order == ["data", "pass", "optimizer"] and {"forward", "backward", "wire"} <= set(kinds)
+        assert [event.kind for event in timeline.events if event.rank == rank].count("epoch") == 2
 
 
 def test_rates_grow_with_the_ranks():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError
+
+_NOTHING = nullcontext()
 
 
 class EventListener(Protocol):
@@ -25,6 +29,15 @@ def listener(who: str, timeline: EventListener | None, comm: Communicator) -> Ev
     if timeline is None:
         return comm
     return timeline.at(comm) if isinstance(timeline, Timeline) else check_timeline(who, timeline)
+
+
+def spans_of(timeline: Any, comm: Communicator) -> Callable[[str], AbstractContextManager[Any]]:
+    """What makes a span of a kind on a rank's track; where the timeline is none, or only hears of events, nothing."""
+    return timeline.at(comm).span if isinstance(timeline, Timeline) else _unseen
+
+
+def _unseen(kind: str) -> AbstractContextManager[None]:
+    return _NOTHING
 
 
 def check_timeline(who: str, timeline: EventListener) -> EventListener:

@@ -12,7 +12,6 @@ import csv
 import io
 import json
 import os
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,7 +74,6 @@ class Timeline:
         self.depth = as_integer("Timeline", "depth", depth, 0)
         self._last_steps = last_steps
         self._tracks: dict[int, Track] = {}
-        self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------------------------- writing
 
@@ -92,9 +90,8 @@ class Timeline:
             if comm is not None:
                 check_is_communicator("Timeline.at", comm)
             clock = getattr(here, "clock", None) or HostClock()
-            with self._lock:
-                made = Track(rank, clock.now_s, name_of_clock(clock), self._last_steps)
-                track = self._tracks.setdefault(rank, made)
+            made = Track(rank, clock.now_s, name_of_clock(clock), self._last_steps)
+            track = self._tracks.setdefault(rank, made)  # in one step, whichever thread comes first
         return track
 
     def span(self, kind: str, name: str = "", /, **fields: Any) -> OpenSpan:
