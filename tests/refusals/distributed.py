@@ -22,6 +22,7 @@ from minigrad.distributed import (
     Rounds,
     SoloCommunicator,
     SyncBatchNorm,
+    Timeline,
     collectives,
     convert_sync_batchnorm,
     gradient_noise,
@@ -35,6 +36,7 @@ from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.record.fingerprint import fingerprint
+from minigrad.distributed.simulate import Trace
 from minigrad.errors import (
     ArgumentError,
     CollectiveTimeoutError,
@@ -221,6 +223,15 @@ ROWS = [
         ("extra", "missing on rank 0 and parameter 'w3'"),
         ("buffer", "missing on rank 0 and buffer 'running'"),
     ),
+    # timelines
+    (lambda: Timeline(last_steps=0), ArgumentError, "Timeline: expected last_steps"),
+    (lambda: Timeline(depth=-1), ArgumentError, "Timeline: expected depth"),
+    (lambda: Timeline().at(3), ArgumentError, "Timeline.at: expected a communicator"),
+    (lambda: Timeline().gather(), ArgumentError, "Timeline.gather: expected a communicator in this context, got none"),
+    (lambda: Timeline().idle_gaps(0), ArgumentError, "idle_gaps: expected a rank of .., got 0"),
+    (lambda: Timeline.from_json("{}"), ArgumentError, "Timeline.from_json: expected the text of to_json"),
+    (lambda: Trace.from_json("{}"), ArgumentError, "Trace.from_json: expected the text of to_json"),
+    (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "expected timeline as a Timeline, got 3"),
     # rounds
     (lambda: next(Rounds(SoloCommunicator()).deal(iter([1]))), ArgumentError, "Rounds.deal: expected a list"),
     (lambda: Rounds(SoloCommunicator(), timeline=print), ArgumentError, "Rounds: expected a timeline"),
