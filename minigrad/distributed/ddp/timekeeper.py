@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 from minigrad.autograd.tape import Reached
 from minigrad.distributed.comm.work import DoneWork
@@ -19,8 +19,9 @@ from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
+from minigrad.distributed.record.moments import DeviceMoments
 from minigrad.distributed.record.timeline import Timeline
-from minigrad.distributed.record.track import Track
+from minigrad.distributed.record.track import Moment, Track
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.recording import is_grad_enabled, is_recomputing
@@ -38,8 +39,11 @@ def attach(timeline: Timeline, module: Module, reducer: Reducer) -> list[Removal
     """
     if not isinstance(timeline, Timeline):
         raise ArgumentError(f"DistributedDataParallel: expected timeline as a Timeline, got {timeline!r:.100}")
-    track = timeline.at(reducer.comm)
-    keeper = Timekeeper(track, reducer)
+    track, device = timeline.at(reducer.comm), reducer.comm.device
+    moments = None if device.type == "cpu" else DeviceMoments(device, track.now_s)
+    if moments is not None:
+        track.mark = moments.mark
+    keeper = Timekeeper(track, reducer, moments)
     for param in reducer.layout.params:
         param.listeners = (keeper, *param.listeners)  # before the reducer, which launches what is complete
     lane = TimedLane(reducer.comm) if type(reducer.lane) is Lane else TimedDeviceLane(reducer.comm)
@@ -62,8 +66,8 @@ class Forward:
     """Notes the calls of a wrapped module in which gradients are recorded, and within them those of its parts."""
 
     def __init__(self, track: Track, lane: Lane) -> None:
-        self._track, self._lane, self._now_s = track, lane, track.now_s
-        self._began_s = 0.0
+        self._track, self._lane, self._now_s, self._mark = track, lane, track.now_s, track.mark
+        self._began_s, self._began = 0.0, cast(Moment, 0.0)
         self._is_noted = False  # the call under way
 
     def whole(self, module: Module) -> list[Removal]:
@@ -76,25 +80,28 @@ class Forward:
             if self._is_noted:
                 self._track.begin_if_over()
                 self._began_s = self._now_s() if charged_s is None else charged_s
+                self._began = self._began_s if self._mark is self._now_s else self._mark()
 
         def end(module: Module, args: Any, output: Any) -> None:
             if self._is_noted:
                 self._is_noted, ended_s = False, self._now_s()
-                self._track.note("forward", name, self._began_s, ended_s, {"forward_s": ended_s - self._began_s})
+                ended = ended_s if self._mark is self._now_s else self._mark()
+                self._track.note("forward", name, self._began, ended, {"forward_s": ended_s - self._began_s})
 
         return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
 
     def part(self, module: Module, name: str) -> list[Removal]:
         """Begin to listen to a module in it."""
-        now_s, note, began_s = self._now_s, self._track.note, 0.0
+        mark, note, began = self._mark, self._track.note, cast(Moment, 0.0)
 
         def begin(module: Module, args: Any) -> None:
-            nonlocal began_s
-            began_s = now_s()
+            nonlocal began
+            if self._is_noted:
+                began = mark()
 
         def end(module: Module, args: Any, output: Any) -> None:
             if self._is_noted:
-                note("forward", name, began_s, now_s())
+                note("forward", name, began, mark())
 
         return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
 
@@ -105,39 +112,42 @@ class Timekeeper:
     Args:
         track: Where that is written.
         reducer: What combines the gradients.
+        moments: Of its GPU; None on the host.
 
     Attributes:
         launches: Of each bucket that went out in this pass: the number of the logbook's first call for it, that of the
             first one after it, when its launch began, and when it was over.
     """
 
-    def __init__(self, track: Track, reducer: Reducer) -> None:
-        self.track, self._reducer = track, reducer
-        self.now_s = track.now_s
-        self.launches: list[tuple[int, int, float, float]] = []
-        self._leaves: list[tuple[Any, float]] = []
+    def __init__(self, track: Track, reducer: Reducer, moments: DeviceMoments | None) -> None:
+        self.track, self._reducer, self._moments = track, reducer, moments
+        self.now_s, self.mark = track.now_s, track.mark
+        self.launches: list[tuple[int, int, Moment, Moment]] = []
+        self._leaves: list[tuple[Any, Moment]] = []
+        self._began: Moment = 0.0
         self._began_s, self._is_local, self._passes, self._sent = 0.0, False, 0, (0, 0)
         self._calls: list[Note] = []
-        self._first, self._launch_s = 0, 0.0
+        self._first, self._launch_s = 0, cast(Moment, 0.0)
         self._name = f"{reducer.name} of ranks {list(reducer.comm.global_ranks)}"
 
     def __enter__(self) -> None:
         """A bucket goes out."""
         logbook = self._reducer.lane.booked.logbook
         self._calls = [] if logbook is None else logbook.calls
-        self._first, self._launch_s = len(self._calls), self.now_s()
+        self._first, self._launch_s = len(self._calls), self.mark()
 
     def __exit__(self, *error: object) -> None:
-        self.launches.append((self._first, len(self._calls), self._launch_s, self.now_s()))
+        self.launches.append((self._first, len(self._calls), self._launch_s, self.mark()))
 
     def begin(self, leaves: Reached) -> None:
         """Backward starts."""
         self._leaves, self.launches = [], []
         self._is_local, self._began_s = not self._reducer.syncing, self.now_s()
+        self._began = self._began_s if self._moments is None else self.mark()
 
     def leaf(self, leaf: Any) -> None:
         """A gradient is complete."""
-        self._leaves.append((leaf, self.now_s()))
+        self._leaves.append((leaf, self.mark()))
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over; what was synchronised ends with its pass."""
@@ -149,14 +159,15 @@ class Timekeeper:
             self.track.note("backward", "local", self._began_s, ended_s, fields)
             self._note_leaves()
 
-    def _note_leaves(self) -> dict[int, float]:
+    def _note_leaves(self) -> dict[int, Moment]:
         """Note each leaf; when the last of each bucket was complete."""
         layout, of = self._reducer.layout, self._reducer.buckets.of
-        last_s, ready, at, launches = self._began_s, dict[int, float](), 0, self.launches
+        last_s, ready, at = self._began, dict[int, Moment](), 0
+        launches = self.launches if self._moments is None else []  # on a GPU they have a stream of their own
         for leaf, moment_s in self._leaves:
             number = layout.number[id(leaf)]
-            while at < len(launches) and launches[at][2] < moment_s:
-                last_s = max(last_s, min(launches[at][3], moment_s))
+            while at < len(launches) and float(launches[at][2]) < float(moment_s):
+                last_s = max(float(last_s), min(float(launches[at][3]), float(moment_s)))
                 at += 1
             self.track.note("backward", layout.names[number], last_s, moment_s)
             last_s = moment_s
@@ -190,7 +201,7 @@ class Timekeeper:
             name = f"bucket {bucket}"
             if bucket in ready:
                 track.event_at("ready", ready[bucket], each)
-            track.note("weighted", name, launch_s, over_s, each)
+            track.note("weighted" if self._moments is None else "wire", name, launch_s, over_s, each)
             for _ in range(last - first):
                 names.append((name, each))
         for _ in range(len(logbook.calls) - len(names)):
@@ -200,6 +211,8 @@ class Timekeeper:
         track.note("pass", self._name, began_s, self.now_s(), {**mine, **sums})
         track.end_step()
         self._passes, self.launches = number + 1, []
+        if self._moments is not None:
+            self._moments.settle()
 
     def _note_wire(self, logbook: Logbook, account: Account, names: list[tuple[str, dict[str, Any]]]) -> None:
         """Write what the wire did for each call, one after the other, and what this rank waited for."""
@@ -248,9 +261,19 @@ class TimedLane(Lane):
 
 
 class TimedDeviceLane(DeviceLane):
-    """A lane of a GPU whose passes are noted, by the host's clock."""
+    """A lane of a GPU whose passes are noted: what a bucket takes on the communication stream is on the wire."""
 
     keeper: Timekeeper
+    _stands: Moment | None = None
+
+    def stand(self, still: bool) -> None:
+        """From here on the caller's stream has nothing to do but wait; or that is over."""
+        super().stand(still)
+        if still and self._stands is None:
+            self._stands = self.keeper.mark()
+        elif not still and self._stands is not None:
+            self.keeper.track.note("exposed", "", self._stands, self.keeper.mark())
+            self._stands = None
 
     @contextmanager
     def launching(self) -> Iterator[None]:

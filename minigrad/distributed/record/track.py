@@ -13,6 +13,7 @@ from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.record.spans import Event, TimeSpan, plain
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_OF_HOST = ("data", "checkpoint")  # which the host does, also for a GPU
 _BEGINNING = ("data", "forward")
 _NOTHING: Mapping[str, Any] = {}
 Moment = SupportsFloat  # seconds, or what will tell them, as an event of a GPU
@@ -35,17 +36,19 @@ class Track:
         last_steps: How many steps are kept, the latest; None for all.
 
     Attributes:
+        mark: The moment it is where a rank's work is done: of its clock, or of its GPU.
         number: Of the step under way.
         meetings: When this rank called each collective that it shared with others, and when that was over, by a name
             that all ranks share.
     """
 
-    __slots__ = ("rank", "now_s", "clock", "number", "meetings", "_steps", "_notes", "_is_over", "_last_steps")
+    __slots__ = ("rank", "now_s", "mark", "clock", "number", "meetings", "_steps", "_notes", "_is_over", "_last_steps")
 
     def __init__(
         self, rank: int, now_s: Callable[[], float], clock: str = "virtual", last_steps: int | None = None
     ) -> None:
         self.rank, self.now_s, self.clock, self._last_steps = rank, now_s, clock, last_steps
+        self.mark: Callable[[], Moment] = now_s
         self.number, self._is_over = 0, False
         self.meetings: dict[str, tuple[Moment, Moment]] = {}
         self._notes: list[tuple[Any, ...]] = []
@@ -131,13 +134,15 @@ def in_order(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
 class OpenSpan:
     """A span under way, for `with`; what its code finds out is added to `fields`."""
 
-    __slots__ = ("_track", "_kind", "_name", "fields", "_began_s")
+    __slots__ = ("_track", "_kind", "_name", "fields", "_began_s", "_mark")
 
     def __init__(self, track: Track, kind: str, name: str, fields: dict[str, Any]) -> None:
-        self._track, self._kind, self._name, self.fields, self._began_s = track, kind, name, fields, 0.0
+        self._track, self._kind, self._name, self.fields = track, kind, name, fields
+        self._mark = track.now_s if kind in _OF_HOST else track.mark
+        self._began_s: Moment = 0.0
 
     def __enter__(self) -> OpenSpan:
-        self._began_s = self._track.now_s()
+        self._began_s = self._mark()
         return self
 
     def __exit__(
@@ -145,4 +150,4 @@ class OpenSpan:
     ) -> None:
         if error is not None:
             self.fields["error"] = type(error).__name__
-        self._track.note(self._kind, self._name, self._began_s, self._track.now_s(), self.fields)
+        self._track.note(self._kind, self._name, self._began_s, self._mark(), self.fields)
