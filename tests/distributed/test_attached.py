@@ -8,11 +8,16 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
+from minigrad.backend.stream import streams_of
 from minigrad.distributed import DDP, CompressionState, fp16_compress_hook, run, simulate
+from minigrad.distributed.record.moments import DeviceMoments
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost
 from minigrad.errors import ArgumentError
+from tests.distributed.models import data
+from tests.distributed.test_streams import Chain, Pretending
 from tests.distributed.trace_rules import broken_rules
+from tests.strict_cupy import machine
 
 TIMEOUT_S = 10.0
 FIGURES = ("forward_s", "backward_s", "idle_s", "exposed_s", "hidden_s", "bytes_sent", "calls")
@@ -236,3 +241,46 @@ def test_what_is_no_timeline_is_refused():
             layers(comm, timeline=3)
 
     run(body, 1, timeout_s=TIMEOUT_S)
+
+
+# ------------------------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_a_device_its_own_time_is_noted_and_no_step_waits_for_it(seed, cuda, strict_cupy):
+    """A millisecond is a piece of work on this machine. A bucket goes out once its gradients are there."""
+    steps, timeline = 3, Timeline(depth=0)
+    with machine(seed):
+        ddp = DDP(Chain().to(cuda), Pretending(cuda), bucket_cap_bytes=64, timeline=timeline)
+        x = minigrad.Tensor(data(5, 0)[0]).to(cuda)
+        for _ in range(steps):
+            with strict_cupy.no_sync():
+                ddp(x).sum().backward()
+        streams_of(cuda).get_current_stream().synchronize()
+        spans, events = timeline.spans, timeline.events
+    for step in range(steps):
+        here = [span for span in spans if span.step == step]
+        leaves = [span for span in here if span.kind == "backward"]
+        assert [span.name for span in leaves] == [name for name, _ in reversed(list(ddp.module.named_parameters()))]
+        assert all(one.ended_s == other.began_s for one, other in zip(leaves, leaves[1:]))
+        assert all(span.seconds >= 0.0 for span in here) and sum(span.seconds for span in leaves) > 1e-3
+        ready = {event.fields["bucket"]: event.at_s for event in events if event.step == step}
+        wire = {span.fields["bucket"]: span for span in here if span.kind == "wire"}
+        assert len(ready) == len(wire) == len(ddp.plan.buckets)
+        assert all(wire[bucket].began_s >= ready[bucket] - 1e-9 for bucket in wire)
+    figures_of = timeline.summary().ranks[0]
+    assert figures_of.calls == ddp.stats().calls and figures_of.forward_s > 0.0  # of the host
+
+
+def test_seconds_of_a_device_are_added_up_from_moment_to_moment(cuda, strict_cupy):
+    with machine(0):
+        moments = DeviceMoments(cuda, lambda: 1000.0)
+        marks = []
+        for _ in range(4):  # a millisecond for the work, and one for the event
+            strict_cupy.ones(3)
+            marks.append(moments.mark())
+        streams_of(cuda).get_current_stream().synchronize()
+        moments.settle()
+        assert [round(float(mark), 9) for mark in marks] == [1000.002, 1000.004, 1000.006, 1000.008]
+        strict_cupy.ones(3)
+        assert float(moments.mark()) == pytest.approx(1000.01)  # who reads it waits

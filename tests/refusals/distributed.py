@@ -231,7 +231,7 @@ ROWS = [
     (lambda: Timeline().idle_gaps(0), ArgumentError, "idle_gaps: expected a rank of .., got 0"),
     (lambda: Timeline.from_json("{}"), ArgumentError, "Timeline.from_json: expected the text of to_json"),
     (lambda: Trace.from_json("{}"), ArgumentError, "Trace.from_json: expected the text of to_json"),
-    (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "expected timeline as a Timeline, got 3"),
+    (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "timeline as a Timeline, got 3"),
     # rounds
     (lambda: next(Rounds(SoloCommunicator()).deal(iter([1]))), ArgumentError, "Rounds.deal: expected a list"),
     (lambda: Rounds(SoloCommunicator(), timeline=print), ArgumentError, "Rounds: expected a timeline"),

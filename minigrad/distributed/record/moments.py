@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,21 +15,27 @@ class DeviceMoment:
     """When a stream came to an event; who reads it waits for that.
 
     Args:
-        event: Recorded already.
-        since: An earlier moment, that is over; None for the first, whose seconds are given.
+        event: Recorded already; it is forgotten once it was read.
+        since: An event that is over, and when that was, in seconds.
     """
 
     __slots__ = ("event", "seconds", "_since", "_streams")
 
-    def __init__(self, event: Any, streams: Any, since: DeviceMoment | None, seconds: float | None = None) -> None:
-        self.event, self.seconds, self._since, self._streams = event, seconds, since, streams
+    def __init__(self, event: Any, since: tuple[Any, float], streams: Any) -> None:
+        self.event, self.seconds, self._streams = event, math.nan, streams
+        self._since: tuple[Any, float] | None = since
 
     def __float__(self) -> float:
-        if self.seconds is None:
-            assert self._since is not None and self._since.seconds is not None
+        if self._since is not None:
             self.event.synchronize()
-            elapsed_ms = float(self._streams.get_elapsed_time(self._since.event, self.event))
-            self.seconds, self._since = self._since.seconds + elapsed_ms / 1e3, None
+        return self.read()
+
+    def read(self) -> float:
+        """The same, where the device has passed it."""
+        if self._since is not None:
+            before, before_s = self._since
+            self.seconds = before_s + float(self._streams.get_elapsed_time(before, self.event)) / 1e3
+            self.event = self._since = None
         return self.seconds
 
 
@@ -49,21 +56,23 @@ class DeviceMoments:
         with device.current():
             event = self._recorded()
             event.synchronize()
-        self._last = DeviceMoment(event, self._streams, None, now_s())
+        self._last = event, now_s()
 
     def mark(self) -> DeviceMoment:
         """The moment at which the current stream has done what it was given so far."""
-        moment = DeviceMoment(self._recorded(), self._streams, self._last)
+        moment = DeviceMoment(self._recorded(), self._last, self._streams)
         self._pending.append(moment)
         return moment
 
     def settle(self) -> None:
         """Read the moments that are over, and forget their events; never waits."""
         with self._device.current():
-            while self._pending and has_happened(self._pending[0].event, self._streams):
+            while self._pending:
+                if self._pending[0].event is not None and not has_happened(self._pending[0].event, self._streams):
+                    return
                 moment = self._pending.popleft()
-                float(moment)
-                self._last = moment
+                event = moment.event  # None where it was read already
+                self._last = (event, moment.read()) if event is not None else self._last
 
     def _recorded(self) -> Any:
         event = self._streams.Event()
