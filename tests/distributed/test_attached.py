@@ -1,5 +1,6 @@
 """A timeline attached to DDP: what it says of a step, that stats() says the same, and that without one nothing runs."""
 
+import copy
 import json
 import sys
 import tracemalloc
@@ -207,6 +208,20 @@ def test_a_backward_that_fails_leaves_no_trace_of_itself():
     run(body, 1, timeout_s=TIMEOUT_S)
     leaves = [span for span in timeline.spans if span.kind == "backward"]
     assert len(leaves) == 2 * LAYERS and all(span.seconds >= 0 for span in leaves)
+
+
+def test_a_copy_is_noted_too_and_each_call_once():
+    timeline = Timeline(depth=0)
+
+    def body(comm):
+        first = layers(comm, timeline=timeline)
+        for ddp in (first, copy.deepcopy(first), first):
+            ddp(minigrad.randn(4, 16)).sum().backward()
+
+    run(body, 1, timeout_s=TIMEOUT_S)
+    spans = [span for span in timeline.spans if span.kind in ("forward", "pass")]
+    assert [span.kind for span in spans] == ["forward", "pass"] * 3
+    assert len({span.name for span in spans if span.kind == "pass"}) == 2
 
 
 def test_without_a_timeline_nothing_of_it_runs_or_is_allocated():

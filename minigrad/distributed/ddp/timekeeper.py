@@ -74,16 +74,16 @@ class Forward:
         """Begin to listen to the module."""
         name = type(module).__name__
 
-        def begin(module: Module, args: Any) -> None:
+        def begin(called: Module, args: Any) -> None:
             charged_s, self._lane.called_s = self._lane.called_s, None
-            self._is_noted = is_grad_enabled() and not is_recomputing()
+            self._is_noted = called is module and is_grad_enabled() and not is_recomputing()
             if self._is_noted:
                 self._track.begin_if_over()
                 self._began_s = self._now_s() if charged_s is None else charged_s
                 self._began = self._began_s if self._mark is self._now_s else self._mark()
 
-        def end(module: Module, args: Any, output: Any) -> None:
-            if self._is_noted:
+        def end(called: Module, args: Any, output: Any) -> None:
+            if self._is_noted and called is module:  # a copy of the module has copies of its hooks
                 self._is_noted, ended_s = False, self._now_s()
                 ended = ended_s if self._mark is self._now_s else self._mark()
                 self._track.note("forward", name, self._began, ended, {"forward_s": ended_s - self._began_s})
@@ -94,13 +94,13 @@ class Forward:
         """Begin to listen to a module in it."""
         mark, note, began = self._mark, self._track.note, cast(Moment, 0.0)
 
-        def begin(module: Module, args: Any) -> None:
+        def begin(called: Module, args: Any) -> None:
             nonlocal began
-            if self._is_noted:
+            if self._is_noted and called is module:
                 began = mark()
 
-        def end(module: Module, args: Any, output: Any) -> None:
-            if self._is_noted:
+        def end(called: Module, args: Any, output: Any) -> None:
+            if self._is_noted and called is module:
                 note("forward", name, began, mark())
 
         return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
