@@ -135,6 +135,19 @@ def test_perfetto_takes_what_ddp_wrote(tmp_path, slower):
     assert sum(event["ph"] == "s" for event in trace["traceEvents"]) == 2 * STEPS * LAYERS
 
 
+def test_buckets_that_wait_for_the_wire_are_on_it_one_after_the_other(tmp_path):
+    """Each is ready 5 ms after the one before, and needs 15 ms of the wire."""
+    timeline, ranks = Timeline(), (RankCost(per_sample_s=1e-3), RankCost(per_sample_s=1e-3))
+    simulate.run(train, Cluster(ranks, Link(0.0, BYTES / (4 * WIRE_S))), timeline, "auto", 1)
+    wire = [span for span in timeline.spans if (span.rank, span.kind) == (0, "wire")]
+    assert all(one.ended_s <= other.began_s for one, other in zip(wire, wire[1:]))
+    assert [round(span.seconds, 9) for span in wire[1:]] == [4 * WIRE_S] * LAYERS
+    own = timeline.summary().ranks[0]
+    assert own.seconds["wire"] == pytest.approx(own.communication_s) and own.hidden_s > 0.0
+    timeline.to_perfetto(tmp_path / "run.json")
+    assert broken_rules(json.loads((tmp_path / "run.json").read_text())) == []
+
+
 def test_perfetto_takes_what_threads_wrote(tmp_path):
     timeline = Timeline()
     run(lambda comm: train(comm, timeline), 2, timeout_s=TIMEOUT_S)
