@@ -8,10 +8,7 @@ those are aligned at the collectives that they shared; see `record.alignment`.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,28 +18,25 @@ from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
 from minigrad.distributed.record.alignment import offsets_of
-from minigrad.distributed.record.perfetto import trace_events
+from minigrad.distributed.record.exports import Exports
 from minigrad.distributed.record.spans import (
     Event,
     Gap,
     TimelineSummary,
     TimeSpan,
     dump_plain,
-    each_number,
     gaps_in,
     load_plain,
     summary_of,
 )
 from minigrad.distributed.record.track import OpenSpan, Track, in_order, name_of_clock
 from minigrad.errors import ArgumentError
-from minigrad.nn.whole_file import replace_file
 
 _FORMAT = "minigrad timeline 1"
-_COLUMNS = ("rank", "step", "type", "kind", "name", "began_s", "ended_s", "fields")
 Read = tuple[str, list[TimeSpan], list[Event], dict[str, tuple[float, float]]]  # of a rank, its clock first
 
 
-class Timeline:
+class Timeline(Exports):
     """A record of spans and events of all ranks.
 
     Args:
@@ -248,25 +242,6 @@ class Timeline:
             wanted = f"the text of to_json, of {_FORMAT!r}"
             raise ArgumentError(f"Timeline.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
         return made
-
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write a table with a row for each span and event; fields are JSON."""
-        spans, events = self._aligned()
-        rows = [(s.rank, s.step, "span", s.kind, s.name, s.began_s, s.ended_s, s.fields) for s in spans]
-        rows += [(e.rank, e.step, "event", e.kind, "", e.at_s, e.at_s, e.fields) for e in events]
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(_COLUMNS)
-        for *cells, fields in sorted(rows, key=lambda row: row[5]):
-            writer.writerow((*cells, json.dumps(each_number(fields, str))))
-        replace_file(path, [text.getvalue().encode()])
-
-    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that ui.perfetto.dev and chrome://tracing open: a process for each rank, its buckets beside it.
-
-        An arrow goes from when a bucket's last gradient was ready to when the bucket was done.
-        """
-        replace_file(path, [json.dumps(trace_events(*self._aligned()), allow_nan=False).encode()])
 
 
 def _text(tracks: Iterable[Track]) -> str:
