@@ -1,0 +1,274 @@
+"""What each rank did in each step, in seconds: how a timeline, or a trace, is read before all else here. Pure.
+
+A step of a rank is as long as
+
+    data_s + forward_s + backward_s + compute_s + optimizer_s + checkpoint_s + idle_s + exposed_s + Σ own + other_s
+
+On a GPU host and device run beside each other, so that the sum may be more there, and other_s 0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan
+from minigrad.distributed.record.timeline import Timeline
+from minigrad.distributed.simulate.trace import Trace
+from minigrad.errors import ArgumentError
+
+Stretch = tuple[float, float]  # when it began, and when it ended
+_ONCE = ("data", "optimizer", "checkpoint")
+_KNOWN = (*_ONCE, "forward", "backward", "compute", "weighted", "wire", "wait", PASS, *WAITING)
+
+
+@dataclass(frozen=True)
+class BucketTimes:
+    """The life of one bucket on one rank.
+
+    Attributes:
+        of, passed, bucket: The wrapper, the number of its pass, and that of the bucket in it.
+        nbytes: Of its gradients.
+        ready_s: When its last gradient was complete; None where that was not seen, as for what was accumulated before.
+        handed_s: While this rank weighted it and handed it in; None on a GPU, where that is on the wire.
+        wire: When its collectives were on the wire, in order.
+    """
+
+    of: str
+    passed: int
+    bucket: int
+    nbytes: int
+    ready_s: float | None
+    handed_s: Stretch | None
+    wire: tuple[Stretch, ...]
+
+    @property
+    def done_s(self) -> float | None:
+        """When it was combined."""
+        return self.wire[-1][1] if self.wire else None
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """The seconds of one rank in one step.
+
+    Attributes:
+        began_s, ended_s: From its first moment to the first one of the next step; of the last, to its last moment.
+        data_s, optimizer_s, checkpoint_s: As spans say.
+        forward_s, backward_s: Computing, as `ddp.stats()` counts it; on a GPU the device's.
+        compute_s: Both in one, where a trace does not tell them apart.
+        idle_s: Waiting for ranks.
+        exposed_s: Standing still while the wire works.
+        hidden_s: What the wire works else.
+        handing_s: What it took to weight the buckets and hand them in, waiting aside; a part of backward_s, exposed_s
+            and other_s.
+        own: Of each other kind of span, where none of the above was under way.
+        other_s: What nobody noted.
+        buckets: In the order in which they were handed in.
+        spans: All of the step, in order.
+    """
+
+    rank: int
+    step: int
+    began_s: float
+    ended_s: float
+    data_s: float
+    forward_s: float
+    backward_s: float
+    compute_s: float
+    optimizer_s: float
+    checkpoint_s: float
+    idle_s: float
+    exposed_s: float
+    hidden_s: float
+    handing_s: float
+    own: Mapping[str, float]
+    other_s: float
+    buckets: tuple[BucketTimes, ...]
+    spans: tuple[TimeSpan, ...]
+
+    @property
+    def wall_s(self) -> float:
+        """How long the step was for this rank."""
+        return self.ended_s - self.began_s
+
+    @property
+    def work_s(self) -> float:
+        """What of it the rank did not stand still."""
+        return self.wall_s - self.idle_s - self.exposed_s
+
+    @property
+    def communication_s(self) -> float:
+        """How long the wire worked, exposed or hidden."""
+        return self.exposed_s + self.hidden_s
+
+
+def steps_of(record: Timeline | Trace) -> dict[int, dict[int, RankStep]]:
+    """The figures of each step, by its number, of each rank that made it; setting up is left out.
+
+    Args:
+        record: A timeline, of all ranks (see `Timeline.gather`), or the trace of a simulation.
+
+    Raises:
+        ArgumentError: it is neither.
+
+    Example:
+        >>> timeline = Timeline()
+        >>> with timeline.span("data"):
+        ...     pass
+        >>> steps = steps_of(timeline)
+        >>> steps[0][0].data_s == steps[0][0].wall_s
+        True
+    """
+    timeline = timeline_of("steps_of", record)
+    spans, events = dict[int, list[TimeSpan]](), dict[int, list[Event]]()
+    for span in timeline.spans:
+        spans.setdefault(span.rank, []).append(span)
+    for event in timeline.events:
+        events.setdefault(event.rank, []).append(event)
+    found: dict[int, dict[int, RankStep]] = {}
+    for rank, own in sorted(spans.items()):
+        for times in _of_rank(rank, own, events.get(rank, ())):
+            found.setdefault(times.step, {})[rank] = times
+    return dict(sorted(found.items()))
+
+
+def timeline_of(who: str, record: Any) -> Timeline:
+    """The timeline itself, or that of a trace.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    found = record.timeline if isinstance(record, Trace) else record
+    if not isinstance(found, Timeline):
+        raise ArgumentError(f"{who}: expected a Timeline, or the Trace of a simulation, got {record!r:.100}")
+    return found
+
+
+def _of_rank(rank: int, spans: Sequence[TimeSpan], events: Iterable[Event]) -> Iterable[RankStep]:
+    """The steps of one rank, whose spans are in order."""
+    ready = {_bucket(event.fields): event.at_s for event in events if event.kind == "ready"}
+    steps = [(number, own) for number, own in _by_step(spans) if any(span.kind != "wire" for span in own)]
+    begins_s = [min(span.began_s for span in own if span.kind != "wire") for _, own in steps]
+    for at, (number, own) in enumerate(steps):
+        last_s = max(span.ended_s for span in own if span.kind != "wire")
+        ended_s = begins_s[at + 1] if at + 1 < len(steps) else last_s
+        yield _step(rank, number, (begins_s[at], max(begins_s[at], ended_s)), own, ready)
+
+
+def _by_step(spans: Sequence[TimeSpan]) -> list[tuple[int, list[TimeSpan]]]:
+    """The spans of each step.
+
+    A rank that has no data makes a pass without a forward, which begins no step of its own; that is made up for here.
+    """
+    passed: dict[int, dict[str, int]] = {}  # the first pass of each wrapper in a step, as it was noted
+    extra: dict[tuple[str, int], int] = {}
+    for span in spans:
+        if span.kind == PASS and "pass" in span.fields:
+            of, number = span.fields["of"], span.fields["pass"]
+            extra[of, number] = number - passed.setdefault(span.step, {}).setdefault(of, number)
+    shifts = dict[int, int]()  # how many steps were made up for before a step ends
+    for span in spans:
+        more = extra.get((span.fields.get("of", ""), span.fields.get("pass", -1)), 0)
+        shifts[span.step] = max(shifts.get(span.step, 0), more)
+    before, total = dict[int, int](), 0
+    for step in sorted(shifts):
+        before[step], total = total, total + shifts[step]
+    found: dict[int, list[TimeSpan]] = {}
+    reached = dict[int, int]()
+    for span in spans:
+        if span.step >= 0:
+            here = extra.get((span.fields.get("of", ""), span.fields.get("pass", -1)))
+            if here is not None:
+                reached[span.step] = max(reached.get(span.step, 0), here)
+            shift = reached.get(span.step, 0) if here is None else here
+            found.setdefault(span.step + before[span.step] + shift, []).append(span)
+    return sorted(found.items())
+
+
+def _step(
+    rank: int, number: int, window: Stretch, spans: list[TimeSpan], ready: Mapping[tuple[Any, ...], float]
+) -> RankStep:
+    kinds = defaultdict[str, list[TimeSpan]](list)
+    for span in spans:
+        kinds[span.kind].append(span)
+    weighted = kinds["weighted"]
+    on_device = not weighted and any("bucket" in span.fields for span in kinds["wire"])
+    seconds = {f"{kind}_s": covered_s(_stretches(kinds[kind])) for kind in _ONCE}
+    seconds["compute_s"] = _sum(spans, "compute_s")
+    for kind in ("forward", "backward"):
+        counted = [span for span in kinds[kind] if f"{kind}_s" in span.fields]
+        if on_device or not any(f"{kind}_s" in span.fields for span in spans):
+            seconds[f"{kind}_s"] = covered_s(_stretches(counted or kinds[kind]))
+        else:
+            seconds[f"{kind}_s"] = _sum(spans, f"{kind}_s")
+    for kind in WAITING:
+        held = covered_s(_stretches(kinds[kind]))
+        seconds[f"{kind}_s"] = held if on_device else _sum(spans, f"{kind}_s")
+    told = any("hidden_s" in span.fields for span in spans)
+    wire_s = covered_s(_stretches(kinds["wire"]))
+    seconds["hidden_s"] = _sum(spans, "hidden_s") if told else max(0.0, wire_s - seconds["exposed_s"])
+    still = _stretches(span for kind in WAITING for span in kinds[kind])
+    handing = _stretches(weighted)
+    seconds["handing_s"] = covered_s(handing) - shared_s(handing, still)
+    known = _stretches(span for span in spans if span.kind in _KNOWN and span.kind not in ("wire", "weighted"))
+    own: dict[str, float] = {}
+    for kind in [kind for kind, here in kinds.items() if here and kind not in _KNOWN]:
+        these = _stretches(kinds[kind])
+        own[kind] = covered_s(these) - shared_s(these, known)
+        known = merged([*known, *these])
+    other_s = max(0.0, window[1] - window[0] - sum(own.values()) - sum(seconds[name] for name in _PARTS))
+    buckets = tuple(_buckets(spans, ready))
+    return RankStep(rank, number, *window, **seconds, own=own, other_s=other_s, buckets=buckets, spans=tuple(spans))
+
+
+_PARTS = (*(f"{kind}_s" for kind in (*_ONCE, *WAITING)), "forward_s", "backward_s", "compute_s")
+
+
+def _sum(spans: Iterable[TimeSpan], name: str) -> float:
+    return float(sum(span.fields.get(name, 0.0) for span in spans))
+
+
+def _bucket(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    return fields.get("of"), fields.get("pass"), fields.get("bucket")
+
+
+def _buckets(spans: Iterable[TimeSpan], ready: Mapping[tuple[Any, ...], float]) -> Iterable[BucketTimes]:
+    found: dict[tuple[Any, ...], list[TimeSpan]] = {}
+    for span in spans:
+        if "bucket" in span.fields and span.kind in ("weighted", "wire"):
+            found.setdefault(_bucket(span.fields), []).append(span)
+    for name, own in found.items():
+        handed = [(span.began_s, span.ended_s) for span in own if span.kind == "weighted"]
+        wire = tuple((span.began_s, span.ended_s) for span in own if span.kind == "wire")
+        at_s, nbytes = ready.get(name), int(own[0].fields.get("nbytes", 0))
+        of, passed, bucket = name
+        yield BucketTimes(of, passed, bucket, nbytes, at_s, handed[0] if handed else None, wire)
+
+
+def _stretches(spans: Iterable[TimeSpan]) -> list[Stretch]:
+    return merged((span.began_s, span.ended_s) for span in spans)
+
+
+def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """Disjoint stretches, in order, that cover the same time."""
+    found: list[Stretch] = []
+    for began_s, ended_s in sorted(stretches):
+        if found and began_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], ended_s)
+        else:
+            found.append((began_s, ended_s))
+    return found
+
+
+def covered_s(disjoint: Iterable[Stretch]) -> float:
+    """The seconds of disjoint stretches."""
+    return float(sum(ended_s - began_s for began_s, ended_s in disjoint))
+
+
+def shared_s(some: Sequence[Stretch], others: Sequence[Stretch]) -> float:
+    """The seconds that lie in both of two lists of disjoint stretches."""
+    both = covered_s(some) + covered_s(others) - covered_s(merged([*some, *others]))
+    return max(0.0, both)

@@ -1,0 +1,103 @@
+"""What a timeline, or a trace, comes to in each step of each rank: by hand, and beside stats()."""
+
+import pytest
+
+import minigrad
+from minigrad.distributed import Timeline, run, simulate
+from minigrad.distributed.inspect.steps import steps_of
+from minigrad.distributed.record.spans import Event, TimeSpan
+from minigrad.errors import ArgumentError
+from tests.distributed.test_attached import LAYERS, STEPS, TIMEOUT_S, cluster, layers, train
+
+FIGURES = ("forward_s", "backward_s", "idle_s", "exposed_s", "hidden_s")
+
+
+def test_figures_by_hand():
+    """Of rank 2: 1 s of data, 2 of forward, 4 of backward, 1 waiting for ranks and 2 for the wire, 0.5 of nothing."""
+    mine = {"of": "net", "pass": 0}
+    bucket = {**mine, "bucket": 0, "nbytes": 8}
+    spans = [
+        ("data", "", 0.0, 1.0, {}),
+        ("forward", "Net", 1.0, 3.0, {"forward_s": 2.0}),
+        ("forward", "0", 1.0, 2.0, {}),
+        ("backward", "weight", 3.0, 7.0, {}),
+        ("weighted", "bucket 0", 7.0, 8.5, bucket),
+        ("idle", "samples", 7.0, 8.0, mine),
+        ("wire", "bucket 0", 8.5, 10.0, bucket),
+        ("exposed", "bucket 0", 8.0, 10.0, bucket),
+        ("pass", "net", 3.0, 10.0, {**mine, "backward_s": 4.0, "idle_s": 1.0, "exposed_s": 2.0, "hidden_s": 0.25}),
+        ("optimizer", "", 10.0, 10.5, {}),
+        ("whole", "", 0.0, 11.0, {}),
+    ]
+    made = [TimeSpan(2, kind, name, began_s, ended_s, 0, fields) for kind, name, began_s, ended_s, fields in spans]
+    made.append(TimeSpan(2, "data", "", 11.5, 12.0, 1, {}))
+    steps = steps_of(Timeline.of(made, [Event(2, "ready", 7.0, 0, bucket)], "virtual"))
+    step = steps[0][2]
+    assert (step.began_s, step.ended_s, step.wall_s, steps[1][2].wall_s) == (0.0, 11.5, 11.5, 0.5)
+    assert (step.data_s, step.forward_s, step.backward_s, step.optimizer_s) == (1.0, 2.0, 4.0, 0.5)
+    assert (step.idle_s, step.exposed_s, step.hidden_s, step.handing_s) == (1.0, 2.0, 0.25, 0.0)
+    assert step.own == {"whole": 0.5} and step.other_s == 0.5 and step.work_s == 8.5 and step.communication_s == 2.25
+    (only,) = step.buckets
+    assert (only.of, only.passed, only.bucket, only.nbytes, only.ready_s) == ("net", 0, 0, 8, 7.0)
+    assert only.handed_s == (7.0, 8.5) and only.wire == ((8.5, 10.0),) and only.done_s == 10.0
+
+
+@pytest.mark.parametrize("how", ["auto", "overlapped_sync_gradients"])
+def test_sums_over_steps_are_those_of_stats_and_of_the_trace(how):
+    timeline = Timeline()
+    trace = simulate.run(train, cluster(1.7), timeline, how)
+    for record in (timeline, trace):
+        steps = steps_of(record)
+        assert sorted(steps) == list(range(STEPS))
+        for rank, stats in enumerate(trace.results):
+            for name in FIGURES if record is timeline else FIGURES[2:]:
+                total = sum(getattr(ranks[rank], name) for ranks in steps.values())
+                assert total == pytest.approx(getattr(stats, name), abs=1e-12)
+            for number, ranks in steps.items():
+                seen, own = trace.ranks[rank].steps[number], ranks[rank]
+                assert (own.began_s, own.wall_s) == pytest.approx((seen.begin_s, seen.end_s - seen.begin_s))
+                assert own.forward_s + own.backward_s + own.compute_s == pytest.approx(seen.compute_s)
+                assert own.other_s == pytest.approx(0.0, abs=1e-12)
+                assert len(own.buckets) == (LAYERS if record is timeline else 0)
+
+
+def test_on_threads():
+    timeline = Timeline()
+    results = run(lambda comm: train(comm, timeline), 2, timeout_s=TIMEOUT_S)
+    steps = steps_of(timeline)
+    for rank, stats in enumerate(results):
+        own = [ranks[rank] for ranks in steps.values()]
+        for name in FIGURES[1:]:
+            assert sum(getattr(step, name) for step in own) == pytest.approx(getattr(stats, name), abs=1e-9)
+        for step in own:
+            assert len(step.buckets) == LAYERS and all(each.done_s >= each.ready_s for each in step.buckets)
+            assert step.other_s >= 0.0 and step.handing_s > 0.0
+
+
+def test_a_rank_without_data_keeps_its_place():
+    """Rank 1 has none in the second step; its third is that of the others."""
+    timeline = Timeline()
+
+    def body(comm):
+        ddp = layers(comm, timeline=timeline)
+        for step in range(4):
+            if comm.rank == 1 and step in (1, 2):
+                ddp.flush()
+            else:
+                ddp(minigrad.randn(2 + step, 16)).sum().backward()
+            with timeline.span("optimizer", number=step):
+                ddp.module.zero_grad()
+
+    run(body, 2, timeout_s=TIMEOUT_S)
+    steps = steps_of(timeline)
+    assert sorted(steps) == [0, 1, 2, 3]
+    for number, ranks in steps.items():
+        for rank in (0, 1):
+            assert {each.passed for each in ranks[rank].buckets} == {number} and len(ranks[rank].buckets) == LAYERS
+            assert [s.fields["number"] for s in ranks[rank].spans if s.kind == "optimizer"] == [number]
+            assert (ranks[rank].forward_s > 0.0) == (rank == 0 or number in (0, 3))
+
+
+def test_what_is_no_record_is_refused():
+    with pytest.raises(ArgumentError, match="steps_of: expected a Timeline, or the Trace of a simulation, got 3"):
+        steps_of(3)
