@@ -11,6 +11,7 @@ import minigrad
 from minigrad import nn, optim
 from minigrad.backend.stream import streams_of
 from minigrad.distributed import DDP, CompressionState, fp16_compress_hook, run, simulate
+from minigrad.distributed.ddp.buckets import Entry, plan_buckets
 from minigrad.distributed.record.moments import DeviceMoments
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost
@@ -94,6 +95,25 @@ def test_a_step_of_eight_equal_layers_by_hand():
     ready = [event for event in timeline.events if event.rank == 1 and event.kind == "ready"]
     assert [event.fields["bucket"] for event in ready] == list(range(LAYERS))
     assert all(event.fields["nbytes"] == BYTES for event in ready)
+
+
+def test_what_holds_for_the_whole_run_is_kept_with_it():
+    """The plan, of which a replay makes another one, the samples of each pass, and the link of a simulation."""
+    timeline = Timeline(last_steps=1)
+    simulate.run(train, cluster(), timeline, "auto")
+    for facts in (timeline.facts, Timeline.from_json(timeline.to_json()).facts, Timeline.merged([timeline]).facts):
+        for rank in (0, 1):
+            (name,) = [name for name in facts[rank] if name != "link"]
+            about, link = facts[rank][name], facts[rank]["link"]
+            assert name == "DDP 1 of Sequential of ranks [0, 1]"
+            assert about["cap_bytes"] == about["first_cap_bytes"] == BYTES
+            entries = [Entry(**entry) for entry in about["entries"]]
+            assert plan_buckets(entries, BYTES, BYTES).buckets[3].entries == (3,)
+            assert about["buckets"] == [[number] for number in range(LAYERS)] and Link(**link) == LINK
+    passes = [span.fields for span in timeline.spans if span.kind == "pass"]
+    assert [each["samples"] for each in passes] == [60.0, 60.0]
+    counts = [span.fields["nbytes"] for span in timeline.spans if (span.kind, span.name) == ("wire", "samples")]
+    assert counts == [8 * (1 + 2)] * 2
 
 
 def test_waiting_for_ranks_and_for_the_wire_are_told_apart():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from typing import Any, cast
 
 from minigrad.autograd.tape import Reached
@@ -115,6 +116,7 @@ class Timekeeper:
         moments: Of its GPU; None on the host.
 
     Attributes:
+        row: What was summed at the start of the pass under way, the samples of this rank first.
         launches: Of each bucket that went out in this pass: the number of the logbook's first call for it, that of the
             first one after it, when its launch began, and when it was over.
     """
@@ -123,6 +125,7 @@ class Timekeeper:
         self.track, self._reducer, self._moments = track, reducer, moments
         self.now_s, self.mark = track.now_s, track.mark
         self.launches: list[tuple[int, int, Moment, Moment]] = []
+        self.row, self._plan_id = [0.0], ""
         self._leaves: list[tuple[Any, Moment]] = []
         self._began: Moment = 0.0
         self._began_s, self._is_local, self._passes, self._sent = 0.0, False, 0, (0, 0)
@@ -194,8 +197,10 @@ class Timekeeper:
         """Write what a pass came to, which is over."""
         track, number, ready = self.track, self._passes, self._note_leaves()
         buckets = self._reducer.buckets.plan.buckets
+        if self._reducer.buckets.plan.id != self._plan_id:
+            self._tell_plan()
         mine = {"of": self._name, "pass": number}
-        names: list[tuple[str, dict[str, Any]]] = [("samples", mine)]
+        names: list[tuple[str, dict[str, Any]]] = [("samples", {**mine, "nbytes": 8 * len(self.row)})]
         for bucket, (first, last, launch_s, over_s) in enumerate(self.launches):
             each = {"of": self._name, "pass": number, "bucket": bucket, "nbytes": buckets[bucket].nbytes}
             name = f"bucket {bucket}"
@@ -208,11 +213,21 @@ class Timekeeper:
             names.append(("after the gradients", mine))
         if account is not None:
             self._note_wire(logbook, account, names)
-        track.note("pass", self._name, began_s, self.now_s(), {**mine, **sums})
+        track.note("pass", self._name, began_s, self.now_s(), {**mine, "samples": self.row[0], **sums})
         track.end_step()
         self._passes, self.launches = number + 1, []
         if self._moments is not None:
             self._moments.settle()
+
+    def _tell_plan(self) -> None:
+        """Keep of which parameters the buckets are, and by which caps."""
+        reducer, plan = self._reducer, self._reducer.buckets.plan
+        self._plan_id = plan.id
+        caps = {"cap_bytes": reducer.options.cap_bytes, "first_cap_bytes": reducer.options.first_cap_bytes}
+        entries = [asdict(entry) for entry in reducer.layout.entries()]
+        buckets = [bucket.entries for bucket in plan.buckets]
+        order = {"in_order": reducer.in_order, "find_unused": reducer.options.find_unused}
+        self.track.facts[self._name] = {"entries": entries, "buckets": buckets, **caps, **order}
 
     def _note_wire(self, logbook: Logbook, account: Account, names: list[tuple[str, dict[str, Any]]]) -> None:
         """Write what the wire did for each call, one after the other, and what this rank waited for."""
@@ -249,6 +264,11 @@ class TimedLane(Lane):
 
     keeper: Timekeeper
 
+    def count(self, row: list[float], layout: str) -> Any:
+        """Launch the sum over the ranks of a row of numbers, the samples first."""
+        self.keeper.row = row
+        return super().count(row, layout)
+
     def launching(self) -> AbstractContextManager[None]:
         """Around everything that launches one bucket."""
         return self.keeper
@@ -265,6 +285,11 @@ class TimedDeviceLane(DeviceLane):
 
     keeper: Timekeeper
     _stands: Moment | None = None
+
+    def count(self, row: list[float], layout: str) -> Any:
+        """Launch the sum over the ranks of a row of numbers, the samples first."""
+        self.keeper.row = row
+        return super().count(row, layout)
 
     def stand(self, still: bool) -> None:
         """From here on the caller's stream has nothing to do but wait; or that is over."""

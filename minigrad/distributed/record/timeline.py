@@ -27,6 +27,7 @@ from minigrad.distributed.record.spans import (
     dump_plain,
     gaps_in,
     load_plain,
+    plain,
     summary_of,
 )
 from minigrad.distributed.record.track import OpenSpan, Track, in_order, name_of_clock
@@ -85,6 +86,7 @@ class Timeline(Exports):
                 check_is_communicator("Timeline.at", comm)
             clock = getattr(here, "clock", None) or HostClock()
             made = Track(rank, clock.now_s, name_of_clock(clock), self._last_steps)
+            made.facts |= getattr(clock, "facts", {})
             track = self._tracks.setdefault(rank, made)  # in one step, whichever thread comes first
         return track
 
@@ -125,6 +127,11 @@ class Timeline(Exports):
         """All events, on the clock of the first rank, in order."""
         return self._aligned()[1]
 
+    @property
+    def facts(self) -> dict[int, dict[str, Any]]:
+        """Of each rank what holds for all that was noted: the buckets of each wrapper, and of a simulation the link."""
+        return {rank: plain(self._tracks[rank].facts) for rank in self.ranks}
+
     def offsets_s(self) -> dict[int, float]:
         """What was added to the clock of each rank to have that of the first."""
         return _offsets_s(self._read())
@@ -164,7 +171,7 @@ class Timeline(Exports):
         return sorted(gaps, key=lambda gap: gap.began_s)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Timeline) and self._read() == other._read()
+        return isinstance(other, Timeline) and (self._read(), self.facts) == (other._read(), other.facts)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -198,6 +205,7 @@ class Timeline(Exports):
             for rank, track in each._tracks.items():
                 kept = whole._tracks[rank] = Track(rank, track.now_s, track.clock)
                 kept.fill(*track.read())
+                kept.facts |= track.facts
         return whole
 
     # ------------------------------------------------------------------------------------------------- formats
@@ -238,6 +246,7 @@ class Timeline(Exports):
                 spans = [TimeSpan(rank, *values) for values in entry["spans"]]
                 events = [Event(rank, *values) for values in entry["events"]]
                 track.fill(spans, events, {name: tuple(each) for name, each in entry["meetings"].items()})
+                track.facts |= entry["facts"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             wanted = f"the text of to_json, of {_FORMAT!r}"
             raise ArgumentError(f"Timeline.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
@@ -248,7 +257,7 @@ def _text(tracks: Iterable[Track]) -> str:
     entries = []
     for track in sorted(tracks, key=lambda track: track.rank):
         spans, events, meetings = track.read()
-        entry = {"rank": track.rank, "clock": track.clock, "meetings": meetings}
+        entry = {"rank": track.rank, "clock": track.clock, "meetings": meetings, "facts": plain(track.facts)}
         entry |= {"spans": [list(span[1:]) for span in spans], "events": [list(event[1:]) for event in events]}
         entries.append(dump_plain(entry))
     return json.dumps({"format": _FORMAT, "ranks": entries}, allow_nan=False)

@@ -40,9 +40,13 @@ class Track:
         number: Of the step under way.
         meetings: When this rank called each collective that it shared with others, and when that was over, by a name
             that all ranks share.
+        facts: What holds for all that is noted, as plain data by name: the buckets of a wrapper, the link simulated.
     """
 
-    __slots__ = ("rank", "now_s", "mark", "clock", "number", "meetings", "_steps", "_notes", "_is_over", "_last_steps")
+    __slots__ = (
+        *("rank", "now_s", "mark", "clock", "number", "meetings", "facts"),
+        *("_steps", "_notes", "_is_over", "_last_steps"),
+    )
 
     def __init__(
         self, rank: int, now_s: Callable[[], float], clock: str = "virtual", last_steps: int | None = None
@@ -51,6 +55,7 @@ class Track:
         self.mark: Callable[[], Moment] = now_s
         self.number, self._is_over = 0, False
         self.meetings: dict[str, tuple[Moment, Moment]] = {}
+        self.facts: dict[str, Any] = {}
         self._notes: list[tuple[Any, ...]] = []
         self._steps = deque([(0, self._notes, self.meetings)], last_steps)
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from minigrad.arguments import as_amount, as_real
@@ -66,6 +66,11 @@ class VirtualClock:
         self._unused = 0  # charges of `compute` that no backward has come for
         self._in_progress = False  # as `progress` told
         self._walks: list[_Walk] = []  # that the tape tells of, the innermost last
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a timeline keeps of the machine: the link, as plain data."""
+        return {"link": asdict(self._cluster.link)}
 
     @property
     def in_backward(self) -> bool:
