@@ -110,6 +110,14 @@ def test_what_is_no_timeline_is_refused(text):
         Timeline.from_json(text)
 
 
+def test_saving_goes_by_the_ending(tmp_path):
+    timeline = by_hand()
+    timeline.save(tmp_path / "run.json")
+    timeline.save(str(tmp_path / "run.CSV"))
+    assert (tmp_path / "run.json").read_text() == timeline.to_json()
+    assert len((tmp_path / "run.CSV").read_text().splitlines()) == 1 + len(timeline.spans) + len(timeline.events)
+
+
 def test_a_table(tmp_path):
     timeline = by_hand()
     timeline.to_csv(tmp_path / "run.csv")

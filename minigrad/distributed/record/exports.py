@@ -6,19 +6,50 @@ import csv
 import io
 import json
 import os
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from minigrad.distributed.record.perfetto import trace_events
 from minigrad.distributed.record.spans import Event, TimeSpan, each_number
+from minigrad.errors import ArgumentError
 from minigrad.nn.whole_file import replace_file
 
 _COLUMNS = ("rank", "step", "type", "kind", "name", "began_s", "ended_s", "fields")
 
 
 class Exports:
-    """What writes spans and events of all ranks, on one clock and in order, into files."""
+    """What writes spans and events of all ranks, on one clock and in order, into files.
+
+    Attributes:
+        writers: What `save` writes a file by, for each ending; `inspect`, which reads timelines, adds .html.
+    """
+
+    writers: ClassVar[dict[str, Callable[[Any, str | os.PathLike[str]], None]]] = {
+        ".json": lambda timeline, path: replace_file(path, [timeline.to_json().encode()]),
+        ".csv": lambda timeline, path: timeline.to_csv(path),
+    }
 
     def _aligned(self) -> tuple[list[TimeSpan], list[Event]]:
         raise NotImplementedError
+
+    def to_json(self) -> str:
+        """The timeline as text."""
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file that its ending names: a page (.html), the text of `to_json` (.json), a table (.csv).
+
+        The page is one file that needs no network: open it in a browser.
+
+        Raises:
+            ArgumentError: another ending.
+
+        Example: `timeline.save("run.html")`
+        """
+        ending = os.path.splitext(path)[1].lower()
+        if ending not in self.writers:
+            raise ArgumentError(f"Timeline.save: expected a path that ends on {', '.join(self.writers)}, got {path!r}")
+        self.writers[ending](self, path)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table with a row for each span and event; fields are JSON."""
