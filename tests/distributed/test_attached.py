@@ -116,6 +116,29 @@ def test_what_holds_for_the_whole_run_is_kept_with_it():
     assert counts == [8 * (1 + 2)] * 2
 
 
+def test_the_wire_knows_what_travels_and_when_it_was_called():
+    """A rank calls each bucket as soon as it has weighted it, and the wire begins when the slower one has, too."""
+    timeline = Timeline()
+    simulate.run(train, cluster(2.0), timeline, "auto", 1)
+    called_s = {(s.rank, s.fields["bucket"]): s.ended_s for s in timeline.spans if s.kind == "weighted"}
+    wire = [span for span in timeline.spans if span.kind == "wire" and "bucket" in span.fields]
+    assert len(wire) == 2 * LAYERS
+    for span in wire:
+        assert span.fields["collective"] == "all_reduce" and span.fields["sent_bytes"] == BYTES
+        assert span.began_s - span.fields["queued_s"] == pytest.approx(called_s[span.rank, span.fields["bucket"]])
+    counted = next(span for span in timeline.spans if span.kind == "wire" and span.name == "samples")
+    assert counted.fields["sent_bytes"] == 8 * (1 + 2)  # of all ranks together, and a mark of each
+
+
+@pytest.mark.parametrize("hook, sent_bytes", [(None, BYTES), (fp16_compress_hook, BYTES // 2)])
+def test_what_a_hook_sends_is_what_travels(hook, sent_bytes):
+    timeline = Timeline()
+    run(lambda comm: train(comm, timeline, steps=1, hook=hook), 2, timeout_s=TIMEOUT_S)
+    wire = [span for span in timeline.spans if span.kind == "wire" and "bucket" in span.fields]
+    assert {span.fields["sent_bytes"] for span in wire} == {sent_bytes} and len(wire) == 2 * LAYERS
+    assert all(span.fields["queued_s"] >= 0.0 for span in wire)
+
+
 def test_waiting_for_ranks_and_for_the_wire_are_told_apart():
     """Rank 1 needs 10 ms a layer: rank 0 waits 6.25 ms for each bucket but the first two, which its own hid."""
     timeline = Timeline()

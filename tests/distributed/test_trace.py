@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import minigrad
@@ -52,6 +53,34 @@ def test_its_timeline_has_the_same_steps(trace):
             assert wire_s == pytest.approx(step.communication_s)
         events = [event for event in trace.timeline.events if event.rank == rank]
         assert [(event.step, event.fields["number"]) for event in events] == [(i, i) for i in range(STEPS)]
+
+
+def test_what_travels_is_told(trace):
+    """The parameters, 20 floats, from rank 0; then in each step the samples of two ranks, and the gradients."""
+    told = [(s.fields["collective"], s.fields["sent_bytes"]) for s in trace.timeline.spans if s.kind == "wire"]
+    assert told.count(("all_reduce", 24)) == told.count(("all_reduce", 128)) == 2 * STEPS
+    assert ("broadcast", 128) in told
+
+
+def messages(comm):
+    group = comm.split(comm.rank // 2)
+    if comm.rank == 0:
+        comm.send(np.zeros(5), 2, tag=3).wait()
+    if comm.rank == 2:
+        comm.clock.advance(0.5)
+        comm.recv(np.zeros(5), 0, tag=3).wait()
+    group.all_reduce(np.zeros(2)).wait()
+
+
+def test_messages_and_groups_are_told():
+    timeline = simulate.run(messages, Cluster((RankCost(),) * 4, Link(1e-3, 1e6))).timeline
+    (sent,) = timeline.events
+    assert (sent.kind, sent.rank, sent.fields) == ("sent", 0, {"peer": 2, "tag": 3, "nbytes": 40})
+    wire = [span for span in timeline.spans if span.rank == 2 and span.kind == "wire"]
+    came, summed = (next(s for s in wire if s.fields["collective"] == kind) for kind in ("recv", "all_reduce"))
+    assert {key: came.fields[key] for key in ("peer", "tag", "nbytes")} == {"peer": 0, "tag": 3, "nbytes": 40}
+    assert came.fields["queued_s"] == pytest.approx(-0.5)  # it had long been there
+    assert summed.fields["ranks"] == [2, 3] and summed.fields["sent_bytes"] == 16
 
 
 def test_the_table(trace):

@@ -343,21 +343,22 @@ class Booked(Wrapper):
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Make the call, and book it."""
-        return self._booked(call.nbytes, make, is_work=bool(arrays))
+        return self._booked(call.kind, call.nbytes, make, is_work=bool(arrays))
 
     def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
         """Weight and sum as the inner communicator does."""
-        work: Work = self._booked(array.nbytes, lambda: self.inner.weighted_all_reduce(array, weight, layout))
+        nbytes, inner = array.nbytes, self.inner
+        work: Work = self._booked("all_reduce", nbytes, lambda: inner.weighted_all_reduce(array, weight, layout))
         return work
 
-    def _booked(self, nbytes: int, make: Make, is_work: bool = True) -> Any:
+    def _booked(self, kind: str, nbytes: int, make: Make, is_work: bool = True) -> Any:
         logbook = self.logbook
         if logbook is None:
             return make()
         began_s = logbook.now_s()
         result = make()
         work = result if is_work else DoneWork((began_s, logbook.now_s()))
-        logbook.called(work, began_s, nbytes)
+        logbook.called(work, began_s, nbytes, kind)
         return _BookedWork(work, logbook) if is_work else result
 
 

@@ -16,6 +16,7 @@ class Logbook:
 
     Attributes:
         calls, waits: So far.
+        handed: Of each call its kind, and the bytes that this rank handed in; None of the sum of the samples.
         sent: Collectives so far, and nbytes: what this rank handed in to them; the sum of the samples is in neither.
         others: What passes of other wrappers, which run in the same backward and are over, came to.
     """
@@ -26,12 +27,14 @@ class Logbook:
         self.sent = self.nbytes = 0
         self.others: list[Account] = []
         self.calls: list[Note] = []
+        self.handed: list[tuple[str, int | None]] = []
         self.waits: list[Note] = []
         self._spans: Spans = {}  # by id of what came back: some know it only for a while
 
-    def called(self, work: Any, began_s: float, nbytes: int | None = None) -> None:
+    def called(self, work: Any, began_s: float, nbytes: int | None = None, kind: str = "all_reduce") -> None:
         """A collective was called: just now, since began_s."""
         self.calls.append((work, began_s, self.now_s()))
+        self.handed.append((kind, nbytes))
         if nbytes is not None:
             self.sent += 1
             self.nbytes += nbytes

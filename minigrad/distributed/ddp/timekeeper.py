@@ -206,7 +206,12 @@ class Timekeeper:
             name = f"bucket {bucket}"
             if bucket in ready:
                 track.event_at("ready", ready[bucket], each)
-            track.note("weighted" if self._moments is None else "wire", name, launch_s, over_s, each)
+            if self._moments is None:
+                track.note("weighted", name, launch_s, over_s, each)
+            else:
+                sent = [nbytes or 0 for _, nbytes in logbook.handed[first:last]]
+                kind = logbook.handed[first][0] if sent else "all_reduce"
+                track.note("wire", name, launch_s, over_s, {**each, "collective": kind, "sent_bytes": sum(sent)})
             for _ in range(last - first):
                 names.append((name, each))
         for _ in range(len(logbook.calls) - len(names)):
@@ -236,8 +241,10 @@ class Timekeeper:
         for number, (work, began_s, called_s) in enumerate(logbook.calls):
             started_s, done_s = spans[id(work)]
             name, fields = names[number]
-            which[id(work)] = number
-            note("wire", name, min(max(started_s, reached_s), done_s), done_s, fields)
+            which[id(work)], (kind, nbytes) = number, logbook.handed[number]
+            start_s, sent = min(max(started_s, reached_s), done_s), 8 * len(self.row) if nbytes is None else nbytes
+            wire = {**fields, "collective": kind, "sent_bytes": sent, "queued_s": start_s - began_s}
+            note("wire", name, start_s, done_s, wire)
             reached_s = max(reached_s, done_s)
             if started_s > began_s and isinstance(work, DoneWork) and work.span is not None:
                 note("idle", name, began_s, min(started_s, called_s), fields)

@@ -26,7 +26,9 @@ class TimeSpan(NamedTuple):
         began_s, ended_s: On the rank's clock.
         step: Number of the step, from 0. The first data, or forward, after a synchronising pass begins another one;
             else `timeline.at().begin_step()` does.
-        fields: What else is known, as plain data.
+        fields: What else is known, as plain data. Of the wire: `collective`, its kind; `sent_bytes`, what this rank
+            handed in; `queued_s`, how long before the wire began with it this rank had called it; `ranks`, where a
+            simulation's are a group. A message that comes has `peer`, `tag` and `nbytes` instead of bytes sent.
     """
 
     rank: int

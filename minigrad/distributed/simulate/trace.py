@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from minigrad.errors import ArgumentError
 
 _FORMAT = "minigrad trace 1"
 _SECONDS = ("compute_s", "idle_s", "exposed_s", "hidden_s")
+_NOTHING: Mapping[str, Any] = {}
 _PARTS = {"compute_s", "idle_s", "exposed_s", "samples"}
 
 
@@ -118,6 +119,7 @@ class Recorder:
         self._is_messaging = False  # since it computed, or called a collective
         self._decided: list[int] = []  # with what number each decision is noted
         self._sent: list[tuple[int, int]] = []  # bytes, with the number of the collective before which they were
+        self._messages: list[tuple[int, Mapping[str, Any]]] = []  # sent, with that number
         self._track = Track(0, _no_clock)  # each span with the number of the collective before which it began
 
     def compute(self, now_s: float, seconds: float, samples: float) -> None:
@@ -135,31 +137,35 @@ class Recorder:
         """What the step under way is noted under."""
         return self._calls if self._calls in self.starts else self._calls - 1
 
-    def called(self, times: Times | None = None, nbytes: int = 0) -> None:
+    def called(self, times: Times | None = None, nbytes: int = 0, told: Mapping[str, Any] = _NOTHING) -> None:
         """The rank has called a collective: the next computing is a new step.
 
         Args:
             times: Of the collective, known once it is over; None for one that takes none.
             nbytes: What the rank handed in.
+            told: Its kind as `collective`; `called_s`, when the rank called it; `ranks`, where that are not all.
         """
         if times is not None:
-            self._carry(self._calls, times)
+            self._carry(self._calls, times, {"sent_bytes": nbytes, **told})
         self._sent.append((self._calls, nbytes))
         self._calls += 1
         self._is_messaging = False
 
-    def messaged(self, times: Times | None, nbytes: int) -> None:
+    def messaged(self, times: Times | None, nbytes: int, told: Mapping[str, Any] = _NOTHING) -> None:
         """The rank has sent a message, or asks for one: the next computing is a new step.
 
         Args:
             times: Of one that it asks for, known once it is there.
             nbytes: Of one that it sends.
+            told: `called_s`, when the rank called; `peer`, the other rank; `tag`; `nbytes`.
         """
         if not self._is_messaging:
             self.called()
             self._is_messaging = True
-        if times is not None:
-            self._carry(self._calls - 1, times)
+        if times is None:
+            self._messages.append((self._number, told))
+        else:
+            self._carry(self._calls - 1, times, {"collective": "recv", **told})
         self._sent.append((self._calls - 1, nbytes))
 
     def decided(self, decision: dict[str, Any]) -> None:
@@ -174,16 +180,22 @@ class Recorder:
     def _note(self, kind: str, now_s: float, seconds: float, number: int, fields: dict[str, float]) -> None:
         self._track.note(kind, "", now_s, now_s + seconds, {"call": number, **fields})
 
-    def _carry(self, number: int, times: Times) -> None:
-        self._track.note("wire", "", _Later(times, "started_s"), _Later(times, "done_s"), {"call": number})
+    def _carry(self, number: int, times: Times, told: dict[str, Any]) -> None:
+        self._track.note("wire", "", _Later(times, "started_s"), _Later(times, "done_s"), {"call": number, **told})
 
     def spans(self, rank: int, starts: Sequence[int]) -> list[TimeSpan]:
         """What was seen, each with the number of its step, in the steps that begin at these numbers; -1 before them."""
         noted, _, _ = self._track.as_noted()
+        for span in noted:
+            if "called_s" in span.fields:
+                span.fields["queued_s"] = span.began_s - span.fields.pop("called_s")
         return [span._replace(rank=rank, step=bisect_right(starts, span.fields["call"]) - 1) for span in noted]
 
     def events(self, rank: int, starts: Sequence[int]) -> Iterable[Event]:
-        """The decisions, each with the number of its step; -1 before them."""
+        """The decisions, and what was sent, each with the number of its step; -1 before them."""
+        for number, told in self._messages:
+            fields = {key: value for key, value in told.items() if key != "called_s"}
+            yield Event(rank, "sent", float(told["called_s"]), bisect_right(starts, number) - 1, fields)
         for decision, number in zip(self.decisions, self._decided):
             fields = {key: plain(value) for key, value in decision.items() if key not in ("kind", "at_s")}
             step = bisect_right(starts, number) - 1

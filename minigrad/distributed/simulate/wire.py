@@ -121,6 +121,7 @@ class VirtualCommunicator(Wrapper):
         self.clock = clock
         self._virtual, self._wire, self._recorder, self._name = clock, wire, recorder, name
         self._channel = wire.channel(name, comm.global_ranks)
+        self._group = {"ranks": comm.global_ranks} if name else {}
         self._seq = 0
         self._messages: Counter[Name] = Counter()  # so far: to or from whom, with which tag
 
@@ -145,7 +146,8 @@ class VirtualCommunicator(Wrapper):
             self._channel.take_back(self._seq, called)
             raise
         self._virtual.local_steps = 0
-        self._recorder.called(times, max(0, call.nbytes))
+        told = {"collective": call.kind, "called_s": called[0], **self._group}
+        self._recorder.called(times, max(0, call.nbytes), told)
         if arrays:
             return _VirtualWork(result, times, self._virtual)
         self._virtual.wait_until(times.done_s, times.started_s)
@@ -157,15 +159,17 @@ class VirtualCommunicator(Wrapper):
         work, nbytes = self.inner.send(array, dst, tag), _nbytes(array)
         here, there = self.global_ranks[self.rank], self.global_ranks[dst]
         times = self._wire.send(self._next_message(here, there, tag), here, there, nbytes, now_s)
-        self._recorder.messaged(None, nbytes)
+        self._recorder.messaged(None, nbytes, {"called_s": now_s, "peer": there, "tag": tag, "nbytes": nbytes})
         return _SentWork(work, times)
 
     def recv(self, array: Array, src: int, tag: int = 0) -> Work:
         """Overwrite array by what rank src sends; to wait takes until the message is there."""
-        self._virtual.arrive_s()
+        now_s = self._virtual.arrive_s()
         work, times = self.inner.recv(array, src, tag), Times()
-        name = self._next_message(self.global_ranks[src], self.global_ranks[self.rank], tag)
-        self._recorder.messaged(times, 0)
+        there = self.global_ranks[src]
+        name = self._next_message(there, self.global_ranks[self.rank], tag)
+        told = {"called_s": now_s, "peer": there, "tag": tag, "nbytes": _nbytes(array)}
+        self._recorder.messaged(times, 0, told)
         return _VirtualWork(work, times, self._virtual, lambda: self._wire.take(name, self.timeout_s))
 
     def _next_message(self, src: int, dst: int, tag: int) -> Name:
