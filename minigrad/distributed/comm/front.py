@@ -7,8 +7,8 @@ one number. CollectiveTimeoutError: a rank has not come. RankFailedError: one ga
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,6 +18,7 @@ from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, is_float
 from minigrad.backend.memory import aligned_zeros
 from minigrad.distributed.collectives import ReduceOp
+from minigrad.distributed.comm.calls import INSIDE, KEPT_CALLS, Kept, Remembering
 from minigrad.distributed.comm.checks import (
     NUMBERS,
     check_array,
@@ -35,7 +36,7 @@ from minigrad.distributed.comm.checks import (
 from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.groups import Groups
-from minigrad.distributed.comm.headers import GIVE_UP, KEPT_CALLS, Header
+from minigrad.distributed.comm.headers import GIVE_UP, Header
 from minigrad.distributed.comm.point_to_point import PointToPoint
 from minigrad.distributed.comm.protocol import Clock, Work
 from minigrad.distributed.comm.rooted import Rooted
@@ -46,7 +47,7 @@ _NONE = np.empty(0)  # in place of an array, for a call without one
 What = tuple[str, str]  # a call in words: its kind, and its reduction and layout, or its root
 
 
-class Front(PointToPoint, Rooted, Groups):
+class Front(Remembering, PointToPoint, Rooted, Groups):
     """A communicator but for how bytes move: `_reduce`, `_broadcast`, `_reduce_scatter`, `_all_gather` and `_meet`, and
     for messages `_message`.
 
@@ -63,7 +64,7 @@ class Front(PointToPoint, Rooted, Groups):
     Attributes:
         failure: What made this world fail, if anything did.
         seq: Number of the next call.
-        calls: The last ones, headers and envelopes, the latest first.
+        calls: The last ones, the latest first: header or envelope, and which instruction of the user's made it.
     """
 
     adds_weighted = False  # whether `_reduce` takes a weight; else it is multiplied in before, a pass over memory more
@@ -86,7 +87,7 @@ class Front(PointToPoint, Rooted, Groups):
         self.clock = clock if clock is not None else HostClock()
         self.failure = failure if failure is not None else Failure()
         self.seq = 0
-        self.calls = deque[object](maxlen=KEPT_CALLS)
+        self.calls = deque[Kept](maxlen=KEPT_CALLS)
         self._closed = False
 
     # ------------------------------------------------------------------------------------------------ collectives
@@ -205,7 +206,10 @@ class Front(PointToPoint, Rooted, Groups):
         else:
             header = Header(self.seq, *what, array.dtype.name, array.size, group=self.group)
         self.seq += 1
-        self.calls.appendleft(header)
+        frame = sys._getframe(2)
+        while (caller := frame.f_back) and frame.f_code.co_filename.startswith(INSIDE):
+            frame = caller
+        self.calls.appendleft((header, frame.f_code, frame.f_lasti))
         return header
 
     def _fail(self, error: DistributedError) -> None:
@@ -224,10 +228,6 @@ class Front(PointToPoint, Rooted, Groups):
 
     def check_same(self, who: str) -> None:
         """Nothing to do: ranks compare each call."""
-
-    def last_calls(self) -> Sequence[str]:
-        """The last calls that this rank made, the latest first."""
-        return list(map(str, self.calls))
 
     def waiting(self) -> AbstractContextManager[None]:
         """Nothing is timed."""

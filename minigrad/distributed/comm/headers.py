@@ -17,8 +17,7 @@ from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
 
-KEPT_CALLS = 64  # of a rank
-LAST_CALLS = 3  # of these, that are named when it is missing
+LAST_CALLS = 3  # of a rank, that are named when it is missing
 GIVE_UP = "give_up"  # the kind of that call; its detail is the reason
 _GIVEN_UP = re.compile(rf"call \d+(?: of group \[[^]]*\])?: {GIVE_UP}\(")
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from minigrad.arguments import as_integer
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.comm.calls import Kept, user_place
 from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import ArgumentError, CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
@@ -72,7 +73,7 @@ class Envelope(NamedTuple):
 class PointToPoint(Communicator):
     """The messages of a `Front`: a transport implements `_message`."""
 
-    calls: deque[object]
+    calls: deque[Kept]
     group: str = ""
 
     def send(self, array: Array, dst: int, tag: int = 0) -> Work:
@@ -90,7 +91,7 @@ class PointToPoint(Communicator):
         raise NotImplementedError
 
     def _start_message(self, envelope: Envelope, array: Array) -> Work:
-        self.calls.appendleft(envelope)
+        self.calls.appendleft((envelope, *user_place()))
         return self._message(envelope, array)
 
     def _envelope(self, kind: str, name: str, other: int, tag: int, array: Array) -> Envelope:

@@ -67,7 +67,7 @@ class ThreadWorld:
         self.timeout_s = default_timeout_s(timeout_s)
         self.failure = Failure()
         self._calls: dict[int, _Call] = {}
-        self.last = [deque[object]() for _ in range(self.world_size)]
+        self.last = [deque[Any]() for _ in range(self.world_size)]
         self._left: dict[int, str] = {}
         self.groups: list[tuple[tuple[int, ...], ThreadWorld]] = []  # of which ranks
         self._threads: dict[int, int] = {}  # of the ranks
@@ -147,7 +147,7 @@ class ThreadWorld:
         return timed_out(call.header, self.world_size, self.timeout_s, absent, lines)
 
     def _doing(self, rank: int) -> str:
-        return doing(list(self.last[rank]))
+        return doing(call for call, _, _ in list(self.last[rank]))
 
     def leave(self, rank: int, why: str) -> None:
         """A rank makes no more calls: those that wait for it, or will, raise at once."""

@@ -12,11 +12,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_OURS = str(Path(__file__).parents[2])
+from minigrad.distributed.comm.calls import OURS
+
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _TICK_S = 0.1
 _PATIENCE_S = 1.0
@@ -31,7 +31,7 @@ def user_line(thread: int) -> str:
     frames: list[FrameType] = []
     frame = sys._current_frames().get(thread)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OURS):
+        if not frame.f_code.co_filename.startswith(OURS):
             frames.append(frame)
         frame = frame.f_back
     users = (frame for frame in frames if not frame.f_code.co_filename.startswith((*_OTHERS, "<frozen")))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
 from minigrad.backend.thread import new_thread
+from minigrad.distributed.comm.calls import Kept
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.headers import Header, doing, given_up, mismatch, timed_out
 from minigrad.distributed.comm.mpi.offers import Offers
@@ -78,7 +79,7 @@ class Carrier:
     """
 
     def __init__(
-        self, talk: Talk, failure: Failure, calls: deque[object], timeout_s: float, mpi: Any, comm: Any
+        self, talk: Talk, failure: Failure, calls: deque[Kept], timeout_s: float, mpi: Any, comm: Any
     ) -> None:
         self._talk, self._failure, self._calls, self._timeout_s, self._comm = talk, failure, calls, timeout_s, comm
         self._untold: DistributedError | None = None
@@ -134,7 +135,7 @@ class Carrier:
     @property
     def doing(self) -> str:
         """What this rank was last seen doing, in words."""
-        return doing(list(self._calls))
+        return doing(call for call, _, _ in list(self._calls))
 
     def _timeout(self, header: Header) -> DistributedError:
         peers, mine = self._talk.peers, self._talk.rank
@@ -213,7 +214,7 @@ class Carrier:
             self._told_at_s = now_s
             if self._calls:
                 known = self._talk.peers[self._talk.rank].posted
-                posted = next((call.seq + 1 for call in self._calls if isinstance(call, Header)), known)
+                posted = next((call.seq + 1 for call, _, _ in list(self._calls) if isinstance(call, Header)), known)
                 self._talk.tell_state(posted, self.doing)
 
     def _pause(self, misses: int) -> None:

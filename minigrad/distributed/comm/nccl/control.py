@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from minigrad.distributed.comm.calls import Kept
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.headers import mismatch
 from minigrad.distributed.comm.nccl.gatherings import Gatherings
@@ -49,7 +50,7 @@ class Control:
         self,
         meeting: Rendezvous,
         failure: Failure,
-        calls: deque[object],
+        calls: deque[Kept],
         timeout_s: float,
         on_failure: Callable[[], None],
     ) -> None:

@@ -6,6 +6,7 @@ import struct
 import time
 from collections import deque
 
+from minigrad.distributed.comm.calls import Kept
 from minigrad.distributed.comm.headers import Header, doing
 from minigrad.distributed.comm.nccl.messages import Kind, Message, bundle
 from minigrad.distributed.comm.nccl.trail import WAYPOINT_BYTES, Trail, Waypoint
@@ -30,7 +31,7 @@ class Progress:
         mailed: Messages that this rank has sent, or asked for.
     """
 
-    def __init__(self, world: World, calls: deque[object], tick_s: float) -> None:
+    def __init__(self, world: World, calls: deque[Kept], tick_s: float) -> None:
         self._world, self._star, self._calls, self._tick_s = world, world.star, calls, tick_s
         self._mine, self.trail = world.peers[world.rank], Trail()
         self.mailed = 0
@@ -53,7 +54,7 @@ class Progress:
     def state(self, point: Waypoint, line: str = "", kind: Kind = Kind.STATE) -> Message:
         """How far this rank is, as a message, and where, if it has stayed there."""
         data = _GATHERED.pack(self._mine.gathered) + point.packed() + line.encode()
-        return Message(kind, self._world.rank, self._mine.posted, doing(list(self._calls)), data)
+        return Message(kind, self._world.rank, self._mine.posted, doing(call for call, _, _ in list(self._calls)), data)
 
     def take(self, message: Message) -> Waypoint:
         """A rank has told how far it is, or was when it left; the thread calls this, and holds `Failure.changed`."""
