@@ -94,6 +94,7 @@ ROWS = [
     ),
     (lambda: ParameterAverager(nn.ReLU(), SoloCommunicator()), ArgumentError, "expected a parameter that requires"),
     (lambda: averager().step(-1), ArgumentError, "Averager.step: expected a finite number of samples >= 0, got -1"),
+    (lambda: averager(timeline=3), ArgumentError, "ParameterAverager: expected a timeline with event"),
     (lambda: averager().load_state_dict({}), StateDictError, "ParameterAverager: expected what its state_dict"),
     (lambda: averager(average="gradients").finish(), ArgumentError, "finish: expected optimizer="),
     (unfreeze, ArgumentError, "expected the parameters that were trained when it was made, got bias, which"),

@@ -23,7 +23,7 @@ from minigrad.distributed.average.shared import shared_values
 from minigrad.distributed.average.subject import Subject
 from minigrad.distributed.average.timing import RoundTimes
 from minigrad.distributed.average.travelling import TravellingFragment
-from minigrad.distributed.average.wrapped import module_and_ranks
+from minigrad.distributed.average.wrapped import EventListener, module_and_ranks, notes_of
 from minigrad.distributed.comm.protocol import Communicator
 
 _WHO = "ParameterAverager"
@@ -62,6 +62,8 @@ class ParameterAverager:
         integer_buffers: What becomes of those that have no mean: "compare", "keep" or "refuse" them.
         guard: Asked before a `Cadence` combines more rarely; see `LevelGuard`.
         init_sync: Overwrite parameters and buffers by those of rank 0; False compares them instead.
+        timeline: Hears of each combination by event("average"). A `Timeline` has the spans, too: forward by module and
+            backward by leaf, and of what is combined the wire and the waiting; each step() ends a step.
 
     Attributes:
         module, comm: What was given.
@@ -104,16 +106,18 @@ class ParameterAverager:
         integer_buffers: Literal["compare", "keep", "refuse"] = "compare",
         guard: Callable[..., Any] | None = None,
         init_sync: bool = True,
+        timeline: EventListener | None = None,
     ) -> None:
         self.module, self.comm = module_and_ranks(_WHO, ddp_or_module, comm)
+        self._notes = notes_of(_WHO, timeline, self.comm, self.module)
         beside = (optimizer, optimizer_state, buffers, integer_buffers)
         self.options = AverageOptions(policy, outer, average, *beside, guard)
         check_switch(_WHO, init_sync=init_sync)
         self._subject = Subject(_WHO, self.module, self.comm)
         self.options.check_optimizer_of(self._subject.params)
         self._subject.meet({**self.options.facts(), "init_sync": str(init_sync)}, init_sync)
-        self._times = RoundTimes(_WHO, self.comm) if policy.measures else None
-        self._by = by = self._times.comm if self._times is not None else self.comm
+        self._times = RoundTimes(_WHO, self._notes.comm) if policy.measures else None
+        self._by = by = self._times.comm if self._times is not None else self._notes.comm
         self._rounds = self._subject.async_rounds(by, policy)
         self._gradients: LocalGradients | None = None
         self._fragments: list[TravellingFragment] = []
@@ -171,6 +175,10 @@ class ParameterAverager:
         """
         samples = as_samples(f"{_WHO}.step", n, self._subject.limit)
         self._subject.check()
+        with self._notes:
+            return self._count(samples)
+
+    def _count(self, samples: float) -> AverageReport | None:
         if self._rounds is not None:
             return self._rounds.step(samples)
         self._batches, self._counted = self._batches + 1, self._counted + samples
@@ -209,6 +217,10 @@ class ParameterAverager:
             ArgumentError: with average="gradients", where no optimizer was given.
         """
         self._subject.check()
+        with self._notes:
+            return self._finish(landed)
+
+    def _finish(self, landed: Callable[[AverageReport], object] | None) -> AverageReport:
         if self._rounds is not None:
             return self._rounds.finish()
         if self._gradients is not None:
@@ -312,7 +324,7 @@ class ParameterAverager:
                 self._state, self.reason = self.options.policy.settle(self._state, times, apart)
         if self._turn == 0 and self._ledger is not None:
             self._ledger.combined(None if self._fragments else self._take_counted())  # of fragments it was sent
-        self.comm.event("average", number=self._number, fragment=turn, reason=why, state=self.reason)
+        self._by.event("average", number=self._number, fragment=turn, reason=why, state=self.reason)
         return AverageReport(self._number, why, turn, arrived.nbytes, arrived.total, told)
 
     # ------------------------------------------------------------------------------------------------- state

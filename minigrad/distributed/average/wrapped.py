@@ -6,8 +6,12 @@ from typing import Any
 
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.record.listening import EventListener
+from minigrad.distributed.record.noted import notes_of
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
+
+__all__ = ["EventListener", "module_and_ranks", "notes_of", "unwrapped"]  # two are of `record`, for averagers
 
 
 def unwrapped(who: str, module: Any) -> Module:

@@ -20,12 +20,12 @@ from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
+from minigrad.distributed.record.modules import listen_forward
 from minigrad.distributed.record.moments import DeviceMoments
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.record.track import Moment, Track
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
-from minigrad.recording import is_grad_enabled, is_recomputing
 from minigrad.removal import Removal
 
 
@@ -40,71 +40,19 @@ def attach(timeline: Timeline, module: Module, reducer: Reducer) -> list[Removal
     """
     if not isinstance(timeline, Timeline):
         raise ArgumentError(f"DistributedDataParallel: expected timeline as a Timeline, got {timeline!r:.100}")
-    track, device = timeline.at(reducer.comm), reducer.comm.device
-    moments = None if device.type == "cpu" else DeviceMoments(device, track.now_s)
-    if moments is not None:
-        track.mark = moments.mark
+    track = timeline.at(reducer.comm)
+    moments = DeviceMoments.of(track, reducer.comm.device)
     keeper = Timekeeper(track, reducer, moments)
     for param in reducer.layout.params:
         param.listeners = (keeper, *param.listeners)  # before the reducer, which launches what is complete
     lane = TimedLane(reducer.comm) if type(reducer.lane) is Lane else TimedDeviceLane(reducer.comm)
     lane.keeper, reducer.lane = keeper, lane
-    forward, removals = Forward(track, lane), [Removal(lambda: _silence(keeper, reducer))]
-    for name, each in module.named_modules():
-        if not name:
-            removals += forward.whole(each)
-        elif name.count(".") < timeline.depth:
-            removals += forward.part(each, name)
-    return removals
+    return [*listen_forward(track, module, timeline.depth, lane), Removal(lambda: _silence(keeper, reducer))]
 
 
 def _silence(keeper: Timekeeper, reducer: Reducer) -> None:
     for param in reducer.layout.params:
         param.listeners = tuple(kept for kept in param.listeners if kept is not keeper)
-
-
-class Forward:
-    """Notes the calls of a wrapped module in which gradients are recorded, and within them those of its parts."""
-
-    def __init__(self, track: Track, lane: Lane) -> None:
-        self._track, self._lane, self._now_s, self._mark = track, lane, track.now_s, track.mark
-        self._began_s, self._began = 0.0, cast(Moment, 0.0)
-        self._is_noted = False  # the call under way
-
-    def whole(self, module: Module) -> list[Removal]:
-        """Begin to listen to the module."""
-        name = type(module).__name__
-
-        def begin(called: Module, args: Any) -> None:
-            charged_s, self._lane.called_s = self._lane.called_s, None
-            self._is_noted = called is module and is_grad_enabled() and not is_recomputing()
-            if self._is_noted:
-                self._track.begin_if_over()
-                self._began_s = self._now_s() if charged_s is None else charged_s
-                self._began = self._began_s if self._mark is self._now_s else self._mark()
-
-        def end(called: Module, args: Any, output: Any) -> None:
-            if self._is_noted and called is module:  # a copy of the module has copies of its hooks
-                self._is_noted, ended_s = False, self._now_s()
-                ended = ended_s if self._mark is self._now_s else self._mark()
-                self._track.note("forward", name, self._began, ended, {"forward_s": ended_s - self._began_s})
-
-        return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
-
-    def part(self, module: Module, name: str) -> list[Removal]:
-        """Begin to listen to a module in it."""
-        mark, note, began = self._mark, self._track.note, cast(Moment, 0.0)
-
-        def begin(called: Module, args: Any) -> None:
-            nonlocal began
-            if self._is_noted and called is module:
-                began = mark()
-
-        def end(called: Module, args: Any, output: Any) -> None:
-            if self._is_noted and called is module:
-                note("forward", name, began, mark())
-
-        return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
 
 
 class Timekeeper:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.wrappers import Wrapper
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError
 
@@ -29,6 +30,40 @@ def listener(who: str, timeline: EventListener | None, comm: Communicator) -> Ev
     if timeline is None:
         return comm
     return timeline.at(comm) if isinstance(timeline, Timeline) else check_timeline(who, timeline)
+
+
+class Overheard(Wrapper):
+    """Lets a timeline hear the events of a rank, too."""
+
+    def __init__(self, inner: Communicator, timeline: EventListener) -> None:
+        super().__init__(inner)
+        self.timeline, self._heard = timeline, listener("Overheard", timeline, inner)
+
+    def for_group(self, comm: Communicator) -> Communicator:
+        """One for a group, which the same timeline hears."""
+        return Overheard(comm, self.timeline)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Tell both."""
+        self._heard.event(kind, **fields)
+        self.inner.event(kind, **fields)
+
+
+def overheard(who: str, timeline: EventListener | None, comm: Communicator) -> Communicator:
+    """A communicator whose events a timeline hears too, once, whoever sees to it.
+
+    Raises:
+        ArgumentError: the timeline has no event().
+    """
+    if timeline is None:
+        return comm
+    check_timeline(who, timeline)
+    inner = comm
+    while isinstance(inner, Wrapper):
+        if isinstance(inner, Overheard) and inner.timeline is timeline:
+            return comm
+        inner = inner.inner
+    return Overheard(comm, timeline)
 
 
 def spans_of(timeline: Any, comm: Communicator) -> Callable[[str], AbstractContextManager[Any]]:

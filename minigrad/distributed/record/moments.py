@@ -9,6 +9,7 @@ from typing import Any
 
 from minigrad.backend.device import Device
 from minigrad.backend.stream import has_happened, streams_of
+from minigrad.distributed.record.track import Track
 
 
 class DeviceMoment:
@@ -57,6 +58,15 @@ class DeviceMoments:
             event = self._recorded()
             event.synchronize()
         self._last = event, now_s()
+
+    @staticmethod
+    def of(track: Track, device: Device) -> DeviceMoments | None:
+        """Let the moments of a track be those of a GPU, from now on; None on the host."""
+        if device.type == "cpu":
+            return None
+        moments = DeviceMoments(device, track.now_s)
+        track.mark = moments.mark
+        return moments
 
     def mark(self) -> DeviceMoment:
         """The moment at which the current stream has done what it was given so far."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -45,7 +45,7 @@ class Track:
 
     __slots__ = (
         *("rank", "now_s", "mark", "clock", "number", "meetings", "facts"),
-        *("_steps", "_notes", "_is_over", "_last_steps"),
+        *("_steps", "_notes", "_is_over", "_last_steps", "_names"),
     )
 
     def __init__(
@@ -56,6 +56,7 @@ class Track:
         self.number, self._is_over = 0, False
         self.meetings: dict[str, tuple[Moment, Moment]] = {}
         self.facts: dict[str, Any] = {}
+        self._names: Counter[str] = Counter()
         self._notes: list[tuple[Any, ...]] = []
         self._steps = deque([(0, self._notes, self.meetings)], last_steps)
 
@@ -82,6 +83,11 @@ class Track:
     def met(self, name: str, called_s: Moment, over_s: Moment) -> None:
         """A collective that all ranks called, by a name that all of them give it, is over."""
         self.meetings[name] = called_s, over_s
+
+    def own_name(self, name: str) -> str:
+        """A name for one that notes its collectives, of those that ask for it, which all ranks do in one order."""
+        self._names[name] += 1
+        return name if self._names[name] == 1 else f"{name} ({self._names[name]})"
 
     def end_step(self) -> None:
         """The gradients are combined: the next data, or forward, is of a new step."""

@@ -54,7 +54,10 @@ class VirtualClock:
 
     Attributes:
         local_steps: Forwards since the rank's last collective.
+        called_s: When it began to charge the last call of a module; a timeline takes it away.
     """
+
+    called_s: float | None = None
 
     def __init__(self, cluster: Cluster, rank: int, recorder: Recorder) -> None:
         self._cluster, self._rank, self._recorder = cluster, rank, recorder
@@ -118,6 +121,7 @@ class VirtualClock:
             yield
             return
         self._pay([call for call in self._owing if call.is_old])
+        self.called_s = self._now_s
         began, backward_s = next_number(), self._forward(samples)
         yield
         if is_grad_enabled():

@@ -6,8 +6,7 @@ from typing import Any
 
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.distributed.comm.wrappers import Wrapper
-from minigrad.distributed.record.listening import listener
+from minigrad.distributed.record.listening import overheard
 from minigrad.train.run.alike import options_of
 from minigrad.train.run.apart import train_apart
 from minigrad.train.run.config import WHO, RunConfig
@@ -18,19 +17,6 @@ from minigrad.train.run.parameters_in_step import ParametersInStep
 from minigrad.train.run.places import Place, place_of
 from minigrad.train.run.processes import living_rank
 from minigrad.train.run.rank import Worker
-
-
-class Overheard(Wrapper):
-    """Lets a timeline hear the events of a rank, too."""
-
-    def __init__(self, inner: Communicator, timeline: Any) -> None:
-        super().__init__(inner)
-        self._timeline = listener("Trainer.start", timeline, inner)
-
-    def event(self, kind: str, **fields: Any) -> None:
-        """Tell both."""
-        self._timeline.event(kind, **fields)
-        self.inner.event(kind, **fields)
 
 
 def start(config: RunConfig) -> Run:
@@ -58,7 +44,7 @@ def start(config: RunConfig) -> Run:
 
 def train_rank(config: RunConfig, comm: Communicator, run: Run) -> TrainedState:
     """What each rank does."""
-    heard = comm if config.timeline is None else Overheard(comm, config.timeline)
+    heard = overheard(WHO, config.timeline, comm)
     gather_alike(WHO, "options", heard, options_of(config))
     worker = Worker(config, heard)
     run.own(worker.model)
