@@ -46,7 +46,7 @@ class NotedCommunicator(Wrapper):
         self._reached_s = -math.inf  # the wire has worked until then
         self._idle_s = self._exposed_s = self._hidden_s = self._wire_s = 0.0  # so far
         self._nbytes = 0
-        self._over: list[tuple[float, float, str, dict[str, Any]]] = []  # calls that are over, not on the wire yet
+        self._over: list[tuple[float, float, str, float, dict[str, Any]]] = []  # not on the wire yet
 
     def for_group(self, comm: Communicator) -> Communicator:
         """One for a group, on the same track."""
@@ -62,7 +62,7 @@ class NotedCommunicator(Wrapper):
             self._note_wire()
             figures = [now - then for now, then in zip(self._so_far(), before)]
             if any(figures):
-                fields = {**self._fields(), **dict(zip(_FIGURES, figures))}
+                fields = {"of": self.name, "pass": self._passes, **dict(zip(_FIGURES, figures))}
                 self.track.note(PASS, self.name, began_s, self.track.now_s(), fields)
                 self._passes += 1
 
@@ -73,17 +73,18 @@ class NotedCommunicator(Wrapper):
 
     def _note_wire(self) -> None:
         """Write what the wire did for the calls that are over: for one after the other."""
-        for started_s, done_s, name, fields in sorted(self._over, key=lambda call: call[:2]):
+        for started_s, done_s, name, called_s, fields in sorted(self._over, key=lambda call: call[:2]):
             begin_s = min(max(started_s, self._reached_s), done_s)
             self._reached_s = max(self._reached_s, done_s)
             self._wire_s += done_s - begin_s
-            self.track.note("wire", name, begin_s, done_s, fields)
+            wire = {"collective": name, "sent_bytes": fields["nbytes"], "queued_s": begin_s - called_s}
+            self.track.note("wire", name, begin_s, done_s, {**fields, **wire})
         self._over.clear()
 
     def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
         """Note the call, and make it."""
         nbytes, mark = max(0, call.nbytes), self.track.mark
-        fields = self._fields(nbytes=nbytes)
+        fields = {"of": self.name, "pass": self._passes, "nbytes": nbytes}
         began = mark()
         result = make()
         called = mark()
@@ -92,11 +93,11 @@ class NotedCommunicator(Wrapper):
         if call.kind in _ALL_MEET:
             meeting, self._meetings = self._meetings, self._meetings + 1
         if not self._is_host:
-            self.track.note("wire", call.kind, began, called, fields)
+            self.track.note("wire", call.kind, began, called, {**fields, "collective": call.kind, "sent_bytes": nbytes})
             return _NotedWork(result, self, _Made(call.kind, called, fields, meeting)) if arrays else result
         if not arrays or isinstance(result, DoneWork):
             span = result.span if arrays else None
-            self.stood(call.kind, float(began), float(called), span, fields)
+            self._stood(call.kind, float(began), float(began), float(called), span, fields)
             self._meet(meeting, began, called)
             return result
         return _NotedWork(result, self, _Made(call.kind, began, fields, meeting))
@@ -107,17 +108,23 @@ class NotedCommunicator(Wrapper):
         work: Work = self.around(call, [array], lambda: self.inner.weighted_all_reduce(array, weight, layout))
         return work
 
-    def stood(
-        self, name: str, began_s: float, ended_s: float, span: tuple[float, float] | None, fields: dict[str, Any]
+    def _stood(
+        self,
+        name: str,
+        called_s: float,
+        began_s: float,
+        ended_s: float,
+        span: tuple[float, float] | None,
+        fields: dict[str, Any],
     ) -> None:
-        """The rank stood still for a call, which is over.
+        """The rank stood still for a call, made at called_s, which is over.
 
         Args:
             span: When all had called it, and when it was over; None where nobody tells.
         """
         started_s, done_s = span if span is not None else (began_s, ended_s)
         done_s = ended_s if began_s < done_s < ended_s else done_s  # a rank that waits needs time to wake up
-        self._over.append((started_s, done_s, name, fields))
+        self._over.append((started_s, done_s, name, called_s, fields))
         if began_s < done_s:
             come_s = began_s + min(max(0.0, started_s - began_s), ended_s - began_s)
             self._idle_s += come_s - began_s
@@ -131,7 +138,7 @@ class NotedCommunicator(Wrapper):
         """A wait for a call is over, just now, since began."""
         ended = self.track.mark()
         if self._is_host:
-            self.stood(made.kind, float(began), float(ended), span, made.fields)
+            self._stood(made.kind, float(made.called), float(began), float(ended), span, made.fields)
         else:
             self.track.note("exposed", made.kind, began, ended, made.fields)
         self._meet(made.meeting, made.called, ended)
@@ -139,9 +146,6 @@ class NotedCommunicator(Wrapper):
     def _meet(self, number: int, called: Moment, over: Moment) -> None:
         if number >= 0:
             self.track.met(f"{self.name}: {number}", called, over)
-
-    def _fields(self, **more: Any) -> dict[str, Any]:
-        return {"of": self.name, "pass": self._passes, **more}
 
 
 class Unnoted(nullcontext[None]):
