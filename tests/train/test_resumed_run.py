@@ -273,6 +273,23 @@ def test_a_disk_that_fails_ends_a_run_or_is_warned_of_and_costs_no_rank(
         assert checkpoint.latest().name == name_of("step", {2: 6, 6: 5}[failing])
 
 
+def test_a_disk_that_fails_behind_an_error_is_its_context(tmp_path, monkeypatch):
+    def replace(source, target):
+        raise OSError(errno.EIO, "no")
+
+    def failing(model, batch):
+        steps.append(minigrad.get_rng_state()["noise_key"])
+        if steps.count(0) == 3:
+            raise Broken("first")
+        return train_fn(model, batch)
+
+    steps = []
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(Broken, match="first") as raised:
+        start(Checkpoint(tmp_path, every=9, on="step"), train_fn=failing).join()
+    assert isinstance(raised.value.__context__, OSError)
+
+
 def test_a_folder_with_checkpoints_is_gone_on_with_or_refused(tmp_path):
     first = start(Checkpoint(tmp_path), epochs=1)
     first.join()

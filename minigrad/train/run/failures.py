@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
@@ -59,15 +58,20 @@ class Failures:
         """All ranks end; this one by its error, if it has one.
 
         Raises:
-            Exception: it. RankFailedError: another rank's, in words.
+            Exception: it; what went wrong in telling the others or in writing is its context. RankFailedError: another
+                rank's, in words.
         """
         worker = self._worker
         worker.drop_gradients()
-        with suppress(Exception if error is not None else ()):  # type: ignore[arg-type]  # its own comes first
+        try:
             told = worker.comm.all_gather_object(None if error is None else f"{type(error).__name__}: {error}")
             if self._kept is not None:
                 self._kept.put_back()
             self._saving.stopped(worker.step)
+        except Exception:
+            if error is None:
+                raise
+            raise error  # noqa: B904  # its own comes first, and has the other as its context
         if error is not None:
             raise error
         rank, words = next((rank, words) for rank, words in enumerate(told) if words is not None)
