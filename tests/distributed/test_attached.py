@@ -139,6 +139,23 @@ def test_what_a_hook_sends_is_what_travels(hook, sent_bytes):
     assert all(span.fields["queued_s"] >= 0.0 for span in wire)
 
 
+def test_what_follows_the_gradients_is_noted_as_well():
+    """Buffers that are made alike take time on the wire, which stats() counts with a timeline and without one."""
+
+    def normed(comm, timeline):
+        ddp = DDP(nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)), comm, timeline=timeline)
+        for _ in range(STEPS):
+            ddp(minigrad.randn(60, 16)).sum().backward()
+        return ddp.stats()
+
+    timeline = Timeline()
+    (with_one, _), (without, _) = (simulate.run(normed, cluster(), each).results for each in (timeline, None))
+    assert figures(with_one) == pytest.approx(figures(without), abs=1e-12) and without.exposed_s > 0.0
+    calls = [s for s in timeline.spans if (s.rank, s.step, s.name) == (0, 0, "after the gradients")]
+    sent = [(span.fields["collective"], span.fields["sent_bytes"]) for span in calls if span.kind == "wire"]
+    assert sent == [("broadcast", 128), ("broadcast", 64)]  # two of 16 floats; an integer, with its padding
+
+
 def test_waiting_for_ranks_and_for_the_wire_are_told_apart():
     """Rank 1 needs 10 ms a layer: rank 0 waits 6.25 ms for each bucket but the first two, which its own hid."""
     timeline = Timeline()

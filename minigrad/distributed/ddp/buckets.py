@@ -91,7 +91,7 @@ class BucketPlan:
             plan = BucketPlan(tuple(raw["names"]), buckets, raw["id"])
         except (ValueError, TypeError, KeyError) as error:
             raise ArgumentError(f"BucketPlan: expected the text of a plan, got something else: {error!r}") from error
-        if plan.id != _plan_id(plan.names, plan.buckets):
+        if plan.id != plan_id_of(plan.names, plan.buckets):
             raise ArgumentError(f"BucketPlan: expected the id of its content, got {plan.id}: it was changed by hand")
         return plan
 
@@ -129,7 +129,7 @@ def plan_buckets(
             groups.append([i])
     buckets = tuple(_bucket(index, entries, group) for index, group in enumerate(groups))
     names = tuple(entry.name for entry in entries)
-    return BucketPlan(names, buckets, _plan_id(names, buckets))
+    return BucketPlan(names, buckets, plan_id_of(names, buckets))
 
 
 def _fits(entries: Sequence[Entry], group: list[int], i: int, cap: int) -> bool:
@@ -144,7 +144,8 @@ def _bucket(index: int, entries: Sequence[Entry], group: list[int]) -> Bucket:
     return Bucket(index, first.buffer, first.start, last.stop, tuple(group), nbytes)
 
 
-def _plan_id(names: tuple[str, ...], buckets: tuple[Bucket, ...]) -> str:
+def plan_id_of(names: tuple[str, ...], buckets: tuple[Bucket, ...]) -> str:
+    """The id of a plan."""
     text = json.dumps([names, [asdict(bucket) for bucket in buckets]])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

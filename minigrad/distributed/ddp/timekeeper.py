@@ -180,7 +180,8 @@ class Timekeeper:
         entries = [asdict(entry) for entry in reducer.layout.entries()]
         buckets = [bucket.entries for bucket in plan.buckets]
         order = {"in_order": reducer.in_order, "find_unused": reducer.options.find_unused}
-        self.track.facts[self._name] = {"entries": entries, "buckets": buckets, **caps, **order}
+        about = {"ranks": reducer.comm.global_ranks, "entries": entries, "buckets": buckets}
+        self.track.facts[self._name] = {**about, **caps, **order}
 
     def _note_wire(self, logbook: Logbook, account: Account, names: list[tuple[str, dict[str, Any]]]) -> None:
         """Write what the wire did for each call, one after the other, and what this rank waited for."""

@@ -63,12 +63,12 @@ class Upkeep:
         timeline: Timeline | None = None,
     ) -> None:
         self.inventory = Inventory(module)
+        self._removals = [] if timeline is None else attach(timeline, module, reducer)
         self._module, self._comm, self._booked = module, reducer.comm, reducer.lane.booked
         reducer.in_order = join_sync_batch_norms(module, reducer.comm, reducer)
         self._policy, self._memory = policy_of(policy), BufferMemory(self.inventory)
         self._every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
         self.check = ReplicaCheck(module, self._booked, check_every)
-        self._removals = [] if timeline is None else attach(timeline, module, reducer)
 
     def after_pass(self, active_ranks: list[int], passes: int) -> None:
         """Do what is due after so many passes; every rank calls it, with the ranks that have data."""
