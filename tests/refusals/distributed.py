@@ -230,6 +230,7 @@ ROWS = [
     (lambda: Timeline().gather(), ArgumentError, "Timeline.gather: expected a communicator in this context, got none"),
     (lambda: Timeline().idle_gaps(0), ArgumentError, "idle_gaps: expected a rank of .., got 0"),
     (lambda: Timeline().save("run.png"), ArgumentError, "Timeline.save: expected a path that ends on "),
+    (lambda: Timeline().to_chakra("gone"), ArgumentError, "to_chakra: expected spans or events of a rank, got none"),
     (lambda: Timeline.from_json("{}"), ArgumentError, "Timeline.from_json: expected the text of to_json"),
     (lambda: Trace.from_json("{}"), ArgumentError, "Trace.from_json: expected the text of to_json"),
     (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "timeline as a Timeline, got 3"),

@@ -7,8 +7,12 @@ import io
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
+from minigrad.arguments import as_integer
+from minigrad.distributed.record.chakra import group_names, trace_of
+from minigrad.distributed.record.nodes import nodes_of
 from minigrad.distributed.record.perfetto import trace_events
 from minigrad.distributed.record.spans import Event, TimeSpan, each_number
 from minigrad.errors import ArgumentError
@@ -69,3 +73,38 @@ class Exports:
         An arrow goes from when a bucket's last gradient was ready to when the bucket was done.
         """
         replace_file(path, [json.dumps(trace_events(*self._aligned()), allow_nan=False).encode()])
+
+    def to_chakra(self, folder: str | os.PathLike[str], world_size: int | None = None) -> None:
+        """Write Chakra execution traces, which simulators of clusters take: rank.0.et and so on, one a rank.
+
+        A node for each stretch of a rank's own work, and for each collective and message, with what it comes after.
+        See `record.nodes` and `record.chakra`; not tried in a simulator. Where collectives are of groups, groups.json
+        has the ranks of each, by its pg_name.
+
+        Args:
+            folder: Made where it is not there.
+            world_size: For how many ranks: rank r does what rank r % n of the n recorded ones did. By default for those
+                that were recorded.
+
+        Raises:
+            ArgumentError: nothing was recorded; or world_size is no integer >= 1, or another number than was recorded,
+                where messages or groups name ranks.
+        """
+        nodes = nodes_of(*self._aligned())
+        ranks = list(nodes)
+        if not ranks:
+            raise ArgumentError("to_chakra: expected spans or events of a rank, got none")
+        count = len(ranks) if world_size is None else as_integer("to_chakra", "world_size", world_size, 1)
+        groups = group_names(nodes)
+        if count != len(ranks) and (groups or any(n.kind in ("send", "recv") for own in nodes.values() for n in own)):
+            raise ArgumentError(
+                f"to_chakra: expected world_size {len(ranks)}, for messages and groups name its ranks, got {count}"
+            )
+        where = Path(folder)
+        where.mkdir(parents=True, exist_ok=True)
+        for rank in range(count):
+            shown = ranks[rank] if count == len(ranks) else rank
+            replace_file(where / f"rank.{shown}.et", trace_of(shown, nodes[ranks[rank % len(ranks)]], groups))
+        if groups:
+            table = {name: list(group) for group, name in groups.items()}
+            replace_file(where / "groups.json", [json.dumps(table).encode()])

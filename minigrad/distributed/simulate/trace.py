@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -295,6 +296,18 @@ class Trace:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             wanted = f"the text of to_json, of {_FORMAT!r}"
             raise ArgumentError(f"Trace.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
+
+    def to_chakra(self, folder: str | os.PathLike[str], world_size: int | None = None) -> None:
+        """Write Chakra execution traces; see `Timeline.to_chakra`.
+
+        Args:
+            folder: Made where it is not there.
+            world_size: For how many ranks; by default those that were simulated.
+
+        Raises:
+            ArgumentError: world_size is no integer >= 1, or another number where messages or groups name ranks.
+        """
+        self.timeline.to_chakra(folder, world_size)
 
     def table(self, first: int = 0, last: int | None = None) -> str:
         """A line for each rank in each step of [first, last): its seconds, samples and bytes."""
