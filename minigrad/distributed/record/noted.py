@@ -25,32 +25,43 @@ _FIGURES = ("idle_s", "exposed_s", "hidden_s", "bytes_sent", "calls")
 _ALL_MEET = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_gather_object", "barrier")
 
 
-class NotedCommunicator(Wrapper):
-    """Writes its calls on a track of a timeline.
+class MadeCall(NamedTuple):
+    """A call that was made.
+
+    Attributes:
+        called: When.
+        fields: Of its spans.
+        meeting: The name, which all ranks share, of one that is over on no rank before all have called it; else empty.
+    """
+
+    kind: str
+    called: Moment
+    fields: dict[str, Any]
+    meeting: str
+
+
+class CallNotes:
+    """What the calls of a rank come to that combine one thing, by one communicator after the other.
 
     The rules are those of `ddp.account`: the wire works from when all ranks have called a collective, and the one
     before is over; a rank that waits waits for ranks first, then for the wire. Of a call that does not tell when all
-    had come, all of its wait is for the wire. On a GPU a call has the time of its stream.
+    had come, all of its wait is for the wire, but for host data, which is little: there it is for ranks. On a GPU a
+    call has the time of its stream.
 
     Args:
-        comm: The ranks.
         track: Of this rank.
         name: Of what combines, the same on all ranks.
+
+    Attributes:
+        track, name: As given; the second of one name is called so.
     """
 
-    def __init__(self, comm: Communicator, track: Track, name: str) -> None:
-        super().__init__(comm)
+    def __init__(self, track: Track, name: str) -> None:
         self.track, self.name = track, track.own_name(name)
-        self._is_host = comm.device.type == "cpu"
-        self._calls = self._passes = self._meetings = 0
+        self._calls = self._passes = self._nbytes = 0
         self._reached_s = -math.inf  # the wire has worked until then
         self._idle_s = self._exposed_s = self._hidden_s = self._wire_s = 0.0  # so far
-        self._nbytes = 0
         self._over: list[tuple[float, float, str, float, dict[str, Any]]] = []  # not on the wire yet
-
-    def for_group(self, comm: Communicator) -> Communicator:
-        """One for a group, on the same track."""
-        return NotedCommunicator(comm, self.track, self.name)
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -81,50 +92,21 @@ class NotedCommunicator(Wrapper):
             self.track.note("wire", name, begin_s, done_s, {**fields, **wire})
         self._over.clear()
 
-    def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
-        """Note the call, and make it."""
-        nbytes, mark = max(0, call.nbytes), self.track.mark
-        fields = {"of": self.name, "pass": self._passes, "nbytes": nbytes}
-        began = mark()
-        result = make()
-        called = mark()
+    def called(self, nbytes: int) -> dict[str, Any]:
+        """One more call: the fields of its spans."""
         self._calls, self._nbytes = self._calls + 1, self._nbytes + nbytes
-        meeting = -1
-        if call.kind in _ALL_MEET:
-            meeting, self._meetings = self._meetings, self._meetings + 1
-        if not self._is_host:
-            self.track.note("wire", call.kind, began, called, {**fields, "collective": call.kind, "sent_bytes": nbytes})
-            return _NotedWork(result, self, _Made(call.kind, called, fields, meeting)) if arrays else result
-        if not arrays or isinstance(result, DoneWork):
-            span = result.span if arrays else None
-            self._stood(call.kind, float(began), float(began), float(called), span, fields)
-            self._meet(meeting, began, called)
-            return result
-        return _NotedWork(result, self, _Made(call.kind, began, fields, meeting))
+        return {"of": self.name, "pass": self._passes, "nbytes": nbytes}
 
-    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
-        """Weight and sum as the inner communicator does."""
-        call = Call("all_reduce", layout, nbytes=int(getattr(array, "nbytes", 0)))
-        work: Work = self.around(call, [array], lambda: self.inner.weighted_all_reduce(array, weight, layout))
-        return work
-
-    def _stood(
-        self,
-        name: str,
-        called_s: float,
-        began_s: float,
-        ended_s: float,
-        span: tuple[float, float] | None,
-        fields: dict[str, Any],
-    ) -> None:
-        """The rank stood still for a call, made at called_s, which is over.
+    def stood(self, made: MadeCall, began_s: float, ended_s: float, span: tuple[float, float] | None) -> None:
+        """The rank stood still for a call, which is over.
 
         Args:
             span: When all had called it, and when it was over; None where nobody tells.
         """
+        name, fields = made.kind, made.fields
         started_s, done_s = span if span is not None else (began_s, ended_s)
         done_s = ended_s if began_s < done_s < ended_s else done_s  # a rank that waits needs time to wake up
-        self._over.append((started_s, done_s, name, called_s, fields))
+        self._over.append((started_s, done_s, name, float(made.called), fields))
         if began_s < done_s:
             come_s = began_s + min(max(0.0, started_s - began_s), ended_s - began_s)
             self._idle_s += come_s - began_s
@@ -134,18 +116,68 @@ class NotedCommunicator(Wrapper):
             if ended_s > come_s:
                 self.track.note("exposed", name, come_s, ended_s, fields)
 
-    def waited(self, made: _Made, began: Moment, span: Any) -> None:
-        """A wait for a call is over, just now, since began."""
-        ended = self.track.mark()
-        if self._is_host:
-            self._stood(made.kind, float(made.called), float(began), float(ended), span, made.fields)
-        else:
-            self.track.note("exposed", made.kind, began, ended, made.fields)
-        self._meet(made.meeting, made.called, ended)
+    def idled(self, name: str, began_s: float) -> None:
+        """The rank has waited for others until now, outside of any call."""
+        ended_s = self.track.now_s()
+        if ended_s > began_s:
+            self._idle_s += ended_s - began_s
+            self.track.note("idle", name, began_s, ended_s, {"of": self.name})
 
-    def _meet(self, number: int, called: Moment, over: Moment) -> None:
-        if number >= 0:
-            self.track.met(f"{self.name}: {number}", called, over)
+
+class NotedCommunicator(Wrapper):
+    """Writes its calls on a track of a timeline.
+
+    Args:
+        comm: The ranks.
+        notes: Of this rank.
+    """
+
+    def __init__(self, comm: Communicator, notes: CallNotes) -> None:
+        super().__init__(comm)
+        self.notes, self._is_host, self._met = notes, comm.device.type == "cpu", 0
+        self._name = notes.track.own_name(f"{notes.name} of ranks {list(comm.global_ranks)}")
+
+    def for_group(self, comm: Communicator) -> Communicator:
+        """One for a group, with the same notes."""
+        return NotedCommunicator(comm, self.notes)
+
+    def around(self, call: Call, arrays: Sequence[Array], make: Make) -> Any:
+        """Note the call, and make it."""
+        nbytes, track = max(0, call.nbytes), self.notes.track
+        began = track.mark()
+        result = make()
+        called, fields, meeting = track.mark(), self.notes.called(nbytes), ""
+        if call.kind in _ALL_MEET:
+            meeting, self._met = f"{self._name}: {self._met}", self._met + 1
+        if not self._is_host:
+            track.note("wire", call.kind, began, called, {**fields, "collective": call.kind, "sent_bytes": nbytes})
+        made = MadeCall(call.kind, began if self._is_host else called, fields, meeting)
+        if arrays and not (self._is_host and isinstance(result, DoneWork)):
+            return _NotedWork(result, self, made)
+        if self._is_host:
+            span = result.span if arrays else getattr(self.clock, "last_wait", (float(called), float(called)))
+            self.notes.stood(made, float(began), float(called), span)
+        self._meet(made, called)
+        return result
+
+    def weighted_all_reduce(self, array: Array, weight: Array | None = None, layout: str = "") -> Work:
+        """Weight and sum as the inner communicator does."""
+        call = Call("all_reduce", layout, nbytes=int(getattr(array, "nbytes", 0)))
+        work: Work = self.around(call, [array], lambda: self.inner.weighted_all_reduce(array, weight, layout))
+        return work
+
+    def waited(self, made: MadeCall, began: Moment, span: Any) -> None:
+        """A wait for a call is over, just now, since began."""
+        ended = self.notes.track.mark()
+        if self._is_host:
+            self.notes.stood(made, float(began), float(ended), span)
+        else:
+            self.notes.track.note("exposed", made.kind, began, ended, made.fields)
+        self._meet(made, ended)
+
+    def _meet(self, made: MadeCall, over: Moment) -> None:
+        if made.meeting:
+            self.notes.track.met(made.meeting, made.called, over)
 
 
 class Unnoted(nullcontext[None]):
@@ -168,14 +200,14 @@ class NotedModule:
     """
 
     def __init__(self, timeline: Timeline, comm: Communicator, module: Module, name: str) -> None:
-        self.comm: Communicator
-        self.comm = self._noted = NotedCommunicator(comm, timeline.at(comm), name)
+        self._notes = CallNotes(timeline.at(comm), name)
+        self.comm = NotedCommunicator(comm, self._notes)
         self._end_step = note_module(timeline, comm, module)
         self._open = ExitStack()
 
     def __enter__(self) -> None:
         self._open.callback(self._end_step)
-        self._open.enter_context(self._noted.passing())
+        self._open.enter_context(self._notes.passing())
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)
@@ -193,25 +225,10 @@ def notes_of(who: str, timeline: EventListener | None, comm: Communicator, modul
     return Unnoted(heard)
 
 
-class _Made(NamedTuple):
-    """A call that was made.
-
-    Attributes:
-        called: When.
-        fields: Of its spans.
-        meeting: Its number among the calls that are over on no rank before all have called them; -1 where it is none.
-    """
-
-    kind: str
-    called: Moment
-    fields: dict[str, Any]
-    meeting: int
-
-
 class _NotedWork(WorkAround):
     """A call under way whose first wait is noted."""
 
-    def __init__(self, work: Work, comm: NotedCommunicator, made: _Made) -> None:
+    def __init__(self, work: Work, comm: NotedCommunicator, made: MadeCall) -> None:
         super().__init__(work)
         self._comm: NotedCommunicator | None = comm
         self._made = made
@@ -222,6 +239,6 @@ class _NotedWork(WorkAround):
         if comm is None:
             self.inner.wait(host)
             return
-        began = comm.track.mark()
+        began = comm.notes.track.mark()
         self.inner.wait(host)
         comm.waited(self._made, began, self.inner.span)

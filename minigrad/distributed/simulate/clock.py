@@ -54,10 +54,12 @@ class VirtualClock:
 
     Attributes:
         local_steps: Forwards since the rank's last collective.
+        last_wait: When all ranks had called what it waited for last, and when that was over.
         called_s: When it began to charge the last call of a module; a timeline takes it away.
     """
 
     called_s: float | None = None
+    last_wait: tuple[float, float] = (0.0, 0.0)
 
     def __init__(self, cluster: Cluster, rank: int, recorder: Recorder) -> None:
         self._cluster, self._rank, self._recorder = cluster, rank, recorder
@@ -230,7 +232,7 @@ class VirtualClock:
 
         A wait in the midst of a backward leaves the rest of it for later.
         """
-        now_s = self.arrive_s()
+        now_s, self.last_wait = self.arrive_s(), (started_s, moment_s)
         if moment_s > now_s:
             idle_s = max(0.0, started_s - now_s)
             self._recorder.wait(now_s, idle_s, moment_s - now_s - idle_s)

@@ -13,7 +13,7 @@ from minigrad.train import coordinator as c
 from minigrad.train.run.apart_rank import ApartCommunicator, SharedRun, train_directed
 from minigrad.train.run.apart_saving import saved_states, with_seed_of
 from minigrad.train.run.config import WHO, RunConfig
-from minigrad.train.run.directed import Directed
+from minigrad.train.run.directed import Directed, teller
 from minigrad.train.run.handle import Run, RunsRanks, TrainedState
 from minigrad.train.run.letters import Letters
 from minigrad.train.run.processes import LivingRank, run_directed
@@ -48,7 +48,7 @@ def train_apart(config: RunConfig, place: RunsRanks, run: Run) -> TrainedState:
         "state": None if saved is None else saved[1][0][PLAIN]["coordinator"],
         "wishes": lambda: "run.stop()" if run.wants_stop else "",
         "most_rounds": config.max_steps,
-        "event": None if config.timeline is None else Telling(config.timeline),
+        "event": teller(config.timeline),
     }
     if isinstance(place, LivingRank):
         devices[place.line.rank] = place.device
@@ -82,18 +82,3 @@ def coordinator_config(config: RunConfig, world_size: int, timeout_s: float) -> 
 
 def _tell_lost(rank: int, error: str) -> None:
     warnings.warn(f"{WHO}: rank {rank} is left behind: {error}", RuntimeWarning, stacklevel=2)
-
-
-class Telling:
-    """Lets a timeline hear of commands.
-
-    Args:
-        timeline: An object with event(kind, **fields).
-    """
-
-    def __init__(self, timeline: Any) -> None:
-        self._timeline = timeline
-
-    def __call__(self, command: c.Command) -> None:
-        which = {name: getattr(command, name) for name in ("rank", "round") if hasattr(command, name)}
-        self._timeline.event(type(command).__name__.lower(), reason=command.reason, **which)

@@ -20,7 +20,7 @@ from minigrad.train.run.callbacks import Callbacks
 from minigrad.train.run.combining import CombinedGradients, CombinedParameters, Combining
 from minigrad.train.run.coordinated import CoordinatedRank
 from minigrad.train.run.handle import Run, TrainedState
-from minigrad.train.run.letters import Letters
+from minigrad.train.run.noting import Letters, noted
 from minigrad.train.run.rank import Worker
 
 
@@ -36,6 +36,11 @@ class ApartCommunicator(Wrapper):
     def __init__(self, rank: int, world_size: int, device: Device, letters: Letters) -> None:
         super().__init__(SoloCommunicator(device, clock=letters.clock))
         self.rank, self.world_size = rank, world_size
+
+    @property
+    def global_ranks(self) -> tuple[int, ...]:
+        """Of all, whether they live or not."""
+        return tuple(range(self.world_size))
 
     def around(self, call: Call, arrays: Sequence[Any], make: Make) -> Any:
         """Refuse.
@@ -123,7 +128,7 @@ def train_directed(
         patience_s: After how long in a round it says that it goes on.
         saved: What to go on from; see `saved_states`.
     """
-    config, alike = worker.config, worker.alike(saved is None)
+    config, alike, letters = worker.config, worker.alike(saved is None), noted(worker, letters)
     accounts = EpochAccounts(len(config.dataset), worker.world_size)
     saving = ApartSaving(worker, accounts)
     committed = 0 if saved is None else saving.resume(saved)

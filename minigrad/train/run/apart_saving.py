@@ -123,7 +123,7 @@ class ApartSaving:
             "streams": get_rng_state(),
             "options": options_of(worker),
         }
-        with _among(comm):
+        with _among(comm), worker.span("checkpoint"):
             try:
                 if comm.rank == 0 and own.number is not None:
                     own.take_over()

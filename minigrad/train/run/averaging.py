@@ -11,6 +11,7 @@ from minigrad.distributed.average.averager import ParameterAverager
 from minigrad.distributed.average.options import AverageOptions
 from minigrad.distributed.average.policies import check_policy
 from minigrad.distributed.balance.guards import as_guard
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError
 from minigrad.train.options import PolicyKind
 
@@ -73,10 +74,17 @@ def check_averaging(policy: averaging.Policy, outer: Any, average: str, guard: A
 
 
 def averager_of(
-    model: Any, comm: Any, optimizer: Any, policy: averaging.Policy, outer: Any, guard: Any, options: Mapping[str, Any]
+    model: Any,
+    comm: Any,
+    optimizer: Any,
+    policy: averaging.Policy,
+    outer: Any,
+    guard: Any,
+    options: Mapping[str, Any],
+    timeline: Timeline | None = None,
 ) -> ParameterAverager:
     """What combines the parameters of a run's ranks."""
-    given = {"optimizer": optimizer, "guard": guard, **options}
+    given = {"optimizer": optimizer, "guard": guard, "timeline": timeline, **options}
     return ParameterAverager(model, comm, policy, outer, average="parameters", **given)
 
 

@@ -75,7 +75,7 @@ class RunConfig:
             the last commit, and what they were ahead of it is made again. Options that the states say are refused
             where they are others; rates that make_optimizer and lr_scale make otherwise go on by that factor.
         timeline: An object with event(kind, **fields), which hears what the ranks of this process do. A `Timeline` has
-            the spans of their steps, too, where they combine gradients in step.
+            the spans of their steps, too: data, forward, backward, what is combined, optimizer, checkpoints.
         check_replicas_every: Compare the bits of all replicas in every so many steps.
         on_failure: "stop": all ranks end where one fails; where one raises in a step, behind a checkpoint of the one
             before, or of the last commit, if a `Checkpoint` counts steps. "shrink": the others go on; of threads a

@@ -16,6 +16,7 @@ from minigrad.backend.random import set_noise_key
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.living.lifeline import OUTSIDE
 from minigrad.distributed.living.office import Office
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import RankFailedError
 from minigrad.train import coordinator as c
 from minigrad.train.run.desk import Desk
@@ -135,3 +136,23 @@ class Directed:
             if running:
                 error.add_note(f"still running, and left to itself: {', '.join(running)}")
         raise error
+
+
+def teller(timeline: Any) -> Telling | None:
+    """What hears of commands where they are given, if anything; a `Timeline` has them where its ranks hear of them."""
+    return None if timeline is None or isinstance(timeline, Timeline) else Telling(timeline)
+
+
+class Telling:
+    """Lets a timeline hear of commands.
+
+    Args:
+        timeline: An object with event(kind, **fields).
+    """
+
+    def __init__(self, timeline: Any) -> None:
+        self._timeline = timeline
+
+    def __call__(self, command: c.Command) -> None:
+        which = {name: getattr(command, name) for name in ("rank", "round") if hasattr(command, name)}
+        self._timeline.event(type(command).__name__.lower(), reason=command.reason, **which)

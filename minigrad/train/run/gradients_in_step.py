@@ -11,8 +11,6 @@ from minigrad.distributed.average.policies import Cadence, PostLocalSGD
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.ddp.samples import keep_ledger
-from minigrad.distributed.record.listening import spans_of
-from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError
 from minigrad.train.agreement import StepAgreement
 from minigrad.train.run.config import WHO
@@ -37,9 +35,7 @@ class GradientsInStep(InStep):
         self.rounds = _rounds_of(worker)
         through = worker.comm if self.rounds is None else self.rounds.comm
         options = {"check_replicas_every": self.config.check_replicas_every, **self.config.ddp_options}
-        timeline = self.config.timeline if isinstance(self.config.timeline, Timeline) else None
-        self.ddp = DistributedDataParallel(worker.model, through, timeline=timeline, **options)
-        self._span = spans_of(timeline, worker.comm)
+        self.ddp = DistributedDataParallel(worker.model, through, timeline=worker.timeline, **options)
         keep_ledger(self.ddp, worker.ledger)
         worker.updates.show()
         self._agreement = StepAgreement(through, flags=3)
@@ -76,15 +72,13 @@ class GradientsInStep(InStep):
         self._failures.begin()
         error, told = None, (0.0, 0.0)
         try:
-            with self._span("data"):
-                batches = [worker.reader.read(indices) for indices in mine]
+            batches = [worker.read(indices) for indices in mine]
             told = worker.gradients(batches, self.ddp)
         except Exception as caught:
             error = self._failures.take_part(caught)
         self._since = self._since[0] + told[0], self._since[1] + told[1]
         if self._agree_on_step(error) or self._every > 1:
-            with self._span("optimizer"):
-                worker.apply()
+            worker.apply()
             worker.rounds += 1
             worker.meter.count_step(began_s)
         else:

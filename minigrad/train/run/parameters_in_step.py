@@ -26,7 +26,7 @@ class ParametersInStep(InStep):
         super().__init__(worker, run)
         config = self.config
         given = (config.when, config.outer, config.guard, config.average_options)
-        self.averager = averager_of(worker.model, worker.comm, worker.optimizer, *given)
+        self.averager = averager_of(worker.model, worker.comm, worker.optimizer, *given, timeline=worker.timeline)
         self.averager.keep(worker.ledger)
         self._combinations = 0
 
@@ -67,7 +67,7 @@ class ParametersInStep(InStep):
     def _step(self, indices: Indices) -> None:
         worker = self.worker
         began_s = self.comm.clock.now_s()
-        loss_sum, samples = worker.gradients([worker.reader.read(indices)])
+        loss_sum, samples = worker.gradients([worker.read(indices)])
         if samples:
             worker.apply()
         else:

@@ -5,7 +5,7 @@ Both engines build on it: that of ranks in step, and that of ranks which a coord
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from minigrad.backend.random import manual_seed
@@ -13,6 +13,8 @@ from minigrad.data.chunks import ChunkPool
 from minigrad.data.ledger import SampleLedger
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.record.listening import spans_of
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.train.epoch import EpochMeter
@@ -36,6 +38,9 @@ class Worker:
         step: Steps that this rank has made.
         rounds: Times that batches were dealt, and steps made of them.
         leads: Whether it is the lowest rank that lives, which prints and writes.
+        timeline: That of the run where it is a `Timeline`, which has the spans of steps; else None.
+        span: span(kind) is around what is one on this rank's track.
+        end_step: Called behind each step of the optimizer, where nothing else says so to the timeline.
     """
 
     def __init__(self, config: RunConfig, comm: Communicator) -> None:
@@ -55,6 +60,9 @@ class Worker:
         self.epoch = self.step = self.rounds = 0
         self.leads = comm.rank == 0
         self._wants_stop = False
+        self.timeline = config.timeline if isinstance(config.timeline, Timeline) else None
+        self.span = spans_of(self.timeline, comm)
+        self.end_step: Callable[[], None] | None = None
 
     def pool(self) -> ChunkPool:
         """The samples of the first epoch."""
@@ -111,12 +119,20 @@ class Worker:
 
     def backward(self, batches: Iterable[Any]) -> float:
         """Forward and backward on batches, indices of samples; what the losses were means over, together."""
-        return self.gradients(self.reader.read(indices) for indices in batches)[1]
+        return self.gradients(map(self.read, batches))[1]
+
+    def read(self, indices: Any) -> Any:
+        """The batch of these samples."""
+        with self.span("data"):
+            return self.reader.read(indices)
 
     def apply(self) -> None:
         """Step by the gradients that are there, and forget them."""
-        self.updates.step()
+        with self.span("optimizer"):
+            self.updates.step()
         self.step += 1
+        if self.end_step is not None:
+            self.end_step()
 
     def drop_gradients(self) -> None:
         """Forget them."""

@@ -145,7 +145,8 @@ class Saving:
             "streams": get_rng_state(),
             "options": self._options,
         }
-        path = self._own.save({**self._objects, PLAIN: told}, number)
+        with worker.span("checkpoint"):
+            path = self._own.save({**self._objects, PLAIN: told}, number)
         worker.comm.event("checkpoint", number=number, path=str(path))
 
 
