@@ -22,11 +22,14 @@ MinigradError
     ├── CollectiveTimeoutError (TimeoutError) a rank did not come in time
     ├── RankFailedError                      another rank failed first
     ├── ReplicaMismatchError                 replicas differ in names, shapes, dtypes, order or values
+    ├── TwinMismatchError                    a step of the ranks is not what one process gets from their batches
     ├── UnreducedGradientError               a bucket could not be reduced: some of its parameters got no gradient
     └── InjectedFaultError                   a fault that FaultInjecting was asked for
 
 A message reads `<who>: <what was expected>, got <what came>[: <what to do>]`.
 """
+
+from typing import Any
 
 
 class MinigradError(Exception):
@@ -129,6 +132,18 @@ class RankFailedError(DistributedError):
 
 class ReplicaMismatchError(DistributedError):
     """Replicas differ in the names, shapes, dtypes, order or values of their parameters."""
+
+
+class TwinMismatchError(DistributedError):
+    """A step of the ranks is not what one process gets from their batches.
+
+    Attributes:
+        report: A `distributed.TwinReport`: what differs, and what would explain it.
+    """
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class UnreducedGradientError(DistributedError):

@@ -130,6 +130,8 @@ __all__ = [
     "ThreadCommunicator",
     "ThreadWorld",
     "Timeline",
+    "Twin",
+    "TwinReport",
     "Work",
     "Wrapper",
     "all_gather",
@@ -192,11 +194,20 @@ _tell_lacking("DistributedDataParallel", DistributedDataParallel, _SEEDS["Distri
 if typing.TYPE_CHECKING:
     from minigrad.distributed.average.averager import ParameterAverager
     from minigrad.distributed.average.mean import average_parameters
+    from minigrad.distributed.inspect.twin.compare import TwinReport
+    from minigrad.distributed.inspect.twin.twin import Twin
 else:
+    _LATER = {  # rooms that are loaded at their first use, by what is asked for
+        "ParameterAverager": "average",
+        "Twin": "inspect.twin.twin",
+        "TwinReport": "inspect.twin.compare",
+        "average": "average",
+        "average_parameters": "average",
+    }
 
     def __getattr__(name: str) -> typing.Any:
-        """What combines parameters, a room that is loaded at its first use."""
-        if name not in ("ParameterAverager", "average", "average_parameters"):
+        """What combines parameters, and what reads a record: loaded at its first use."""
+        if name not in _LATER:
             raise _absent(__name__, name)
-        average = _importlib.import_module("minigrad.distributed.average")
-        return average if name == "average" else getattr(average, name)
+        room = _importlib.import_module(f"minigrad.distributed.{_LATER[name]}")
+        return room if name == _LATER[name] else getattr(room, name)

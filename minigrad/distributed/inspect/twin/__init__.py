@@ -1,0 +1,1 @@
+"""One process that makes the step of all ranks once more, and names what differs."""

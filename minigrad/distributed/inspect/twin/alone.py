@@ -1,0 +1,251 @@
+"""The step of all ranks on one of them: shard by shard, each with its rank's noise and statistics, then the optimizer.
+
+Nothing of the wrapper is used: no bucket, no reducer, no collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from contextvars import copy_context
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import to_device, to_host
+from minigrad.backend.dtypes import Array, as_dtype, float32, float64, float_dtypes_mixed, is_float, is_half
+from minigrad.backend.random import set_rng_state
+from minigrad.distributed.inspect.twin.compare import Floats
+from minigrad.distributed.inspect.twin.parcels import Packed, unpack
+from minigrad.nn.module import Module
+from minigrad.nn.watch import watching_calls
+from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.state import MASTER
+from minigrad.recording import enable_grad, no_grad
+from minigrad.tensor import Tensor
+
+Gradients = dict[str, "Floats | None"]  # by the name of the parameter, in float64
+LossFn = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One batch of a rank.
+
+    Attributes:
+        samples: What its loss is a mean over.
+        batch: Packed; None where the rank had none.
+        streams: The random streams as they were before its forward.
+    """
+
+    samples: float
+    batch: Packed | None
+    streams: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank had of a step.
+
+    Attributes:
+        micros: Its batches, one after the other.
+        arrays: Those of its batches.
+        buffers: Its buffers before the step, by name, and `after` as they are now.
+    """
+
+    micros: tuple[Micro, ...]
+    arrays: Sequence[Array]
+    buffers: Mapping[str, Array]
+    after: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, batches: Sequence[Sequence[Any]], arrays: Sequence[Array], buffers: Packed) -> Part:
+        """That of which a rank has told: samples, batch and streams of each of its batches, and its buffers twice."""
+        before, after = unpack(buffers, arrays)
+        return cls(tuple(Micro(*each) for each in batches), arrays, before, after)
+
+    @property
+    def samples(self) -> float:
+        """Of all its batches."""
+        return sum(micro.samples for micro in self.micros)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The state in which a step begins.
+
+    Attributes:
+        module: A copy.
+        optimizer: The state of the optimizer by number of its parameter, copied; empty without one.
+        scale: What losses are multiplied by.
+    """
+
+    module: Module
+    optimizer: dict[int, dict[str, Any]]
+    scale: float
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank's part comes to.
+
+    Attributes:
+        gradients: Of each of its batches, without the loss's scale; None where it had no samples.
+        buffers: After the last of them.
+    """
+
+    gradients: tuple[Gradients | None, ...]
+    buffers: dict[str, Floats]
+
+
+def run_part(begin: Begin, part: Part, loss_fn: LossFn, exact: bool) -> Shard:
+    """Forward and backward of one rank's batches.
+
+    Args:
+        exact: Whether in float64; else in the model's dtypes.
+    """
+    return copy_context().run(_run_part, begin, part, loss_fn, exact)
+
+
+def _run_part(begin: Begin, part: Part, loss_fn: LossFn, exact: bool) -> Shard:
+    module, scale = _copy(begin.module, exact), 1.0 if exact else begin.scale
+    with no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(_as_tensor(part.buffers[name], buffer))
+    found: list[Gradients | None] = []
+    device = next(module.parameters()).device
+    quiet = np.errstate(over="ignore", invalid="ignore")  # where it is right, the rank has warned of it
+    with quiet, watching_calls(None), enable_grad(), float_dtypes_mixed(True) if exact else nullcontext():
+        for micro in part.micros:
+            if micro.batch is None or micro.streams is None:
+                found.append(None)
+                continue
+            set_rng_state(micro.streams, noise_key="theirs")
+            loss = loss_fn(module, unpack(micro.batch, part.arrays, device, exact))
+            if not micro.samples:
+                found.append(None)
+                continue
+            _scaled(loss, scale).backward()
+            found.append(_taken(module, 1.0 / scale))
+    return Shard(tuple(found), {name: _floats(buffer.data) for name, buffer in module.named_buffers()})
+
+
+def _scaled(loss: Tensor, scale: float) -> Tensor:
+    """A loss times the scale, as `GradScaler.scale` has it."""
+    if scale == 1.0:
+        return loss
+    return (loss.to(dtype=float32) if is_half(loss.dtype) else loss) * scale
+
+
+def _taken(module: Module, factor: float) -> Gradients:
+    """The gradients, times a factor; they are dropped."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        found: Gradients = {
+            name: None if param.grad is None else factor * _floats(param.grad.data)
+            for name, param in module.named_parameters()
+        }
+    module.zero_grad()
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- what comes then
+
+
+def finished(begin: Begin, gradients: Gradients, before_step: Callable[[Module], Any], exact: bool) -> Gradients:
+    """Gradients as the optimizer gets them, once before_step(module) has been at them."""
+    module = _copy(begin.module, exact)
+    _give(module, gradients)
+    copy_context().run(before_step, module)
+    return _taken(module, 1.0)
+
+
+def stepped(
+    begin: Begin, optimizer: Optimizer, names: Sequence[str], gradients: Gradients, exact: bool, steps: int = 1
+) -> dict[str, Floats]:
+    """The parameters after a step of the optimizer with these gradients.
+
+    Args:
+        optimizer: Whose class and options count.
+        names: Of its parameters, in its order.
+        steps: How often it makes the step.
+    """
+    module = _copy(begin.module, exact)
+    params = dict(module.named_parameters())
+    made = copied_optimizer(optimizer, [params[name] for name in names])
+    made.load_state_dict({**made.state_dict(), "state": _as_state(begin.optimizer, made, exact)})
+    _give(module, gradients)
+    for _ in range(steps):
+        made.step()
+    return values_of(module)
+
+
+def copied_optimizer(optimizer: Optimizer, params: Sequence[Any]) -> Optimizer:
+    """An optimizer with the options of another, for other parameters in its order; its state is new."""
+    made: Optimizer = object.__new__(type(optimizer))
+    vars(made).update(vars(optimizer))  # a class of one's own may look at what its constructor was given
+    left, groups = iter(params), []
+    for group in optimizer.param_groups:
+        groups.append({**group, "params": [next(left) for _ in group["params"]]})
+    Optimizer.__init__(made, groups, optimizer.defaults, master_weights=optimizer.master_weights)
+    return made
+
+
+def state_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
+    """The state of an optimizer by number of its parameter, copied."""
+    state: dict[int, dict[str, Any]] = optimizer.state_dict()["state"]
+    return {
+        index: {name: each.detach().clone() if isinstance(each, Tensor) else each for name, each in entry.items()}
+        for index, entry in state.items()
+    }
+
+
+def _as_state(state: dict[int, dict[str, Any]], made: Optimizer, exact: bool) -> dict[int, dict[str, Any]]:
+    if not exact:
+        return state
+    return {
+        index: {
+            name: each.to(dtype=float64) if isinstance(each, Tensor) and is_float(each.dtype) else each
+            for name, each in entry.items()
+            if name != MASTER
+        }
+        for index, entry in state.items()
+    }
+
+
+def values_of(module: Module) -> dict[str, Floats]:
+    """The parameters by name."""
+    return {name: _floats(param.data) for name, param in module.named_parameters()}
+
+
+def gradients_of(module: Module) -> Gradients:
+    """The gradients by name."""
+    return {
+        name: None if param.grad is None else _floats(param.grad.data) for name, param in module.named_parameters()
+    }
+
+
+def buffers_of(module: Module) -> dict[str, Array]:
+    """Copies of the buffers by name, in host memory."""
+    return {name: np.array(to_host(buffer.data)) for name, buffer in module.named_buffers()}
+
+
+def _copy(module: Module, exact: bool) -> Module:
+    made = deepcopy(module)
+    return made.double() if exact else made
+
+
+def _give(module: Module, gradients: Gradients) -> None:
+    for name, param in module.named_parameters():
+        gradient = gradients.get(name)
+        param.grad = None if gradient is None else _as_tensor(gradient, param)
+
+
+def _as_tensor(values: Array, like: Tensor) -> Tensor:
+    with np.errstate(over="ignore"):
+        return Tensor(to_device(np.array(values).astype(as_dtype(like.dtype)), like.device))
+
+
+def _floats(array: Array) -> Floats:
+    return to_host(array).astype(np.float64)

@@ -1,0 +1,319 @@
+"""Twin: rank 0 makes the step of all ranks alone, from their batches, and names the first tensor that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from minigrad.arguments import as_amount, as_integer, as_samples, check_choice, check_switch
+from minigrad.backend.random import get_rng_state
+from minigrad.distributed.comm.context import communicator_for
+from minigrad.distributed.ddp.syncbn import SyncBatchNorm
+from minigrad.distributed.inspect.twin.alone import (
+    Begin, Gradients, Micro, Part, buffers_of, gradients_of, state_of, values_of
+)
+from minigrad.distributed.inspect.twin.compare import Difference, TwinReport
+from minigrad.distributed.inspect.twin.judge import Judge, Left, Task
+from minigrad.distributed.inspect.twin.parcels import first_tensor, gather_arrays, pack
+from minigrad.distributed.record.fingerprint import module_fingerprints
+from minigrad.errors import ArgumentError, RankFailedError, ReplicaMismatchError, TwinMismatchError
+from minigrad.nn.module import Module
+from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.scaler import GradScaler
+from minigrad.recording import is_grad_enabled, is_recomputing
+from minigrad.tensor import Tensor
+
+
+class Twin:
+    """A second training run, on one process, that is made from the same batches and compared with the ranks' own.
+
+    Ranks that agree on a wrong number look alike to `replicas_agree`: a mean of means, a micro-batch that is missing,
+    what is divided twice. The twin finds these. In each step that is due rank 0 gets the batches of all ranks and runs,
+    from the state in which the step began, each rank's forward, `loss_fn` and backward, with that rank's random numbers
+    and buffers, then the weighted mean and the optimizer: in the model's dtypes and in float64, which tells how much of
+    a difference may be rounding. Gradients, parameters and buffers are compared; gradients as they are when `step` is
+    called, so call it right behind `optimizer.step()`, before these are dropped or a schedule is stepped.
+
+    It takes the place of nothing, and costs all ranks a step on one of them, twice: take it out of a run that is to be
+    fast. No bit of the training changes.
+
+    Args:
+        model: The wrapper: `DistributedDataParallel`, or one of your own; its `module` is what is trained.
+        optimizer: Of parameters of that module; None where nothing steps, and gradients alone are compared.
+        loss_fn: loss_fn(module, batch), the mean loss over a batch, as the loop computes it; it calls the module that
+            it is given, which is the twin's own. Mixed precision belongs into it: `with autocast(...)`.
+        every: Steps between two that are compared, >= 1: those of number every, 2·every, ...
+        comm: The ranks; by default the wrapper's `comm`, else those of this context.
+        reduce: "mean" of all samples, or "sum" of the ranks' gradients; by default as the wrapper has it, else "mean".
+        batch_dim: The axis by which samples are counted; by default as the wrapper has it, else 0.
+        before_step: before_step(module) does what the loop does to gradients between backward and step, such as
+            `lambda module: nn.utils.clip_grad_norm_(module.parameters(), 1.0)`.
+        scaler: The `GradScaler` that scales the loss; a step that it leaves out is left out here too.
+        ulps: How many ulps may come of another order of sums; more where a hook compresses. An ulp is that of the
+            largest number which was added up for a tensor.
+        raises: Whether a difference is an error; else `step` returns it, and the run goes on.
+
+    Attributes:
+        steps: How many were made.
+        first: The report of the first step that differed; None before.
+
+    Raises:
+        ArgumentError: a wrapper without module, an optimizer of other parameters, a SyncBatchNorm inside, whose
+            statistics are those of all ranks, or another argument out of range.
+
+    Example:
+        >>> from minigrad import distributed, nn, optim, randn
+        >>> def body(comm):
+        ...     ddp = distributed.DDP(nn.Linear(3, 1), comm)
+        ...     optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+        ...     twin = distributed.Twin(ddp, optimizer, lambda module, x: module(x).square().mean())
+        ...     for n in (2, 5):
+        ...         x = randn(n + comm.rank, 3)
+        ...         optimizer.zero_grad()
+        ...         ddp(x).square().mean().backward()
+        ...         optimizer.step()
+        ...         report = twin.step(x)
+        ...     return report.agrees
+        >>> distributed.run(body, 2)
+        [True, True]
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Optimizer | None,
+        loss_fn: Callable[[Any, Any], Tensor],
+        every: int = 1,
+        *,
+        comm: Any = None,
+        reduce: str | None = None,
+        batch_dim: int | None = None,
+        before_step: Callable[[Module], Any] | None = None,
+        scaler: GradScaler | None = None,
+        ulps: float = 8.0,
+        raises: bool = True,
+    ) -> None:
+        self._module = _module_of(model)
+        self._comm = communicator_for("Twin", getattr(model, "comm", None) if comm is None else comm)
+        for what, function in (("loss_fn", loss_fn), ("before_step", before_step)):
+            if not callable(function) and (what == "loss_fn" or function is not None):
+                raise ArgumentError(f"Twin: expected {what} as a function, got {function!r:.100}")
+        if scaler is not None and not isinstance(scaler, GradScaler):
+            raise ArgumentError(f"Twin: expected scaler as a GradScaler, got {scaler!r:.100}")
+        check_switch("Twin", raises=raises)
+        mean = _is_mean(model) if reduce is None else reduce == "mean"
+        check_choice("Twin", ("mean", "sum"), **({} if reduce is None else {"reduce": reduce}))
+        axis = getattr(model, "batch_dim", 0) if batch_dim is None else batch_dim
+        self._axis, self._every = as_integer("Twin", "batch_dim", axis), as_integer("Twin", "every", every, 1)
+        names = _names_of(optimizer, self._module)
+        self._task = Task(loss_fn, optimizer, names, mean, before_step, as_amount("Twin", "ulps", ulps))
+        self._scaler, self._raises = scaler, raises
+        self.steps = 0
+        self.first: TwinReport | None = None
+        self._samples, self._earlier, self._last = 0.0, 0.0, 0.0  # of this step, of all before, and of the last of them
+        self._micros: list[Micro] = []
+        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._streams: dict[str, Any] | None = None
+        self._before: Gradients | None = None
+        self._has_begun = False
+        self._begin_step()
+        self._removal = self._module.register_forward_pre_hook(self._hook())
+
+    # ------------------------------------------------------------------------------------------------- in the loop
+
+    def accumulate(self, batch: Any, samples: float | None = None) -> None:
+        """Say that a batch has been through backward under `no_sync`; `step` says it of the last one of a step.
+
+        Args:
+            batch, samples: See `step`.
+
+        Raises:
+            ArgumentError, DtypeError: see `step`.
+        """
+        n = self._count(batch, samples)
+        self._samples += n
+        if self._is_due:
+            if batch is not None and self._streams is None:
+                raise ArgumentError(
+                    f"rank {self._comm.rank}: Twin: expected a forward of the wrapped module for each batch, got none "
+                    "since the last one: call accumulate or step once for each batch, and let the wrapper call "
+                    "module(...)"
+                )
+            packed = None if batch is None else pack(batch, self._arrays)
+            self._micros.append(Micro(n, packed, self._streams))
+            self._streams = None
+
+    def step(self, batch: Any, samples: float | None = None) -> TwinReport | None:
+        """Compare a step, where it is due; every rank calls it, behind `optimizer.step()`.
+
+        Args:
+            batch: What loss_fn gets: tensors, arrays and plain values, in dicts, lists and tuples. None on a rank that
+                had none. Where several were accumulated, the last one.
+            samples: What the loss is a mean over, as the wrapper counts it; by default the length of axis `batch_dim`
+                of the first tensor in the batch, 0 without a batch.
+
+        Returns:
+            What was found, the same on all ranks; None where the step was not due.
+
+        Raises:
+            TwinMismatchError: on all ranks, where something differs, unless `raises` is False.
+            ArgumentError: no forward of the module since the last call, or samples that can't be counted.
+            DtypeError: something else in the batch.
+            ReplicaMismatchError: ranks are at different steps. RankFailedError: rank 0 could not make the step alone,
+                and raises what it failed of.
+        """
+        self.accumulate(batch, samples)
+        is_due = self._is_due
+        self.steps += 1
+        report = self._compare() if is_due else None
+        self._earlier, self._last, self._samples = self._earlier + self._samples, self._samples, 0.0
+        self._begin_step()
+        if report is not None and not report.agrees:
+            self.first = self.first or report
+            if self._raises:
+                words = f"rank {self._comm.rank}: Twin: expected what one process gets, got {report}"
+                raise TwinMismatchError(words, report)
+        return report
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._removal.remove()
+
+    # ------------------------------------------------------------------------------------------------------- inside
+
+    @property
+    def _is_due(self) -> bool:
+        return (self.steps + 1) % self._every == 0
+
+    def _hook(self) -> Callable[..., None]:
+        def begin(called: Module, args: Any) -> None:
+            if called is self._module and self._is_due and is_grad_enabled() and not is_recomputing():
+                if not self._has_begun:
+                    self._take_state()
+                    self._has_begun = True
+                if self._streams is None:
+                    self._streams = get_rng_state()
+
+        return begin
+
+    def _begin_step(self) -> None:
+        self._micros, self._arrays, self._streams, self._has_begun = [], [], None, False
+        self._before = gradients_of(self._module) if self._comm.rank == 0 and self._is_due and self.steps else None
+        if self._is_due:
+            self._take_state()  # of a rank that makes no forward in the step
+
+    def _take_state(self) -> None:
+        """Keep what the step begins with."""
+        self._buffers = buffers_of(self._module)
+        if self._comm.rank == 0:
+            optimizer, scaler = self._task.optimizer, self._scaler
+            with self._comm.device.current():
+                state = {} if optimizer is None else state_of(optimizer)
+                self._begin = Begin(deepcopy(self._module), state, 1.0 if scaler is None else scaler.get_scale())
+
+    def _count(self, batch: Any, samples: float | None) -> float:
+        if samples is not None:
+            n = as_samples("Twin", samples)
+            if batch is None and n:
+                raise ArgumentError(f"Twin: expected 0 samples without a batch, got {n:g}")
+            return n
+        if batch is None:
+            return 0.0
+        first = first_tensor(batch)
+        if first is None or not -first.ndim <= self._axis < first.ndim:
+            got = "none" if first is None else f"shape {first.shape}"
+            raise ArgumentError(
+                f"Twin: expected a batch whose first tensor has axis {self._axis}, to count samples, got {got}: give "
+                "samples=n"
+            )
+        return float(first.shape[self._axis])
+
+    def _compare(self) -> TwinReport:
+        comm, arrays = self._comm, self._arrays
+        buffers = pack([self._buffers, buffers_of(self._module)], arrays)
+        told = comm.all_gather_object(
+            {
+                "step": self.steps,
+                "batches": [[micro.samples, micro.batch, micro.streams] for micro in self._micros],
+                "buffers": buffers,
+                "arrays": [[list(array.shape), array.dtype.name] for array in arrays],
+                "earlier": [self._earlier, self._last],
+                "prints": [int(each) for each in module_fingerprints(self._module, buffers=False)[1].tolist()],
+            }
+        )
+        if any(each["step"] != self.steps for each in told):
+            raise ReplicaMismatchError(
+                f"rank {comm.rank}: Twin: expected all ranks at one step, got {[each['step'] for each in told]}"
+            )
+        gathered = gather_arrays(comm, arrays, [each["arrays"] for each in told])
+        report, error = None, None
+        if comm.rank == 0:
+            try:
+                with comm.device.current():
+                    report = self._judge(told, gathered)
+            except Exception as failure:
+                error = failure
+        words = f"{type(error).__name__}: {error}" if error is not None else None
+        plain, words = comm.all_gather_object([_plain(report), words])[0]
+        if error is not None:
+            raise error
+        if words is not None:
+            raise RankFailedError(f"rank {comm.rank}: Twin: rank 0 could not make the step alone: {words}")
+        return _report_of(plain)
+
+    def _judge(self, told: list[Any], gathered: list[list[np.ndarray[Any, Any]]]) -> TwinReport:
+        parts = [Part.of(each["batches"], arrays, each["buffers"]) for each, arrays in zip(told, gathered)]
+        apart = tuple(rank for rank, each in enumerate(told) if each["prints"] != told[0]["prints"])
+        earlier = tuple(zip(*(each["earlier"] for each in told)))
+        left = Left(gradients_of(self._module), values_of(self._module), self._before, earlier, apart)
+        return Judge(self._task, self._begin, parts, left).report(self.steps)
+
+
+def _module_of(model: Any) -> Module:
+    module = getattr(model, "module", None)
+    if not isinstance(module, Module):
+        raise ArgumentError(f"Twin: expected a wrapper whose module is a Module, got {type(model).__name__}")
+    if any(isinstance(inner, SyncBatchNorm) for inner in module.modules()):
+        raise ArgumentError(
+            "Twin: expected a module whose layers look at the samples of one rank, got a SyncBatchNorm, which looks at "
+            "those of all"
+        )
+    return module
+
+
+def _is_mean(model: Any) -> bool:
+    """Whether a wrapper of ours takes the mean; others do as a rule."""
+    own = getattr(getattr(model, "reducer", None), "own", None)
+    return bool(getattr(own, "mean", True))
+
+
+def _names_of(optimizer: Any, module: Module) -> tuple[str, ...]:
+    if optimizer is None:
+        return ()
+    if not isinstance(optimizer, Optimizer):
+        raise ArgumentError(f"Twin: expected an Optimizer or None, got {type(optimizer).__name__}")
+    names = {id(param): name for name, param in module.named_parameters()}
+    if any(id(param) not in names for param in optimizer.params()):
+        raise ArgumentError(
+            f"Twin: expected an optimizer of the wrapped module's parameters, got {optimizer.name} of others too"
+        )
+    return tuple(names[id(param)] for param in optimizer.params())
+
+
+def _plain(report: TwinReport | None) -> Any:
+    """A report as JSON data."""
+    if report is None:
+        return None
+    plain = asdict(report)
+    plain["differences"] = [{**each, "index": list(each["index"])} for each in plain["differences"]]
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+def _report_of(plain: dict[str, Any]) -> TwinReport:
+    differences = tuple(Difference(**{**each, "index": tuple(each["index"])}) for each in plain["differences"])
+    tuples = {name: tuple(plain[name]) for name in ("apart", "notes")}
+    return TwinReport(**{**plain, **tuples, "differences": differences})

@@ -1,0 +1,330 @@
+"""The twin: silent where ranks do what one process does, and names step, tensor and fault where they do not."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, autocast, manual_seed, nn, no_grad, optim, randn
+from minigrad.distributed import DDP, Twin, run, simulate
+from minigrad.errors import ArgumentError, RankFailedError, TwinMismatchError
+
+
+class Net(nn.Module):
+    """Noise and statistics, which each rank has its own of."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm, self.drop, self.out = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.4), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.out(self.drop(self.norm(self.fc(x))).tanh())
+
+
+def mean_loss(model, batch):
+    x, y = batch
+    return (model(x) - y).square().mean()
+
+
+def made(n):
+    return randn(n, 3), randn(n, 2)
+
+
+def trained(comm, wrap=DDP, steps=3, sizes=(2, 5, 3), **options):
+    """Reports of steps of unequal shards."""
+    manual_seed(3)
+    ddp = wrap(Net(), comm)
+    optimizer = optim.Adam(ddp.parameters(), lr=0.05)
+    twin = Twin(ddp, optimizer, mean_loss, **options)
+    reports = []
+    for _ in range(steps):
+        batch = made(sizes[comm.rank])
+        optimizer.zero_grad()
+        mean_loss(ddp, batch).backward()
+        optimizer.step()
+        reports.append(twin.step(batch))
+    return reports
+
+
+def test_what_ddp_does_is_what_one_process_does():
+    for reports in run(trained, 3):
+        assert [report.step for report in reports] == [1, 2, 3]
+        for report in reports:
+            assert report.agrees and report.first is None and not report.notes
+            assert report.compared == 6 + 6 + 3  # the parameters, their gradients, the buffers
+            assert report.largest_ulps <= 8.0
+
+
+def test_a_virtual_cluster_is_as_ranks_are():
+    trace = simulate.run(trained, simulate.Cluster((simulate.RankCost(0.1), simulate.RankCost(0.2))))
+    assert all(report.agrees for reports in trace.results for report in reports)
+
+
+def test_steps_that_are_not_due_are_not_compared():
+    reports = run(lambda comm: trained(comm, steps=4, every=2), 2)[1]
+    assert [report and report.step for report in reports] == [None, 2, None, 4]
+
+
+def accumulating(comm, sync="no_sync"):
+    ddp = DDP(Net(), comm, sync="manual" if sync == "manual" else "auto", broadcast_buffers="mean")
+    optimizer = optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    twin = Twin(ddp, optimizer, lambda model, batch: mean_loss(model, batch) / 2)
+    for sizes in ((2, 4), (3, 2)):
+        optimizer.zero_grad()
+        for k, n in enumerate(sizes):
+            batch = made(n + 2 * comm.rank)
+            with ddp.no_sync() if k == 0 and sync == "no_sync" else contextlib.nullcontext():
+                (mean_loss(ddp, batch) / 2).backward()
+            if k == 0:
+                twin.accumulate(batch)
+        if sync == "manual":
+            ddp.sync_gradients()
+        optimizer.step()
+        twin.step(batch)
+    return twin.steps
+
+
+@pytest.mark.parametrize("sync", ["no_sync", "manual"])
+def test_accumulated_batches_are_one_step(sync):
+    assert run(lambda comm: accumulating(comm, sync), 2) == [2, 2]
+
+
+def clipped(comm):
+    ddp = DDP(Net(), comm)
+    optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+
+    def clip(module):
+        nn.utils.clip_grad_norm_(module.parameters(), 0.01)
+
+    twin = Twin(ddp, optimizer, mean_loss, before_step=clip)
+    batch = made(3 + comm.rank)
+    mean_loss(ddp, batch).backward()
+    clip(ddp.module)
+    optimizer.step()
+    return twin.step(batch)
+
+
+def scaled(comm, init_scale=256.0):
+    """With a scale of 2**24 the gradients overflow, and the step is left out."""
+    ddp = DDP(nn.Linear(3, 2), comm)
+    optimizer, scaler = optim.SGD(ddp.parameters(), lr=0.1), optim.GradScaler(init_scale)
+
+    def half_loss(model, batch):
+        with autocast("float16"):
+            return mean_loss(model, batch)
+
+    twin = Twin(ddp, optimizer, half_loss, scaler=scaler)
+    batch = made(3 + comm.rank)
+    before = ddp.module.weight.tolist()
+    with np.errstate(invalid="ignore"):
+        scaler.scale(half_loss(ddp, batch)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    report = twin.step(batch)
+    assert (ddp.module.weight.tolist() == before) == (init_scale > 1e6)
+    return report
+
+
+def with_an_idle_rank(comm):
+    """Rank 1 has no batch in the first step, and an empty one in the second; rank 0 none in the third."""
+    ddp = DDP(nn.Linear(3, 2), comm)
+    optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+    twin = Twin(ddp, optimizer, mean_loss)
+    for idle, n in ((1, None), (1, 0), (0, None)):
+        optimizer.zero_grad()
+        batch = made(4 if idle != comm.rank else n or 0)
+        if comm.rank == idle and n is None:
+            ddp.flush()
+            batch = None
+        else:
+            mean_loss(ddp, batch).backward()
+        optimizer.step()
+        report = twin.step(batch)
+    return report
+
+
+def of_sums(comm):
+    ddp = DDP(nn.Linear(3, 2), comm, reduce="sum")
+    twin = Twin(ddp, None, lambda model, x: model(x).square().sum())
+    x = randn(2 + comm.rank, 3)
+    ddp(x).square().sum().backward()
+    return twin.step(x)
+
+
+def of_tokens(comm):
+    """Losses that are means over something else than the batch."""
+    ddp = DDP(nn.Linear(3, 2), comm)
+    twin = Twin(ddp, None, lambda model, batch: model(batch["x"])[batch["rows"]].mean())
+    batch = {"x": randn(6, 3), "rows": np.arange(1 + 3 * comm.rank)}
+    n = len(batch["rows"])
+    with ddp.samples(n):
+        ddp(batch["x"])[batch["rows"]].mean().backward()
+    return twin.step(batch, samples=n)
+
+
+@pytest.mark.parametrize("body", [clipped, scaled, with_an_idle_rank, of_sums, of_tokens])
+def test_all_ways_to_weigh_and_step(body):
+    for report in run(body, 2):
+        assert report.agrees and not report.notes, report
+
+
+def test_a_step_that_the_scaler_leaves_out():
+    for report in run(lambda comm: scaled(comm, 2.0**24), 2):
+        assert report.agrees, report
+
+
+# -------------------------------------------------------------------------------------- a student's wrapper, and faults
+
+
+class Naive(nn.Module):
+    """Combines gradients after backward; `fault` says what it does wrong."""
+
+    def __init__(self, module, comm, fault=""):
+        super().__init__()
+        self.module, self.comm, self.fault = module, comm, fault
+        self.old = {}
+
+    def forward(self, *args):
+        return self.module(*args)
+
+    def combine(self, counts):
+        """Gradients that are accumulated over batches of so many samples."""
+        n, world = float(sum(counts)), self.comm.world_size
+        if self.fault == "last batch counts":
+            n = float(counts[-1])
+        if self.fault == "never forgets":
+            n += self.old.get("n", 0.0)
+            self.old["n"] = n
+        total = np.array([n])
+        self.comm.all_reduce(total).wait()
+        weight = {"mean of means": 1 / world, "sum": 1.0, "divided twice": n / total[0] / world}.get(
+            self.fault, n / total[0]
+        )
+        for name, param in self.module.named_parameters():
+            values = (weight * param.grad.numpy()).astype("float32")
+            if self.fault == "16 bits":
+                values = values.astype("float16")
+            if not (self.fault == "one rank is left out" and self.comm.rank == 1):
+                part = values
+            else:
+                part = np.zeros_like(values)
+            self.comm.all_reduce(part).wait()
+            if self.fault == "stale" and name == "fc.bias" and name in self.old:
+                part = self.old[name]
+            self.old[name] = part.copy()
+            param.grad = Tensor(part.astype("float32"))
+
+
+def by_hand(comm, fault="", reports=None):
+    """Two steps of two batches each."""
+    manual_seed(1)
+    model = Naive(Net().eval(), comm, fault)
+    optimizer = optim.SGD(model.module.parameters(), lr=0.1)
+    twin = Twin(model, optimizer, mean_loss, raises=False)
+    for counts in ((2, 5), (4, 1)):
+        optimizer.zero_grad()
+        own = [n + 3 * comm.rank * (k + 1) for k, n in enumerate(counts)]
+        for k, n in enumerate(own):
+            batch = made(n)
+            loss = mean_loss(model, batch)
+            if not (fault == "drops a batch" and k == 0):
+                loss.backward()
+            if k == 0:
+                twin.accumulate(batch)
+        model.combine(own)
+        if fault == "clipped":
+            nn.utils.clip_grad_norm_(model.module.parameters(), 1e-3)
+        optimizer.step()
+        if fault == "two steps":
+            optimizer.step()
+        if fault == "ranks part" and comm.rank == 1:
+            with no_grad():
+                model.module.fc.bias.zero_()
+        twin.step(batch)
+    return twin.first
+
+
+def test_a_wrapper_of_ones_own_that_is_right():
+    assert run(by_hand, 2) == [None, None]
+
+
+@pytest.mark.parametrize(
+    "fault, step, tensor, words",
+    [
+        ("mean of means", 1, "gradient fc.weight", "a mean of means: each of 2 ranks counts alike"),
+        ("sum", 1, "gradient fc.weight", "a sum over the ranks"),
+        ("divided twice", 1, "gradient fc.weight", "divided twice: by the samples of all, and by the 2 ranks"),
+        ("last batch counts", 1, "gradient fc.weight", "the samples of the last batch of each rank count for all"),
+        ("drops a batch", 1, "gradient fc.weight", "a missing micro-batch: batch 1 of 2 of each rank"),
+        ("one rank is left out", 1, "gradient fc.weight", "rank 1 is left out of the sum"),
+        ("stale", 2, "gradient fc.bias", "a stale buffer: the gradients of the step before, once more"),
+        ("never forgets", 2, "gradient fc.weight", "samples of steps before count on"),
+        ("16 bits", 1, "gradient fc.weight", "rounded to float16"),
+        ("clipped", 1, "gradient fc.weight", "clipped (see before_step)"),
+        ("two steps", 1, "parameter fc.weight", "the step was made twice"),
+    ],
+)
+def test_a_fault_is_named(fault, step, tensor, words):
+    first, other = run(lambda comm: by_hand(comm, fault), 2)
+    assert first == other
+    assert (first.step, f"{first.first.kind} {first.first.name}") == (step, tensor), first
+    assert first.fault.startswith(words) or words in first.fault, first
+    assert first.first.ulps > first.first.allowed_ulps and not first.apart
+
+
+def test_ranks_that_part_are_named():
+    first, _ = run(lambda comm: by_hand(comm, "ranks part"), 2)
+    assert (first.step, first.apart, first.differences) == (1, (1,), ())
+    assert "the parameters of rank 1 are not those of rank 0" in str(first)
+
+
+def test_a_difference_is_an_error_on_all_ranks():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm)
+        twin = Twin(ddp, None, mean_loss)
+        batch = made(2)
+        (3.0 * mean_loss(ddp, batch)).backward()
+        with pytest.raises(TwinMismatchError, match="gradient weight .* ulps off") as caught:
+            twin.step(batch)
+        return caught.value.report.fault
+
+    words = "times 3: clipped (see before_step), not unscaled (see scaler), or divided by another number"
+    assert run(body, 2) == [words, words]
+
+
+def test_what_rank_0_fails_of_all_hear():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm)
+        twin = Twin(ddp, None, lambda model, batch: 1 / 0)
+        mean_loss(ddp, made(2)).backward()
+        with pytest.raises(ZeroDivisionError if comm.rank == 0 else RankFailedError):
+            twin.step(made(2))
+
+    run(body, 2)
+
+
+def test_a_forward_that_went_around_the_module():
+    def body(comm):
+        twin = Twin(DDP(nn.Linear(3, 2), comm), None, mean_loss)
+        with pytest.raises(ArgumentError, match="expected a forward of the wrapped module for each batch"):
+            twin.step(made(2))
+
+    run(body, 1)
+
+
+def test_no_bit_of_the_training_changes():
+    def body(comm, watched):
+        manual_seed(5)
+        ddp = DDP(Net(), comm)
+        optimizer = optim.Adam(ddp.parameters(), lr=0.05)
+        twin = Twin(ddp, optimizer, mean_loss) if watched else None
+        for _ in range(3):
+            batch = made(3 + comm.rank)
+            optimizer.zero_grad()
+            mean_loss(ddp, batch).backward()
+            optimizer.step()
+            if twin is not None:
+                twin.step(batch)
+        return [value.tolist() for value in ddp.state_dict().values()]
+
+    assert run(body, 2, True) == run(body, 2, False)
