@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 
 import minigrad
-from minigrad import distributed, nn
+from minigrad import distributed, nn, optim
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.nccl import load_nccl
 from minigrad.backend.stream import HostStreams
@@ -23,6 +23,7 @@ from minigrad.distributed import (
     SoloCommunicator,
     SyncBatchNorm,
     Timeline,
+    Twin,
     collectives,
     convert_sync_batchnorm,
     gradient_noise,
@@ -56,6 +57,26 @@ from tests.refusals import each
 
 TWO = np.zeros(2)
 THREE = np.zeros(3)
+
+
+class Wrapping(nn.Module):
+    """A wrapper of nobody's."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def twin(forward=False, **options):
+    """A twin of a wrapper on one rank."""
+    model = options.pop("model", None) or Wrapping(nn.Linear(2, 2))
+    given = {"optimizer": None, "loss_fn": lambda module, x: module(x).mean(), "comm": SoloCommunicator(), **options}
+    made = Twin(model, given.pop("optimizer"), given.pop("loss_fn"), given.pop("every", 1), **given)
+    if forward:
+        model.module(minigrad.ones(2, 2))
+    return made
+
+
 ROWS = [
     # bootstrap
     *each(
@@ -224,6 +245,25 @@ ROWS = [
         ("buffer", "missing on rank 0 and buffer 'running'"),
     ),
     # timelines
+    # the twin, on one rank
+    (lambda: twin(model=nn.Linear(2, 2)), ArgumentError, "Twin: expected a wrapper whose module is a"),
+    (lambda: twin(model=Wrapping(SyncBatchNorm(2, SoloCommunicator()))), ArgumentError, "got a SyncBatchNorm"),
+    (lambda: twin(optimizer="adam"), ArgumentError, "Twin: expected an Optimizer or None, got str"),
+    (lambda: twin(optimizer=optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)), ArgumentError, "got SGD of others too"),
+    (lambda: twin(loss_fn=None), ArgumentError, "Twin: expected loss_fn as a function, got None"),
+    (lambda: twin(before_step=3), ArgumentError, "Twin: expected before_step as a function, got 3"),
+    (lambda: twin(scaler=2.0), ArgumentError, "Twin: expected scaler as a GradScaler, got 2.0"),
+    (lambda: twin(every=0), ArgumentError, "Twin: expected every"),
+    (lambda: twin(batch_dim=0.5), ArgumentError, "Twin: expected batch_dim"),
+    (lambda: twin(reduce="max"), ArgumentError, "Twin: expected reduce to be one of 'mean', 'sum'"),
+    (lambda: twin(ulps=-1), ArgumentError, "Twin: expected ulps"),
+    (lambda: twin(raises=1), ArgumentError, "Twin: expected raises to be True or False"),
+    (lambda: twin(comm=3), ArgumentError, "Twin: expected a communicator"),
+    (lambda: twin().step([1]), ArgumentError, "whose first tensor has axis 0, .* got none: give"),
+    (lambda: twin().step(None, 3), ArgumentError, "Twin: expected 0 samples without a batch, got 3"),
+    (lambda: twin().accumulate([], -1), ArgumentError, "Twin: expected a finite number of samples"),
+    (lambda: twin().step(minigrad.ones(2, 2)), ArgumentError, "expected a forward of the wrapped module"),
+    (lambda: twin(forward=True).step({1: object()}, 1), DtypeError, "a batch of tensors, .* got object in it"),
     (lambda: Timeline(last_steps=0), ArgumentError, "Timeline: expected last_steps"),
     (lambda: Timeline(depth=-1), ArgumentError, "Timeline: expected depth"),
     (lambda: Timeline().at(3), ArgumentError, "Timeline.at: expected a communicator"),
