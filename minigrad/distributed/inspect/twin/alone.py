@@ -46,7 +46,7 @@ class Micro:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankBatches:
     """What one rank had of a step.
 
     Attributes:
@@ -61,7 +61,7 @@ class Part:
     after: Mapping[str, Array]
 
     @classmethod
-    def of(cls, batches: Sequence[Sequence[Any]], arrays: Sequence[Array], buffers: Packed) -> Part:
+    def of(cls, batches: Sequence[Sequence[Any]], arrays: Sequence[Array], buffers: Packed) -> RankBatches:
         """That of which a rank has told: samples, batch and streams of each of its batches, and its buffers twice."""
         before, after = unpack(buffers, arrays)
         return cls(tuple(Micro(*each) for each in batches), arrays, before, after)
@@ -88,7 +88,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardResult:
     """What one rank's part comes to.
 
     Attributes:
@@ -100,7 +100,7 @@ class Shard:
     buffers: dict[str, Floats]
 
 
-def run_part(begin: Begin, part: Part, loss_fn: LossFn, exact: bool) -> Shard:
+def run_part(begin: Begin, part: RankBatches, loss_fn: LossFn, exact: bool) -> ShardResult:
     """Forward and backward of one rank's batches.
 
     Args:
@@ -109,7 +109,7 @@ def run_part(begin: Begin, part: Part, loss_fn: LossFn, exact: bool) -> Shard:
     return copy_context().run(_run_part, begin, part, loss_fn, exact)
 
 
-def _run_part(begin: Begin, part: Part, loss_fn: LossFn, exact: bool) -> Shard:
+def _run_part(begin: Begin, part: RankBatches, loss_fn: LossFn, exact: bool) -> ShardResult:
     module, scale = _copy(begin.module, exact), 1.0 if exact else begin.scale
     with no_grad():
         for name, buffer in module.named_buffers():
@@ -129,7 +129,7 @@ def _run_part(begin: Begin, part: Part, loss_fn: LossFn, exact: bool) -> Shard:
                 continue
             _scaled(loss, scale).backward()
             found.append(_taken(module, 1.0 / scale))
-    return Shard(tuple(found), {name: _floats(buffer.data) for name, buffer in module.named_buffers()})
+    return ShardResult(tuple(found), {name: _floats(buffer.data) for name, buffer in module.named_buffers()})
 
 
 def _scaled(loss: Tensor, scale: float) -> Tensor:

@@ -20,7 +20,7 @@ _LOOSER = 64.0  # a factor is known to some digits, whatever the rounding of the
 
 
 @dataclass(frozen=True)
-class Fault:
+class UsualFault:
     """A usual one.
 
     Attributes:
@@ -101,7 +101,7 @@ def _add(to: Gradients, gradients: Gradients, factor: float) -> None:
             to.setdefault(name, None)
 
 
-def usual_faults(terms: Terms) -> Iterator[Fault]:
+def usual_faults(terms: Terms) -> Iterator[UsualFault]:
     """Those that would make something else of the gradients than what is right."""
     seen = {(terms.right, 0.0)}
     for fault in (*_of_weights(terms), *_of_batches(terms), *_of_ranks(terms), *_of_time(terms)):
@@ -110,7 +110,7 @@ def usual_faults(terms: Terms) -> Iterator[Fault]:
             yield fault
 
 
-def _of_weights(terms: Terms) -> Iterator[Fault]:
+def _of_weights(terms: Terms) -> Iterator[UsualFault]:
     samples, right, ranks = terms.samples, terms.right, len(terms.samples)
     counts = [sum(row) for row in samples]
     listed = ", ".join(f"{n:g}" for n in counts)
@@ -119,22 +119,22 @@ def _of_weights(terms: Terms) -> Iterator[Fault]:
         return tuple((factor,) * len(row) for row in samples)
 
     if not terms.mean:
-        yield Fault(f"weighted by samples ({listed}), where gradients are to be added up", weighted(samples))
-        yield Fault(f"divided by the {ranks} ranks, where gradients are to be added up", all_times(1 / ranks))
+        yield UsualFault(f"weighted by samples ({listed}), where gradients are to be added up", weighted(samples))
+        yield UsualFault(f"divided by the {ranks} ranks, where gradients are to be added up", all_times(1 / ranks))
         return
     words = f"a mean of means: each of {ranks} ranks counts alike, though they have {listed} samples"
-    yield Fault(words, all_times(1 / ranks))
-    yield Fault("a sum over the ranks: nobody divides by the samples of all", all_times(1.0))
-    yield Fault(f"divided twice: by the samples of all, and by the {ranks} ranks", _times(right, 1 / ranks))
-    yield Fault(f"divided twice by the {ranks} ranks", all_times(1 / ranks**2))
-    yield Fault("weighted twice by n_r / Σn", tuple(tuple(w * w for w in row) for row in right))
+    yield UsualFault(words, all_times(1 / ranks))
+    yield UsualFault("a sum over the ranks: nobody divides by the samples of all", all_times(1.0))
+    yield UsualFault(f"divided twice: by the samples of all, and by the {ranks} ranks", _times(right, 1 / ranks))
+    yield UsualFault(f"divided twice by the {ranks} ranks", all_times(1 / ranks**2))
+    yield UsualFault("weighted twice by n_r / Σn", tuple(tuple(w * w for w in row) for row in right))
     words = f"times {ranks}: a mean over the samples of all, and then added up over the ranks once more"
-    yield Fault(words, _times(right, float(ranks)))
+    yield UsualFault(words, _times(right, float(ranks)))
     others = tuple(tuple(1.0 - w for w in row) for row in right)
-    yield Fault("each rank has the weight of the others: (Σn - n_r) / Σn", others)
+    yield UsualFault("each rank has the weight of the others: (Σn - n_r) / Σn", others)
 
 
-def _of_batches(terms: Terms) -> Iterator[Fault]:
+def _of_batches(terms: Terms) -> Iterator[UsualFault]:
     samples, right = terms.samples, terms.right
     most = max(map(len, samples))
     if most < 2:
@@ -143,49 +143,50 @@ def _of_batches(terms: Terms) -> Iterator[Fault]:
         for k, which in ((-1, "last"), (0, "first")):
             counts = [row[k] if row else 0.0 for row in samples]
             words = f"the samples of the {which} batch of each rank count for all of them"
-            yield Fault(words, weighted(samples, counts))
+            yield UsualFault(words, weighted(samples, counts))
         words = "each batch is combined by itself, as without no_sync, and the means are added up"
-        yield Fault(words, _by_batch(terms))
+        yield UsualFault(words, _by_batch(terms))
     for k in range(most):
         dropped = tuple(tuple(w * (j != k) for j, w in enumerate(row)) for row in right)
         left = tuple(tuple(n * (j != k) for j, n in enumerate(row)) for row in samples)
         name = f"batch {k + 1} of {most} of each rank"
-        yield Fault(f"a missing micro-batch: {name}", dropped)
+        yield UsualFault(f"a missing micro-batch: {name}", dropped)
         if terms.mean:
-            yield Fault(f"a missing micro-batch: {name}, with its samples", _kept(weighted(left), dropped))
+            yield UsualFault(f"a missing micro-batch: {name}, with its samples", _kept(weighted(left), dropped))
     for r, row in enumerate(samples):
         for k in range(len(row)):
             dropped = tuple(tuple(w * ((i, j) != (r, k)) for j, w in enumerate(ws)) for i, ws in enumerate(right))
             left = tuple(tuple(n * ((i, j) != (r, k)) for j, n in enumerate(ns)) for i, ns in enumerate(samples))
             name = f"batch {k + 1} of {len(row)} of rank {r}"
-            yield Fault(f"a missing micro-batch: {name}", dropped)
+            yield UsualFault(f"a missing micro-batch: {name}", dropped)
             if terms.mean:
-                yield Fault(f"a missing micro-batch: {name}, with its samples", _kept(weighted(left), dropped))
+                yield UsualFault(f"a missing micro-batch: {name}, with its samples", _kept(weighted(left), dropped))
 
 
-def _of_ranks(terms: Terms) -> Iterator[Fault]:
+def _of_ranks(terms: Terms) -> Iterator[UsualFault]:
     right, ranks = terms.right, len(terms.samples)
     for r in range(ranks):
         alone = tuple((float(i == r),) * len(row) for i, row in enumerate(terms.samples))
         whose = f"the gradients of rank {r} alone, not combined" if ranks > 1 else "not weighted"
-        yield Fault(whose, alone)
+        yield UsualFault(whose, alone)
         without = tuple(tuple(w * (i != r) for w in row) for i, row in enumerate(right))
-        yield Fault(f"rank {r} is left out of the sum", without)
+        yield UsualFault(f"rank {r} is left out of the sum", without)
         if terms.mean:
             left = [sum(row) * (i != r) for i, row in enumerate(terms.samples)]
-            yield Fault(f"rank {r} is left out, with its samples", weighted(terms.samples, left))
+            yield UsualFault(f"rank {r} is left out, with its samples", weighted(terms.samples, left))
 
 
-def _of_time(terms: Terms) -> Iterator[Fault]:
+def _of_time(terms: Terms) -> Iterator[UsualFault]:
     nothing = _times(terms.right, 0.0)
     if terms.before is not None:
-        yield Fault("a stale buffer: the gradients of the step before, once more", nothing, 1.0)
-        yield Fault("added to the gradients of the step before, which were not dropped: zero_grad()?", terms.right, 1.0)
+        yield UsualFault("a stale buffer: the gradients of the step before, once more", nothing, 1.0)
+        words = "added to the gradients of the step before, which were not dropped: zero_grad()?"
+        yield UsualFault(words, terms.right, 1.0)
     if terms.mean:
         for samples in terms.earlier:
             counts = [sum(row) + n for row, n in zip(terms.samples, samples)]
-            yield Fault("samples of steps before count on", weighted(terms.samples, counts))
-    yield Fault("zeros: a buffer that nobody has filled", nothing)
+            yield UsualFault("samples of steps before count on", weighted(terms.samples, counts))
+    yield UsualFault("zeros: a buffer that nobody has filled", nothing)
 
 
 def _by_batch(terms: Terms) -> Factors:

@@ -14,8 +14,8 @@ from minigrad.distributed.inspect.twin.alone import (
     Begin,
     Gradients,
     LossFn,
-    Part,
-    Shard,
+    RankBatches,
+    ShardResult,
     finished,
     run_part,
     stepped,
@@ -80,7 +80,7 @@ class Judge:
         left: What it has left.
     """
 
-    def __init__(self, task: Task, begin: Begin, parts: Sequence[Part], left: Left) -> None:
+    def __init__(self, task: Task, begin: Begin, parts: Sequence[RankBatches], left: Left) -> None:
         self._task, self._begin, self._parts, self._left = task, begin, parts, left
         self._dtypes = {name: param.dtype for name, param in begin.module.named_parameters()}
         self._notes: list[str] = []
@@ -106,7 +106,7 @@ class Judge:
 
     # ---------------------------------------------------------------------------------------------------- gradients
 
-    def _exactly(self) -> list[Shard] | None:
+    def _exactly(self) -> list[ShardResult] | None:
         """All parts in float64; None where that is what they are in, or can't be computed."""
         floats = [x.dtype for x in (*self._begin.module.parameters(), *self._begin.module.buffers())]
         if all(dtype == float64 for dtype in floats if is_float(dtype)):
@@ -117,7 +117,7 @@ class Judge:
             self._notes.append(f"float64 was left out: {type(error).__name__}: {error}")
             return None
 
-    def _terms_of(self, shards: Sequence[Shard]) -> Terms:
+    def _terms_of(self, shards: Sequence[ShardResult]) -> Terms:
         samples = tuple(tuple(micro.samples for micro in part.micros) for part in self._parts)
         gradients = [shard.gradients for shard in shards]
         return Terms(samples, gradients, self._task.mean, self._left.before, self._left.earlier)
@@ -236,7 +236,7 @@ class Judge:
             old = np.array_equal(part.after[first.name], part.buffers[first.name])
             self._say("a stale buffer: it is as before the step" if old else "")
 
-    def _buffer_difference(self, name: str, rank: int, part: Part, expected: Expected) -> Difference | None:
+    def _buffer_difference(self, name: str, rank: int, part: RankBatches, expected: Expected) -> Difference | None:
         return difference("buffer", name, rank, part.after[name].astype(np.float64), expected, self._task.ulps)
 
     def _ways(self, names: Sequence[str]) -> Iterator[list[dict[str, Expected]]]:

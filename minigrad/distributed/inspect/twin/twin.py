@@ -14,7 +14,7 @@ from minigrad.backend.random import get_rng_state
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm
 from minigrad.distributed.inspect.twin.alone import (
-    Begin, Gradients, Micro, Part, buffers_of, gradients_of, state_of, values_of
+    Begin, Gradients, Micro, RankBatches, buffers_of, gradients_of, state_of, values_of
 )
 from minigrad.distributed.inspect.twin.compare import Difference, TwinReport
 from minigrad.distributed.inspect.twin.judge import Judge, Left, Task
@@ -266,7 +266,7 @@ class Twin:
         return _report_of(plain)
 
     def _judge(self, told: list[Any], gathered: list[list[np.ndarray[Any, Any]]]) -> TwinReport:
-        parts = [Part.of(each["batches"], arrays, each["buffers"]) for each, arrays in zip(told, gathered)]
+        parts = [RankBatches.of(each["batches"], arrays, each["buffers"]) for each, arrays in zip(told, gathered)]
         apart = tuple(rank for rank, each in enumerate(told) if each["prints"] != told[0]["prints"])
         earlier = tuple(zip(*(each["earlier"] for each in told)))
         left = Left(gradients_of(self._module), values_of(self._module), self._before, earlier, apart)
