@@ -29,7 +29,7 @@ MinigradError
 A message reads `<who>: <what was expected>, got <what came>[: <what to do>]`.
 """
 
-from typing import Any
+import typing
 
 
 class MinigradError(Exception):
@@ -141,7 +141,7 @@ class TwinMismatchError(DistributedError):
         report: A `distributed.TwinReport`: what differs, and what would explain it.
     """
 
-    def __init__(self, message: str, report: Any = None) -> None:
+    def __init__(self, message: str, report: typing.Any = None) -> None:
         super().__init__(message)
         self.report = report
 
