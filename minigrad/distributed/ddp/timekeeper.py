@@ -148,7 +148,7 @@ class Timekeeper:
         if self._reducer.buckets.plan.id != self._plan_id:
             self._tell_plan()
         mine = {"of": self._name, "pass": number}
-        names: list[tuple[str, dict[str, Any]]] = [("samples", {**mine, "nbytes": 8 * len(self.row)})]
+        names: list[tuple[str, dict[str, Any]]] = [("samples", {**mine, **self._counting(logbook)})]
         for bucket, (first, last, launch_s, over_s) in enumerate(self.launches):
             each = {"of": self._name, "pass": number, "bucket": bucket, "nbytes": buckets[bucket].nbytes}
             name = f"bucket {bucket}"
@@ -171,6 +171,11 @@ class Timekeeper:
         self._passes, self.launches = number + 1, []
         if self._moments is not None:
             self._moments.settle()
+
+    def _counting(self, logbook: Logbook) -> dict[str, float]:
+        """What is known of the call for the samples: its bytes, and how long it held this rank, waiting aside."""
+        work, began_s, called_s = logbook.calls[0]
+        return {"nbytes": 8 * len(self.row), "held_s": 0.0 if isinstance(work, DoneWork) else called_s - began_s}
 
     def _tell_plan(self) -> None:
         """Keep of which parameters the buckets are, and by which caps."""

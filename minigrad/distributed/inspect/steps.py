@@ -62,8 +62,9 @@ class RankStep:
         idle_s: Waiting for ranks.
         exposed_s: Standing still while the wire works.
         hidden_s: What the wire works else.
-        handing_s: What it took to weight the buckets and hand them in, waiting aside; a part of backward_s, exposed_s
-            and other_s.
+        handing_s: What it took to weight the buckets and hand them in, waiting and what their wire did aside; a part of
+            backward_s, exposed_s and other_s.
+        samples: That this rank computed on.
         own: Of each other kind of span, where none of the above was under way.
         other_s: What nobody noted.
         buckets: In the order in which they were handed in.
@@ -84,6 +85,7 @@ class RankStep:
     exposed_s: float
     hidden_s: float
     handing_s: float
+    samples: float
     own: Mapping[str, float]
     other_s: float
     buckets: tuple[BucketTimes, ...]
@@ -194,8 +196,7 @@ def _step(
     kinds = defaultdict[str, list[TimeSpan]](list)
     for span in spans:
         kinds[span.kind].append(span)
-    weighted = kinds["weighted"]
-    on_device = not weighted and any("bucket" in span.fields for span in kinds["wire"])
+    on_device = not kinds["weighted"] and any("bucket" in span.fields for span in kinds["wire"])
     seconds = {f"{kind}_s": covered_s(_stretches(kinds[kind])) for kind in _ONCE}
     seconds["compute_s"] = _sum(spans, "compute_s")
     for kind in ("forward", "backward"):
@@ -210,9 +211,8 @@ def _step(
     told = any("hidden_s" in span.fields for span in spans)
     wire_s = covered_s(_stretches(kinds["wire"]))
     seconds["hidden_s"] = _sum(spans, "hidden_s") if told else max(0.0, wire_s - seconds["exposed_s"])
-    still = _stretches(span for kind in WAITING for span in kinds[kind])
-    handing = _stretches(weighted)
-    seconds["handing_s"] = covered_s(handing) - shared_s(handing, still)
+    seconds["handing_s"] = _handing_s(kinds)
+    seconds["samples"] = _sum(spans, "samples")
     known = _stretches(span for span in spans if span.kind in _KNOWN and span.kind not in ("wire", "weighted"))
     own: dict[str, float] = {}
     for kind in [kind for kind, here in kinds.items() if here and kind not in _KNOWN]:
@@ -225,6 +225,18 @@ def _step(
 
 
 _PARTS = (*(f"{kind}_s" for kind in (*_ONCE, *WAITING)), "forward_s", "backward_s", "compute_s")
+
+
+def _handing_s(kinds: Mapping[str, list[TimeSpan]]) -> float:
+    """What it took to hand the buckets in, less what their rank waited, and what their own wire worked, meanwhile."""
+    handed = {_bucket(span.fields): span for span in kinds["weighted"]}
+    others = [(span.began_s, span.ended_s) for kind in WAITING for span in kinds[kind]]
+    for span in kinds["wire"]:
+        mine = handed.get(_bucket(span.fields))
+        if mine is not None and span.began_s < mine.ended_s:
+            others.append((span.began_s, min(span.ended_s, mine.ended_s)))
+    handing = _stretches(handed.values())
+    return covered_s(handing) - shared_s(handing, merged(others)) + _sum(kinds["wire"], "held_s")
 
 
 def _sum(spans: Iterable[TimeSpan], name: str) -> float:

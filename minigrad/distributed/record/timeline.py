@@ -132,6 +132,11 @@ class Timeline(Exports):
         """Of each rank what holds for all that was noted: the buckets of each wrapper, and of a simulation the link."""
         return {rank: plain(self._tracks[rank].facts) for rank in self.ranks}
 
+    @property
+    def clocks(self) -> dict[int, str]:
+        """What tells the time of each rank: the same text for those that have one clock, "virtual" in a simulation."""
+        return {rank: self._tracks[rank].clock for rank in self.ranks}
+
     def offsets_s(self) -> dict[int, float]:
         """What was added to the clock of each rank to have that of the first."""
         return _offsets_s(self._read())

@@ -1,0 +1,259 @@
+"""Who was late, in which phase, by how much, and in what part of the steps. Pure.
+
+An all-reduce makes the steps of all ranks equally long, whoever is slow: the others wait. So what is compared is what
+each rank did itself. In a step, a rank is late in a phase by what that took it longer than the middle one of the other
+ranks; of an even number, than the faster of the middle two. What counts is what stands out of how these seconds vary
+from step to step anyway, and what the rank did not make up for in another phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, median
+
+from minigrad.arguments import as_amount, as_real
+from minigrad.distributed.inspect.patterns import Pattern, Seen, pattern_in, spread_of
+from minigrad.distributed.inspect.steps import RankStep, covered_s, merged, steps_of, timeline_of
+from minigrad.distributed.record.spans import table_of
+from minigrad.distributed.record.timeline import Timeline
+from minigrad.distributed.simulate.trace import Trace
+from minigrad.errors import ArgumentError
+
+_PHASES = ("data", "forward", "backward", "compute", "optimizer", "checkpoint")
+_COMPUTING = ("forward", "backward", "compute")
+_RESTLESS = 3.0  # so many times as much as with the others it may vary from step to step, for no reason
+_LISTED = 6  # steps that are named one by one
+_MORE_SAMPLES = 1.1
+
+
+@dataclass(frozen=True)
+class Late:
+    """One rank that was late in one phase.
+
+    Attributes:
+        rank: Which; None where the wire itself took longer than else, which all ranks share.
+        phase: "data", "forward", "backward", "optimizer", "link" (weighting buckets and handing them in; without a
+            rank, the wire), "checkpoint", a kind of one's own spans, "other" (what nobody noted), or, from a trace,
+            "compute".
+        pattern: "constant", "occasional" or "growing".
+        steps: Those in which it was.
+        looked_at: How many steps there are in all.
+        by_s: How much longer it took than the others, on average over `steps`.
+        first_s, last_s: The same as it grows, in the first and in the last of them; by_s where it does not.
+        samples: Of this rank and of the others in a step, where it had more to compute on; else None.
+    """
+
+    rank: int | None
+    phase: str
+    pattern: Pattern
+    steps: tuple[int, ...]
+    looked_at: int
+    by_s: float
+    first_s: float
+    last_s: float
+    samples: tuple[float, float] | None = None
+
+    @property
+    def steps_fraction(self) -> float:
+        """In what part of the steps."""
+        return len(self.steps) / self.looked_at
+
+    @property
+    def per_step_s(self) -> float:
+        """What it comes to, spread over all steps."""
+        return self.by_s * self.steps_fraction
+
+    def __str__(self) -> str:
+        head = "The wire took longer than else" if self.rank is None else f"Rank {self.rank} was late in {self.phase}"
+        first, last = self.steps[0], self.steps[-1]
+        if self.pattern == "growing":
+            how = f"more and more, from {_ms(self.first_s)} in step {first} to {_ms(self.last_s)} in step {last}"
+        else:
+            how = f"by {_ms(self.by_s)} in {self._which()}"
+        said = f"{head}: {how}"
+        if self.samples is not None:
+            said += f"; it had {self.samples[0]:g} samples in a step where the others had {self.samples[1]:g}"
+        return f"{said}."
+
+    def _which(self) -> str:
+        count, first, last = len(self.steps), self.steps[0], self.steps[-1]
+        if count == self.looked_at:
+            return f"each of {_counted(count)}" if count > 1 else _counted(count)
+        said = f"{count} of {self.looked_at} steps"
+        if last - first + 1 == count and count > 1:
+            return f"{said}, those from {first} to {last}"
+        named = ", ".join(map(str, self.steps[:_LISTED]))
+        return f"{said} ({named}{', ...' if count > _LISTED else ''})"
+
+
+@dataclass(frozen=True)
+class LateReport:
+    """Which ranks were late; print it.
+
+    Attributes:
+        late: What was found, the most costly first.
+        wire: Where the wire itself took longer in some steps than in others; else None.
+        steps: How many steps were looked at.
+        step_s: Of a step, on average.
+        waited_s: What each rank waited for other ranks in a step, on average.
+        least_fraction: What was given.
+    """
+
+    late: tuple[Late, ...]
+    wire: Late | None
+    steps: int
+    step_s: float
+    waited_s: Mapping[int, float]
+    least_fraction: float
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were late, the most costly first."""
+        return tuple(dict.fromkeys(each.rank for each in self.late if each.rank is not None))
+
+    def __str__(self) -> str:
+        lines = [str(each) for each in self.late]
+        if not lines:
+            told = f"{self.least_fraction:.0%} of a step ({_ms(self.least_fraction * self.step_s)}) on average"
+            lines = [f"Nobody was late: in {_counted(self.steps)} no rank took longer than the others in any phase,"]
+            lines += [f"by {told} and more than that varies from step to step anyway."]
+        if self.wire is not None:
+            lines.append(str(self.wire))
+        rows = [["rank", "waited for ranks, in a step"]]
+        rows += [[str(rank), _ms(seconds)] for rank, seconds in sorted(self.waited_s.items())]
+        return "\n".join([*lines, f"A step took {_ms(self.step_s)}.", table_of(rows)])
+
+
+def explain_ranks(
+    record: Timeline | Trace, *, least_fraction: float = 0.02, least_s: float | None = None
+) -> LateReport:
+    """Say which ranks were late, in which phase, by how much and in what part of the steps.
+
+    The phases are those that the record has: data and optimizer where `timeline.span` notes them, forward, backward and
+    link where a wrapper has the timeline. A trace knows computing alone.
+
+    Args:
+        record: A timeline of all ranks (see `Timeline.gather`), or the trace of a simulation.
+        least_fraction: What part of a step lateness has to come to, on average over all steps, to be told, in [0, 1].
+        least_s: How many seconds it has to come to in a step that is named by itself, >= 0. By default a millisecond,
+            which an operating system may take from a thread at any time, and 0 in a simulation.
+
+    Raises:
+        ArgumentError: the record has no step that two ranks made, or a number is out of its range.
+
+    Example:
+        >>> from minigrad.distributed import simulate
+        >>> def body(comm):
+        ...     for _ in range(4):
+        ...         comm.clock.compute(10)
+        ...         comm.barrier()
+        >>> print(explain_ranks(simulate.run(body, simulate.Cluster.of_speeds([2, 1]))).late[0])
+        Rank 1 was late in compute: by 5.0 ms in each of 4 steps.
+    """
+    least_fraction = as_real("explain_ranks", "least_fraction", least_fraction, 0.0, 1.0)
+    is_virtual = set(timeline_of("explain_ranks", record).clocks.values()) <= {"virtual"}
+    at_once_s = (0.0 if is_virtual else 1e-3) if least_s is None else as_amount("explain_ranks", "least_s", least_s)
+    found = steps_of(record)
+    ranks = sorted(set[int]().union(*found.values()))
+    steps = {number: own for number, own in found.items() if len(own) == len(ranks)}
+    if len(ranks) < 2 or not steps:
+        hint = ": gather the timelines of all ranks" if len(ranks) == 1 else ""
+        raise ArgumentError(
+            f"explain_ranks: expected a record with a step that two ranks made, got {len(steps)} steps of ranks "
+            f"{ranks}{hint}"
+        )
+    numbers, made = list(steps), list(steps.values())
+    step_s = fmean(own.wall_s for each in made for own in each.values())
+    late = _late_ranks(numbers, made, ranks, (least_fraction * step_s, at_once_s))
+    wire = _late_wire(numbers, made, (least_fraction * step_s, at_once_s))
+    waited = {rank: fmean(each[rank].idle_s for each in made) for rank in ranks}
+    return LateReport(tuple(late), wire, len(made), step_s, waited, least_fraction)
+
+
+def phases_of(step: RankStep) -> dict[str, float]:
+    """What a rank did itself in a step, in seconds, by phase; waiting is in none."""
+    found = {phase: float(getattr(step, f"{phase}_s")) for phase in _PHASES}
+    found |= {"link": step.handing_s, **step.own}
+    noted = covered_s(merged((span.began_s, span.ended_s) for span in step.spans if span.kind != "wire"))
+    found["other"] = step.other_s if step.compute_s else max(0.0, step.wall_s - noted)
+    return found
+
+
+def _late_ranks(
+    numbers: Sequence[int], made: Sequence[Mapping[int, RankStep]], ranks: Sequence[int], least: tuple[float, float]
+) -> list[Late]:
+    """Each rank in each phase in which it was late, the most costly first."""
+    seconds = [{rank: phases_of(own) for rank, own in each.items()} for each in made]
+    phases = list(dict.fromkeys(phase for each in seconds for own in each.values() for phase in own))
+    taken = {phase: {r: [each[r].get(phase, 0.0) for each in seconds] for r in ranks} for phase in phases}
+    late_s = {phase: {r: _behind(taken[phase], r) for r in ranks} for phase in phases}
+    found = []
+    for rank in ranks:
+        net_s = [sum(late_s[phase][rank][at] for phase in phases) for at in range(len(made))]
+        for phase in phases:
+            own = late_s[phase][rank]
+            usual_s = sqrt(2.0) * _lower_middle([spread_of(each) for each in taken[phase].values()])
+            seen = pattern_in(own, min(spread_of(own), _RESTLESS * usual_s), *least)
+            if seen is not None and 2.0 * sum(net_s[at] for at in seen.at) >= seen.by_s * len(seen.at):
+                samples = _samples([made[at] for at in seen.at], rank) if phase in _COMPUTING else None
+                found.append(_named(rank, phase, seen, numbers, samples))
+    return sorted(found, key=lambda each: -each.per_step_s)
+
+
+def _late_wire(
+    numbers: Sequence[int], made: Sequence[Mapping[int, RankStep]], least: tuple[float, float]
+) -> Late | None:
+    wire_s = [_wire_s(list(each.values())) for each in made]
+    usual_s = median(wire_s)
+    seen = pattern_in([each - usual_s for each in wire_s], spread_of(wire_s), *least)
+    return None if seen is None else _named(None, "link", seen, numbers)
+
+
+def _wire_s(ranks: Sequence[RankStep]) -> float:
+    """How long the wire worked in a step: of each collective, where it took least, since ranks wake up when they do."""
+    least: dict[tuple[object, ...], float] = {}
+    for own in ranks:
+        mine: dict[tuple[object, ...], float] = {}
+        for span in own.spans:
+            if span.kind == "wire":
+                name = span.fields.get("of"), span.fields.get("pass"), span.fields.get("call"), span.name
+                mine[name] = mine.get(name, 0.0) + span.seconds
+        least |= {name: min(seconds, least.get(name, seconds)) for name, seconds in mine.items()}
+    return sum(least.values())
+
+
+def _behind(taken: Mapping[int, Sequence[float]], rank: int) -> list[float]:
+    """How much longer a rank took than the others, in each step."""
+    others = zip(*(seconds for other, seconds in taken.items() if other != rank))
+    return [own - _lower_middle(each) for own, each in zip(taken[rank], others)]
+
+
+def _lower_middle(values: Sequence[float]) -> float:
+    """The middle one; of an even number, the lower of the middle two."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _samples(made: Sequence[Mapping[int, RankStep]], rank: int) -> tuple[float, float] | None:
+    """Of a rank and of the others in a step; None where it had no more than they."""
+    own = fmean(each[rank].samples for each in made)
+    others = fmean(_lower_middle([step.samples for other, step in each.items() if other != rank]) for each in made)
+    return (own, others) if own > _MORE_SAMPLES * others else None
+
+
+def _named(
+    rank: int | None, phase: str, seen: Seen, numbers: Sequence[int], samples: tuple[float, float] | None = None
+) -> Late:
+    steps = tuple(numbers[at] for at in seen.at)
+    return Late(rank, phase, seen.pattern, steps, len(numbers), seen.by_s, seen.first_s, seen.last_s, samples)
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} steps" if steps > 1 else "the only step"
+
+
+def _ms(seconds: float) -> str:
+    if seconds >= 1.0:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
