@@ -194,6 +194,7 @@ _tell_lacking("DistributedDataParallel", DistributedDataParallel, _SEEDS["Distri
 if typing.TYPE_CHECKING:
     from minigrad.distributed.average.averager import ParameterAverager
     from minigrad.distributed.average.mean import average_parameters
+    from minigrad.distributed.inspect.late import explain_ranks
     from minigrad.distributed.inspect.twin.compare import TwinReport
     from minigrad.distributed.inspect.twin.twin import Twin
 else:
@@ -203,6 +204,8 @@ else:
         "TwinReport": "inspect.twin.compare",
         "average": "average",
         "average_parameters": "average",
+        "explain_ranks": "inspect",
+        "inspect": "inspect",
     }
 
     def __getattr__(name: str) -> typing.Any:

@@ -26,6 +26,7 @@ from minigrad.distributed import (
     Twin,
     collectives,
     convert_sync_batchnorm,
+    explain_ranks,
     gradient_noise,
     keep_ledger,
     merge_ledger,
@@ -36,6 +37,7 @@ from minigrad.distributed.bootstrap import Seat, _connect, choose_backend, detec
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
+from minigrad.distributed.inspect import steps_of
 from minigrad.distributed.record.fingerprint import fingerprint
 from minigrad.distributed.simulate import Trace
 from minigrad.errors import (
@@ -274,6 +276,12 @@ ROWS = [
     (lambda: Timeline.from_json("{}"), ArgumentError, "Timeline.from_json: expected the text of to_json"),
     (lambda: Trace.from_json("{}"), ArgumentError, "Trace.from_json: expected the text of to_json"),
     (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "timeline as a Timeline, got 3"),
+    # reading records
+    (lambda: explain_ranks(3), ArgumentError, "explain_ranks: expected a Timeline, or the Trace of a simulation"),
+    (lambda: explain_ranks(Timeline()), ArgumentError, "expected a record with a step that two ranks made, got 0"),
+    (lambda: explain_ranks(Timeline(), least_fraction=2), ArgumentError, "expected least_fraction"),
+    (lambda: explain_ranks(Timeline(), least_s=-1), ArgumentError, "expected least_s"),
+    (lambda: steps_of(3), ArgumentError, "steps_of: expected a Timeline, or the Trace of a simulation, got 3"),
     # rounds
     (lambda: next(Rounds(SoloCommunicator()).deal(iter([1]))), ArgumentError, "Rounds.deal: expected a list"),
     (lambda: Rounds(SoloCommunicator(), timeline=print), ArgumentError, "Rounds: expected a timeline"),

@@ -21,7 +21,7 @@ from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.trace import Trace
 from minigrad.errors import ArgumentError
 
-_PHASES = ("data", "forward", "backward", "compute", "optimizer", "checkpoint")
+_WORK = ("data", "forward", "backward", "compute", "link", "optimizer", "checkpoint")
 _COMPUTING = ("forward", "backward", "compute")
 _RESTLESS = 3.0  # so many times as much as with the others it may vary from step to step, for no reason
 _LISTED = 6  # steps that are named one by one
@@ -174,7 +174,7 @@ def explain_ranks(
 
 def phases_of(step: RankStep) -> dict[str, float]:
     """What a rank did itself in a step, in seconds, by phase; waiting is in none."""
-    found = {phase: float(getattr(step, f"{phase}_s")) for phase in _PHASES}
+    found = {phase: float(getattr(step, f"{phase}_s")) for phase in _WORK if phase != "link"}
     found |= {"link": step.handing_s, **step.own}
     noted = covered_s(merged((span.began_s, span.ended_s) for span in step.spans if span.kind != "wire"))
     found["other"] = step.other_s if step.compute_s else max(0.0, step.wall_s - noted)
@@ -191,8 +191,9 @@ def _late_ranks(
     late_s = {phase: {r: _behind(taken[phase], r) for r in ranks} for phase in phases}
     found = []
     for rank in ranks:
-        net_s = [sum(late_s[phase][rank][at] for phase in phases) for at in range(len(made))]
-        for phase in phases:
+        for phase in phases:  # in what is not known for work a rank may have waited
+            company = _WORK if phase in _WORK else phases
+            net_s = [sum(late_s[other][rank][at] for other in company) for at in range(len(made))]
             own = late_s[phase][rank]
             usual_s = sqrt(2.0) * _lower_middle([spread_of(each) for each in taken[phase].values()])
             seen = pattern_in(own, min(spread_of(own), _RESTLESS * usual_s), *least)

@@ -1,0 +1,296 @@
+"""Who was late, where, by how much and how often: 20 scenarios in virtual time, 6 on threads, and cases by hand."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import nn, optim
+from minigrad.distributed import DDP, Timeline, Wrapper, explain_ranks, run, simulate
+from minigrad.distributed.inspect.patterns import pattern_in, spread_of
+from minigrad.distributed.record.spans import TimeSpan
+from minigrad.distributed.simulate import Cluster, Link, RankCost, Slowdown
+from minigrad.errors import ArgumentError
+
+TIMEOUT_S = 20.0
+RANKS, STEPS, LAYERS = 4, 20, 2
+SAMPLES, SAMPLE_S = 20, 1e-3
+LATE_S = 0.012  # beside 20 ms of computing
+NOW_AND_THEN = (3, 9, 10, 17)
+PHASES = ("data", "forward", "backward", "optimizer", "link")
+PATTERNS = ("constant", "occasional", "growing")
+
+
+def late_s(pattern, step, whole_s, steps=STEPS):
+    """How late a rank is to be in a step."""
+    if pattern == "growing":
+        return whole_s * step / (steps - 1)
+    return whole_s if pattern == "constant" or step in NOW_AND_THEN else 0.0
+
+
+class Slow:
+    """What lets seconds pass on one rank in one phase; nothing on others."""
+
+    def __init__(self, comm, let_pass, rank, phase, seconds):
+        self.comm, self._let_pass, self._rank, self._phase, self._seconds = comm, let_pass, rank, phase, seconds
+        self.step = 0
+
+    def __call__(self, phase, part=1):
+        seconds = self._seconds(self.step) / part if (self._rank, self._phase) == (self.comm.rank, phase) else 0.0
+        if seconds:
+            self._let_pass(seconds)
+
+
+class SlowLayer(nn.Module):
+    """Passes on what it gets, late."""
+
+    def __init__(self, slow):
+        super().__init__()
+        self.slow = slow
+
+    def forward(self, x):
+        self.slow("forward")
+        if x.requires_grad:
+            x.register_hook(lambda grad: self.slow("backward"))
+        return x
+
+
+class SlowLink(Wrapper):
+    """Hands in late; each step has a call for the samples, and one for each bucket."""
+
+    slow = None
+
+    def around(self, call, arrays, make):
+        if self.slow is not None:
+            self.slow("link", 1 + LAYERS)
+        return make()
+
+
+def train(comm, timeline, slow, steps=STEPS, samples=SAMPLES):
+    comm = SlowLink(comm)
+    layers = [nn.Linear(8, 8, bias=False), SlowLayer(slow), nn.Linear(8, 8, bias=False)]
+    ddp = DDP(nn.Sequential(*layers), comm, bucket_cap_bytes=8 * 8 * 4, timeline=timeline)
+    optimizer = optim.SGD(ddp.parameters(), lr=1e-3)
+    comm.slow = slow
+    for slow.step in range(steps):
+        with timeline.span("data"):
+            slow("data")
+            batch = minigrad.randn(samples, 8)
+        ddp(batch).sum().backward()
+        with timeline.span("optimizer"):
+            slow("optimizer")
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def simulated(rank=0, phase="", pattern="constant", ranks=None, jitter=0.01):
+    """The timeline, and the trace, of ranks one of which is late."""
+    costs = ranks or tuple(RankCost(per_sample_s=SAMPLE_S, jitter_fraction=jitter) for _ in range(RANKS))
+    timeline = Timeline(depth=0)
+
+    def body(comm):
+        train(comm, timeline, Slow(comm, comm.clock.advance, rank, phase, lambda step: late_s(pattern, step, LATE_S)))
+
+    return timeline, simulate.run(body, Cluster(costs, Link(1e-5, 1e6)), timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("number, phase, pattern", [(i, *p) for i, p in enumerate(itertools.product(PHASES, PATTERNS))])
+def test_who_is_late_in_virtual_time(number, phase, pattern):
+    rank = number % RANKS
+    timeline, trace = simulated(rank, phase, pattern)
+    (found,) = explain_ranks(timeline).late
+    assert (found.rank, found.phase, found.pattern, found.looked_at) == (rank, phase, pattern, STEPS)
+    true = [late_s(pattern, step, LATE_S) for step in found.steps]
+    assert found.by_s == pytest.approx(sum(true) / len(true), rel=0.1)
+    whole = sum(late_s(pattern, step, LATE_S) for step in range(STEPS)) / STEPS
+    assert found.per_step_s == pytest.approx(whole, rel=0.1)
+    if pattern == "growing":
+        assert found.first_s < 0.25 * LATE_S and found.last_s == pytest.approx(LATE_S, rel=0.1)
+    else:
+        assert found.steps == (tuple(range(STEPS)) if pattern == "constant" else NOW_AND_THEN)
+    ends = {round(span.ended_s, 9) for span in timeline.spans if span.kind == "pass" and span.step == STEPS - 1}
+    assert len(ends) == 1  # it is not to be seen in how long the steps are
+    assert explain_ranks(trace).ranks == (rank,)  # which knows of computing alone
+
+
+def found_in(record):
+    return [(each.rank, each.phase, each.pattern) for each in explain_ranks(record).late]
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_nobody_is_late_in_virtual_time(jitter):
+    timeline, trace = simulated(jitter=jitter)
+    assert found_in(timeline) == found_in(trace) == []
+    assert str(explain_ranks(timeline)).startswith("Nobody was late: in 20 steps no rank took longer")
+
+
+def test_a_rank_that_turns_slow_in_virtual_time():
+    """From step 12 on rank 2 computes twice as long: 6.7 ms more in forward and 13.3 ms in backward."""
+    ranks = [RankCost(per_sample_s=SAMPLE_S) for _ in range(RANKS)]
+    ranks[2] = RankCost(per_sample_s=SAMPLE_S, slowdowns=(Slowdown(12, 2.0),))
+    timeline, trace = simulated(ranks=tuple(ranks))
+    backward, forward = explain_ranks(timeline).late
+    assert (backward.rank, backward.phase, backward.pattern) == (2, "backward", "constant")
+    assert (forward.rank, forward.phase, forward.pattern) == (2, "forward", "constant")
+    assert forward.steps == backward.steps == tuple(range(12, STEPS)) and forward.steps_fraction == 0.4
+    assert (round(backward.by_s, 9), round(forward.by_s, 9)) == (round(0.04 / 3, 9), round(0.02 / 3, 9))
+    assert str(forward) == "Rank 2 was late in forward: by 6.7 ms in 8 of 20 steps, those from 12 to 19."
+    (whole,) = explain_ranks(trace).late
+    assert (whole.rank, whole.phase, round(whole.by_s, 9)) == (2, "compute", 0.02)
+
+
+def test_two_ranks_of_three_are_late_in_virtual_time():
+    """What the others take is what the one that is in time takes."""
+    timeline, _ = simulated(ranks=tuple(RankCost(per_sample_s=SAMPLE_S * slower) for slower in (1.5, 1.0, 1.5)))
+    assert sorted(found_in(timeline)) == sorted((r, p, "constant") for r in (0, 2) for p in ("forward", "backward"))
+
+
+def test_more_samples_are_told_in_virtual_time():
+    timeline = Timeline()
+
+    def body(comm):
+        train(comm, timeline, Slow(comm, None, -1, "", None), samples=SAMPLES * (1 + (comm.rank == 1)))
+
+    simulate.run(body, Cluster.of_speeds([1, 1]), timeout_s=TIMEOUT_S)
+    backward, forward = explain_ranks(timeline).late
+    assert backward.samples == forward.samples == (2 * SAMPLES, SAMPLES) and {forward.rank, backward.rank} == {1}
+    assert str(forward).endswith("; it had 40 samples in a step where the others had 20.")
+
+
+# ------------------------------------------------------------------------------------------------------ on threads
+
+
+def on_threads(rank, phase, pattern, seconds, steps=10):
+    """The timeline of two thread ranks, each phase of which lasts a while, and longer on one of them."""
+    timeline = Timeline(depth=0)
+
+    def let_pass(seconds):
+        threading.Event().wait(seconds)
+
+    def body(comm):
+        train(comm, timeline, Slow(comm, let_pass, rank, phase, lambda at: late_s(pattern, at, seconds, steps)), steps)
+
+    run(body, 2, timeout_s=TIMEOUT_S)
+    return timeline
+
+
+@pytest.mark.parametrize(
+    "rank, phase, pattern",
+    [
+        (0, "data", "constant"),
+        (1, "forward", "occasional"),
+        (0, "backward", "growing"),
+        (1, "optimizer", "constant"),
+        (0, "link", "constant"),
+    ],
+)
+def test_who_is_late_on_threads(rank, phase, pattern):
+    """However busy the machine is: where something else took as long, it is tried again with more."""
+    for whole_s in (0.03, 0.1, 0.3):
+        late = explain_ranks(on_threads(rank, phase, pattern, whole_s)).late
+        if late and (late[0].rank, late[0].phase, late[0].pattern) == (rank, phase, pattern):
+            break
+    assert (late[0].rank, late[0].phase, late[0].pattern) == (rank, phase, pattern)
+    true = [late_s(pattern, step, whole_s, 10) for step in late[0].steps]
+    assert late[0].by_s == pytest.approx(sum(true) / len(true), rel=0.5)
+    assert late[0].steps_fraction == (0.2 if pattern == "occasional" else pytest.approx(1.0, abs=0.3))
+
+
+def test_nobody_is_late_on_threads():
+    """Both ranks are as slow, by more and more, so that what a busy machine does to one of them is little beside it."""
+    for whole_s in (0.02, 0.05, 0.2):
+        timeline = Timeline(depth=0)
+
+        def body(comm, seconds):
+            slow = Slow(comm, lambda seconds: threading.Event().wait(seconds), comm.rank, "data", lambda step: seconds)
+            train(comm, timeline, slow, 8)
+
+        run(body, 2, whole_s, timeout_s=TIMEOUT_S)
+        if not found_in(timeline):
+            break
+    assert found_in(timeline) == []
+
+
+# --------------------------------------------------------------------------------------------------------- by hand
+
+
+def noted(*steps):
+    """A timeline of steps, each a mapping from a rank to the seconds of its phases, which are one after the other."""
+    spans = []
+    for number, ranks in enumerate(steps):
+        for rank, phases in ranks.items():
+            now_s = 100.0 * number
+            for kind, seconds in phases.items():
+                spans.append(TimeSpan(rank, kind, "", now_s, now_s + seconds, number, {}))
+                now_s += seconds
+            spans.append(TimeSpan(rank, "idle", "", now_s, 100.0 * number + 100.0, number, {}))
+    return Timeline.of(spans, [], "virtual")
+
+
+def test_what_a_rank_makes_up_for_is_not_late():
+    """Rank 0 loads data for 10 s more, rank 1 computes for 10 s more: nobody waits."""
+    step = {0: {"data": 20.0, "forward": 30.0}, 1: {"data": 10.0, "forward": 40.0}}
+    assert found_in(noted(*[step] * 4)) == []
+    step[1]["forward"] = 45.0
+    assert found_in(noted(*[step] * 4)) == []  # 5 of 15 s
+
+
+def test_a_span_of_ones_own_and_what_nobody_noted_are_phases():
+    step = {rank: {"data": 60.0} for rank in range(3)}
+    step[1] |= {"evaluate": 30.0}
+    assert found_in(noted(*[step] * 4)) == [(1, "evaluate", "constant")]
+    spans = [s for s in noted(*[step] * 4).spans if s.kind != "evaluate" and not (s.rank == 1 and s.kind == "idle")]
+    spans += [TimeSpan(1, "idle", "", 100.0 * at + 90.0, 100.0 * at + 100.0, at, {}) for at in range(4)]
+    assert found_in(Timeline.of(spans, [], "virtual")) == [(1, "other", "constant")]
+
+
+def test_who_waits_where_nobody_notes_it_is_not_late():
+    """In a collective of one's own, say: rank 1 is late, and rank 0 waits for it where no span is."""
+    step = {0: {"forward": 30.0}, 1: {"forward": 70.0}}
+    spans = [s for s in noted(*[step] * 4).spans if not (s.rank == 0 and s.kind == "idle")]
+    spans += [TimeSpan(0, "idle", "", 100.0 * at + 70.0, 100.0 * at + 100.0, at, {}) for at in range(4)]
+    assert found_in(Timeline.of(spans, [], "virtual")) == [(1, "forward", "constant")]
+
+
+def test_the_wire_can_be_what_was_late():
+    spans = []
+    for step in range(8):
+        for rank in (0, 1):
+            began_s, took_s = 10.0 * step, 4.0 if step in (2, 5) else 1.0
+            spans.append(TimeSpan(rank, "forward", "", began_s, began_s + 3.0, step, {}))
+            spans.append(TimeSpan(rank, "wire", "samples", began_s + 3.0, began_s + 3.0 + took_s + rank, step, {}))
+            spans.append(TimeSpan(rank, "end", "", began_s + 9.0, began_s + 10.0, step, {}))
+    report = explain_ranks(Timeline.of(spans, [], "virtual"))
+    assert report.late == () and (report.wire.rank, report.wire.steps, report.wire.by_s) == (None, (2, 5), 3.0)
+    assert "The wire took longer than else: by 3.00 s in 2 of 8 steps (2, 5)." in str(report)
+
+
+def test_steps_that_a_rank_did_not_make_are_left_out():
+    step = {0: {"data": 10.0}, 1: {"data": 40.0}}
+    report = explain_ranks(noted(step, step, {0: {"data": 10.0}}))
+    assert report.steps == 2 and report.late[0].steps == (0, 1)
+    with pytest.raises(ArgumentError, match=r"got 1 steps of ranks \[0\]: gather the timelines of all ranks"):
+        explain_ranks(noted({0: {"data": 1.0}}))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_patterns_in_noise(seed):
+    """Late by 3 standard deviations in each step is constant; 12 now and then stand out; a line is a line."""
+    draws = iter(np.random.default_rng(seed).normal(size=10_000).tolist())
+    noise = [next(draws) for _ in range(100)]
+    assert spread_of(noise) == pytest.approx(1.0, rel=0.35)
+    assert pattern_in(noise, spread_of(noise), 0.1) is None
+    constant = [3.0 + next(draws) for _ in range(100)]
+    seen = pattern_in(constant, spread_of(constant), 0.1)
+    assert (seen.pattern, len(seen.at)) == ("constant", 100) and seen.by_s == pytest.approx(3.0, abs=0.4)
+    spikes = [next(draws) + 12.0 * (step % 10 == 5) for step in range(100)]
+    seen = pattern_in(spikes, spread_of(spikes), 0.1)
+    assert seen.pattern == "occasional" and seen.at == tuple(range(5, 100, 10))
+    line = [next(draws) + 0.12 * step for step in range(100)]
+    seen = pattern_in(line, spread_of(line), 0.1)
+    assert seen.pattern == "growing" and seen.last_s == pytest.approx(12.0, abs=1.5)
+    later = [next(draws) + 12.0 * (step >= 70) for step in range(100)]
+    seen = pattern_in(later, spread_of(later), 0.1)
+    assert (seen.pattern, seen.at) == ("constant", tuple(range(70, 100)))
