@@ -152,6 +152,7 @@ __all__ = [
     "compute_shard_sizes",
     "convert_sync_batchnorm",
     "destroy_process_group",
+    "explain_ranks",
     "fp16_compress_hook",
     "fp16_predivide_hook",
     "gather",
