@@ -26,6 +26,7 @@ from minigrad.distributed.comm.solo import SoloCommunicator
 from minigrad.distributed.comm.threads import ThreadCommunicator, ThreadWorld
 from minigrad.distributed.comm.wrappers import Recording, Wrapper
 from minigrad.distributed.config import DdpConfig
+from minigrad.distributed.ddp.apart import DivergenceMeter, divergence_hook
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.combine import average_gradients
 from minigrad.distributed.ddp.hooks import (
@@ -103,6 +104,7 @@ __all__ = [
     "DeviceGroup",
     "Dispatcher",
     "DistributedDataParallel",
+    "DivergenceMeter",
     "ElChe",
     "Fault",
     "FaultInjecting",
@@ -152,6 +154,7 @@ __all__ = [
     "compute_shard_sizes",
     "convert_sync_batchnorm",
     "destroy_process_group",
+    "divergence_hook",
     "explain_ranks",
     "fp16_compress_hook",
     "fp16_predivide_hook",

@@ -14,12 +14,14 @@ from minigrad.backend.dtypes import as_dtype
 from minigrad.distributed import (
     DDP,
     CompressionState,
+    DivergenceMeter,
     GradBucket,
     NoiseMeter,
     Recording,
     SoloCommunicator,
     allreduce_hook,
     bf16_compress_hook,
+    divergence_hook,
     fp16_compress_hook,
     fp16_predivide_hook,
     noise_hook,
@@ -33,7 +35,9 @@ from tests.distributed.models import Mlp, data, gradients, mean_loss
 from tests.distributed.worlds import run_ranks
 
 COMPRESSING = {fp16_compress_hook: 2.0**-11, bf16_compress_hook: 2.0**-8, fp16_predivide_hook: 2.0**-11}
-LOOKING = [(allreduce_hook, lambda: None), (noise_hook, NoiseMeter)]  # and the state of each
+LOOKING = [  # and the state of each
+    *((allreduce_hook, lambda: None), (noise_hook, NoiseMeter), (divergence_hook, DivergenceMeter))
+]
 TIMEOUT_S = 10.0
 
 

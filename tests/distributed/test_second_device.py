@@ -21,11 +21,13 @@ from minigrad.data.dataset import Dataset
 from minigrad.distributed import (
     DDP,
     CompressionState,
+    DivergenceMeter,
     NoiseMeter,
     SoloCommunicator,
     ThreadWorld,
     average_gradients,
     bf16_compress_hook,
+    divergence_hook,
     init,
     noise_hook,
     run,
@@ -40,6 +42,7 @@ from tests.cases.evaluate import evaluate
 from tests.distributed import contrastive, resumed
 from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.models import Mlp, assert_gradients_close, data, gradients, mean_loss
+from tests.distributed.test_apart import by_definition
 from tests.distributed.test_noise import Rows, by_formula, drawn
 from tests.examples.test_readme import ROOT
 from tests.strict_cupy.device import current_id
@@ -290,6 +293,24 @@ def test_noise_is_measured_on_two_gpus_that_wait_for_nothing(ranks, strict_cupy)
 
     for one in ranks(body):
         assert (one.variance, one.square) == pytest.approx(by_formula(batches), rel=1e-12) and one.steps == 2
+
+
+def test_divergence_is_measured_on_two_gpus_that_wait_for_nothing(ranks, strict_cupy):
+    batches, both = drawn((3, 1), 1), threading.Barrier(2, timeout=10.0)
+
+    def body(comm):
+        ddp, meter = DDP(Rows().to(comm.device), comm, bucket_cap_bytes=16), DivergenceMeter()
+        ddp.register_comm_hook(meter, divergence_hook)
+        x = Tensor(batches[0][comm.rank]).to(comm.device)
+        both.wait()
+        with strict_cupy.no_sync():  # for the threads of both
+            ddp(x).backward()
+            both.wait()
+        both.wait()
+        return meter.report()
+
+    for report in ranks(body):
+        assert report.relative == pytest.approx(by_definition(batches[0])[0])
 
 
 @pytest.mark.parametrize("end", ["cpu", "cuda:0", "cuda:1"])

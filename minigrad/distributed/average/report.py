@@ -65,6 +65,12 @@ class AverageReport:
     _total: Array = field(repr=False)
     _told: "Told | None" = field(repr=False)
 
+    def __str__(self) -> str:
+        told = f"combination {self.number}: {self.samples:g} samples, {self.nbytes} bytes sent: {self.reason}"
+        if self._told is None or self._told.is_gone:
+            return told
+        return f"{told}\n{self._told.read()}"
+
     @property
     def samples(self) -> float:
         """What all ranks together brought; where it is 0, nothing was changed."""
@@ -94,6 +100,11 @@ class Told:
     def __init__(self, exchange: DivergenceExchange | None = None, keeps: bool = False) -> None:
         self._exchange, self._keeps = exchange, keeps
         self._found: Divergence | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was not read in time."""
+        return self._found is None and self._exchange is None
 
     def read(self) -> Divergence:
         """See `AverageReport.divergence`."""

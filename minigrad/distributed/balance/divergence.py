@@ -17,6 +17,7 @@ import numpy as np
 from minigrad.arguments import as_integer, as_list, is_real
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array, is_float
+from minigrad.distributed.record.spans import table_of
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 
 SUMS = 3  # of each rank: of (p - a)², p² and a²
@@ -61,6 +62,12 @@ class Divergence:
                 )
             object.__setattr__(self, name, tuple(map(float, values)))
         object.__setattr__(self, "steps", as_integer("Divergence", "steps", self.steps, 1))
+
+    def __str__(self) -> str:
+        rows = [["rank", "relative", "cosine", "magnitude"]]
+        for rank, figures in enumerate(zip(self.relative, self.cosine, self.magnitude)):
+            rows.append([str(rank), *(f"{figure:{form}}" for figure, form in zip(figures, (".4f", ".4f", "+.4f")))])
+        return table_of(rows)
 
     @property
     def farthest(self) -> tuple[float, int]:

@@ -50,6 +50,7 @@ class Rounds:
     Attributes:
         comm: The communicator to train with.
         cadence: The state, equal on all ranks.
+        divergence: How far the ranks were apart when that was reported last; print it.
         reason: Why the counts are as they are; a guard's verdict and its reason come first.
 
     Raises:
@@ -90,6 +91,7 @@ class Rounds:
         self.reason = "no round yet"
         self._takes_reports = guard is not None
         self._reported: Divergence | None = None  # of the round that runs
+        self.divergence: Divergence | None = None
         self._divergences = deque[Divergence | None]()  # of those that were not decided on yet
         self._times = StepTimes("Rounds", self.comm)
         self._timeline = listener("Rounds", timeline, comm)
@@ -150,7 +152,7 @@ class Rounds:
 
         A round combines gradients, of which nothing is left of a rank's own where they lay; and the parameters of all
         ranks are the same. So what a guard is to judge is the user's to measure: as a rule how far each rank's gradient
-        is from the mean, which `DivergenceExchange` tells all ranks from copies that were kept of them.
+        is from the mean, as `DivergenceMeter` tells it, the state of a comm hook: `rounds.report(meter.report(steps))`.
 
         Args:
             divergence: Equal on all ranks.
@@ -164,7 +166,7 @@ class Rounds:
             )
         if not self._takes_reports:
             raise ArgumentError("Rounds.report: expected Rounds(..., guard=) to judge it, got none")
-        self._reported = divergence
+        self._reported = self.divergence = divergence
 
     @overload
     def deal(self, batches: Dispatcher) -> Iterator[Sequence[Indices]]: ...
@@ -235,7 +237,7 @@ class Rounds:
         self._unread += [_row(time) for time in self._times.read()]
         alike: Any = batches_left
         if self._takes_reports:
-            alike = {"batches_left": batches_left, "divergence": self._reported}
+            alike = {"batches_left": batches_left, "divergence": repr(self._reported)}
         gathered = gather_alike("Rounds", "batches_left", self.comm.inner, alike, self._unread)
         for rows in zip(*gathered):  # of one round
             self._number += 1
