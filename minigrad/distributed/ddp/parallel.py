@@ -317,9 +317,9 @@ class DistributedDataParallel(Module):
         with self.comm.device.current():
             return self._sharded.run(loss_fn, shards, counts, self.batch_dim)
 
-    def stats(self) -> Stats:
-        """Seconds, bytes and calls since construction, or since its `reset()`; print it."""
-        return self.reducer.stats
+    def stats(self, all_ranks: bool = False) -> Stats:
+        """Seconds, bytes and calls since construction or `reset()`; all_ranks, which all call, adds `ranks`, `late`."""
+        return self.reducer.stats.asked(all_ranks, self.comm)
 
     def nonfinite_gradients(self) -> list[NonFinite]:
         """Which ranks handed in infinite or NaN gradients since the last call, and in which buckets; needs

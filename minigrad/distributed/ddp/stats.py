@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from minigrad.arguments import check_switch
 from minigrad.backend.device import to_host
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.protocol import Communicator
@@ -32,6 +34,7 @@ class Stats:
         calls: Those collectives.
         bucket_bytes: Size of each bucket of the plan in force.
         ready_order: In which order the buckets of the last pass became ready.
+        ranks: Those of each rank, where all were asked at once; see `late`.
     """
 
     passes: int = 0
@@ -44,6 +47,7 @@ class Stats:
     calls: int = 0
     bucket_bytes: list[int] = field(default_factory=list)
     ready_order: list[int] = field(default_factory=list)
+    ranks: list[Stats] = field(default_factory=list)
 
     @property
     def communication_s(self) -> float:
@@ -65,13 +69,79 @@ class Stats:
         kept = self.bucket_bytes
         self.__init__(bucket_bytes=kept)  # type: ignore[misc]
 
+    def asked(self, all_ranks: bool, comm: Communicator) -> Stats:
+        """These; or a copy that has those of each rank too, for which all ranks call this."""
+        check_switch("stats", all_ranks=all_ranks)
+        if not all_ranks:
+            return self
+        mine = {name: value for name, value in vars(self).items() if name != "ranks"}
+        return Stats(**mine, ranks=[Stats(**each) for each in comm.all_gather_object(mine)])
+
+    @property
+    def late(self) -> tuple[LateInSum, ...]:
+        """Which ranks made the others wait, as far as sums tell; see `late_in`."""
+        return late_in(self.ranks)
+
     def __str__(self) -> str:
+        if self.ranks:
+            late = [str(each) for each in self.late] or ["No rank made the others wait by 2 % of their time."]
+            return "\n".join([*(f"rank {rank}: {each}" for rank, each in enumerate(self.ranks)), *late])
         return (
             f"{self.passes} passes: forward {self.forward_s:.3f} s, backward {self.backward_s:.3f} s, waiting for "
             f"ranks {self.idle_s:.3f} s, communication {self.communication_s:.3f} s of which {self.exposed_s:.3f} s "
             f"exposed ({self.overlap_fraction:.0%} overlapped), {self.bytes_sent} bytes in {self.calls} calls, "
             f"buckets {self.bucket_bytes} ready in order {self.ready_order}"
         )
+
+
+class LateInSum(NamedTuple):
+    """A rank that others waited for, in sums over all passes.
+
+    Attributes:
+        waited_s: How much longer the others waited for ranks than it did.
+        forward_s, backward_s: How much longer it took in forward, and in backward, than the others.
+    """
+
+    rank: int
+    waited_s: float
+    forward_s: float
+    backward_s: float
+
+    @property
+    def outside_s(self) -> float:
+        """What neither explains: data, the optimizer, or handing buckets in, say."""
+        return max(0.0, self.waited_s - max(0.0, self.forward_s) - max(0.0, self.backward_s))
+
+    @property
+    def phase(self) -> str:
+        """In which it lost most: "forward", "backward" or "outside"."""
+        lost = {"forward": self.forward_s, "backward": self.backward_s, "outside": self.outside_s}
+        return max(lost, key=lambda phase: lost[phase])
+
+    def __str__(self) -> str:
+        parts = f"{self.forward_s:+.3f} s in forward, {self.backward_s:+.3f} s in backward"
+        said = f"Rank {self.rank} was late: the others waited {self.waited_s:.3f} s longer for ranks"
+        return f"{said}; beside them it took {parts}, and {self.outside_s:.3f} s are of neither."
+
+
+def late_in(ranks: Sequence[Stats], least_fraction: float = 0.02) -> tuple[LateInSum, ...]:
+    """Which ranks the others waited for, by that part of their time at least, the most waited for first. Pure.
+
+    All-reduces make the passes of all ranks equally long: who is late waits less than the others. What they wait, or
+    take, is that of the middle one of them. How often it was late, and whether ranks took turns, is not in sums: a
+    timeline knows, see `explain_ranks`. Of a GPU, which does not tell waiting for ranks, nothing is said.
+    """
+    found, whole_s = [], max((s.forward_s + s.backward_s + s.idle_s + s.exposed_s for s in ranks), default=0.0)
+    for rank, own in enumerate(ranks):
+        others = [each for other, each in enumerate(ranks) if other != rank]
+        if not others:
+            break
+        waited_s = sorted(each.idle_s for each in others)[len(others) // 2] - own.idle_s
+        forward_s = own.forward_s - sorted(each.forward_s for each in others)[(len(others) - 1) // 2]
+        backward_s = own.backward_s - sorted(each.backward_s for each in others)[(len(others) - 1) // 2]
+        if waited_s > least_fraction * whole_s:
+            found.append(LateInSum(rank, waited_s, forward_s, backward_s))
+    return tuple(sorted(found, key=lambda late: -late.waited_s))
 
 
 class NonFinite(NamedTuple):
