@@ -132,7 +132,8 @@ def test_a_wheel_holds_every_module_and_every_kernel(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "minigrad").rglob("*.py")}
     kernels = {f"minigrad/kernels/{path.name}" for path in (ROOT / "kernels").glob("*.[cp]*")}
-    assert held == modules | kernels | {"minigrad/py.typed"}
+    page = {f"minigrad/distributed/inspect/page/page.{ending}" for ending in ("css", "js")}
+    assert held == modules | kernels | page | {"minigrad/py.typed"}
 
 
 def test_a_wheel_carries_its_licence_and_needs_five_packages(wheel):

@@ -1,6 +1,7 @@
 """Data-parallel training: ranks and their collectives, buckets, the reducer, replicas."""
 
 import importlib as _importlib
+import os as _os
 import typing
 
 from minigrad.absent import absent as _absent, tell_lacking as _tell_lacking
@@ -179,6 +180,7 @@ __all__ = [
     "new_group",
     "nn",
     "noise_hook",
+    "page_of",
     "plan_buckets",
     "rebalance",
     "recv",
@@ -187,11 +189,18 @@ __all__ = [
     "reduce_scatter_tensor",
     "replicas_agree",
     "run",
+    "save_page",
     "scatter",
     "scatter_object_list",
     "send",
 ]
 
+
+def _save_page(timeline: Timeline, path: str | _os.PathLike[str]) -> None:
+    _importlib.import_module("minigrad.distributed.inspect.page").save_page(timeline, path)
+
+
+Timeline.writers[".html"] = _save_page
 _offer_classes(globals())
 _tell_lacking("DistributedDataParallel", DistributedDataParallel, _SEEDS["DistributedDataParallel"])
 
@@ -199,6 +208,7 @@ if typing.TYPE_CHECKING:
     from minigrad.distributed.average.averager import ParameterAverager
     from minigrad.distributed.average.mean import average_parameters
     from minigrad.distributed.inspect.late import explain_ranks
+    from minigrad.distributed.inspect.page import page_of, save_page
     from minigrad.distributed.inspect.twin.compare import TwinReport
     from minigrad.distributed.inspect.twin.twin import Twin
 else:
@@ -210,6 +220,8 @@ else:
         "average_parameters": "average",
         "explain_ranks": "inspect",
         "inspect": "inspect",
+        "page_of": "inspect.page",
+        "save_page": "inspect.page",
     }
 
     def __getattr__(name: str) -> typing.Any:

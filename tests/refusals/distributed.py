@@ -33,7 +33,9 @@ from minigrad.distributed import (
     keep_ledger,
     merge_ledger,
     noise_hook,
+    page_of,
     rooted,
+    save_page,
 )
 from minigrad.distributed.bootstrap import Seat, _connect, choose_backend, detect, meet
 from minigrad.distributed.collectives import ReduceOp
@@ -275,6 +277,8 @@ ROWS = [
     (lambda: Timeline().at(3), ArgumentError, "Timeline.at: expected a communicator"),
     (lambda: Timeline().gather(), ArgumentError, "Timeline.gather: expected a communicator in this context, got none"),
     (lambda: Timeline().idle_gaps(0), ArgumentError, "idle_gaps: expected a rank of .., got 0"),
+    (lambda: page_of(3), ArgumentError, "page_of: expected a Timeline, or the Trace of a simulation, got 3"),
+    (lambda: save_page(3, "run.html"), ArgumentError, "save_page: expected a Timeline, or the Trace"),
     (lambda: Timeline().save("run.png"), ArgumentError, "Timeline.save: expected a path that ends on "),
     (lambda: Timeline().to_chakra("gone"), ArgumentError, "to_chakra: expected spans or events of a rank, got none"),
     (lambda: Timeline.from_json("{}"), ArgumentError, "Timeline.from_json: expected the text of to_json"),

@@ -1,0 +1,76 @@
+"""A run in sentences, each with figures of its record. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from minigrad.distributed.inspect.page.units import time_text
+from minigrad.distributed.inspect.steps import RankStep
+
+_KINDS = {
+    "data": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "compute": "forward and backward",
+    "optimizer": "the optimizer",
+    "checkpoint": "checkpoints",
+    "idle": "waiting for ranks",
+    "exposed": "waiting for the wire",
+    "own": "spans of its own",
+    "other": "what nobody noted",
+}
+Steps = Mapping[int, Mapping[int, RankStep]]
+
+
+def sentences_of(steps: Steps) -> list[str]:
+    """What a reader should know first.
+
+    Args:
+        steps: The figures of each rank in each step; see `steps_of`.
+    """
+    every = [step for ranks in steps.values() for step in ranks.values()]
+    if not every:
+        return ["Nothing was recorded."]
+    ranks = sorted({step.rank for step in every})
+    long_s = {number: max(step.wall_s for step in own.values()) for number, own in steps.items()}
+    slowest = max(long_s, key=lambda number: long_s[number])
+    said = [f"{_count(len(ranks), 'rank')}, {_count(len(steps), 'step')}."]
+    if len(steps) > 1:
+        said.append(
+            f"The median step took {time_text(median(long_s.values()))}; "
+            f"the longest, step {slowest}, {time_text(long_s[slowest])}."
+        )
+    whole_s = sum(step.wall_s for step in every)
+    if whole_s > 0.0:
+        parts = [(kind, sum(seconds_of(step, kind) for step in every) / whole_s) for kind in _KINDS]
+        named = [f"{part:.0%} {_KINDS[kind]}" for kind, part in parts if part >= 0.005]
+        said.append(f"Of the ranks' time: {', '.join(named)}.")
+    wire_s, hidden_s = sum(step.communication_s for step in every), sum(step.hidden_s for step in every)
+    if wire_s > 0.0:
+        said.append(f"Of the time that the wire worked, {hidden_s / wire_s:.0%} was hidden behind what the ranks did.")
+    return said + list(_waited(every, ranks))
+
+
+def seconds_of(step: RankStep, kind: str) -> float:
+    """What a rank spent on a kind of thing in a step."""
+    return sum(step.own.values()) if kind == "own" else float(getattr(step, f"{kind}_s"))
+
+
+def _waited(every: Sequence[RankStep], ranks: Sequence[int]) -> Iterable[str]:
+    """Who waited most for the others, and who least."""
+    if len(ranks) < 2:
+        return
+    idle_s = {rank: sum(step.idle_s for step in every if step.rank == rank) for rank in ranks}
+    most, least = max(ranks, key=lambda rank: idle_s[rank]), min(ranks, key=lambda rank: idle_s[rank])
+    if idle_s[most] > 0.0:
+        yield (
+            f"Rank {most} waited longest for other ranks, {time_text(idle_s[most])} in all, "
+            f"and rank {least} least, {time_text(idle_s[least])}."
+        )
+    else:
+        yield "No rank was seen to wait for another."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("s" if number != 1 else "")
