@@ -113,8 +113,10 @@ class DistributedError(MinigradError, RuntimeError):
 
     Attributes:
         buckets: Those of gradients that it is about: the number of each, and the names of its parameters.
+        report: Where ranks did not come together: the last calls of all, side by side, a `distributed.HangReport`.
     """
 
+    report: typing.Any = None
     buckets: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 

@@ -19,6 +19,7 @@ from minigrad.distributed.bootstrap import init
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.faults import Fault, FaultInjecting
 from minigrad.distributed.comm.front import Front
+from minigrad.distributed.comm.hangs import HangReport
 from minigrad.distributed.comm.mpi.communicator import MpiCommunicator
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.protocol import Communicator, Work
@@ -113,6 +114,7 @@ __all__ = [
     "GradBucket",
     "GradientNoise",
     "GroupMember",
+    "HangReport",
     "ListCollectives",
     "LocalDevices",
     "MpiCommunicator",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
@@ -24,6 +26,7 @@ class Failure:
         has_raised: Whether it was raised here.
         inherited: Whether this process is a child of the one that made it, by a fork.
         group: Of which group of ranks it is, in words; empty where all are in.
+        look: Looks at all ranks for the report of an error; None where nobody can.
     """
 
     def __init__(self) -> None:
@@ -31,6 +34,7 @@ class Failure:
         self.changed = threading.Condition()
         self.is_closed = self.has_raised = self.inherited = False
         self.group = ""
+        self.look: Callable[[DistributedError], Any] | None = None
         self._below = weakref.WeakSet[Failure]()
         tell_children(self)
 
@@ -43,6 +47,7 @@ class Failure:
             self.changed.notify_all()
             below = list(self._below) if first else []
         for each in below:
+            each.look = None  # its ranks are not what has failed
             each.set(_from_above(error))
         return first
 
@@ -53,6 +58,7 @@ class Failure:
             self._below.add(below)
             error = self.error
         if error is not None:
+            below.look = None
             below.set(_from_above(error))
 
     def close(self) -> None:
@@ -64,8 +70,19 @@ class Failure:
         """Raise what made this world fail, if anything did."""
         if self.error is not None:
             self.has_raised = True
+            self._report(self.error)
             of = f" of {self.group}" if self.group and self.group not in str(self.error) else ""
-            raise type(self.error)(f"rank {rank}{of}: {self.error}") from self.error.__cause__
+            raise retold(self.error, f"rank {rank}{of}: {self.error}") from self.error.__cause__
+
+    def _report(self, error: DistributedError) -> None:
+        """Let the error have a report, once; what comes in between does not take the error's place."""
+        look, self.look = self.look, None
+        if look is None or self.is_closed or self.inherited or error.report is not None:
+            return
+        try:
+            error.report = look(error)
+        except Exception as problem:
+            error.report = f"no report of the ranks: {problem!r}"
 
     def check_process(self, rank: int) -> None:
         """Refuse a child of a fork, also where no call is made.
@@ -84,6 +101,15 @@ class Failure:
 
 def _from_above(error: DistributedError) -> DistributedError:
     """What a group fails of where the world that it is of has failed."""
-    passed_on = type(error)(f"the ranks that it was split off have failed: {error}")
+    passed_on = retold(error, f"the ranks that it was split off have failed: {error}")
     passed_on.__cause__ = error.__cause__
     return passed_on
+
+
+def retold(error: DistributedError, message: str) -> DistributedError:
+    """The same error in other words, with its report, which Python shows under a traceback."""
+    told = type(error)(message)
+    told.report, told.buckets = error.report, error.buckets
+    if told.report is not None and hasattr(told, "add_note"):
+        told.add_note(str(told.report))
+    return told

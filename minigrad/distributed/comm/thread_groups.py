@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -36,6 +37,8 @@ class ThreadGroups(Groups):
         def make(asked: list[Group | None]) -> dict[tuple[int, ...], Any]:
             parts = {each.ranks for each in asked if each is not None}
             made = {ranks: type(world)(len(ranks), timeout_s=self.timeout_s) for ranks in parts}
+            for ranks, part in made.items():
+                part.parent = ranks, weakref.ref(world)
             world.groups = [each for each in world.groups if len(each[1]._left) < len(each[0])] + list(made.items())
             return made
 

@@ -25,7 +25,7 @@ from minigrad.distributed.comm.mailboxes import Mailboxes, ThreadMessages
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.rooted_threads import RootedThreads
 from minigrad.distributed.comm.thread_groups import ThreadGroups, leave_groups
-from minigrad.distributed.comm.where import user_line
+from minigrad.distributed.comm.thread_seen import lines_of, look_at
 from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
 
 Combine = Callable[[list[Any]], Any]
@@ -70,7 +70,9 @@ class ThreadWorld:
         self.last = [deque[Any]() for _ in range(self.world_size)]
         self._left: dict[int, str] = {}
         self.groups: list[tuple[tuple[int, ...], ThreadWorld]] = []  # of which ranks
+        self.parent: Any = None  # where it is that of a group: of which ranks, and of which world, weakly
         self._threads: dict[int, int] = {}  # of the ranks
+        look_at(self)
         self.mail = Mailboxes(self.failure, self.timeout_s, self._left, self._doing, self._threads)
 
     def communicators(self, devices: list[Device] | None = None) -> list[ThreadCommunicator]:
@@ -143,8 +145,7 @@ class ThreadWorld:
 
     def _timeout(self, call: _Call) -> CollectiveTimeoutError:
         absent = {r: self._doing(r) for r in range(self.world_size) if r not in call.present}
-        lines = {r: user_line(self._threads.get(r, 0)) for r in range(self.world_size)}
-        return timed_out(call.header, self.world_size, self.timeout_s, absent, lines)
+        return timed_out(call.header, self.world_size, self.timeout_s, absent, lines_of(self))
 
     def _doing(self, rank: int) -> str:
         return doing(call for call, _, _ in list(self.last[rank]))

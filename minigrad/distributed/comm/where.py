@@ -11,7 +11,7 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -28,15 +28,38 @@ def user_line(thread: int) -> str:
 
     Where there is none it is the innermost one that is not ours; empty where the thread has ended.
     """
+    return _users(stack_of(thread))
+
+
+def stack_of(thread: int) -> tuple[str, ...]:
+    """The lines of a thread that are not ours, the innermost first; none where the thread has ended."""
     frames: list[FrameType] = []
     frame = sys._current_frames().get(thread)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(OURS):
             frames.append(frame)
         frame = frame.f_back
-    users = (frame for frame in frames if not frame.f_code.co_filename.startswith((*_OTHERS, "<frozen")))
-    found = next(users, frames[0] if frames else None)
-    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}" if found is not None else ""
+    while len(frames) > 1 and frames[-1].f_code.co_filename == threading.__file__:
+        frames.pop()  # how a thread begins
+    return tuple(f"{each.f_code.co_filename}:{each.f_lineno} in {each.f_code.co_name}" for each in frames)
+
+
+def words_of(error: BaseException) -> str:
+    """What was raised, and at which line of the user's code."""
+    lines: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(OURS):
+            lines.insert(0, f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}")
+        trace = trace.tb_next
+    line = _users(lines)
+    return f"{type(error).__name__}: {error}{f' at {line}' if line else ''}"
+
+
+def _users(lines: Sequence[str]) -> str:
+    """The first that is no library's, else the first."""
+    return next((line for line in lines if not line.startswith((*_OTHERS, "<frozen"))), lines[0] if lines else "")
 
 
 def whereabouts(lines: Mapping[int, str], absent: Collection[int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from minigrad.autograd.tape import backwards_under_way
+from minigrad.distributed.comm.failure import retold
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.ddp.buckets import BucketPlan
@@ -131,7 +132,7 @@ def named(error: DistributedError, plan: BucketPlan, bucket: int | None) -> Dist
     meant = [each for each in plan.buckets if each.index in (cited or [bucket or 0])]
     about = tuple((each.index, tuple(plan.names[i] for i in each.entries)) for each in meant)
     listed = "; ".join(f"bucket {i}: {_listed(names)}" for i, names in about)
-    told = type(error)(f"{message} ({where}{listed})")
+    told = retold(error, f"{message} ({where}{listed})")
     told.buckets = about
     return told
 

@@ -1,0 +1,30 @@
+"""The report of ranks that can't go on together names the kind of fault, the rank, the line, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from minigrad.distributed.comm.hangs import HangReport
+from tests.distributed import hanging
+from tests.distributed.hanging import KINDS, TIMEOUT_S, line
+from tests.distributed.worlds import run_ranks
+
+
+def check(scenario, folder):
+    """The report that rank 0 got of a scenario is right."""
+    report = HangReport.from_json(Path(folder, "0.json").read_text())
+    kind, ranks, at, what, remedy = report.finding
+    assert (kind, ranks, at) == (KINDS[scenario], (1,), line(scenario, "here")), str(report)
+    assert "rank 1" in what + remedy and remedy in str(report)
+    if "# missing" in Path(hanging.__file__).read_text().split(f"def {scenario.__name__}(")[1].split("\ndef ")[0]:
+        assert line(scenario, "missing") in what + remedy, str(report)
+    return report
+
+
+@pytest.mark.parametrize("scenario", [s for s in KINDS if s.__name__ != "died"], ids=lambda s: s.__name__)
+def test_threads(scenario, tmp_path):
+    try:
+        run_ranks("threads", lambda comm: hanging.tell(scenario, comm, tmp_path), 2, timeout_s=TIMEOUT_S)
+    except ZeroDivisionError:
+        assert scenario is hanging.raised
+    check(scenario, tmp_path)
