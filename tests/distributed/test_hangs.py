@@ -13,7 +13,7 @@ from tests.distributed.worlds import run_ranks
 def check(scenario, folder):
     """The report that rank 0 got of a scenario is right."""
     report = HangReport.from_json(Path(folder, "0.json").read_text())
-    kind, ranks, at, what, remedy = report.finding
+    kind, ranks, at, what, remedy = report.diagnosis
     assert (kind, ranks, at) == (KINDS[scenario], (1,), line(scenario, "here")), str(report)
     assert "rank 1" in what + remedy and remedy in str(report)
     if "# missing" in Path(hanging.__file__).read_text().split(f"def {scenario.__name__}(")[1].split("\ndef ")[0]:

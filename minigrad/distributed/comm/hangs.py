@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.seen import Seen, listed
-from minigrad.distributed.comm.findings import Finding, first_difference, finding_of
+from minigrad.distributed.comm.diagnosis import Diagnosis, first_difference, diagnose
 
 _WIDEST, _MOST_COLUMNS, _MOST_FRAMES = 58, 4, 6
 
@@ -29,7 +29,7 @@ class HangReport:
     Example:
         >>> calls = Made(0, "all_reduce(SUM) of 3 float32", "a.py:3 in f"), Made(1, "barrier", "a.py:4 in f")
         >>> report = HangReport((Seen(0, calls), Seen(1, calls[1:])))
-        >>> report.finding.kind
+        >>> report.diagnosis.kind
         'late'
     """
 
@@ -37,9 +37,9 @@ class HangReport:
     error: str = ""
 
     @property
-    def finding(self) -> Finding:
+    def diagnosis(self) -> Diagnosis:
         """Which rank has to do what."""
-        return finding_of(self.seen, self.error)
+        return diagnose(self.seen, self.error)
 
     @property
     def seq(self) -> int:
@@ -51,7 +51,7 @@ class HangReport:
 
     @functools.cached_property
     def _text(self) -> str:
-        kind, _, _, what, remedy = self.finding
+        kind, _, _, what, remedy = self.diagnosis
         return "\n".join([f"hang ({kind}): {what}", f"to do: {remedy}", *self.table(), *self._places()])
 
     def table(self, before: int = 4, after: int = 4) -> list[str]:

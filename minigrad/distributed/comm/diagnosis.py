@@ -26,7 +26,7 @@ _RAISED = re.compile(r"rank (\d+) (?:aborted|failed first): (.*)", re.DOTALL)
 _LINE = re.compile(r"(\S+):(\d+) in (.*)")
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """What is wrong.
 
     Attributes:
@@ -69,7 +69,7 @@ def first_difference(seen: Sequence[Seen]) -> int:
     return -1
 
 
-def finding_of(seen: Sequence[Seen], error: str = "") -> Finding:
+def diagnose(seen: Sequence[Seen], error: str = "") -> Diagnosis:
     """Which rank has to do what.
 
     Args:
@@ -78,7 +78,7 @@ def finding_of(seen: Sequence[Seen], error: str = "") -> Finding:
 
     Example:
         >>> calls = Made(0, "all_reduce(SUM) of 3 float32", "a.py:3 in f"), Made(1, "barrier", "a.py:4 in f")
-        >>> finding_of([Seen(0, calls), Seen(1, calls[:1], gone="closed its communicator")]).kind
+        >>> diagnose([Seen(0, calls), Seen(1, calls[:1], gone="closed its communicator")]).kind
         'left early'
     """
     seq = first_difference(seen)
@@ -107,7 +107,7 @@ def _from(rank: Seen, seq: int) -> list[Made]:
 # ------------------------------------------------------------------------------------------------ ranks that are gone
 
 
-def _raised(seen: Sequence[Seen], error: str, seq: int) -> Finding | None:
+def _raised(seen: Sequence[Seen], error: str, seq: int) -> Diagnosis | None:
     """A rank that raised, aborted or gave up."""
     for each in seen:
         made = each.numbered.get(seq)
@@ -121,17 +121,17 @@ def _raised(seen: Sequence[Seen], error: str, seq: int) -> Finding | None:
     return None
 
 
-def _of_raised(rank: Seen, words: str, made: Made | None) -> Finding:
+def _of_raised(rank: Seen, words: str, made: Made | None) -> Diagnosis:
     place = re.search(r" at (\S+:\d+ in \S+)", words)
     last = made or rank.last
     line = place[1].rstrip(")") if place else last.line if last else ""
     what = words.split("\n")[0].rstrip(")")
     who = listed([rank.rank])
     remedy = f"mend what {who} raised{_at(line)}: the errors of the other ranks come of it"
-    return Finding(RAISED, (rank.rank,), line, f"{who} raised: {what}", remedy)
+    return Diagnosis(RAISED, (rank.rank,), line, f"{who} raised: {what}", remedy)
 
 
-def _gone(seen: Sequence[Seen], seq: int) -> Finding | None:
+def _gone(seen: Sequence[Seen], seq: int) -> Diagnosis | None:
     """A rank that has left, or died, and lacks a call that others have made."""
     gone = [each for each in seen if each.gone and (seq < 0 or seq not in each.numbered)]
     if not gone:
@@ -147,17 +147,17 @@ def _gone(seen: Sequence[Seen], seq: int) -> Finding | None:
             f"look into what {who} wrote last, and its exit status: a signal, or memory that ran out"
             f"{_at(line and f'or after {line}')}"
         )
-        return Finding(DEAD, ranks, line, f"{who} {dead[0].gone}{after}", remedy)
+        return Diagnosis(DEAD, ranks, line, f"{who} {dead[0].gone}{after}", remedy)
     need = f"{waited.what}, as the others do{_at(waited.line)}" if waited else "as many calls as the others"
     remedy = f"let {who} make {need}, before it leaves; where ranks have different numbers of batches, use ddp.join()"
-    return Finding(LEFT, ranks, line, f"{who} {gone[0].gone}{after}", remedy)
+    return Diagnosis(LEFT, ranks, line, f"{who} {gone[0].gone}{after}", remedy)
 
 
-def _missing(seen: Sequence[Seen], missing: tuple[int, ...], seq: int) -> Finding:
+def _missing(seen: Sequence[Seen], missing: tuple[int, ...], seq: int) -> Diagnosis:
     """Ranks that are there, and have not made a call."""
     late, waited = [each for each in seen if each.rank in missing], _made_at(seen, seq)
     if not late or waited is None:
-        return Finding(LATE, (), "", "all ranks have made the same calls", "look into what each of them is at")
+        return Diagnosis(LATE, (), "", "all ranks have made the same calls", "look into what each of them is at")
     call = f"call {seq}, {waited.what}, which others made{_at(waited.line)}"
     inside = [each for each in late if each.elsewhere]
     if inside:
@@ -167,13 +167,13 @@ def _missing(seen: Sequence[Seen], missing: tuple[int, ...], seq: int) -> Findin
             f"let {listed(ranks)} make {call}, before it waits in {each.elsewhere}; or let all ranks of that group "
             "come there first: calls of a communicator and of its groups need one order on all ranks"
         )
-        return Finding(WRAPPER, ranks, line, f"{listed(ranks)} waits in {each.elsewhere}", remedy)
+        return Diagnosis(WRAPPER, ranks, line, f"{listed(ranks)} waits in {each.elsewhere}", remedy)
     each = late[0]
     last = f"; its last call was {each.last.what}{_at(each.last.line)}" if each.last else ""
     place = f"is{_at(each.at)}" if each.at else each.unseen or "did not say where it is"
     remedy = f"let {listed(missing)} make {call}; or, where it is only slow there, give a larger timeout"
     line = each.at or (each.last.line if each.last else "")
-    return Finding(LATE, missing, line, f"{listed(missing)} {place} and has not made call {seq}{last}", remedy)
+    return Diagnosis(LATE, missing, line, f"{listed(missing)} {place} and has not made call {seq}{last}", remedy)
 
 
 def _made_at(seen: Sequence[Seen], seq: int) -> Made | None:
@@ -183,7 +183,7 @@ def _made_at(seen: Sequence[Seen], seq: int) -> Made | None:
 # ---------------------------------------------------------------------------------------------- calls that are not one
 
 
-def _unlike(sides: _Sides) -> Finding:
+def _unlike(sides: _Sides) -> Diagnosis:
     """Two calls of one number, of ranks that are all there."""
     ours, theirs = sides.calls[0], sides.others[0]
     who, others = listed(sides.odd), listed(sides.most)
@@ -191,17 +191,17 @@ def _unlike(sides: _Sides) -> Finding:
     mine, other = _WRAPPER.search(ours.what), _WRAPPER.search(theirs.what)
     if mine and other and mine[1] != other[1]:
         remedy = f"let {who} go through {mine[1]} before {other[1]}: wrappers need one order of backwards on all ranks"
-        return Finding(WRAPPER, sides.odd, theirs.line, met, remedy)
+        return Diagnosis(WRAPPER, sides.odd, theirs.line, met, remedy)
     if mine and other and mine[2] != other[2]:
         remedy = (
             f"give {who} the same parameters to train, and the same bucket sizes, as {others}: freeze, thaw and wrap "
             "alike on all ranks"
         )
-        return Finding(PLAN, sides.odd, theirs.line, met, remedy)
+        return Diagnosis(PLAN, sides.odd, theirs.line, met, remedy)
     if not (mine and other and mine[3] != other[3]) and _same_but_array(ours, theirs, sides):
         remedy = f"let {who} give an array of the same shape and dtype, and the same arguments, as {others}"
         remedy += _at(theirs.line)
-        return Finding(SHAPE, sides.odd, theirs.line, met, remedy)
+        return Diagnosis(SHAPE, sides.odd, theirs.line, met, remedy)
     return _sequence(sides, met)
 
 
@@ -214,7 +214,7 @@ def _same_but_array(ours: Made, theirs: Made, sides: _Sides) -> bool:
     return ours.what not in known or theirs.what not in known
 
 
-def _sequence(sides: _Sides, met: str) -> Finding:
+def _sequence(sides: _Sides, met: str) -> Diagnosis:
     """Whether a call was left out, was one too many, or made in another order."""
     kind, sides = _kind_of(sides)
     ours, theirs = sides.calls[0], sides.others[0]
@@ -230,7 +230,7 @@ def _sequence(sides: _Sides, met: str) -> Finding:
             f"let {who} make {ours.what} before {theirs.what}, as {others} did: one order on all ranks, which a loop "
             "over a set, over files as they are listed, or over what comes first, has not"
         )
-    return Finding(kind, sides.odd, theirs.line, met, remedy)
+    return Diagnosis(kind, sides.odd, theirs.line, met, remedy)
 
 
 def _kind_of(sides: _Sides) -> tuple[str, _Sides]:
