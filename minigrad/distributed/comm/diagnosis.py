@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.headers import GIVE_UP
-from minigrad.distributed.comm.seen import DIED, Seen, listed
+from minigrad.distributed.comm.sightings import DIED, Sighting, listed
 
 LEFT_OUT, EXTRA, ORDER, SHAPE = "a call left out", "one call too many", "another order", "another array"
 PLAN, WRAPPER, LEFT, RAISED = "another plan", "another wrapper or group", "left early", "raised"
@@ -57,7 +57,7 @@ class _Sides(NamedTuple):
         return _Sides(self.odd, self.most, self.others, self.calls, self.before)
 
 
-def first_difference(seen: Sequence[Seen]) -> int:
+def first_difference(seen: Sequence[Sighting]) -> int:
     """The first number at which the ranks have not all made one call, as far back as all lists go; -1 for none."""
     numbered = {each.rank: each.numbered for each in seen}
     starts = [min(calls) for calls in numbered.values() if calls]
@@ -69,7 +69,7 @@ def first_difference(seen: Sequence[Seen]) -> int:
     return -1
 
 
-def diagnose(seen: Sequence[Seen], error: str = "") -> Diagnosis:
+def diagnose(seen: Sequence[Sighting], error: str = "") -> Diagnosis:
     """Which rank has to do what.
 
     Args:
@@ -78,7 +78,7 @@ def diagnose(seen: Sequence[Seen], error: str = "") -> Diagnosis:
 
     Example:
         >>> calls = Made(0, "all_reduce(SUM) of 3 float32", "a.py:3 in f"), Made(1, "barrier", "a.py:4 in f")
-        >>> diagnose([Seen(0, calls), Seen(1, calls[:1], gone="closed its communicator")]).kind
+        >>> diagnose([Sighting(0, calls), Sighting(1, calls[:1], gone="closed its communicator")]).kind
         'left early'
     """
     seq = first_difference(seen)
@@ -100,14 +100,14 @@ def diagnose(seen: Sequence[Seen], error: str = "") -> Diagnosis:
     return _unlike(_Sides(sides[0], sides[1], calls[0], calls[1], before))
 
 
-def _from(rank: Seen, seq: int) -> list[Made]:
+def _from(rank: Sighting, seq: int) -> list[Made]:
     return [made for number, made in sorted(rank.numbered.items()) if number >= seq]
 
 
 # ------------------------------------------------------------------------------------------------ ranks that are gone
 
 
-def _raised(seen: Sequence[Seen], error: str, seq: int) -> Diagnosis | None:
+def _raised(seen: Sequence[Sighting], error: str, seq: int) -> Diagnosis | None:
     """A rank that raised, aborted or gave up."""
     for each in seen:
         made = each.numbered.get(seq)
@@ -117,11 +117,11 @@ def _raised(seen: Sequence[Seen], error: str, seq: int) -> Diagnosis | None:
     told = _RAISED.search(error)
     if told is not None:
         rank = int(told[1])
-        return _of_raised(next((each for each in seen if each.rank == rank), Seen(rank)), told[2], None)
+        return _of_raised(next((each for each in seen if each.rank == rank), Sighting(rank)), told[2], None)
     return None
 
 
-def _of_raised(rank: Seen, words: str, made: Made | None) -> Diagnosis:
+def _of_raised(rank: Sighting, words: str, made: Made | None) -> Diagnosis:
     place = re.search(r" at (\S+:\d+ in \S+)", words)
     last = made or rank.last
     line = place[1].rstrip(")") if place else last.line if last else ""
@@ -131,7 +131,7 @@ def _of_raised(rank: Seen, words: str, made: Made | None) -> Diagnosis:
     return Diagnosis(RAISED, (rank.rank,), line, f"{who} raised: {what}", remedy)
 
 
-def _gone(seen: Sequence[Seen], seq: int) -> Diagnosis | None:
+def _gone(seen: Sequence[Sighting], seq: int) -> Diagnosis | None:
     """A rank that has left, or died, and lacks a call that others have made."""
     gone = [each for each in seen if each.gone and (seq < 0 or seq not in each.numbered)]
     if not gone:
@@ -153,7 +153,7 @@ def _gone(seen: Sequence[Seen], seq: int) -> Diagnosis | None:
     return Diagnosis(LEFT, ranks, line, f"{who} {gone[0].gone}{after}", remedy)
 
 
-def _missing(seen: Sequence[Seen], missing: tuple[int, ...], seq: int) -> Diagnosis:
+def _missing(seen: Sequence[Sighting], missing: tuple[int, ...], seq: int) -> Diagnosis:
     """Ranks that are there, and have not made a call."""
     late, waited = [each for each in seen if each.rank in missing], _made_at(seen, seq)
     if not late or waited is None:
@@ -176,7 +176,7 @@ def _missing(seen: Sequence[Seen], missing: tuple[int, ...], seq: int) -> Diagno
     return Diagnosis(LATE, missing, line, f"{listed(missing)} {place} and has not made call {seq}{last}", remedy)
 
 
-def _made_at(seen: Sequence[Seen], seq: int) -> Made | None:
+def _made_at(seen: Sequence[Sighting], seq: int) -> Made | None:
     return next((each.numbered[seq] for each in seen if seq in each.numbered), None)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minigrad.distributed.comm.calls import Made
-from minigrad.distributed.comm.seen import Seen, listed
+from minigrad.distributed.comm.sightings import Sighting, listed
 from minigrad.distributed.comm.diagnosis import Diagnosis, first_difference, diagnose
 
 _WIDEST, _MOST_COLUMNS, _MOST_FRAMES = 58, 4, 6
@@ -28,12 +28,12 @@ class HangReport:
 
     Example:
         >>> calls = Made(0, "all_reduce(SUM) of 3 float32", "a.py:3 in f"), Made(1, "barrier", "a.py:4 in f")
-        >>> report = HangReport((Seen(0, calls), Seen(1, calls[1:])))
+        >>> report = HangReport((Sighting(0, calls), Sighting(1, calls[1:])))
         >>> report.diagnosis.kind
         'late'
     """
 
-    seen: tuple[Seen, ...]
+    seen: tuple[Sighting, ...]
     error: str = ""
 
     @property
@@ -97,10 +97,10 @@ class HangReport:
     def from_json(text: str) -> HangReport:
         """What `to_json` made text of."""
         data = json.loads(text)
-        return HangReport(tuple(Seen.of_plain(each) for each in data["seen"]), data["error"])
+        return HangReport(tuple(Sighting.of_plain(each) for each in data["seen"]), data["error"])
 
 
-def _columns(seen: Sequence[Seen]) -> list[tuple[list[int], dict[int, Made]]]:
+def _columns(seen: Sequence[Sighting]) -> list[tuple[list[int], dict[int, Made]]]:
     """Ranks with the same calls share one; where there are many the first are shown, and the shortest."""
     columns: dict[tuple[Made, ...], list[int]] = {}
     for each in seen:

@@ -25,7 +25,7 @@ from minigrad.distributed.comm.mailboxes import Mailboxes, ThreadMessages
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.rooted_threads import RootedThreads
 from minigrad.distributed.comm.thread_groups import ThreadGroups, leave_groups
-from minigrad.distributed.comm.thread_seen import lines_of, look_at
+from minigrad.distributed.comm.thread_sightings import lines_of, look_at
 from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
 
 Combine = Callable[[list[Any]], Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from minigrad.distributed.comm.calls import in_words
 from minigrad.distributed.comm.hangs import HangReport
-from minigrad.distributed.comm.seen import Seen
+from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.comm.where import stack_of, user_line, words_of
 from minigrad.errors import DistributedError
 
@@ -34,7 +34,7 @@ def _report(world: Any, error: DistributedError) -> HangReport | None:
         cause = error.__cause__
         raised = words_of(cause) if cause is not None and str(error).startswith(f"rank {rank} failed first") else ""
         gone, elsewhere = world._left.get(rank, ""), _elsewhere(world, rank)
-        seen.append(Seen(rank, calls, gone, raised, user_line(thread), stack_of(thread), elsewhere))
+        seen.append(Sighting(rank, calls, gone, raised, user_line(thread), stack_of(thread), elsewhere))
     return HangReport(tuple(seen), str(error))
 
 

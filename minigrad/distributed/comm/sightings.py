@@ -12,7 +12,7 @@ DIED = "is gone"  # how the words of it begin, of a process
 
 
 @dataclass(frozen=True)
-class Seen:
+class Sighting:
     """One rank of a world that has failed, as another one, or a file that it has left, tells of it.
 
     Attributes:
@@ -50,9 +50,9 @@ class Seen:
         return {**vars(self), "calls": [list(made) for made in self.calls], "stack": list(self.stack)}
 
     @staticmethod
-    def of_plain(data: Mapping[str, Any]) -> Seen:
+    def of_plain(data: Mapping[str, Any]) -> Sighting:
         """What `plain` made data of."""
-        return Seen(**{**data, "calls": tuple(Made(*made) for made in data["calls"]), "stack": tuple(data["stack"])})
+        return Sighting(**{**data, "calls": tuple(Made(*made) for made in data["calls"]), "stack": tuple(data["stack"])})
 
 
 def listed(ranks: Iterable[int]) -> str:
