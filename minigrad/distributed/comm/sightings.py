@@ -52,7 +52,8 @@ class Sighting:
     @staticmethod
     def of_plain(data: Mapping[str, Any]) -> Sighting:
         """What `plain` made data of."""
-        return Sighting(**{**data, "calls": tuple(Made(*made) for made in data["calls"]), "stack": tuple(data["stack"])})
+        calls, stack = tuple(Made(*made) for made in data["calls"]), tuple(data["stack"])
+        return Sighting(**{**data, "calls": calls, "stack": stack})
 
 
 def listed(ranks: Iterable[int]) -> str:
