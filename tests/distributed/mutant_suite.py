@@ -23,6 +23,7 @@ from tests.distributed import (
     test_schedules,
     test_stats,
     test_two_wrappers,
+    twin_scenarios,
 )
 from tests.distributed.mutants import RANKS_S
 
@@ -77,6 +78,8 @@ def suite():
     yield "join", functools.partial(behind, "threads", (2, 4))
     alike = test_alike.test_a_state_that_is_alike_is_taken_however_it_came_about
     yield "alike", functools.partial(alike, "threads")
+    for name in twin_scenarios.SCENARIOS:
+        yield f"twin: {name}", functools.partial(twin_scenarios.check, name)
     for seed in range(8):
         yield f"schedule {seed}", functools.partial(test_schedules.test_overlapped_equals_serial_bit_for_bit, seed)
 

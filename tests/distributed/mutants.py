@@ -470,7 +470,10 @@ class _Finder:
 
 
 def who_notices(mutant=None, test=None):
-    """The first test that fails, or the one, while a mutant is in force, in a process of its own; empty where none."""
+    """The first test that fails, or the one, while a mutant is in force, in a process of its own; empty where none.
+
+    With what it raised.
+    """
     _compile_all()
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
@@ -504,5 +507,5 @@ def _first_failure(chosen):
         try:
             test()
         except BaseException as error:
-            return f"{name}: {type(error).__name__}"
+            return f"{name}: {type(error).__name__}: {error}"
     return ""

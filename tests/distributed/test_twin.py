@@ -1,6 +1,7 @@
 """The twin: silent where ranks do what one process does, and names step, tensor and fault where they do not."""
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from minigrad import Tensor, autocast, manual_seed, nn, no_grad, optim, randn
 from minigrad.distributed import DDP, Twin, run, simulate
 from minigrad.errors import ArgumentError, RankFailedError, TwinMismatchError
+from tests.distributed.mutants import MUTANTS, who_notices
 
 
 class Net(nn.Module):
@@ -328,3 +330,35 @@ def test_no_bit_of_the_training_changes():
         return [value.tolist() for value in ddp.state_dict().values()]
 
     assert run(body, 2, True) == run(body, 2, False)
+
+
+# ------------------------------------------------------------------------- what the fingerprint does not see, by mutants
+
+MEAN_OF_MEANS = "a mean of means: each of 3 ranks counts alike, though they have 2, 5, 3 samples"
+UNSEEN = {  # the mutant -> the steps in which it shows, the first step and tensor, and what the twin says of it
+    "the samples of the last micro-batch count alone": ("accumulated", 1, "the samples of the last batch of each"),
+    "no_sync is ignored": ("accumulated", 1, "each batch is combined by itself, as without no_sync"),
+    "gradients are not weighted": ("unequal batches", 1, "a sum over the ranks: nobody divides"),
+    "sums are weighted too": ("sums", 1, r"weighted by samples \(2, 5\), where gradients are to be added up"),
+    "the weight is dropped where there is a factor": ("predivided", 1, "times 2: a mean over the samples of all"),
+    "what was divided is not multiplied": ("predivided", 1, "divided twice: by the samples of all, and by the 2"),
+    "each rank counts as much": ("unequal batches", 1, MEAN_OF_MEANS),
+    "the weight is that of the others": ("unequal batches", 1, "each rank has the weight of the others"),
+    "present gradients are zeroed, missing ones sent": ("unequal batches", 1, "zeros: a buffer that nobody has filled"),
+    "the odd rank out is left out of sums": ("unequal batches", 1, "rank 2 is left out, with its samples"),
+    "samples are never forgotten": ("zeros are kept", 2, "samples of steps before count on"),
+    "old gradients of missing parameters are sent": ("unused", 2, "a stale buffer: rank 1, which has no gradient"),
+    "a backward counts the forwards that it does not reach": ("looked at", 1, "ranks weigh 0.2, 0.8, where it should"),
+    "samples of gradients that were dropped count on": ("dropped", 1, "ranks weigh 0.2, 0.8, where it should be"),
+}
+
+
+@pytest.mark.parametrize("broken", UNSEEN)
+def test_a_mutant_that_the_fingerprint_does_not_see(broken):
+    """In its steps `replicas_agree` comes before the twin, and is content."""
+    steps, step, words = UNSEEN[broken]
+    (module, _), old, new = MUTANTS[broken]
+    found = who_notices((module, old, new), f"twin: {steps}")
+    tensor = "second.weight" if steps == "unused" else "first.weight"
+    shown = rf"twin: {steps}: TwinMismatchError: .* got step {step}: the gradient {tensor} is .* ulps off.*"
+    assert re.fullmatch(f"{shown}what would explain it: {words}.*", found, re.DOTALL), found

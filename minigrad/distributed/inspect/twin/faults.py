@@ -182,6 +182,9 @@ def _of_time(terms: Terms) -> Iterator[UsualFault]:
         yield UsualFault("a stale buffer: the gradients of the step before, once more", nothing, 1.0)
         words = "added to the gradients of the step before, which were not dropped: zero_grad()?"
         yield UsualFault(words, terms.right, 1.0)
+        for r, row in enumerate(terms.right):
+            words = f"a stale buffer: rank {r}, which has no gradient here, sends what the step before had left"
+            yield UsualFault(words, terms.right, row[0] if row else 0.0)
     if terms.mean:
         for samples in terms.earlier:
             counts = [sum(row) + n for row, n in zip(terms.samples, samples)]
@@ -257,6 +260,32 @@ def _factor(
     factor = float(got[wrong[0]][at] / right[at])
     fits = (_fits(got[name], factor * expected[name].twin, expected[name], _LOOSER * ulps) for name in wrong)
     return factor if all(fits) else None
+
+
+def other_weights(
+    terms: Terms, got: Mapping[str, Floats], expected: Mapping[str, Expected], wrong: Sequence[str], ulps: float
+) -> str:
+    """Whether other weights of the ranks explain all that is wrong, in words; "" where none do."""
+    ranks = range(len(terms.samples))
+    ones = [tuple((float(i == r),) * len(row) for i, row in enumerate(terms.samples)) for r in ranks]
+    own = [terms.total(factors) for factors in ones]
+    columns = [
+        np.concatenate([_flat(each.get(name), expected[name].twin) for name in wrong]) for each in own
+    ]
+    table, target = np.stack(columns, axis=1), np.concatenate([got[name].reshape(-1) for name in wrong])
+    if len(target) <= len(ranks) or not (np.isfinite(table).all() and np.isfinite(target).all()):
+        return ""
+    weights = np.linalg.lstsq(table, target, rcond=None)[0]
+    found = terms.total(tuple((float(w),) * len(row) for w, row in zip(weights, terms.samples)))
+    if not all(_fits(got[name], found.get(name), expected[name], 4.0 * ulps) for name in wrong):
+        return ""
+    right = [row[0] if row else 0.0 for row in terms.right]
+    listed = ", ".join(f"{w:.4g}" for w in weights)
+    return f"ranks weigh {listed}, where it should be {', '.join(f'{w:.4g}' for w in right)}: other samples are counted"
+
+
+def _flat(values: Floats | None, like: Floats) -> Floats:
+    return np.zeros(like.size) if values is None else values.reshape(-1)
 
 
 def narrow(got: Mapping[str, Floats], expected: Mapping[str, Expected], wrong: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from minigrad.distributed.inspect.twin.alone import (
     values_of,
 )
 from minigrad.distributed.inspect.twin.compare import Difference, Expected, Floats, TwinReport, difference, ulps_off
-from minigrad.distributed.inspect.twin.faults import Terms, explain, narrow, usual_faults
+from minigrad.distributed.inspect.twin.faults import Terms, explain, narrow, other_weights, usual_faults
 from minigrad.nn.module import Module
 from minigrad.optim.optimizer import Optimizer
 
@@ -160,7 +160,10 @@ class Judge:
         elif wrong:
             faults = self._faulty(self._finished)
             words = explain(present, expected, wrong, faults, self._task.ulps, _FACTOR)
-            self._say(words or narrow(present, expected, wrong))
+            words = words or narrow(present, expected, wrong)
+            if not words and self._task.before_step is None:
+                words = other_weights(self._terms, present, expected, wrong, self._task.ulps)
+            self._say(words)
 
     def _faulty(self, then: Callable[[Gradients], Mapping[str, Floats | None]]) -> Made:
         """What each usual fault makes of the gradients, and something then of these."""
