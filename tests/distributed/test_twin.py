@@ -332,7 +332,7 @@ def test_no_bit_of_the_training_changes():
     assert run(body, 2, True) == run(body, 2, False)
 
 
-# ------------------------------------------------------------------------- what the fingerprint does not see, by mutants
+# ------------------------------------------------------------------------ what the fingerprint does not see, by mutants
 
 MEAN_OF_MEANS = "a mean of means: each of 3 ranks counts alike, though they have 2, 5, 3 samples"
 UNSEEN = {  # the mutant -> the steps in which it shows, the first step and tensor, and what the twin says of it
