@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from minigrad.distributed import Timeline, explain_ranks
 from minigrad.testing.conformance import CHECKS
+from tests.distributed.trace_rules import broken_rules
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -46,6 +48,7 @@ def digits(ranks=1, dtype="float32"):
         ("08_char_gpt.py", "--stride 65", "expected --stride of at most 64, got 65"),
         ("08_char_gpt.py", "--heads 3", "expected --width to be a multiple of twice --heads, got 128 and 3"),
         ("10_policies.py", "--steps 50", "expected --steps as a multiple of 48, got 50"),
+        ("12_timeline.py", "--late-ms -1", "expected --late-ms >= 0 and 3 <= --steps <= 20, got -1.0 and 16"),
         ("09_gan.py", "--ranks 7", "expected --ranks to divide 60, got 7"),
         ("09_gan.py", "--png gone/a.png", "expected --png in a folder that is there, got gone/a.png"),
     ],
@@ -146,6 +149,17 @@ def test_conformance_tells_of_a_naive_wrapper(tmp_path):
     verdicts = {row["name"]: row["verdict"] for row in json.loads(table.read_text())}
     assert verdicts["unequal_batches"] == "fails" and verdicts["joining"] == "does not have it"
     assert verdicts["training"] == "passes"
+
+
+def test_who_was_late_is_told_and_written(tmp_path):
+    """40 ms of backward, of which the other rank waits all but what its own wire takes."""
+    printed = run_script("12_timeline.py", "--cluster", "--steps", "4", "--out", str(tmp_path / "new"))
+    assert "Rank 1 was late in backward: by 40.0 ms in each of 4 steps." in printed
+    trace = json.loads((tmp_path / "new" / "run.perfetto.json").read_text())
+    assert broken_rules(trace) == [] and {event["pid"] for event in trace["traceEvents"]} == {0, 1}
+    assert len(explain_ranks(Timeline.from_json((tmp_path / "new" / "run.json").read_text())).late) == 1
+    assert (tmp_path / "new" / "run.html").read_text().startswith("<!")
+    assert "Nobody was late" in run_script("12_timeline.py", "--cluster", "--smoke", "--late-ms", "0")
 
 
 @pytest.mark.torch
