@@ -123,7 +123,7 @@ def found_in(record):
 def test_nobody_is_late_in_virtual_time(jitter):
     timeline, trace = simulated(jitter=jitter)
     assert found_in(timeline) == found_in(trace) == []
-    assert str(explain_ranks(timeline)).startswith("Nobody was late: in 20 steps no rank took longer")
+    assert str(explain_ranks(timeline)).startswith("Nobody was late: in 20 steps no rank took 0.")
 
 
 def test_a_rank_that_turns_slow_in_virtual_time():
@@ -273,6 +273,20 @@ def test_steps_that_a_rank_did_not_make_are_left_out():
     assert report.steps == 2 and report.late[0].steps == (0, 1)
     with pytest.raises(ArgumentError, match=r"got 1 steps of ranks \[0\]: gather the timelines of all ranks"):
         explain_ranks(noted({0: {"data": 1.0}}))
+
+
+def test_ranks_that_make_different_numbers_of_steps_are_compared_in_sum():
+    """Rank 0 makes two steps of 10 s for one of 20 s of rank 1: nobody is late; one for one, rank 1 is."""
+    quick, slow = {"forward": 10.0}, {"forward": 20.0}
+    uneven = [{0: quick, 1: slow} if number < 4 else {0: quick} for number in range(8)]
+    report = explain_ranks(noted(*uneven))
+    assert (report.late, report.steps, report.made) == ((), 0, {0: 8, 1: 4})
+    assert "compared in sum: rank 0 8, rank 1 4." in str(report)
+    uneven[3][1]["forward"] = 60.0  # of each step of rank 1: 240 s in all
+    (found,) = explain_ranks(noted(*uneven)).late
+    assert (found.rank, found.by_s, found.steps, found.per_step_s) == (1, 160.0, (), 160.0)
+    assert str(found) == "Rank 1 was late in forward: by 160.00 s in all."
+    assert found_in(noted(*[{0: quick, 1: {"forward": 20.0}}] * 4)) == [(1, "forward", "constant")]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -56,7 +56,7 @@ def test_late_by_what_is_neither_forward_nor_backward():
 
 def test_nobody_was_late_in_sum():
     whole = simulated([1, 1])
-    assert whole.late == () and str(whole).endswith("No rank made the others wait by 2 % of their time.")
+    assert whole.late == () and str(whole).endswith("No rank made the others wait for 5 % of their time.")
 
 
 def test_what_the_others_wait_and_take_is_that_of_the_middle_one():
@@ -64,4 +64,4 @@ def test_what_the_others_wait_and_take_is_that_of_the_middle_one():
     ranks = [Stats(forward_s=1.0, backward_s=2.0, idle_s=5.0), *[Stats(forward_s=2.0, backward_s=6.0) for _ in "ab"]]
     assert late_in(ranks) == ((1, 5.0, 1.0, 4.0), (2, 5.0, 1.0, 4.0))
     assert late_in(ranks[:1]) == late_in([]) == () == late_in([ranks[1], ranks[2]])
-    assert late_in([ranks[1], Stats(forward_s=8.0, idle_s=0.15)]) == ()  # under 2 % of 8.15 s
+    assert late_in([ranks[1], Stats(forward_s=8.0, idle_s=0.4)]) == ()  # under 5 % of 8.4 s

@@ -84,7 +84,7 @@ class Stats:
 
     def __str__(self) -> str:
         if self.ranks:
-            late = [str(each) for each in self.late] or ["No rank made the others wait by 2 % of their time."]
+            late = [str(each) for each in self.late] or ["No rank made the others wait for 5 % of their time."]
             return "\n".join([*(f"rank {rank}: {each}" for rank, each in enumerate(self.ranks)), *late])
         return (
             f"{self.passes} passes: forward {self.forward_s:.3f} s, backward {self.backward_s:.3f} s, waiting for "
@@ -124,7 +124,7 @@ class LateInSum(NamedTuple):
         return f"{said}; beside them it took {parts}, and {self.outside_s:.3f} s are of neither."
 
 
-def late_in(ranks: Sequence[Stats], least_fraction: float = 0.02) -> tuple[LateInSum, ...]:
+def late_in(ranks: Sequence[Stats], least_fraction: float = 0.05) -> tuple[LateInSum, ...]:
     """Which ranks the others waited for, by that part of their time at least, the most waited for first. Pure.
 
     All-reduces make the passes of all ranks equally long: who is late waits less than the others. What they wait, or

@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from minigrad.arguments import as_amount, as_real
 from minigrad.distributed.inspect.patterns import Pattern, Seen, pattern_in, spread_of
-from minigrad.distributed.inspect.steps import RankStep, covered_s, merged, steps_of, timeline_of
+from minigrad.distributed.inspect.steps import RankStep, covered_s, joined, merged, steps_of, timeline_of
 from minigrad.distributed.record.spans import table_of
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.trace import Trace
@@ -24,6 +24,7 @@ from minigrad.errors import ArgumentError
 _WORK = ("data", "forward", "backward", "compute", "link", "optimizer", "checkpoint")
 _COMPUTING = ("forward", "backward", "compute")
 _RESTLESS = 3.0  # so many times as much as with the others it may vary from step to step, for no reason
+_AS_MANY = 1.05  # steps: where some ranks make more than that, as with a cadence, their steps do not correspond
 _LISTED = 6  # steps that are named one by one
 _MORE_SAMPLES = 1.1
 
@@ -38,9 +39,9 @@ class Late:
             rank, the wire), "checkpoint", a kind of one's own spans, "other" (what nobody noted), or, from a trace,
             "compute".
         pattern: "constant", "occasional" or "growing".
-        steps: Those in which it was.
-        looked_at: How many steps there are in all.
-        by_s: How much longer it took than the others, on average over `steps`.
+        steps: Those in which it was; none where ranks are compared in sum, since some made more steps than others.
+        looked_at: How many steps there are in all; 0 in that case.
+        by_s: How much longer it took than the others, on average over `steps`; or in sum.
         first_s, last_s: The same as it grows, in the first and in the last of them; by_s where it does not.
         samples: Of this rank and of the others in a step, where it had more to compute on; else None.
     """
@@ -58,7 +59,7 @@ class Late:
     @property
     def steps_fraction(self) -> float:
         """In what part of the steps."""
-        return len(self.steps) / self.looked_at
+        return len(self.steps) / self.looked_at if self.looked_at else 1.0
 
     @property
     def per_step_s(self) -> float:
@@ -67,8 +68,8 @@ class Late:
 
     def __str__(self) -> str:
         head = "The wire took longer than else" if self.rank is None else f"Rank {self.rank} was late in {self.phase}"
-        first, last = self.steps[0], self.steps[-1]
         if self.pattern == "growing":
+            first, last = self.steps[0], self.steps[-1]
             how = f"more and more, from {_ms(self.first_s)} in step {first} to {_ms(self.last_s)} in step {last}"
         else:
             how = f"by {_ms(self.by_s)} in {self._which()}"
@@ -78,6 +79,8 @@ class Late:
         return f"{said}."
 
     def _which(self) -> str:
+        if not self.steps:
+            return "all"
         count, first, last = len(self.steps), self.steps[0], self.steps[-1]
         if count == self.looked_at:
             return f"each of {_counted(count)}" if count > 1 else _counted(count)
@@ -95,14 +98,17 @@ class LateReport:
     Attributes:
         late: What was found, the most costly first.
         wire: Where the wire itself took longer in some steps than in others; else None.
-        steps: How many steps were looked at.
-        step_s: Of a step, on average.
-        waited_s: What each rank waited for other ranks in a step, on average.
+        made: How many steps each rank made.
+        steps: How many were looked at, one by one; 0 where some ranks made more than others, so that what each did is
+            compared in sum.
+        step_s: Of a step, on average; of the record, where what ranks did is compared in sum.
+        waited_s: What each rank waited for other ranks in that time, on average.
         least_fraction: What was given.
     """
 
     late: tuple[Late, ...]
     wire: Late | None
+    made: Mapping[int, int]
     steps: int
     step_s: float
     waited_s: Mapping[int, float]
@@ -116,14 +122,20 @@ class LateReport:
     def __str__(self) -> str:
         lines = [str(each) for each in self.late]
         if not lines:
-            told = f"{self.least_fraction:.0%} of a step ({_ms(self.least_fraction * self.step_s)}) on average"
-            lines = [f"Nobody was late: in {_counted(self.steps)} no rank took longer than the others in any phase,"]
-            lines += [f"by {told} and more than that varies from step to step anyway."]
+            least = f"{_ms(self.least_fraction * self.step_s)} ({self.least_fraction:.0%})"
+            told = f"{least} longer than the others in any phase"
+            what = _counted(self.steps) if self.steps else "all"
+            beyond = ", on average and beyond what varies from step to step" if self.steps > 1 else ""
+            lines = [f"Nobody was late: in {what} no rank took {told}{beyond}."]
         if self.wire is not None:
             lines.append(str(self.wire))
-        rows = [["rank", "waited for ranks, in a step"]]
+        took = f"A step took {_ms(self.step_s)}."
+        if not self.steps:
+            steps = ", ".join(f"rank {rank} {count}" for rank, count in self.made.items())
+            took = f"All took {_ms(self.step_s)}. Ranks made steps of their own, and are compared in sum: {steps}."
+        rows = [["rank", f"waited for ranks, in {'a step' if self.steps else 'all'}"]]
         rows += [[str(rank), _ms(seconds)] for rank, seconds in sorted(self.waited_s.items())]
-        return "\n".join([*lines, f"A step took {_ms(self.step_s)}.", table_of(rows)])
+        return "\n".join([*lines, took, table_of(rows)])
 
 
 def explain_ranks(
@@ -157,6 +169,7 @@ def explain_ranks(
     at_once_s = (0.0 if is_virtual else 1e-3) if least_s is None else as_amount("explain_ranks", "least_s", least_s)
     found = steps_of(record)
     ranks = sorted(set[int]().union(*found.values()))
+    counts = {rank: sum(rank in each for each in found.values()) for rank in ranks}
     steps = {number: own for number, own in found.items() if len(own) == len(ranks)}
     if len(ranks) < 2 or not steps:
         hint = ": gather the timelines of all ranks" if len(ranks) == 1 else ""
@@ -165,11 +178,13 @@ def explain_ranks(
             f"{ranks}{hint}"
         )
     numbers, made = list(steps), list(steps.values())
+    if max(counts.values()) > _AS_MANY * min(counts.values()) + 1:
+        numbers, made = [], [{rank: joined([own[rank] for own in found.values() if rank in own]) for rank in ranks}]
     step_s = fmean(own.wall_s for each in made for own in each.values())
     late = _late_ranks(numbers, made, ranks, (least_fraction * step_s, at_once_s))
     wire = _late_wire(numbers, made, (least_fraction * step_s, at_once_s))
     waited = {rank: fmean(each[rank].idle_s for each in made) for rank in ranks}
-    return LateReport(tuple(late), wire, len(made), step_s, waited, least_fraction)
+    return LateReport(tuple(late), wire, counts, len(numbers), step_s, waited, least_fraction)
 
 
 def phases_of(step: RankStep) -> dict[str, float]:
@@ -246,7 +261,7 @@ def _samples(made: Sequence[Mapping[int, RankStep]], rank: int) -> tuple[float, 
 def _named(
     rank: int | None, phase: str, seen: Seen, numbers: Sequence[int], samples: tuple[float, float] | None = None
 ) -> Late:
-    steps = tuple(numbers[at] for at in seen.at)
+    steps = tuple(numbers[at] for at in seen.at if numbers)
     return Late(rank, phase, seen.pattern, steps, len(numbers), seen.by_s, seen.first_s, seen.last_s, samples)
 
 

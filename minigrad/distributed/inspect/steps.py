@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan
@@ -135,6 +135,18 @@ def steps_of(record: Timeline | Trace) -> dict[int, dict[int, RankStep]]:
         for times in _of_rank(rank, own, events.get(rank, ())):
             found.setdefault(times.step, {})[rank] = times
     return dict(sorted(found.items()))
+
+
+def joined(steps: Sequence[RankStep]) -> RankStep:
+    """What several steps of one rank, at least one, come to together."""
+    first, sums = steps[0], dict[str, float]()
+    for step in steps:
+        for kind, seconds in step.own.items():
+            sums[kind] = sums.get(kind, 0.0) + seconds
+    figures = [each.name for each in fields(RankStep) if each.type == "float"]
+    totals: dict[str, Any] = {name: sum(getattr(step, name) for step in steps) for name in figures}
+    totals |= {name: tuple(one for step in steps for one in getattr(step, name)) for name in ("buckets", "spans")}
+    return replace(first, **{**totals, "began_s": first.began_s, "ended_s": steps[-1].ended_s, "own": sums})
 
 
 def timeline_of(who: str, record: Any) -> Timeline:
