@@ -2,6 +2,7 @@
 
 import pytest
 
+from minigrad.distributed import explain_ranks
 from minigrad.distributed.average import Async, Cadence, EveryK
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost
@@ -81,3 +82,13 @@ def test_a_rank_that_fails_is_noted_until_then_and_the_others_go_on():
     lasts = [max(span.step for span in timeline.spans if span.rank == rank) for rank in range(3)]
     assert lasts[1] < lasts[0] == lasts[2]
     assert "restore" in {event.kind for event in timeline.events if event.rank == 0}
+
+
+@pytest.mark.parametrize("how", [how for how in MODES if how != "asynchronous"])
+def test_the_rank_that_computes_for_longer_is_named(how):
+    """A sample takes rank 1 twice as long; what it shares with rank 0 in each mode is another thing."""
+    trace, timeline = traced(**MODES[how])
+    for record, phases in ((trace, {"compute"}), (timeline, {"forward", "backward"})):
+        report = explain_ranks(record)
+        assert {each.phase for each in report.late} == phases and report.ranks == (1,) and report.wire is None
+        assert report.waited_s[0] > report.waited_s[1]

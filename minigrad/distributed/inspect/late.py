@@ -8,6 +8,7 @@ from step to step anyway, and what the rank did not make up for in another phase
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -221,23 +222,26 @@ def _late_ranks(
 def _late_wire(
     numbers: Sequence[int], made: Sequence[Mapping[int, RankStep]], least: tuple[float, float]
 ) -> Late | None:
-    wire_s = [_wire_s(list(each.values())) for each in made]
-    usual_s = median(wire_s)
-    seen = pattern_in([each - usual_s for each in wire_s], spread_of(wire_s), *least)
+    """The steps in which the wire took longer for what it carried in most steps."""
+    carried = [_carried(list(each.values())) for each in made]
+    usual = Counter(what for what, _ in carried).most_common(1)[0][0]
+    usual_s = median(seconds for what, seconds in carried if what == usual)
+    more_s = [seconds - usual_s if what == usual else 0.0 for what, seconds in carried]
+    seen = pattern_in(more_s, spread_of(more_s), *least)
     return None if seen is None else _named(None, "link", seen, numbers)
 
 
-def _wire_s(ranks: Sequence[RankStep]) -> float:
-    """How long the wire worked in a step: of each collective, where it took least, since ranks wake up when they do."""
+def _carried(ranks: Sequence[RankStep]) -> tuple[tuple[str, ...], float]:
+    """What was on the wire in a step, and how long: of each, where that was least, since ranks wake up when they do."""
     least: dict[tuple[object, ...], float] = {}
     for own in ranks:
         mine: dict[tuple[object, ...], float] = {}
         for span in own.spans:
             if span.kind == "wire":
-                name = span.fields.get("of"), span.fields.get("pass"), span.fields.get("call"), span.name
+                name = span.name, span.fields.get("of"), span.fields.get("pass"), span.fields.get("call")
                 mine[name] = mine.get(name, 0.0) + span.seconds
         least |= {name: min(seconds, least.get(name, seconds)) for name, seconds in mine.items()}
-    return sum(least.values())
+    return tuple(sorted(str(name) for name, *_ in least)), sum(least.values())
 
 
 def _behind(taken: Mapping[int, Sequence[float]], rank: int) -> list[float]:
