@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.protocol import Communicator, Work
@@ -32,14 +32,24 @@ _Called = tuple[float, int, int]  # when a rank called a collective, with what b
 Name = tuple[Any, ...]  # of a channel: of its parent's, number of the split there, and its ranks
 
 
+class Costs(Protocol):
+    """What a collective costs, as a `Link` says it."""
+
+    def cost_s(
+        self, kind: str, nbytes: float, world_size: int, ranks: Sequence[int] = (), local_steps: float = 0.0
+    ) -> float:
+        """Seconds that it takes once all ranks have called it; see `Link.cost_s`."""
+
+
 class Channel:
     """What the collectives of one communicator run on.
 
     Args:
+        link: What each of them costs.
         ranks: Those of the communicator, by global rank; none where they are all.
     """
 
-    def __init__(self, link: Link, world_size: int, ranks: Sequence[int]) -> None:
+    def __init__(self, link: Costs, world_size: int, ranks: Sequence[int]) -> None:
         self._link, self._world_size, self._ranks = link, world_size, ranks
         self._lock = threading.Lock()
         self._calls: dict[int, tuple[Times, list[_Called]]] = {}
