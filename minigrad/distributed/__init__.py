@@ -189,6 +189,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
+    "replay",
     "replicas_agree",
     "run",
     "save_page",
@@ -211,6 +212,7 @@ if typing.TYPE_CHECKING:
     from minigrad.distributed.average.mean import average_parameters
     from minigrad.distributed.inspect.late import explain_ranks
     from minigrad.distributed.inspect.page import page_of, save_page
+    from minigrad.distributed.inspect.replay import replay
     from minigrad.distributed.inspect.twin.compare import TwinReport
     from minigrad.distributed.inspect.twin.twin import Twin
 else:
@@ -224,6 +226,7 @@ else:
         "inspect": "inspect",
         "page_of": "inspect.page",
         "save_page": "inspect.page",
+        "replay": "inspect",
     }
 
     def __getattr__(name: str) -> typing.Any:

@@ -34,6 +34,7 @@ from minigrad.distributed import (
     merge_ledger,
     noise_hook,
     page_of,
+    replay,
     rooted,
     save_page,
 )
@@ -282,6 +283,8 @@ ROWS = [
     (lambda: Timeline().save("run.png"), ArgumentError, "Timeline.save: expected a path that ends on "),
     (lambda: Timeline().to_chakra("gone"), ArgumentError, "to_chakra: expected spans or events of a rank, got none"),
     (lambda: Timeline.from_json("{}"), ArgumentError, "Timeline.from_json: expected the text of to_json"),
+    (lambda: replay(Timeline(), link=3), ArgumentError, "replay: expected the timeline of DDP"),
+    (lambda: replay(3), ArgumentError, "replay: expected a Timeline"),
     (lambda: Trace.from_json("{}"), ArgumentError, "Trace.from_json: expected the text of to_json"),
     (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "timeline as a Timeline, got 3"),
     # reading records

@@ -1,6 +1,7 @@
 """What reads a record of a run: where the time of a step went, who was late, and why."""
 
 from minigrad.distributed.inspect.late import Late, LateReport, explain_ranks
+from minigrad.distributed.inspect.replay import Replayed, replay
 from minigrad.distributed.inspect.steps import BucketTimes, RankStep, steps_of
 
-__all__ = ["BucketTimes", "Late", "LateReport", "RankStep", "explain_ranks", "steps_of"]
+__all__ = ["BucketTimes", "Late", "LateReport", "RankStep", "Replayed", "explain_ranks", "replay", "steps_of"]

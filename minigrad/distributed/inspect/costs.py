@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from minigrad.distributed.balance.cost import CostModel, Reading, fit_cost
 from minigrad.distributed.ddp.buckets import BucketPlan
-from minigrad.distributed.inspect.plans import recorded_plan
+from minigrad.distributed.inspect.buckets import recorded_plan
 from minigrad.distributed.inspect.programs import Handing, Key, OwnPass, Programs, Sent
-from minigrad.distributed.inspect.rerun import PassPlan, SharedWire
+from minigrad.distributed.inspect.rerun import PassManner, SharedWire
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
 
@@ -34,7 +34,7 @@ def link_of(who: str, programs: Programs) -> Link:
     return Link(cost.fixed_s / hops, rate)
 
 
-class Costs:
+class ReplayCosts:
     """What each collective takes, and each bucket on each rank.
 
     Args:
@@ -57,7 +57,7 @@ class Costs:
             for one in (each for step in steps for each in step.passes):
                 self._own.setdefault(one.key, {})[rank] = one
 
-    def pass_plan(self, key: Key, plan: BucketPlan, wire: SharedWire, every: int) -> PassPlan:
+    def pass_manner(self, key: Key, plan: BucketPlan, wire: SharedWire, every: int) -> PassManner:
         """How a recorded pass goes this time, one after each so many recorded steps."""
         shared, about = self._programs.shared[key], self._programs.about[key[0]]
         counted = shared.counted._replace(nbytes=shared.counted.nbytes + _COUNT_BYTES * self._more)
@@ -72,7 +72,7 @@ class Costs:
                 if source in self._own[key]:
                     handings[rank] = self._handings(key, source, plan, was)
         in_order, blocking = bool(about["in_order"]), self._programs.blocking
-        return PassPlan(wire, buckets, sent, handings, counted, shared.later, every, in_order, blocking)
+        return PassManner(wire, buckets, sent, handings, counted, shared.later, every, in_order, blocking)
 
     def _kept(self, key: Key, plan: BucketPlan) -> list[int | None]:
         """Of each bucket which one it was in the record, where there was one of the same parameters."""

@@ -22,7 +22,7 @@ _LAST = "after the gradients"
 Key = tuple[str, int]  # a wrapper, and the number of its pass
 
 
-class Work(NamedTuple):
+class OwnWork(NamedTuple):
     """What a rank does by itself; kind and name are empty where nobody noted what it is."""
 
     kind: str
@@ -69,7 +69,7 @@ class OwnPass:
     """
 
     key: Key
-    before: tuple[Work, ...]
+    before: tuple[OwnWork, ...]
     leaves: tuple[tuple[str, float], ...]
     handings: Mapping[int, Handing]
     rest_s: float
@@ -85,7 +85,7 @@ class OwnStep:
 
     number: int
     passes: tuple[OwnPass, ...]
-    after: tuple[Work, ...]
+    after: tuple[OwnWork, ...]
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _own(step: RankStep, passes: Sequence[_Noted], blocking: bool) -> OwnStep:
     return OwnStep(step.step, tuple(made), _works(step.spans, at_s, step.ended_s))
 
 
-def _own_pass(step: RankStep, noted: _Noted, before: tuple[Work, ...], blocking: bool) -> OwnPass:
+def _own_pass(step: RankStep, noted: _Noted, before: tuple[OwnWork, ...], blocking: bool) -> OwnPass:
     handings = {}
     for bucket, handed in noted.handed.items():
         begin_s = max(handed.began_s, min(handed.ended_s, called_s(noted.wire[bucket][0])))
@@ -315,18 +315,18 @@ def _own_pass(step: RankStep, noted: _Noted, before: tuple[Work, ...], blocking:
     )
 
 
-def _works(spans: Iterable[TimeSpan], begin_s: float, end_s: float) -> tuple[Work, ...]:
+def _works(spans: Iterable[TimeSpan], begin_s: float, end_s: float) -> tuple[OwnWork, ...]:
     """What a rank did between two moments, by the outermost spans."""
     works, at_s = [], begin_s
     for span in sorted((s for s in spans if s.kind not in _NO_WORK), key=lambda s: (s.began_s, -s.ended_s)):
         from_s, to_s = max(span.began_s, at_s), min(span.ended_s, end_s)
         if to_s > from_s:
             if from_s > at_s:
-                works.append(Work("", "", from_s - at_s))
-            works.append(Work(span.kind, span.name, to_s - from_s))
+                works.append(OwnWork("", "", from_s - at_s))
+            works.append(OwnWork(span.kind, span.name, to_s - from_s))
             at_s = to_s
     if end_s > at_s:
-        works.append(Work("", "", end_s - at_s))
+        works.append(OwnWork("", "", end_s - at_s))
     return tuple(works)
 
 

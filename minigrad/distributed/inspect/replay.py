@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from minigrad.arguments import as_integer
 from minigrad.distributed.ddp.buckets import BucketPlan
-from minigrad.distributed.inspect.costs import Costs
-from minigrad.distributed.inspect.plans import plan_for
+from minigrad.distributed.inspect.costs import ReplayCosts
+from minigrad.distributed.inspect.buckets import plan_for
 from minigrad.distributed.inspect.programs import Key, OwnStep, Programs, programs_of
-from minigrad.distributed.inspect.rerun import PassPlan, Rank, SharedWire, let_run
+from minigrad.distributed.inspect.rerun import PassManner, ReplayedRank, SharedWire, let_run
 from minigrad.distributed.inspect.shares import sources_of, with_shares
 from minigrad.distributed.inspect.steps import timeline_of
 from minigrad.distributed.record.timeline import Timeline
@@ -126,7 +126,7 @@ def replay(
         steps = with_shares(steps, shares)
     caps = (bucket_cap_bytes, first_bucket_bytes)
     plans = {name: plan_for(programs, name, caps, bucket_plan, order) for name in programs.about}
-    costs = Costs(_WHO, programs, link, sources)
+    costs = ReplayCosts(_WHO, programs, link, sources)
     ranks = _run(programs, steps, plans, costs, sources, every)
     numbers = range(len(programs.recorded_s))
     walls_s = tuple(max(r.ends_s[i] for r in ranks) - min(r.begins_s[i] for r in ranks) for i in numbers)
@@ -148,13 +148,13 @@ def _run(
     programs: Programs,
     steps: Mapping[int, Sequence[OwnStep]],
     plans: Mapping[str, BucketPlan],
-    costs: Costs,
+    costs: ReplayCosts,
     sources: Sequence[int],
     every: int,
-) -> list[Rank]:
+) -> list[ReplayedRank]:
     """Let the ranks make their steps; those after which nothing is combined have no plan for their passes."""
     wires: dict[tuple[int, ...], SharedWire] = {}
-    passes: dict[Key, PassPlan] = {}
+    passes: dict[Key, PassManner] = {}
     whole, everyone = tuple(sorted(programs.steps)), tuple(range(len(sources)))
     for own in steps.values():
         for key in (each.key for step in own[every - 1 :: every] for each in step.passes):
@@ -163,7 +163,7 @@ def _run(
                 ranks = everyone if group == whole else group
                 among = () if ranks == everyone else ranks
                 wire = wires.setdefault(ranks, SharedWire(costs.link, len(ranks), among))
-                passes[key] = costs.pass_plan(key, plans[key[0]], wire, every)
-    made = [Rank(rank, programs.begins_s[source], source) for rank, source in enumerate(sources)]
+                passes[key] = costs.pass_manner(key, plans[key[0]], wire, every)
+    made = [ReplayedRank(rank, programs.begins_s[source], source) for rank, source in enumerate(sources)]
     let_run([rank.program(steps[rank.number], passes) for rank in made])
     return made

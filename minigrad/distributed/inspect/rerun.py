@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minigrad.distributed.inspect.programs import Handing, Key, OwnPass, OwnStep, Sent, Work
+from minigrad.distributed.inspect.programs import Handing, Key, OwnPass, OwnStep, Sent, OwnWork
 from minigrad.distributed.record.spans import PASS, TimeSpan
 from minigrad.distributed.simulate.links import Link
 from minigrad.distributed.simulate.trace import Times
@@ -81,7 +81,7 @@ class SharedWire:
 
 
 @dataclass(frozen=True)
-class PassPlan:
+class PassManner:
     """How a pass goes this time.
 
     Attributes:
@@ -106,7 +106,7 @@ class PassPlan:
 
 
 @dataclass
-class Rank:
+class ReplayedRank:
     """One rank at its work.
 
     Attributes:
@@ -125,7 +125,7 @@ class Rank:
     begins_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
 
-    def program(self, steps: Iterable[OwnStep], plans: Mapping[Key, PassPlan]) -> Iterator[Called]:
+    def program(self, steps: Iterable[OwnStep], plans: Mapping[Key, PassManner]) -> Iterator[Called]:
         """All steps; gives each collective whose end it has to know, and goes on once that is settled.
 
         Args:
@@ -139,12 +139,12 @@ class Rank:
                 if each.key in plans:
                     yield from _Pass(self, each, plans[each.key]).run()
                 else:
-                    self.work(Work("backward", name, seconds) for name, seconds in each.leaves)
+                    self.work(OwnWork("backward", name, seconds) for name, seconds in each.leaves)
                     self.now_s += each.rest_s
             self.work(own.after)
             self.ends_s.append(self.now_s)
 
-    def work(self, works: Iterable[Work]) -> None:
+    def work(self, works: Iterable[OwnWork]) -> None:
         """Do something by itself."""
         for kind, name, seconds in works:
             began_s, self.now_s = self.now_s, self.now_s + seconds
@@ -160,7 +160,7 @@ class Rank:
 class _Pass:
     """A pass of a rank; what a `Pass` of a wrapper does with real gradients."""
 
-    def __init__(self, rank: Rank, own: OwnPass, plan: PassPlan) -> None:
+    def __init__(self, rank: ReplayedRank, own: OwnPass, plan: PassManner) -> None:
         self._rank, self._own, self._plan = rank, own, plan
         self._mine: dict[str, Any] = {"of": own.key[0], "pass": own.key[1]}
         self._calls: list[tuple[Called, str, dict[str, Any]]] = []
@@ -175,7 +175,7 @@ class _Pass:
         here = {name for name, _ in own.leaves}
         missing = [here.intersection(names) for names in plan.buckets]
         for name, seconds in own.leaves:
-            rank.work([Work("backward", name, seconds)])
+            rank.work([OwnWork("backward", name, seconds)])
             for names in missing:
                 names.discard(name)
             yield from self._launch(missing, plan.in_order)

@@ -32,7 +32,7 @@ _Called = tuple[float, int, int]  # when a rank called a collective, with what b
 Name = tuple[Any, ...]  # of a channel: of its parent's, number of the split there, and its ranks
 
 
-class Costs(Protocol):
+class Pricing(Protocol):
     """What a collective costs, as a `Link` says it."""
 
     def cost_s(
@@ -49,7 +49,7 @@ class Channel:
         ranks: Those of the communicator, by global rank; none where they are all.
     """
 
-    def __init__(self, link: Costs, world_size: int, ranks: Sequence[int]) -> None:
+    def __init__(self, link: Pricing, world_size: int, ranks: Sequence[int]) -> None:
         self._link, self._world_size, self._ranks = link, world_size, ranks
         self._lock = threading.Lock()
         self._calls: dict[int, tuple[Times, list[_Called]]] = {}

@@ -1,0 +1,196 @@
+"""Recorded steps, replayed: as they were they take what they took, under another choice what anew they would."""
+
+import statistics
+
+import pytest
+
+import minigrad
+from minigrad import nn, optim
+from minigrad.distributed import DDP, Timeline, replay, run, simulate
+from minigrad.distributed.inspect.buckets import in_order
+from minigrad.distributed.inspect.steps import steps_of
+from minigrad.distributed.simulate import Cluster, Link, RankCost
+from minigrad.errors import ArgumentError
+
+LAYERS, BYTES, STEPS = 8, 16 * 16 * 4, 4
+WIRE_S = 3.75e-3  # of a bucket of one layer
+LINK = Link(1e-4, BYTES / WIRE_S)
+FIGURES = ("steps", "forward_s", "backward_s", "idle_s", "exposed_s", "hidden_s", "bytes_sent", "calls")
+
+
+def body(comm, timeline, how="auto", sizes=(60,) * 6, every=1, normed=False, **options):
+    layers = [nn.Linear(16, 16, bias=False) for _ in range(LAYERS)] + [nn.BatchNorm1d(16)] * normed
+    sync = "auto" if how in ("auto", "flush") else "manual"
+    ddp = DDP(nn.Sequential(*layers), comm, timeline=timeline, sync=sync, **({"bucket_cap_bytes": BYTES} | options))
+    optimizer = optim.SGD(ddp.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        with timeline.span("data"):
+            comm.clock.advance(0.001 * (comm.rank % 3))
+        loss = ddp(minigrad.randn(sizes[comm.rank], 16)).sum()
+        if how == "auto" and (step + 1) % every == 0:
+            loss.backward()
+        else:
+            with ddp.no_sync():
+                loss.backward()
+            if how != "auto":
+                getattr(ddp, how)()
+        with timeline.span("optimizer"):
+            comm.clock.advance(0.002)
+            optimizer.step()
+            optimizer.zero_grad()
+        timeline.at(comm).end_step()
+    return ddp.plan
+
+
+def record(link=LINK, world_size=3, **options):
+    timeline, slower = Timeline(), (1.0, 1.7, 1.2, 1.0, 1.7, 1.2)
+    cluster = Cluster(tuple(RankCost(per_sample_s=1e-3 * factor) for factor in slower[:world_size]), link)
+    plan = simulate.run(lambda comm: body(comm, timeline, **options), cluster).results[0]
+    return timeline, plan
+
+
+def walls_s(timeline):
+    """Of each step, from the first rank that begins it to the last one that ends it."""
+    steps = steps_of(timeline).values()
+    return [max(r.ended_s for r in step.values()) - min(r.began_s for r in step.values()) for step in steps]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return record()[0]
+
+
+@pytest.mark.parametrize("how", ["auto", "sync_gradients", "overlapped_sync_gradients", "flush"])
+@pytest.mark.parametrize("normed", [False, True])
+def test_as_it_was_it_takes_what_it_took(how, normed):
+    """Each step, and each figure of stats(), of each rank; buffers that are made alike after the gradients, too."""
+    timeline, plan = record(how=how, normed=normed)
+    again = replay(timeline)
+    assert again.replayed_s == pytest.approx(walls_s(timeline), rel=1e-12) and len(again.replayed_s) == STEPS
+    assert again.recorded_s == tuple(walls_s(timeline)) and again.plan == plan
+    for own, other in zip(timeline.summary().ranks, again.timeline.summary().ranks):
+        figures = [[getattr(each, name) for name in FIGURES] for each in (own, other)]
+        assert figures[0] == pytest.approx(figures[1], abs=1e-12)
+    assert own.idle_s + own.exposed_s > 0.0
+
+
+FIRST = BYTES / 2 / 1024 / 1024
+SLOW, TREE = Link(1e-3, 1e5), Link(2e-3, 2e5, "tree", efficiency=0.8, ramp_s=1e-3, skew_s_per_step=2e-3)
+BACKWARDS, MIXED = list(reversed(range(LAYERS))), [0, 2, 1, 3, 5, 4, 7, 6]
+CHOICES = [
+    ({"bucket_cap_bytes": 3 * BYTES}, {"bucket_cap_bytes": 3 * BYTES}),
+    ({"bucket_cap_bytes": 2**20}, {"bucket_cap_bytes": 2**20}),
+    (
+        {"bucket_cap_bytes": 4 * BYTES, "first_bucket_bytes": BYTES // 2},
+        {"bucket_cap_bytes": 4 * BYTES, "first_bucket_mb": FIRST},
+    ),
+    ({"link": SLOW}, {"link": SLOW}),
+    ({"link": TREE}, {"link": TREE}),
+    ({"link": SLOW, "bucket_cap_bytes": 2 * BYTES}, {"link": SLOW, "bucket_cap_bytes": 2 * BYTES}),
+    ({"shares": [0.5, 0.2, 0.3]}, {"sizes": (90, 36, 54)}),
+    ({"shares": [0.5, 0.2, 0.3], "link": SLOW}, {"sizes": (90, 36, 54), "link": SLOW}),
+    ({"cadence": 2}, {"every": 2}),
+    ({"cadence": 2, "link": TREE}, {"every": 2, "link": TREE}),
+    ({"world_size": 6}, {"world_size": 6}),
+    ({"world_size": 2}, {"world_size": 2}),
+    ({"world_size": 6, "link": TREE, "bucket_cap_bytes": 2**20},) * 2,
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHOICES)))
+def test_under_another_choice_it_takes_what_it_takes_anew(number, recorded):
+    choice, options = CHOICES[number]
+    timeline, plan = record(**options)
+    again = replay(recorded, **choice)
+    assert again.replayed_s == pytest.approx(walls_s(timeline), rel=1e-9) and again.plan == plan
+    assert again.step_s != pytest.approx(again.before_s, rel=0.01)
+
+
+@pytest.mark.parametrize("order", [BACKWARDS, MIXED])
+def test_in_another_order_too(order, recorded):
+    plan = in_order(replay(recorded).plan, order)
+    timeline, forced = record(bucket_plan=plan)
+    for again in (replay(recorded, order=order), replay(recorded, bucket_plan=plan)):
+        assert again.replayed_s == pytest.approx(walls_s(timeline), rel=1e-9) and again.plan == plan == forced
+    back = replay(timeline, order="ready")
+    assert back.plan == replay(recorded).plan and back.replayed_s == pytest.approx(walls_s(recorded), rel=1e-9)
+
+
+@pytest.mark.parametrize("how", ["sync_gradients", "overlapped_sync_gradients"])
+def test_by_hand_too(how):
+    timeline, (anew, _) = record(how=how)[0], record(how=how, link=SLOW, bucket_cap_bytes=3 * BYTES)
+    again = replay(timeline, link=SLOW, bucket_cap_bytes=3 * BYTES)
+    assert again.replayed_s == pytest.approx(walls_s(anew), rel=1e-9)
+
+
+def test_a_step_of_eight_equal_layers_by_hand():
+    """20 ms of forward, 5 ms of backward a layer: one bucket of all layers travels 30 ms, and nothing hides it."""
+
+    def two(comm, timeline):
+        ddp = DDP(nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(LAYERS)]), comm,
+                  bucket_cap_bytes=BYTES, timeline=timeline)  # fmt: skip
+        ddp(minigrad.randn(60, 16)).sum().backward()
+
+    timeline = Timeline()
+    cluster = Cluster((RankCost(per_sample_s=1e-3),) * 2, Link(0.0, BYTES / WIRE_S))
+    simulate.run(two, cluster, timeline)
+    assert replay(timeline).step_s == pytest.approx(0.06 + WIRE_S)
+    whole = replay(timeline, bucket_cap_bytes=LAYERS * BYTES)
+    assert whole.step_s == pytest.approx(0.06 + 8 * WIRE_S)
+    assert whole.saved_fraction == pytest.approx(1 - 0.09 / 0.06375) and len(whole.plan.buckets) == 1
+    assert str(whole) == "bucket_cap_bytes=8192: a step of 0.090000 s in place of 0.063750 s, 41.2% more"
+    assert replay(timeline, link=Link()).step_s == pytest.approx(0.06)
+
+
+def test_on_threads_as_it_was():
+    """To 10 % for the median of 20 steps; the record of real ranks goes through a file first."""
+    timeline = Timeline()
+
+    def trains(comm):
+        ddp = DDP(nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]), comm, bucket_cap_bytes=9000, timeline=timeline)
+        for _ in range(20):
+            ddp(minigrad.randn(64 * (1 + comm.rank), 64)).square().mean().backward()
+
+    run(trains, 2, timeout_s=20.0)
+    again = replay(Timeline.from_json(timeline.to_json()))
+    assert again.recorded_s == tuple(walls_s(timeline))
+    assert again.step_s == pytest.approx(again.before_s, rel=0.1)
+    ratios = [one / other for one, other in zip(again.replayed_s, again.recorded_s)]
+    assert statistics.median(ratios) == pytest.approx(1.0, abs=0.1)
+    assert replay(timeline, order="ready").plan is not None and replay(timeline, link=Link(0.1)).step_s > 0.4
+
+
+def test_without_a_link_of_a_simulation_one_is_fitted():
+    """Two sizes of buckets, and the sum of the samples, give latency and bandwidth of the ring exactly."""
+    timeline, _ = record(bucket_cap_bytes=3 * BYTES)
+    for facts in timeline._tracks.values():
+        del facts.facts["link"]
+    anew, _ = record(world_size=6, bucket_cap_bytes=BYTES)
+    again = replay(timeline, world_size=6, bucket_cap_bytes=BYTES)
+    assert again.replayed_s == pytest.approx(walls_s(anew), rel=1e-6)
+
+
+REFUSED = [
+    ({"order": [0, 1]}, "expected order as the numbers 0 to 7"),
+    ({"order": "soon"}, "expected order to be a list"),
+    ({"shares": [0.5, 0.5]}, "expected a share for each of 3 ranks, got 2"),
+    ({"bucket_plan": 3}, "expected a BucketPlan"),
+    ({"bucket_cap_bytes": 0}, "expected bucket_cap_bytes"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_is_refused(number, recorded):
+    choice, words = REFUSED[number]
+    with pytest.raises(ArgumentError, match=words):
+        replay(recorded, **choice)
+
+
+def test_what_it_needs(recorded):
+    with pytest.raises(ArgumentError, match="expected the timeline of DDP"):
+        replay(Timeline())
+    one = Timeline.of([span for span in recorded.spans if span.rank], [], "virtual")
+    for rank in one.ranks:
+        one._tracks[rank].facts |= recorded.facts[rank]
+    with pytest.raises(ArgumentError, match="expected the timeline of all ranks.*and not on rank 0"):
+        replay(one)
