@@ -25,6 +25,7 @@ from minigrad.distributed import (
     NoiseMeter,
     SoloCommunicator,
     ThreadWorld,
+    Twin,
     average_gradients,
     bf16_compress_hook,
     divergence_hook,
@@ -293,6 +294,35 @@ def test_noise_is_measured_on_two_gpus_that_wait_for_nothing(ranks, strict_cupy)
 
     for one in ranks(body):
         assert (one.variance, one.square) == pytest.approx(by_formula(batches), rel=1e-12) and one.steps == 2
+
+
+def test_the_twin_of_two_gpus(ranks):
+    def body(comm):
+        ddp = DDP(Norm().to(comm.device), comm)
+        optimizer = optim.Adam(ddp.parameters(), lr=0.1)
+        twin, reports = Twin(ddp, optimizer, lambda module, x: module(x).square().mean(), raises=False), []
+        for factor in (1.0, 3.0):
+            optimizer.zero_grad()
+            x = minigrad.randn(3 + comm.rank, 3).to(comm.device)
+            (factor * ddp(x).square().mean()).backward()
+            optimizer.step()
+            reports.append(twin.step(x))
+        return reports
+
+    for right, wrong in ranks(body):
+        assert right.agrees and not right.notes, right
+        assert wrong.first.name == "fc.weight" and wrong.fault.startswith("times 3"), wrong
+
+
+class Norm(nn.Module):
+    """Statistics and noise of each rank's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm, self.drop = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.drop(self.norm(self.fc(x)).tanh())
 
 
 def test_divergence_is_measured_on_two_gpus_that_wait_for_nothing(ranks, strict_cupy):
