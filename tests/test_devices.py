@@ -27,6 +27,7 @@ ENTERS = {  # who enters a device, and why it has to
     "tests/gpu/convolution.py::small_calls": "measures what it costs",
     "tests/gpu/convolution.py::enter": "measures what it costs",
     "tests/gradcheck/test_strict.py::test_numbers_follow_their_partner": SEVERAL,
+    "tests/distributed/test_noted.py::test_on_two_devices_replicas_have_their_own_time": SEVERAL,
     "tests/unit/optim/test_optimizer.py::test_a_bare_tensor_on_a_gpu_is_trained_there": SEVERAL,
 }
 ABOUT_IT = {  # files that are about the current device, or about the stand-in itself

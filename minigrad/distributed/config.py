@@ -43,7 +43,9 @@ class DdpConfig:
             El Che off, n >= 1 fixes them at n.
         max_grad_norm: Clip the combined gradient, in every mode and on any number of devices, to this L2 norm > 0.
         timeline: Gets `event(kind, **fields)` for every reduction of gradients over several devices ("reduction", with
-            the step and the bytes of one device's gradients), step ("step") and decision ("balance" or "cadence").
+            the step and the bytes of one device's gradients), step ("step") and decision ("balance" or "cadence"). A
+            `Timeline` has the spans of each device, too: data, forward, backward (both as "compute" where whole batches
+            are run), the buckets and the buffers on the wire, optimizer.
         min_ratio: The smallest share of a batch that a device gets, in [0, 1/world_size]; None means
             min(0.05, 0.5/world_size).
         calibration_steps: Shares are first decided after so many steps, >= 1.

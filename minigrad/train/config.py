@@ -12,6 +12,7 @@ from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.hooks import CommHook
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 
@@ -24,6 +25,7 @@ _OURS = {  # options of DistributedDataParallel that a trainer sees to
     "batch_dim": "give samples_of to SingleDeviceTrainer, by which its samples are counted",
     "sync": "train_batch synchronises in backward",
     "reduce": "a loss is a mean, of as many samples as samples_of says",
+    "timeline": "give it to DistributedTrainer, which notes data and optimizer too",
 }
 OF_A_RUN = {  # those that a run sees to
     **{name: "the run makes it" for name in ("module", "comm")},
@@ -108,7 +110,11 @@ def check_ddp_options(who: str, options: Any, ours: Mapping[str, str] = _OURS) -
 
 
 def wrapped(
-    model: Module, comm: Communicator, config: DistributedTrainConfig, has_rounds: bool
+    model: Module,
+    comm: Communicator,
+    config: DistributedTrainConfig,
+    has_rounds: bool,
+    timeline: Timeline | None = None,
 ) -> DistributedDataParallel:
     """The wrapper that a configuration asks for, of which ranks have the same."""
     hook = config.comm_hook
@@ -116,7 +122,8 @@ def wrapped(
     alike["comm_hook"] = None if hook is None else getattr(hook, "__qualname__", type(hook).__name__)
     gather_alike("DistributedTrainer", "options", comm, alike)  # by which ranks stop, step and send
     unused = config.find_unused_parameters
-    ddp = DistributedDataParallel(model, comm, find_unused_parameters=unused, **config.ddp_options)
+    options = {"find_unused_parameters": unused, "timeline": timeline, **config.ddp_options}
+    ddp = DistributedDataParallel(model, comm, **options)
     if hook is not None:
         ddp.register_comm_hook(config.hook_state, hook)
     return ddp

@@ -17,6 +17,7 @@ from minigrad.backend.flags import raise_all_found
 from minigrad.data.collate import map_tensors
 from minigrad.distributed.balance.cadence import ElChe
 from minigrad.distributed.replicas.devices import DeviceGroup
+from minigrad.distributed.replicas.notes import ReplicaNotes
 from minigrad.errors import ArgumentError
 from minigrad.graph.module import GraphModule
 from minigrad.graph.wired import fields_of
@@ -40,6 +41,7 @@ class Feeder:
         group: The devices.
         divide: The samples of each device, of so many in a batch.
         by_batches: Says whether each device runs whole batches in training, as El Che wants it.
+        notes: Get what devices compute in each pass.
 
     Attributes:
         last_el_che_counts: Batches of each device in the last round.
@@ -48,12 +50,17 @@ class Feeder:
     """
 
     def __init__(
-        self, replicas: Sequence[GraphModule], group: DeviceGroup, divide: Divide, by_batches: ByBatches
+        self,
+        replicas: Sequence[GraphModule],
+        group: DeviceGroup,
+        divide: Divide,
+        by_batches: ByBatches,
+        notes: ReplicaNotes | None = None,
     ) -> None:
         self._replicas, self._group, self._divide, self._by_batches = replicas, group, divide, by_batches
         self._devices, self._names = group.devices, replicas[0].input_names
         self.last_el_che_counts: tuple[int, ...] = ()
-        self.watch = Stopwatch([group.timer(rank) for rank in range(len(replicas))])
+        self.watch = Stopwatch([group.timer(rank) for rank in range(len(replicas))], notes)
         self._marks = [partial(boundary, passed=partial(self.work_on, rank)) for rank in range(len(replicas))]
         self.rest = partial(self.work_on, None)
         self._move = [partial(on, device) for device in self._devices]
@@ -64,13 +71,13 @@ class Feeder:
         parts = zip(*([part for part in replica.modules() if isinstance(part, GraphModule)] for replica in replicas))
         self._tagging = [same for same in parts if same[0].has_tags]
 
-    def work_on(self, rank: int | None) -> None:
-        """From now on the backward of this replica runs, or of none."""
+    def work_on(self, rank: int | None, kind: str = "backward") -> None:
+        """From now on the backward of this replica runs, or of none; kind may be "compute", of forward too."""
         if rank == self._working:
             return
         if self._working is not None:
             self._group.clocks[self._working].progress(1.0)
-        self.watch.switch(rank)
+        self.watch.switch(rank, kind)
         self._working = rank
 
     # ------------------------------------------------------------------------------------------------ running
@@ -138,7 +145,7 @@ class Feeder:
         with self._devices[rank].current():
             if not recording:
                 return replica.run(inputs)
-            self.watch.switch(rank)
+            self.watch.switch(rank, "forward")
             try:
                 self._group.clocks[rank].compute(samples)
                 output = replica.run(inputs)
@@ -219,7 +226,7 @@ class Feeder:
     @contextmanager
     def _in_turn(self, rank: int, samples: int) -> Iterator[None]:
         """In the block one replica runs a whole batch, and what is tagged is what it computes."""
-        self.work_on(rank)
+        self.work_on(rank, "compute")
         self._turn = rank
         self._show_tags({rank: samples})
         try:

@@ -13,6 +13,7 @@ from minigrad.distributed.balance.cost import Reading
 from minigrad.distributed.balance.shares import is_balanced
 from minigrad.distributed.config import DdpConfig
 from minigrad.distributed.replicas.devices import DeviceGroup, LocalDevices
+from minigrad.distributed.replicas.notes import EventListener, notes_of
 from minigrad.errors import ArgumentError
 from minigrad.graph.module import GraphModule
 from minigrad.nn.module import Module
@@ -42,6 +43,7 @@ class DistributedState:
         world_size, devices: Number of devices, and where the replicas live.
         feeder: What gives each replica its part of the work.
         stepper: What combines gradients, clips and steps.
+        notes, timeline: What writes spans on a `Timeline`, and what hears of events; None where the options have none.
         optimizers, schedulers: One a replica; empty before the first is made.
         balance: How a batch is divided.
         ema_throughput: Samples a second of each device, averaged over the latest passes; 0 before the first.
@@ -56,8 +58,12 @@ class DistributedState:
         self.balance = config.balance(self.world_size)
         self.ema_throughput = [0.0] * self.world_size
         self.step_count = 0
-        self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, lambda: self.el_che is not None)
-        self.stepper = Stepper(self.replicas, group, config.max_grad_norm, self.feeder.rest, self._reduced)
+        self.notes = notes_of(config.timeline, group)
+        self.timeline: EventListener | None = config.timeline if self.notes is None else self.notes.tracks[0]
+        by_batches = (lambda: self.el_che is not None, self.notes)
+        self.feeder = Feeder(self.replicas, group, self.compute_shard_sizes, *by_batches)
+        beside = (self.feeder.rest, self._reduced, self.notes)
+        self.stepper = Stepper(self.replicas, group, config.max_grad_norm, *beside)
         self.optimizers, self.schedulers = self.stepper.optimizers, self.stepper.schedulers
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -96,8 +102,10 @@ class DistributedState:
     def batches(self, loaders: Sequence[Any]) -> Iterator[Any]:
         """What `Graph.epoch` gives: batches, shards of batches where each device has a loader, or rounds of El Che."""
         if self.el_che is not None:
-            return rounds(lambda: self.el_che, loaders)
-        return iter(loaders[0]) if len(loaders) == 1 else self.feeder.shards(loaders)
+            found: Iterator[Any] = rounds(lambda: self.el_che, loaders)
+        else:
+            found = iter(loaders[0]) if len(loaders) == 1 else self.feeder.shards(loaders)
+        return found if self.notes is None else self.notes.reading(found)
 
     # --------------------------------------------------------------------------------------------- reductions
 
@@ -138,8 +146,8 @@ class DistributedState:
         self.stepper.average_gradients(self.last_shard_sizes)
 
     def _reduced(self, nbytes: int) -> None:
-        if self.config.timeline is not None:
-            self.config.timeline.event("reduction", step=self.step_count + 1, nbytes=nbytes)
+        if self.timeline is not None:
+            self.timeline.event("reduction", step=self.step_count + 1, nbytes=nbytes)
 
     # -------------------------------------------------------------------------------------------------- steps
 
@@ -156,9 +164,9 @@ class DistributedState:
             if time is not None:
                 speed, old = time.samples / time.seconds, self.ema_throughput[rank]
                 self.ema_throughput[rank] = old + _PULL * (speed - old) if old else speed
-        if self.config.timeline is not None:
+        if self.timeline is not None:
             fields = {"samples": self.last_shard_sizes, "sync_s": self.stepper.sync_s}
-            self.config.timeline.event("step", step=self.step_count, **fields)
+            self.timeline.event("step", step=self.step_count, **fields)
         if self.world_size == 1:
             return False
         return self._next_shares(times) if self.el_che is None else self._next_counts(self.el_che, times)
@@ -181,8 +189,8 @@ class DistributedState:
     def _note(self, kind: str, **fields: Any) -> None:
         """Tell of a decision."""
         self.group.event(kind, step=self.step_count, **fields)
-        if self.config.timeline is not None:
-            self.config.timeline.event(kind, step=self.step_count, **fields)
+        if self.timeline is not None:
+            self.timeline.event(kind, step=self.step_count, **fields)
 
 
 class Fleet:

@@ -13,6 +13,7 @@ from minigrad.arguments import as_integer, as_samples
 from minigrad.distributed.balance.dispatcher import Dispatcher
 from minigrad.distributed.balance.rounds import Rounds
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
+from minigrad.distributed.record.listening import Timeline, spans_of
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.ops.creation import full_like
 from minigrad.nn.clip import clip_grad_norm_
@@ -39,6 +40,7 @@ class DistributedTrainer:
         config: By default that of the communicator.
         rounds: Made of comm: lets each rank run several whole batches between two steps, see `train_round`.
         metrics: That loss_fn updates; `train_epoch` resets them and puts their results among `EpochMetrics.scalars`.
+        timeline: Has the spans of each step: data where `train_epoch` reads it, forward, backward, buckets, optimizer.
 
     Attributes:
         trainer: What was given.
@@ -78,6 +80,7 @@ class DistributedTrainer:
         *,
         rounds: Rounds | None = None,
         metrics: MetricCollection | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         check_is_communicator("DistributedTrainer", comm)
         if config is not None and not isinstance(config, DistributedTrainConfig):
@@ -95,7 +98,8 @@ class DistributedTrainer:
         self._rounds = rounds
         self._comm = comm if rounds is None else _comm_of(rounds, comm)
         self._meter = EpochMeter(self._comm, metrics)
-        self.ddp = wrapped(trainer.model, self._comm, self.dist_config, rounds is not None)
+        self.ddp = wrapped(trainer.model, self._comm, self.dist_config, rounds is not None, timeline)
+        self._span = spans_of(timeline, self._comm)
         self.steps, self.epochs, self.last_samples = 0, 0, 0.0
         self.epoch_metrics: EpochMetrics | None = None
         self._agreement = StepAgreement(self._comm, flags=2)
@@ -179,9 +183,10 @@ class DistributedTrainer:
         if not everyones:
             self.trainer.optimizer.zero_grad()
             return math.nan
-        if self.dist_config.max_grad_norm is not None:
-            clip_grad_norm_(self.trainer.model.parameters(), self.dist_config.max_grad_norm)
-        self.trainer.apply_gradients()
+        with self._span("optimizer"):
+            if self.dist_config.max_grad_norm is not None:
+                clip_grad_norm_(self.trainer.model.parameters(), self.dist_config.max_grad_norm)
+            self.trainer.apply_gradients()
         self.steps += 1
         self._meter.count_step(began_s)
         return loss
@@ -223,7 +228,8 @@ class DistributedTrainer:
         """Train until no rank has a batch left, which is true, or all stop."""
         own, nothing = iter(batches), object()
         while not self.should_stop:
-            batch = next(own, nothing)
+            with self._span("data"):
+                batch = next(own, nothing)
             self._train([] if batch is nothing else [batch], batch is nothing)
             if self._ended:
                 return True

@@ -14,6 +14,7 @@ from typing import Any
 from minigrad.distributed import collectives as in_memory
 from minigrad.distributed.replicas.devices import DeviceGroup
 from minigrad.distributed.ddp.refusals import check_complete
+from minigrad.distributed.replicas.notes import ReplicaNotes
 from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError, AutogradError
 from minigrad.nn.module import Module
@@ -89,6 +90,7 @@ class Stepper:
         max_norm: Clip the combined gradient to this L2 norm; None for no clipping.
         over: Called when a backward is over.
         reduced: Called with the bytes of one device's gradients when several devices' are combined.
+        notes: Get what is combined, and each replica's optimizer.
 
     Attributes:
         pending: The gradients since the last step.
@@ -101,10 +103,17 @@ class Stepper:
     """
 
     def __init__(
-        self, replicas: Sequence[Module], group: DeviceGroup, max_norm: float | None, over: Notice, reduced: Notice
+        self,
+        replicas: Sequence[Module],
+        group: DeviceGroup,
+        max_norm: float | None,
+        over: Notice,
+        reduced: Notice,
+        notes: ReplicaNotes | None = None,
     ) -> None:
         self.pending = Pending()
         self.ddp = Replicas.wrap(replicas, group.devices, collectives=group.collectives)
+        self.ddp.notes = self._notes = notes
         self.optimizers: list[Optimizer] = []
         self.schedulers: list[LRScheduler] = []
         self.reduces = len(replicas) > 1
@@ -229,6 +238,14 @@ class Stepper:
                 self.sum_gradients()
             if self.reduces:
                 self.sync_buffers(samples)
+        if self._notes is None:
+            self._step_all()
+        else:
+            with self._notes.spanning("optimizer"):
+                self._step_all()
+        self.pending.forget()
+
+    def _step_all(self) -> None:
         if self._max_norm is not None:
             clip_replicas_grad_norm_([list(replica.parameters()) for replica in self._replicas], self._max_norm)
         for optimizer in self.optimizers:
@@ -237,7 +254,6 @@ class Stepper:
             scheduler.step()
         for param in self._params:
             param.grad_array = None
-        self.pending.forget()
 
 
 def _check_optimizer(who: str, optimizer: Any, params: Iterable[Parameter]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from minigrad.autograd.tape import Node, lend
 from minigrad.backend.dtypes import Array
 from minigrad.backend.timer import Timer
+from minigrad.distributed.replicas.notes import ReplicaNotes
 from minigrad.stamp import shared_stamp
 from minigrad.tensor import Tensor, record
 
@@ -35,13 +36,14 @@ class Stopwatch:
 
     Args:
         timers: One a device.
+        notes: Get each stretch too.
 
     Attributes:
         samples: Those of each device in the pass that began last; empty before the first.
     """
 
-    def __init__(self, timers: Sequence[Timer]) -> None:
-        self._timers = timers
+    def __init__(self, timers: Sequence[Timer], notes: ReplicaNotes | None = None) -> None:
+        self._timers, self._notes, self._kind = timers, notes, ""
         self._passes: list[deque[PassTime]] = [deque() for _ in timers]
         self._running: int | None = None
         self.samples: tuple[int, ...] = ()
@@ -52,14 +54,23 @@ class Stopwatch:
         for passes, n, count in zip(self._passes, samples, batches or [1] * len(samples)):
             passes.append(PassTime(n, count))
 
-    def switch(self, rank: int | None) -> None:
-        """From now on a device computes, or none; the one that did so far has stopped."""
+    def switch(self, rank: int | None, kind: str = "backward") -> None:
+        """From now on a device computes, or none; the one that did so far has stopped.
+
+        Args:
+            kind: "forward", "backward", or "compute" for both.
+        """
         if self._running is not None:
             self._timers[self._running].stop()
+            if self._notes is not None:
+                self._notes.stopped(self._running, self._kind)
             self._passes[self._running][-1]._open += 1
             self._read(self._running)
         self._running = rank
         if rank is not None:
+            if self._notes is not None:
+                self._notes.started(rank)
+                self._kind = kind
             self._timers[rank].start()
 
     def _read(self, rank: int) -> None:

@@ -6,12 +6,17 @@ import sys
 import pytest
 
 import minigrad
-from minigrad import nn, optim
-from minigrad.distributed import DDP, run, simulate
+from minigrad import FlowBuilder, nn, optim
+from minigrad.data import DataLoader, TensorDataset
+from minigrad.distributed import DDP, Ddp, DdpConfig, NcclDevices, run, simulate
 from minigrad.distributed.average import Async, EveryK, ParameterAverager, StreamingDiLoCo
 from minigrad.distributed.record.timeline import Timeline
-from minigrad.distributed.simulate import Cluster, Link, RankCost
+from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices
+from minigrad.train import DistributedTrainer, SingleDeviceTrainer
+from tests.distributed.fake_nccl import FakeNccl
 from tests.distributed.trace_rules import broken_rules
+from tests.strict_cupy import machine
+from tests.strict_cupy.device import current_id
 
 TIMEOUT_S = 10.0
 STEPS, ROWS, BYTES = 6, 60, 2 * 16 * 16 * 4
@@ -130,3 +135,124 @@ def test_without_a_timeline_an_averager_calls_and_keeps_nothing_of_it():
         return {file for file in entered if "/record/" in file}
 
     assert all(found <= {file for file in found if file.endswith("fingerprint.py")} for found in run(body, 2))
+
+
+# --------------------------------------------------------------------------------------------------- replicas
+
+
+def test_replicas_of_one_process_have_a_track_each():
+    timeline = Timeline()
+    models = [layers(), layers()]
+    caps = {"bucket_cap_bytes": BYTES // 2, "first_bucket_bytes": BYTES // 2}
+    replicas = Ddp.wrap(models, ["cpu", "cpu"], **caps, timeline=timeline)
+    replicas.sync_params()
+    for _ in range(3):
+        for model, rows in zip(models, (3, 5)):
+            model(minigrad.randn(rows, 16)).square().mean().backward()
+        replicas.weighted_all_reduce_gradients([3, 5])
+        for model in models:
+            model.zero_grad()
+    for rank, own in enumerate(timeline.summary().ranks):
+        assert (own.steps, own.calls, own.bytes_sent) == (3, 6, 3 * replicas.last_bytes)
+        here = [span for span in timeline.spans if (span.rank, span.step) == (rank, 1)]
+        assert [span.name for span in here if span.kind == "backward"] == ["local", "1.weight", "0.weight"]
+        assert {span.name for span in here if span.kind == "forward"} == {"Sequential", "0", "1"}
+        wire, weighted = ([s.name for s in here if s.kind == kind] for kind in ("wire", "weighted"))
+        assert wire == weighted == ["bucket 0", "bucket 1"]
+        assert own.exposed_s == sum(s.seconds for s in timeline.spans if (s.rank, s.kind) == (rank, "exposed"))
+
+
+def graph_on(devices, config, el_che=False, steps=4):
+    graph = FlowBuilder.from_(nn.Linear(3, 4)).through(nn.Linear(4, 1)).build()
+    graph.distribute(graph.replicate, devices, config=config, el_che=el_che)
+    graph.set_optimizer(lambda params: optim.SGD(params, lr=0.1))
+    graph.set_loss_fn(lambda model, batch: model(batch[0]).square().mean())
+    graph.set_data_loader(DataLoader(TensorDataset(minigrad.randn(20 * steps, 3)), 20))
+    for batch in graph.epoch(0):
+        graph.backward_batch(batch)
+        graph.step()
+    return graph
+
+
+@pytest.mark.parametrize("el_che", [False, True])
+def test_a_graph_says_what_its_simulated_devices_say(el_che, tmp_path):
+    timeline = Timeline()
+    devices = SimulatedDevices(Cluster.of_speeds([3, 1], link=Link(1e-4, 1e5)))
+    graph_on(devices, DdpConfig(timeline=timeline, max_anchor=1 if el_che else None), el_che)
+    for own, rank in zip(timeline.summary().ranks, devices.trace.ranks):
+        computed_s, idle_s, exposed_s = (
+            sum(getattr(step, name) for step in rank.steps) for name in ("compute_s", "idle_s", "exposed_s")
+        )
+        kinds = ("compute",) if el_che else ("forward", "backward")
+        assert sum(own.seconds[kind] for kind in kinds) == pytest.approx(computed_s)
+        assert (own.idle_s, own.exposed_s) == (pytest.approx(idle_s, abs=1e-12), pytest.approx(exposed_s))
+        assert own.steps == len(rank.steps) or el_che  # one of El Che's is not one of a simulation's
+    assert {event.kind for event in timeline.events} >= {"reduction", "step"}
+    assert {event.at_s < 10.0 for event in timeline.events} == {True}  # virtual time
+    timeline.to_perfetto(tmp_path / "run.json")
+    assert broken_rules(json.loads((tmp_path / "run.json").read_text())) == []
+
+
+def test_a_graph_on_this_machine():
+    timeline = Timeline()
+    graph_on(["cpu", "cpu"], DdpConfig(timeline=timeline))
+    spans = [span for span in timeline.spans if (span.rank, span.step) == (0, 2)]
+    order = [span.kind for span in spans if span.kind in ("data", "forward", "backward", "pass", "optimizer")]
+    assert order == ["data", "forward", "backward", "pass", "optimizer"]
+
+
+def test_replicas_and_graphs_without_a_timeline_keep_nothing_of_it():
+    models = [layers(), layers()]
+    replicas = Ddp.wrap(models, ["cpu", "cpu"])
+    assert replicas.notes is None and all(param.listeners == () for model in models for param in model.parameters())
+    graph = graph_on(["cpu", "cpu"], DdpConfig(), steps=1)
+    entered = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: entered.append(frame.f_code.co_filename))
+    graph(minigrad.randn(4, 3)).square().mean().backward()
+    graph.step()
+    sys.setprofile(before)
+    assert {file for file in entered if "/record/" in file or file.endswith("replicas/notes.py")} == set()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_on_two_devices_replicas_have_their_own_time(place, strict_cupy):
+    timeline = Timeline(depth=0)
+    with machine(place):
+        devices = ["cuda:0", "cuda:1"]
+        models = [nn.Linear(4, 4).to(device) for device in devices]
+        collectives = NcclDevices(devices, nccl=FakeNccl(current_device=current_id))
+        replicas = Ddp.wrap(models, devices, collectives=collectives, timeline=timeline)
+        for _ in range(2):
+            for device, model in zip(devices, models):
+                with minigrad.Device(device).current():
+                    model(minigrad.ones(2, 4, device=device)).sum().backward()
+            with strict_cupy.no_sync():
+                replicas.all_reduce_gradients()
+        for device in devices:
+            with minigrad.Device(device).current():
+                strict_cupy.cuda.get_current_stream().synchronize()
+        spans = timeline.spans
+    for rank in (0, 1):
+        own = [span for span in spans if span.rank == rank]
+        assert [span.kind for span in own].count("wire") == 2 and all(span.seconds >= 0.0 for span in own)
+
+
+# ------------------------------------------------------------------------------------------------------- loops
+
+
+def test_the_loop_of_a_rank_notes_data_and_optimizer_too():
+    timeline = Timeline()
+
+    def body(comm):
+        model = layers()
+        single = SingleDeviceTrainer(model, optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
+        trainer = DistributedTrainer(single, comm, timeline=timeline)
+        trainer.train_epoch([minigrad.randn(4, 16) for _ in range(3)])
+        return trainer.ddp.stats()
+
+    stats = run(body, 2, timeout_s=TIMEOUT_S)
+    for rank, own in enumerate(timeline.summary().ranks):
+        assert (own.idle_s, own.exposed_s, own.calls) == (stats[rank].idle_s, stats[rank].exposed_s, stats[rank].calls)
+        kinds = [s.kind for s in timeline.spans if s.rank == rank and s.kind in ("data", "pass", "optimizer")]
+        assert kinds == ["data", "pass", "optimizer"] * 3 + ["data", "pass"]  # the last asks for a batch, and ends all

@@ -286,6 +286,7 @@ ROWS = [
     (lambda: replay(Timeline(), link=3), ArgumentError, "replay: expected the timeline of DDP"),
     (lambda: replay(3), ArgumentError, "replay: expected a Timeline"),
     (lambda: Trace.from_json("{}"), ArgumentError, "Trace.from_json: expected the text of to_json"),
+    (lambda: Ddp.wrap([nn.Linear(2, 1)], ["cpu"], timeline=3), ArgumentError, "Replicas: expected timeline as a Tim"),
     (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "timeline as a Timeline, got 3"),
     # reading records
     (lambda: explain_ranks(3), ArgumentError, "explain_ranks: expected a Timeline, or the Trace of a simulation"),

@@ -58,6 +58,7 @@ ROWS = [
         ({"sync": "manual"}, "no sync in ddp_options, got 'manual'"),
         ({"reduce": "sum"}, "no reduce in ddp_options"),
         ({"comm": None}, "no comm in ddp_options"),
+        ({"timeline": None}, "no timeline in ddp_options, got None: give it to DistributedTrainer"),
         ({"find_unused_parameters": True}, "write find_unused_parameters= beside ddp_options"),
         ([("bucket_cap_mb", 1)], "expected ddp_options by name"),
     ),

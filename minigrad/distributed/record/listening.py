@@ -11,6 +11,8 @@ from minigrad.distributed.comm.wrappers import Wrapper
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.errors import ArgumentError
 
+__all__ = ["EventListener", "Overheard", "Timeline", "check_timeline", "listener", "overheard", "spans_of"]
+
 _NOTHING = nullcontext()
 
 

@@ -139,14 +139,19 @@ def note_module(timeline: Timeline, comm: Communicator, module: Module) -> Calla
     """
     track = timeline.at(comm)
     moments = DeviceMoments.of(track, comm.device)
-    if not is_noted(module, track):
-        charges: Any = comm.clock if hasattr(comm.clock, "called_s") else None
-        listen_forward(track, module, timeline.depth, charges)
-        named = [(name, param) for name, param in module.named_parameters()]
-        listener = LocalBackward(track, named, type(module).__name__)
-        for _, param in named:
-            param.listeners = (listener, *param.listeners)
+    note_on(track, module, timeline.depth, comm.clock)
     return track.end_step if moments is None else _settled(track, moments)
+
+
+def note_on(track: Track, module: Module, depth: int, clock: Any) -> None:
+    """Note forward, so deep, and backward of a module on a track, where nothing does so yet."""
+    if is_noted(module, track):
+        return
+    listen_forward(track, module, depth, clock if hasattr(clock, "called_s") else None)
+    named = list(module.named_parameters())
+    listener = LocalBackward(track, named, type(module).__name__)
+    for _, param in named:
+        param.listeners = (listener, *param.listeners)
 
 
 def _settled(track: Track, moments: DeviceMoments) -> Callable[[], None]:

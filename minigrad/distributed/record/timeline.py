@@ -72,21 +72,23 @@ class Timeline(Exports):
 
     # ------------------------------------------------------------------------------------------------- writing
 
-    def at(self, comm: Communicator | None = None) -> Track:
+    def at(self, comm: Communicator | None = None, *, rank: int | None = None, clock: Any = None) -> Track:
         """The track of a rank, by its global number.
 
         Args:
             comm: The rank's; by default that of this context, and rank 0 of the host's time where there is none.
+            rank, clock: Its number and what tells its time, in place of a communicator.
         """
         here: Any = ranks_here() if comm is None else comm
-        rank = here.global_ranks[here.rank] if hasattr(here, "global_ranks") else 0
+        if rank is None:
+            rank = here.global_ranks[here.rank] if hasattr(here, "global_ranks") else 0
         track = self._tracks.get(rank)
         if track is None:
             if comm is not None:
                 check_is_communicator("Timeline.at", comm)
-            clock = getattr(here, "clock", None) or HostClock()
-            made = Track(rank, clock.now_s, name_of_clock(clock), self._last_steps)
-            made.facts |= getattr(clock, "facts", {})
+            tells = clock or getattr(here, "clock", None) or HostClock()
+            made = Track(rank, tells.now_s, name_of_clock(tells), self._last_steps)
+            made.facts |= getattr(tells, "facts", {})
             track = self._tracks.setdefault(rank, made)  # in one step, whichever thread comes first
         return track
 

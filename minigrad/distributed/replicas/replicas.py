@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from minigrad.arguments import as_samples
@@ -16,11 +17,13 @@ from minigrad.distributed.ddp.agreement import places_of, present
 from minigrad.distributed.ddp.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, BucketPlan, plan_buckets
 from minigrad.distributed.ddp.combine import as_weight, weight_of
 from minigrad.distributed.ddp.refusals import check_complete
-from minigrad.distributed.replicas.devices import ListCollectives
 from minigrad.distributed.replicas.model_copy import ModelCopy, check_devices, check_models
+from minigrad.distributed.replicas.notes import ListCollectives, ReplicaNotes, Timeline
 from minigrad.errors import ArgumentError
 from minigrad.nn.module import Module
 from minigrad.stamp import mark_changed
+
+_UNSEEN = nullcontext()
 
 
 class Replicas:
@@ -30,6 +33,7 @@ class Replicas:
     optimizer of each. The replicas stay equal as long as they start equal and their optimizers are alike.
 
     Attributes:
+        notes: What writes on a timeline; None where there is none.
         models: The replicas.
         devices: Where each of them lives.
         plan: The bucket plan.
@@ -56,6 +60,7 @@ class Replicas:
         bucket_cap_bytes: int = DEFAULT_CAP_BYTES,
         first_bucket_bytes: int = DEFAULT_FIRST_CAP_BYTES,
         collectives: ListCollectives | None = None,
+        timeline: Timeline | None = None,
     ) -> Replicas:
         """Take over replicas that are on their devices already.
 
@@ -66,6 +71,7 @@ class Replicas:
             collectives: How replicas reach each other: `NcclDevices` between GPUs; the module
                 `minigrad.distributed.collectives`, in memory, for replicas that share one; that is the default on the
                 CPU.
+            timeline: Has a track for each replica: its forward by module, its backward by leaf, and its buckets.
 
         Raises:
             ArgumentError: no or too few replicas or devices, a device or a replica named twice, parameters that two
@@ -73,7 +79,11 @@ class Replicas:
             DeviceError: a replica is not on its device, or several GPUs have no collectives.
             ReplicaMismatchError: the replicas differ; the first difference is named.
         """
-        return cls(models, devices, bucket_cap_bytes, first_bucket_bytes, collectives)
+        made = cls(models, devices, bucket_cap_bytes, first_bucket_bytes, collectives)
+        if timeline is not None:
+            made.notes = ReplicaNotes(timeline, made.devices, getattr(collectives, "clocks", ()))
+            made.notes.listen(made.models)
+        return made
 
     def __init__(
         self,
@@ -93,6 +103,7 @@ class Replicas:
         self._copies = [ModelCopy(f"rank {rank}: Replicas", model) for rank, model in enumerate(self.models)]
         self._layouts = [each.layout for each in self._copies]
         self.last_bytes = 0
+        self.notes: ReplicaNotes | None = None
         self._set_plan()
 
     @property
@@ -125,11 +136,16 @@ class Replicas:
 
     def _sync_buffers(self, root: int = 0) -> None:
         self._check_agreement()
-        for same in zip(*(each.buffers.pieces() for each in self._copies)):
-            self._collectives.broadcast([piece.pack() for piece in same], root)
-            for rank, piece in enumerate(same):
-                if rank != root:
-                    piece.unpack()
+        with _UNSEEN if self.notes is None else self.notes.passing(ends_step=False):
+            for same in zip(*(each.buffers.pieces() for each in self._copies)):
+                arrays = [piece.pack() for piece in same]
+                if self.notes is None:
+                    self._collectives.broadcast(arrays, root)
+                else:
+                    self.notes.send("broadcast", self._collectives.broadcast, arrays, root)
+                for rank, piece in enumerate(same):
+                    if rank != root:
+                        piece.unpack()
 
     # ------------------------------------------------------------------------------------------- gradients
 
@@ -193,18 +209,27 @@ class Replicas:
     def _add_up(self, used: set[int], weights: list[float]) -> None:
         """Replace the gradients of these parameters by their weighted sum, bucket by bucket."""
         self.last_bytes = 0
-        for bucket in self.plan.buckets:
-            if used.isdisjoint(bucket.entries):
-                continue
-            gradients = [each.layout.filled(bucket) for each in self._copies]
-            factors = [as_weight(array, weight) for array, weight in zip(gradients, weights)]
-            in_memory.weighted_all_reduce(gradients, factors, self._send)
+        with _UNSEEN if self.notes is None else self.notes.passing():
+            self._add_up_buckets(used, weights)
         for each in self._copies:
             each.adopt(used)
 
+    def _add_up_buckets(self, used: set[int], weights: list[float]) -> None:
+        for bucket in self.plan.buckets:
+            if used.isdisjoint(bucket.entries):
+                continue
+            if self.notes is not None:
+                self.notes.weigh(bucket)
+            gradients = [each.layout.filled(bucket) for each in self._copies]
+            factors = [as_weight(array, weight) for array, weight in zip(gradients, weights)]
+            in_memory.weighted_all_reduce(gradients, factors, self._send)
+
     def _send(self, arrays: Sequence[Array]) -> None:
         self.last_bytes += int(arrays[0].nbytes)
-        self._collectives.all_reduce(arrays)
+        if self.notes is None:
+            self._collectives.all_reduce(arrays)
+        else:
+            self.notes.send("all_reduce", self._collectives.all_reduce, arrays)
 
     def _used(self, who: str, counts: list[float]) -> set[int]:
         """The numbers of the parameters that have a gradient."""
