@@ -89,7 +89,7 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
     shown = chosen_of(steps)
     charts = [chart_of(number, steps[number], events.get(number, ()), facts) for number in shown]
     text = [_HEAD.format(title=escape(title), style=_beside("page.css"))]
-    text.append(_words(steps, shown))
+    text.append(_words(timeline, steps, shown))
     if charts:
         text += _steps(charts, events, (min(steps), max(steps)))
         curves = [figure_of(curve, (min(steps), max(steps))) for curve in curves_of(steps, timeline.events)]
@@ -128,8 +128,8 @@ def _beside(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _words(steps: Mapping[int, Mapping[int, RankStep]], shown: Sequence[int]) -> str:
-    said = sentences_of(steps)
+def _words(timeline: Timeline, steps: Mapping[int, Mapping[int, RankStep]], shown: Sequence[int]) -> str:
+    said = sentences_of(timeline, steps)
     if len(shown) < len(steps):
         said.append(f"{len(shown)} of {len(steps)} steps are drawn, at equal distances; all figures are of all steps.")
     return f'<section id="summary"><h2>In words</h2><ul class="words">{_items(said)}</ul></section>'

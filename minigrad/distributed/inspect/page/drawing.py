@@ -118,7 +118,7 @@ def height_of(chart: Chart) -> int:
 
 
 def _height_of_rank(chart: Chart) -> int:
-    return HEAD + sum(chart.rows[lane] * ROW + GAP for lane in LANES) + AFTER
+    return HEAD + sum(chart.rows[lane] * ROW for lane in LANES) + (len(LANES) - 1) * GAP + AFTER
 
 
 def figure_of(curve: Curve, steps: tuple[int, int]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from minigrad.distributed.inspect.late import explain_ranks
 from minigrad.distributed.inspect.page.units import time_text
 from minigrad.distributed.inspect.steps import RankStep
+from minigrad.distributed.record.timeline import Timeline
 
 _KINDS = {
     "data": "data",
@@ -23,11 +25,12 @@ _KINDS = {
 Steps = Mapping[int, Mapping[int, RankStep]]
 
 
-def sentences_of(steps: Steps) -> list[str]:
+def sentences_of(timeline: Timeline, steps: Steps) -> list[str]:
     """What a reader should know first.
 
     Args:
-        steps: The figures of each rank in each step; see `steps_of`.
+        timeline: The record.
+        steps: What it comes to: the figures of each rank in each step; see `steps_of`.
     """
     every = [step for ranks in steps.values() for step in ranks.values()]
     if not every:
@@ -49,7 +52,7 @@ def sentences_of(steps: Steps) -> list[str]:
     wire_s, hidden_s = sum(step.communication_s for step in every), sum(step.hidden_s for step in every)
     if wire_s > 0.0:
         said.append(f"Of the time that the wire worked, {hidden_s / wire_s:.0%} was hidden behind what the ranks did.")
-    return said + list(_waited(every, ranks))
+    return said + list(_waited(every, ranks)) + list(_late(timeline, steps, ranks))
 
 
 def seconds_of(step: RankStep, kind: str) -> float:
@@ -70,6 +73,18 @@ def _waited(every: Sequence[RankStep], ranks: Sequence[int]) -> Iterable[str]:
         )
     else:
         yield "No rank was seen to wait for another."
+
+
+def _late(timeline: Timeline, steps: Steps, ranks: Sequence[int]) -> Iterable[str]:
+    """Who was late, and in what."""
+    if len(ranks) < 2 or all(len(own) < len(ranks) for own in steps.values()):
+        return
+    report = explain_ranks(timeline)
+    yield from map(str, report.late)
+    if not report.late:
+        yield "Nobody was late: no rank took longer than the others in any phase by what would count."
+    if report.wire is not None:
+        yield str(report.wire)
 
 
 def _count(number: int, what: str) -> str:
