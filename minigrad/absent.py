@@ -37,6 +37,11 @@ _SPLIT = "write comm.split(color), with comm = distributed.init(): the ranks of 
 _MESH = "write comm.split(comm.rank // columns) for the rows of a grid, comm.split(comm.rank % columns) for its columns"
 _RUN = "write Trainer.start(make_model, make_optimizer, train_fn, dataset, batch_size=32, epochs=10)"
 _FOUND = "leave it out: init finds the others by the environment"
+_TIMELINE = "write timeline = distributed.Timeline(), DDP(model, timeline=timeline) and with timeline.span(name):"
+_HANGS = (
+    "leave it out: the error of a hang has the last calls of each rank, and "
+    "python -m minigrad.distributed.inspect hang DIR reads what dead ranks left"
+)
 _METRICS = {  # of torchmetrics
     **dict.fromkeys(["MeanMetric", "RunningMean"], "write Mean"),
     **dict.fromkeys(["SumMetric", "CatMetric"], "write Sum"),
@@ -60,6 +65,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "jit": "leave it out: a module runs as it is",
         "multiprocessing": _RANKS,
         "preserve_format": _LAYOUT,
+        "profiler": _TIMELINE,
         "quantile": "write minigrad.tensor(numpy.quantile(x.numpy(), q))",
         "range": "write arange, without the end",
         "seed": "write manual_seed(seed)",
@@ -140,6 +146,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "local_sgd": "write average.EveryK(sync_every), and average.DiLoCo() or average.StreamingDiLoCo()",
         "elastic": "write python -m minigrad.distributed.launch -n N --on-failure shrink script.py, where the script "
         "has Trainer.start(..., on_failure='shrink')",
+        "flight_recorder": _HANGS,
+        **dict.fromkeys(["start_timeline", "stop_timeline"], _TIMELINE + " and timeline.to_perfetto(path)"),
         "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",
         "optim": "write minigrad.optim: each rank keeps the state of a whole replica; in the place of "
         "PostLocalSGDOptimizer " + _POST_LOCAL.removeprefix("write "),
@@ -226,6 +234,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.cuda": {
         "Event": "write time.perf_counter() around the work and cuda.synchronize()",
+        "nvtx": _TIMELINE,
         "Stream": "leave it out: a rank's collectives run on a stream of their own",
         "device": "write with minigrad.device('cuda', index).current():",
         "stream": "leave it out: a rank's collectives run on a stream of their own",
@@ -243,6 +252,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **{name: f"write from minigrad.autograd.tape import {name}" for name in ("Node", "accumulate", "lend")},
         "Variable": "leave it out: a tensor is one, and x.requires_grad_() lets it collect a gradient",
         **dict.fromkeys(["forward_ad", "gradgradcheck"], _FIRST),
+        "profiler": _TIMELINE,
         "functional": "write autograd.grad(y, x, retain_graph=True) for each y of the outputs",
         "graph": "write utils.checkpoint.checkpoint(function, x), which saves less",
         "set_detect_anomaly": "write with minigrad.debug():",
