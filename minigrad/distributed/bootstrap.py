@@ -29,6 +29,7 @@ from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.shm.communicator import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
+from minigrad.distributed.comm.where import words_of
 from minigrad.distributed.run import thread_rank
 from minigrad.errors import ArgumentError, RankFailedError
 
@@ -301,7 +302,7 @@ def _tell_peers(comm: Told) -> Told:
     report, held = sys.excepthook, _Held(comm)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        held.use(lambda comm: comm.abort(f"it raised {kind.__name__}: {error}"))
+        held.use(lambda comm: comm.abort(f"it raised {words_of(error)}"))
         report(kind, error, trace)
         if isinstance(error, RankFailedError):
             time.sleep(_FOLLOW_S)  # the rank that failed first ends first, so that a launcher can tell
@@ -317,7 +318,7 @@ def _end_with_peers(comm: MpiCommunicator) -> MpiCommunicator:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         report(kind, error, trace)  # first: the others, once told, end this process too
-        held.use(lambda comm: comm.abort(f"it raised {kind.__name__}: {error}"))
+        held.use(lambda comm: comm.abort(f"it raised {words_of(error)}"))
         held.use(lambda comm: comm.end_job())
 
     sys.excepthook = hook

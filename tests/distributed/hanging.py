@@ -4,6 +4,7 @@
 started as `python -m tests.distributed.hanging`, under mpirun say.
 """
 
+import ctypes
 import os
 import signal
 import threading
@@ -107,6 +108,13 @@ def late(comm):
     comm.barrier()  # missing
 
 
+def held_in_c(comm):
+    comm.barrier()
+    if comm.rank == 1:
+        ctypes.PyDLL(None).sleep(int(3 * TIMEOUT_S))  # here
+    comm.barrier()  # missing
+
+
 GATE = threading.Event()  # that nobody opens
 KINDS = {
     left_out: "a call left out",
@@ -121,6 +129,7 @@ KINDS = {
     raised: "raised",
     died: "died",
     late: "late",
+    held_in_c: "late",
 }
 NAMES = {scenario.__name__: scenario for scenario in KINDS}
 

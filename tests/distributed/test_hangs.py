@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minigrad.distributed.comm.hangs import HangReport
+from minigrad.distributed import HangReport
+from minigrad.errors import RankFailedError
 from tests.distributed import hanging
 from tests.distributed.hanging import KINDS, TIMEOUT_S, line
 from tests.distributed.worlds import run_ranks
@@ -21,10 +22,23 @@ def check(scenario, folder):
     return report
 
 
-@pytest.mark.parametrize("scenario", [s for s in KINDS if s.__name__ != "died"], ids=lambda s: s.__name__)
-def test_threads(scenario, tmp_path):
+def run(kind, scenario, folder):
+    """Run a scenario on two ranks."""
     try:
-        run_ranks("threads", lambda comm: hanging.tell(scenario, comm, tmp_path), 2, timeout_s=TIMEOUT_S)
+        run_ranks(kind, lambda comm: hanging.tell(scenario, comm, folder), 2, timeout_s=TIMEOUT_S)
     except ZeroDivisionError:
         assert scenario is hanging.raised
+    except RankFailedError:
+        assert scenario is hanging.died
+
+
+@pytest.mark.parametrize("scenario", [s for s in KINDS if s not in (hanging.died, hanging.held_in_c)], ids=lambda s: s.__name__)
+def test_threads(scenario, tmp_path):
+    run("threads", scenario, tmp_path)
+    check(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("scenario", KINDS, ids=lambda s: s.__name__)
+def test_processes_of_one_host(scenario, tmp_path):
+    run("shm", scenario, tmp_path)
     check(scenario, tmp_path)

@@ -24,6 +24,7 @@ from minigrad.distributed import SoloCommunicator, run
 from minigrad.distributed.comm.nccl.communicator import NcclCommunicator
 from minigrad.distributed.comm.rendezvous import Rendezvous, free_port
 from minigrad.distributed.comm.shm.communicator import ShmCommunicator
+from minigrad.distributed.comm.where import words_of
 from minigrad.errors import RankFailedError
 from tests.distributed.fake_nccl import FakeNccl
 
@@ -75,7 +76,7 @@ def _child(
         results.send((True, fn(comm)))
     except BaseException as error:
         if comm is not None:
-            comm.abort(f"it raised {type(error).__name__}: {error}")
+            comm.abort(f"it raised {words_of(error)}")
         traceback.clear_frames(error.__traceback__)
         results.send((False, error))
     finally:

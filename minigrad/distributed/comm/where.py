@@ -28,7 +28,7 @@ def user_line(thread: int) -> str:
 
     Where there is none it is the innermost one that is not ours; empty where the thread has ended.
     """
-    return _users(stack_of(thread))
+    return users(stack_of(thread))
 
 
 def stack_of(thread: int) -> tuple[str, ...]:
@@ -53,11 +53,11 @@ def words_of(error: BaseException) -> str:
         if not code.co_filename.startswith(OURS):
             lines.insert(0, f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}")
         trace = trace.tb_next
-    line = _users(lines)
+    line = users(lines)
     return f"{type(error).__name__}: {error}{f' at {line}' if line else ''}"
 
 
-def _users(lines: Sequence[str]) -> str:
+def users(lines: Sequence[str]) -> str:
     """The first that is no library's, else the first."""
     return next((line for line in lines if not line.startswith((*_OTHERS, "<frozen"))), lines[0] if lines else "")
 

@@ -5,13 +5,15 @@ Every rank writes to its own part only, and reads all of them.
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from minigrad.backend.dtypes import Array
+from minigrad.distributed.comm.calls import Made
+from minigrad.distributed.comm.dumps import Offer, offer, start_time
 from minigrad.distributed.comm.failure import ERRORS
 from minigrad.distributed.comm.headers import (
     GIVE_UP,
@@ -25,7 +27,7 @@ from minigrad.distributed.comm.headers import (
 )
 from minigrad.distributed.comm.shm.notes import NOTES_BYTES, Notes
 from minigrad.distributed.comm.shm.segment import Segment
-from minigrad.distributed.comm.where import ask
+from minigrad.distributed.comm.where import ask, stack_of
 from minigrad.errors import DistributedError
 
 SLOTS = 64  # calls that may be under way at once
@@ -35,11 +37,15 @@ STAGING_BYTES = 256 * 1024
 _HEADER_BYTES, _FAILURE_BYTES = 512, 4096
 # in int64, a cache line for each that moves
 _POSTED, _EXECUTED, _FAILED, _PID, _STARTED, _LEFT, _ASKED, _ANSWERED = 0, 8, 16, 24, 25, 26, 32, 40
+_SIGNAL, _DESCRIPTOR, _THREAD = 27, 28, 29
 _FAILURE_AT = 512
-_LINE_AT, _LINE_BYTES = _FAILURE_AT + _FAILURE_BYTES, 512
-_NOTES_AT = _LINE_AT + _LINE_BYTES
-_SLOTS_AT = _NOTES_AT + NOTES_BYTES
-# a cache line each: the weight, which the others read; when the rank began to execute the call, and when it had
+_LINE_AT, _LINE_BYTES, _STACK_BYTES = _FAILURE_AT + _FAILURE_BYTES, 512, 2048
+_NOTES_AT = _LINE_AT + _LINE_BYTES + _STACK_BYTES
+_LINES_AT = _NOTES_AT + NOTES_BYTES
+LINES, _NOTED_BYTES = 128, 256  # lines of the user's code that calls are made at
+_SLOTS_AT = _LINES_AT + LINES * _NOTED_BYTES
+# a cache line each: the weight, which the others read, and the line of the user's code; when the rank began to execute
+# the call, and when it had
 _WEIGHT_BYTES, _TIMES = 128, 8
 _INLINE_AT = _HEADER_BYTES + _WEIGHT_BYTES
 _SLOT_BYTES = _INLINE_AT + INLINE_BYTES
@@ -56,6 +62,7 @@ class Board:
     Attributes:
         group: The name of the group of ranks whose board it is; empty for all.
         notes: What it says of messages.
+        told: The lines in which each rank was when it was asked last, the innermost first, as far as it has said.
     """
 
     def __init__(self, rank: int, world_size: int, exchange: Callable[[bytes], list[bytes]]) -> None:
@@ -66,17 +73,25 @@ class Board:
         self._bytes = [memoryview(part) for part in self._segment.parts]
         self._floats = [memoryview(part[:_STAGING_AT]).cast("d") for part in self._segment.parts]
         self.notes = Notes(rank, [part[_NOTES_AT:_SLOTS_AT] for part in self._segment.parts])
-        mine = self._numbers[rank]
-        mine[_PID], mine[_STARTED] = os.getpid(), _start_time(os.getpid())
+        self.told: dict[int, tuple[str, ...]] = {}
+        mine, offered = self._numbers[rank], offer()
+        mine[_PID], mine[_STARTED], mine[_SIGNAL], mine[_DESCRIPTOR] = offered
+        mine[_THREAD] = threading.get_ident()
         exchange(b"")  # nobody looks for a process that has not written its number yet
 
     # -------------------------------------------------------------------------------------------------- counters
 
-    def post(self, seq: int, what: bytes, weight: float) -> None:
-        """Publish what a call is, see `encode_header`, and this rank's weight in it; then that it is posted."""
+    def post(self, seq: int, what: bytes, weight: float, place: int) -> None:
+        """Publish what a call is, see `encode_header`, and this rank's weight in it; then that it is posted.
+
+        Args:
+            place: Number of the line of the user's code that makes it, see `note_line`.
+        """
         slot = seq % SLOTS
         start = _SLOT_AT[slot]
-        self._floats[self.rank][_WEIGHT_AT[slot]] = weight
+        floats, at = self._floats[self.rank], _WEIGHT_AT[slot]
+        floats[at] = weight
+        floats[at + 1] = place
         self._bytes[self.rank][start : start + len(what)] = what
         self._numbers[self.rank][_POSTED] = seq + 1
 
@@ -172,7 +187,7 @@ class Board:
         for rank, numbers in enumerate(self._numbers):
             if numbers[_LEFT]:
                 found[rank] = "closed its communicator"
-            elif rank != self.rank and _start_time(numbers[_PID]) != numbers[_STARTED]:
+            elif rank != self.rank and start_time(numbers[_PID]) != numbers[_STARTED]:
                 found[rank] = f"is gone (process {numbers[_PID]} died)"
         return found
 
@@ -196,18 +211,56 @@ class Board:
         self._numbers[self.rank][_ASKED] += 1
         wanted = sum(numbers[_ASKED] for numbers in self._numbers)
         ask(lambda: all(numbers[_ANSWERED] >= wanted for numbers in self._numbers))
-        return {
-            rank: _text(area[_LINE_AT : _LINE_AT + _LINE_BYTES]) if numbers[_ANSWERED] >= wanted else ""
-            for rank, (area, numbers) in enumerate(zip(self._bytes, self._numbers))
-        }
+        stacks_at, lines = _LINE_AT + _LINE_BYTES, {}
+        for rank, (area, numbers) in enumerate(zip(self._bytes, self._numbers)):
+            lines[rank] = _text(area[_LINE_AT:stacks_at]) if numbers[_ANSWERED] >= wanted else ""
+            if lines[rank]:
+                self.told[rank] = tuple(_text(area[stacks_at : stacks_at + _STACK_BYTES]).split("\n"))
+        return lines
 
     def answer(self, line: Callable[[], str]) -> None:
         """Publish where this rank is, if another has asked since the last answer; see `Watcher`."""
         asked = sum(numbers[_ASKED] for numbers in self._numbers)
         if asked != self._numbers[self.rank][_ANSWERED]:
-            text = line().encode()[-(_LINE_BYTES - 1) :]
-            self._bytes[self.rank][_LINE_AT : _LINE_AT + len(text) + 1] = text + b"\0"
+            stack = "\n".join(stack_of(self._numbers[self.rank][_THREAD])).encode()[: _STACK_BYTES - 1] + b"\0"
+            text = line().encode()[-(_LINE_BYTES - 1) :] + b"\0"
+            self._bytes[self.rank][_LINE_AT : _LINE_AT + len(text)] = text
+            start = _LINE_AT + _LINE_BYTES
+            self._bytes[self.rank][start : start + len(stack)] = stack
             self._numbers[self.rank][_ANSWERED] = asked
+
+
+# -------------------------------------------------------------------------------------------- what is seen of a rank
+
+
+def note_line(board: Board, number: int, line: str) -> None:
+    """Write a line of the user's code down, which calls of this rank name by its number, 0 < number < LINES."""
+    start, text = _LINES_AT + number * _NOTED_BYTES, line.encode()[-_NOTED_BYTES + 1 :] + b"\0"
+    board._bytes[board.rank][start : start + len(text)] = text
+
+
+def made_by(board: Board, rank: int) -> list[Made]:
+    """The last calls that a rank posted, the earliest first."""
+    posted, made = board._numbers[rank][_POSTED], []
+    for seq in range(max(0, posted - SLOTS), posted):
+        what = board.header(rank, seq).removeprefix(f"{numbered(seq, board.group)}: ")
+        place = int(board._floats[rank][_WEIGHT_AT[seq % SLOTS] + 1])
+        start = _LINES_AT + place * _NOTED_BYTES
+        line = _text(board._bytes[rank][start : start + _NOTED_BYTES]) if place else ""
+        made.append(Made(seq, what, line, board.group))
+    return made
+
+
+def pending_of(board: Board, rank: int) -> Made | None:
+    """The first call that a rank has posted and not executed; None where there is none."""
+    executed = board._numbers[rank][_EXECUTED]
+    return next((made for made in made_by(board, rank) if made.seq >= executed), None)
+
+
+def offer_of(board: Board, rank: int) -> tuple[Offer, int]:
+    """How the stacks of a rank are to be had, and which of its threads is the rank's."""
+    numbers = board._numbers[rank]
+    return Offer(numbers[_PID], numbers[_STARTED], numbers[_SIGNAL], numbers[_DESCRIPTOR]), numbers[_THREAD]
 
 
 # ------------------------------------------------------------------------------------------- what is wrong with a call
@@ -259,16 +312,3 @@ def encode_header(header: Header) -> bytes:
 
 def _text(area: memoryview) -> str:
     return bytes(area).split(b"\0", 1)[0].decode(errors="replace")
-
-
-def _start_time(pid: int) -> int:
-    """When a process started, in clock ticks since boot; -1 where it is gone or a zombie.
-
-    Together with its number this names a process for good: numbers are reused.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rsplit(b")", 1)[1].split()
-    except OSError:
-        return -1
-    return -1 if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import sys
 import threading
 import time
 from collections import deque
@@ -43,7 +44,7 @@ from minigrad.distributed.comm.shm.mailbox import Mailbox, ShmMessages
 from minigrad.distributed.comm.shm.region import Region, Regions, chunks
 from minigrad.distributed.comm.shm.rooted import RootedShm
 from minigrad.distributed.comm.shm.segment import Segment
-from minigrad.distributed.comm.where import Watcher
+from minigrad.distributed.comm.shm.sightings import Places, look_after
 from minigrad.distributed.comm.work import DoneWork, Span, over
 from minigrad.errors import DistributedError
 
@@ -122,10 +123,11 @@ class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
         self._regions = Regions(rank, self.board)
         self._nowhere = Region("", 0, [np.empty(0)], 0)
         self.thread = threading.get_ident()
+        self._places = Places(self.board)
         self._queue: deque[_Call] = deque()  # not executed by this rank yet
         self._posted: deque[_Call] = deque()  # not known to be over
         self.mail = Mailbox(self.board, self._regions, self.timeout_s, self)
-        self._watcher = Watcher(self, self.board.answer)
+        self._watcher = look_after(self)
 
     def empty(self, count: int, dtype: DtypeLike) -> Array:
         """A 1-D array of zeros in shared memory; all ranks call it together. It lasts as long as the communicator."""
@@ -241,7 +243,12 @@ class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
         self._queue.append(call)
         self.seq += 1
         self.thread = threading.get_ident()
-        self.board.post(call.seq, header, weight)
+        frame = sys._getframe(2)
+        while (caller := frame.f_back) and frame.f_code.co_filename.startswith(self._places.inside):
+            frame = caller
+        code, at = frame.f_code, frame.f_lasti
+        place = self._places.known.get((id(code), at))
+        self.board.post(call.seq, header, weight, place[0] if place else self._places.note(code, at))
         self.advance()
         return call
 

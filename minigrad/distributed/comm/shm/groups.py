@@ -37,7 +37,7 @@ class ShmGroups(Groups):
         if self.parent is None and not self.groups:
             return
         me = threading.get_ident()
-        for other in _below(_top(self)):
+        for other in below(top(self)):
             if other is not self and other.thread == me and other.failure.error is None:
                 try:
                     other.advance()
@@ -66,15 +66,15 @@ class ShmGroups(Groups):
         return made
 
 
-def _top(comm: Groups) -> Groups:
+def top(comm: Groups) -> Groups:
     """What a group was split off, and that one was, and so on."""
     while comm.parent is not None:
         comm = comm.parent
     return comm
 
 
-def _below(comm: Any) -> Iterator[Any]:
+def below(comm: Any) -> Iterator[Any]:
     """A communicator, its groups, and theirs."""
     yield comm
     for group in comm.groups:
-        yield from _below(group)
+        yield from below(group)
