@@ -32,7 +32,10 @@ def run(kind, scenario, folder):
         assert scenario is hanging.died
 
 
-@pytest.mark.parametrize("scenario", [s for s in KINDS if s not in (hanging.died, hanging.held_in_c)], ids=lambda s: s.__name__)
+IN_THREADS = [scenario for scenario in KINDS if scenario not in (hanging.died, hanging.held_in_c)]
+
+
+@pytest.mark.parametrize("scenario", IN_THREADS, ids=lambda s: s.__name__)
 def test_threads(scenario, tmp_path):
     run("threads", scenario, tmp_path)
     check(scenario, tmp_path)

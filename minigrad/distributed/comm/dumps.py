@@ -104,22 +104,20 @@ def stacks_of(offered: Offer) -> str:
     """
     if not offered.signal or start_time(offered.process) != offered.started or not _catches(offered):
         return ""
-    path = f"/proc/{offered.process}/fd/{offered.descriptor}"
-    try:
-        before = os.stat(path).st_size
-        os.kill(offered.process, offered.signal)
-        size, deadline = before, time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            now = os.stat(path).st_size
-            if now == size > before:
-                break
-            size = now
-        with open(path, "rb") as file:
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{offered.process}/fd/{offered.descriptor}", "rb") as file:  # first: it may end soon after
+            before = file.seek(0, os.SEEK_END)
+            os.kill(offered.process, offered.signal)
+            size, deadline = before, time.monotonic() + _PATIENCE_S
+            while time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                now = os.fstat(file.fileno()).st_size
+                if now == size > before:
+                    break
+                size = now
             file.seek(before)
             return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    return ""
 
 
 def _catches(offered: Offer) -> bool:
@@ -132,20 +130,21 @@ def _catches(offered: Offer) -> bool:
 
 
 def lines_of(stacks: str, thread: int) -> tuple[str, ...]:
-    """The lines of a thread in such a text that are not ours, the innermost first; of the last stack of it.
+    """The lines of a thread in such a text that are not ours, the innermost first; of the first stack of it.
 
     Example:
         >>> text = 'Thread 0x0000000000000007 (most recent call first):\\n  File "a.py", line 3 in f\\n'
         >>> lines_of(text, 7)
         ('a.py:3 in f',)
     """
-    lines: dict[int, list[str]] = {}
-    at = -1
+    lines: list[str] = []
+    at, seen = -1, set[int]()
     for text in stacks.splitlines():
         head, frame = _THREAD.match(text), _FRAME.match(text)
         if head is not None:
             at = int(head[1], 16)
-            lines[at] = []
-        elif frame is not None and at >= 0 and not frame[1].startswith(OURS):
-            lines[at].append(f"{frame[1]}:{frame[2]} in {frame[3]}")
-    return tuple(lines.get(thread, ()))
+            at = -1 if at in seen else at
+            seen.add(at)
+        elif frame is not None and at == thread and not frame[1].startswith(OURS):
+            lines.append(f"{frame[1]}:{frame[2]} in {frame[3]}")
+    return tuple(lines)

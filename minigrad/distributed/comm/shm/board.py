@@ -42,7 +42,7 @@ _FAILURE_AT = 512
 _LINE_AT, _LINE_BYTES, _STACK_BYTES = _FAILURE_AT + _FAILURE_BYTES, 512, 2048
 _NOTES_AT = _LINE_AT + _LINE_BYTES + _STACK_BYTES
 _LINES_AT = _NOTES_AT + NOTES_BYTES
-LINES, _NOTED_BYTES = 128, 256  # lines of the user's code that calls are made at
+LINES, _NOTED_BYTES = 64, 192  # lines of the user's code that calls are made at
 _SLOTS_AT = _LINES_AT + LINES * _NOTED_BYTES
 # a cache line each: the weight, which the others read, and the line of the user's code; when the rank began to execute
 # the call, and when it had
@@ -62,7 +62,8 @@ class Board:
     Attributes:
         group: The name of the group of ranks whose board it is; empty for all.
         notes: What it says of messages.
-        told: The lines in which each rank was when it was asked last, the innermost first, as far as it has said.
+        told: The lines in which each rank was when this one asked last, the innermost first, as far as they have said;
+            None where it has not asked.
     """
 
     def __init__(self, rank: int, world_size: int, exchange: Callable[[bytes], list[bytes]]) -> None:
@@ -73,7 +74,7 @@ class Board:
         self._bytes = [memoryview(part) for part in self._segment.parts]
         self._floats = [memoryview(part[:_STAGING_AT]).cast("d") for part in self._segment.parts]
         self.notes = Notes(rank, [part[_NOTES_AT:_SLOTS_AT] for part in self._segment.parts])
-        self.told: dict[int, tuple[str, ...]] = {}
+        self.told: dict[int, tuple[str, ...]] | None = None
         mine, offered = self._numbers[rank], offer()
         mine[_PID], mine[_STARTED], mine[_SIGNAL], mine[_DESCRIPTOR] = offered
         mine[_THREAD] = threading.get_ident()
@@ -211,7 +212,7 @@ class Board:
         self._numbers[self.rank][_ASKED] += 1
         wanted = sum(numbers[_ASKED] for numbers in self._numbers)
         ask(lambda: all(numbers[_ANSWERED] >= wanted for numbers in self._numbers))
-        stacks_at, lines = _LINE_AT + _LINE_BYTES, {}
+        stacks_at, lines, self.told = _LINE_AT + _LINE_BYTES, {}, {}
         for rank, (area, numbers) in enumerate(zip(self._bytes, self._numbers)):
             lines[rank] = _text(area[_LINE_AT:stacks_at]) if numbers[_ANSWERED] >= wanted else ""
             if lines[rank]:

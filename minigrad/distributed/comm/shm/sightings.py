@@ -14,7 +14,7 @@ from minigrad.distributed.comm.shm.board import LINES, Board, made_by, note_line
 from minigrad.distributed.comm.shm.groups import below, top
 from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.comm.where import Watcher, users
-from minigrad.errors import CollectiveTimeoutError, DistributedError
+from minigrad.errors import DistributedError
 
 
 class Places:
@@ -60,7 +60,7 @@ def _report(comm: Any, error: DistributedError) -> HangReport | None:
         unseen = elsewhere = ""
         if rank not in gone and (made[-1].seq if made else -1) < most:
             elsewhere = _elsewhere(comm, rank)
-            if isinstance(error, CollectiveTimeoutError):
+            if board.told is not None:  # it is this rank that was tired of waiting
                 offered, thread = offer_of(board, rank)
                 stack = lines_of(stacks_of(offered), thread) or board.told.get(rank, ())
                 unseen = "" if stack else "did not say in time where it is"
