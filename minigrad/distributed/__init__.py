@@ -158,6 +158,7 @@ __all__ = [
     "convert_sync_batchnorm",
     "destroy_process_group",
     "divergence_hook",
+    "explain",
     "explain_ranks",
     "fp16_compress_hook",
     "fp16_predivide_hook",
@@ -210,6 +211,7 @@ _tell_lacking("DistributedDataParallel", DistributedDataParallel, _SEEDS["Distri
 if typing.TYPE_CHECKING:
     from minigrad.distributed.average.averager import ParameterAverager
     from minigrad.distributed.average.mean import average_parameters
+    from minigrad.distributed.inspect.explain import explain
     from minigrad.distributed.inspect.late import explain_ranks
     from minigrad.distributed.inspect.page import page_of, save_page
     from minigrad.distributed.inspect.replay import replay
@@ -222,6 +224,7 @@ else:
         "TwinReport": "inspect.twin.compare",
         "average": "average",
         "average_parameters": "average",
+        "explain": "inspect",
         "explain_ranks": "inspect",
         "inspect": "inspect",
         "page_of": "inspect.page",

@@ -50,9 +50,11 @@ def record(link=LINK, world_size=3, **options):
 
 
 def walls_s(timeline):
-    """Of each step, from the first rank that begins it to the last one that ends it."""
-    steps = steps_of(timeline).values()
-    return [max(r.ended_s for r in step.values()) - min(r.began_s for r in step.values()) for step in steps]
+    """Of each step, from when the last rank has ended the one before until the last one ends it."""
+    steps = list(steps_of(timeline).values())
+    ends_s = [max(own.ended_s for own in step.values()) for step in steps]
+    begin_s = min(own.began_s for own in steps[0].values())
+    return [ends_s[0] - begin_s, *(there - here for here, there in zip(ends_s, ends_s[1:]))]
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 from minigrad.arguments import as_integer
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.inspect.costs import ReplayCosts
 from minigrad.distributed.inspect.buckets import plan_for
-from minigrad.distributed.inspect.programs import Key, OwnStep, Programs, programs_of
+from minigrad.distributed.inspect.programs import Key, OwnStep, Programs, paces_between, programs_of
 from minigrad.distributed.inspect.rerun import PassManner, ReplayedRank, SharedWire, let_run
 from minigrad.distributed.inspect.shares import sources_of, with_shares
 from minigrad.distributed.inspect.steps import timeline_of
@@ -35,10 +35,12 @@ class Replayed:
 
     Attributes:
         choice: What was changed, in words.
-        recorded_s: How long each step was, from the first rank that began it to the last one that ended it.
+        recorded_s: How long each step was, from when the last rank had ended the one before until the last one ended
+            it; of the first, from when the first rank began it.
         replayed_s: The same of the replay.
         plan: The buckets, for `DDP(bucket_plan=)`; None where there are several wrappers.
         timeline: What the ranks did in the replay.
+        cadence: After how many steps the ranks combine.
     """
 
     choice: str
@@ -46,16 +48,17 @@ class Replayed:
     replayed_s: tuple[float, ...]
     plan: BucketPlan | None
     timeline: Timeline
+    cadence: int = 1
 
     @property
     def step_s(self) -> float:
-        """The median of the replayed steps."""
-        return statistics.median(self.replayed_s)
+        """The median of the replayed steps; where ranks combine less often, of those between one time and the next."""
+        return _median_s(self.replayed_s, self.cadence)
 
     @property
     def before_s(self) -> float:
-        """The median of the recorded steps."""
-        return statistics.median(self.recorded_s)
+        """The same of the recorded ones."""
+        return _median_s(self.recorded_s, self.cadence)
 
     @property
     def saved_fraction(self) -> float:
@@ -66,6 +69,27 @@ class Replayed:
         word = "less" if self.step_s <= self.before_s else "more"
         much = f"{abs(self.saved_fraction):.1%} {word}"
         return f"{self.choice}: a step of {self.step_s:.6f} s in place of {self.before_s:.6f} s, {much}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is to be otherwise; see `replay`."""
+
+    bucket_cap_bytes: int | None = None
+    first_bucket_bytes: int | None = None
+    bucket_plan: BucketPlan | None = None
+    order: Sequence[int] | Literal["ready"] | None = None
+    link: Link | None = None
+    shares: Sequence[float] | None = None
+    cadence: int | None = None
+    world_size: int | None = None
+
+    def in_words(self) -> str:
+        """What was chosen."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        long = {"bucket_plan": "another plan", "link": "another link"}
+        return ", ".join(long.get(name, f"{name}={value}") for name, value in chosen.items()) or "as it was"
 
 
 def replay(
@@ -119,29 +143,31 @@ def replay(
     programs = programs_of(_WHO, timeline_of(_WHO, record))
     if link is not None and not isinstance(link, Link):
         raise ArgumentError(f"{_WHO}: expected a Link, got {link!r:.100}")
-    every = 1 if cadence is None else as_integer(_WHO, "cadence", cadence, 1)
-    sources = sources_of(programs, world_size)
+    choice = Choice(bucket_cap_bytes, first_bucket_bytes, bucket_plan, order, link, shares, cadence, world_size)
+    return replayed(programs, choice, choice.in_words())
+
+
+def replayed(programs: Programs, choice: Choice, words: str) -> Replayed:
+    """What was read of a record, once more, under a choice."""
+    every = 1 if choice.cadence is None else as_integer(_WHO, "cadence", choice.cadence, 1)
+    sources = sources_of(programs, choice.world_size)
     steps = {rank: programs.steps[source] for rank, source in enumerate(sources)}
-    if shares is not None:
-        steps = with_shares(steps, shares)
-    caps = (bucket_cap_bytes, first_bucket_bytes)
-    plans = {name: plan_for(programs, name, caps, bucket_plan, order) for name in programs.about}
-    costs = ReplayCosts(_WHO, programs, link, sources)
-    ranks = _run(programs, steps, plans, costs, sources, every)
-    numbers = range(len(programs.recorded_s))
-    walls_s = tuple(max(r.ends_s[i] for r in ranks) - min(r.begins_s[i] for r in ranks) for i in numbers)
+    if choice.shares is not None:
+        steps = with_shares(steps, choice.shares)
+    caps = (choice.bucket_cap_bytes, choice.first_bucket_bytes)
+    plans = {name: plan_for(programs, name, caps, choice.bucket_plan, choice.order) for name in programs.about}
+    ranks = _run(programs, steps, plans, ReplayCosts(_WHO, programs, choice.link, sources), sources, every)
+    ends_s = [max(ends_s) for ends_s in zip(*(rank.ends_s for rank in ranks))]
+    paces_s = paces_between(min(programs.begins_s.values()), ends_s)
     made = Timeline.of([span for rank in ranks for span in rank.spans], [], "virtual")
-    given = {"bucket_cap_bytes": bucket_cap_bytes, "first_bucket_bytes": first_bucket_bytes}
-    given |= {"cadence": cadence, "world_size": world_size}
-    words = _words({**given, "order": order, "another plan": bucket_plan, "another link": link, "shares": shares})
     plan = next(iter(plans.values())) if len(plans) == 1 else None
-    return Replayed(words, programs.recorded_s, walls_s, plan, made)
+    return Replayed(words, programs.recorded_s, paces_s, plan, made, every)
 
 
-def _words(given: Mapping[str, Any]) -> str:
-    chosen = {name: value for name, value in given.items() if value is not None}
-    said = [name if name.startswith("another") else f"{name}={value}" for name, value in chosen.items()]
-    return ", ".join(said) or "as it was"
+def _median_s(paces_s: Sequence[float], every: int) -> float:
+    """The median of the means of so many steps each."""
+    groups = [paces_s[at : at + every] for at in range(0, len(paces_s) - every + 1, every)]
+    return statistics.median(map(statistics.fmean, groups or [paces_s]))
 
 
 def _run(

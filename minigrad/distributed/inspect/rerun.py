@@ -114,7 +114,7 @@ class ReplayedRank:
         source: The rank whose record it follows.
         step: The number of the step under way.
         spans: What it did.
-        begins_s, ends_s: When each step began, and ended.
+        ends_s: When each step ended.
     """
 
     number: int
@@ -122,7 +122,6 @@ class ReplayedRank:
     source: int
     step: int = 0
     spans: list[TimeSpan] = field(default_factory=list)
-    begins_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
 
     def program(self, steps: Iterable[OwnStep], plans: Mapping[Key, PassManner]) -> Iterator[Called]:
@@ -133,7 +132,6 @@ class ReplayedRank:
         """
         for own in steps:
             self.step = own.number
-            self.begins_s.append(self.now_s)
             for each in own.passes:
                 self.work(each.before)
                 if each.key in plans:

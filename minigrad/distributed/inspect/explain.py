@@ -1,0 +1,200 @@
+"""Where the time of a step went, and what would help most: the recorded steps replayed under other choices."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from minigrad.distributed.balance.shares import rebalance
+from minigrad.distributed.inspect.buckets import plan_for, recorded_plan
+from minigrad.distributed.inspect.programs import Programs, Sent, paces_s, programs_of
+from minigrad.distributed.inspect.replay import Choice, Replayed, replayed
+from minigrad.distributed.inspect.shares import computing_s, samples_of
+from minigrad.distributed.inspect.steps import RankStep, steps_of, timeline_of
+from minigrad.distributed.record.spans import table_of
+from minigrad.distributed.record.timeline import Timeline
+from minigrad.distributed.simulate.trace import Trace
+from minigrad.errors import ArgumentError
+
+_PARTS = {"compute_s": "computing", "waiting_s": "waiting for ranks", "exposed_s": "waiting for the wire"}
+_PARTS |= {"overhead_s": "all else"}
+_WORTH_IT = 0.01  # of a step: less is none
+Offer = tuple[str, Programs, Choice]  # in words
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """Where the time of a rank went, in seconds of a step on average; the four parts add up to `wall_s`.
+
+    Attributes:
+        wall_s: From the beginning of a step to that of the next.
+        compute_s: Data, forward, backward, and the optimizer.
+        waiting_s: Until other ranks had called a collective.
+        exposed_s: For the wire, which nothing hid.
+        overhead_s: All else: checkpoints, spans of one's own, and what nobody noted, as handing in buckets.
+        hidden_s: What the wire worked besides, while the rank computed; in none of the four.
+    """
+
+    rank: int
+    wall_s: float
+    compute_s: float
+    waiting_s: float
+    exposed_s: float
+    overhead_s: float
+    hidden_s: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the time of recorded steps went; print it.
+
+    Attributes:
+        steps: How many there are.
+        step_s: The median of them, each from when the last rank had ended the one before until the last one ended it.
+        ranks: The seconds of each rank.
+        choices: The steps as they would be under other choices, that which saves most first.
+        unknown: Why there are none, in words; empty where there are.
+    """
+
+    steps: int
+    step_s: float
+    ranks: tuple[RankTime, ...]
+    choices: tuple[Replayed, ...] = ()
+    unknown: str = ""
+
+    @property
+    def best(self) -> Replayed | None:
+        """What would help most; None where nothing that was tried saves 1 % of a step."""
+        first = self.choices[0] if self.choices else None
+        return first if first is not None and first.saved_fraction >= _WORTH_IT else None
+
+    def fraction(self, part: str) -> float:
+        """The part of the time of all ranks that went into one thing: the name of a field of `RankTime`."""
+        whole_s = sum(rank.wall_s for rank in self.ranks)
+        return float(sum(getattr(rank, part) for rank in self.ranks) / whole_s) if whole_s else 0.0
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{self.fraction(name):.0%} {words}" for name, words in _PARTS.items())
+        lines = [f"{self.steps} steps of {self.step_s:.6f} s (the median); of the ranks' time: {parts}"]
+        rows = [["rank", "wall_s", *_PARTS, "hidden_s"]]
+        for rank in self.ranks:
+            rows.append([str(rank.rank), *(f"{getattr(rank, name):.6f}" for name in rows[0][1:])])
+        lines.append(table_of(rows))
+        if self.unknown:
+            return "\n".join([*lines, f"what would help is not known: {self.unknown}"])
+        if self.best is None:
+            lines.append("nothing that was tried would save 1 % of a step; what was tried:")
+        else:
+            lines.append(f"what would help most is {self.best.choice}; what was tried:")
+        return "\n".join([*lines, *(f"  {choice}" for choice in self.choices)])
+
+
+def explain(record: Timeline | Trace) -> Explanation:
+    """Where the time of a step went, and what would help most.
+
+    The latter is found by `replay`: of other caps of buckets, another order, shares by what each rank's samples take,
+    a faster network, and combining less often. What a choice costs elsewhere it does not say: a faster network has a
+    price, and to combine less often is another algorithm.
+
+    Args:
+        record: The timeline of all ranks (see `Timeline.gather`), or the trace of a simulation, whose steps are not
+            replayed, since it knows of no gradients and buckets.
+
+    Raises:
+        ArgumentError: it is neither, or has no step.
+
+    Example:
+        >>> from minigrad import distributed, nn, randn
+        >>> from minigrad.distributed import simulate
+        >>> def body(comm, timeline):
+        ...     ddp = distributed.DDP(nn.Linear(3, 1), comm, timeline=timeline)
+        ...     ddp(randn(30, 3)).mean().backward()
+        >>> timeline = distributed.Timeline()
+        >>> _ = simulate.run(body, simulate.Cluster.of_speeds([2, 1]), timeline)
+        >>> explanation = explain(timeline)
+        >>> round(explanation.fraction("compute_s"), 2), round(explanation.fraction("waiting_s"), 2)
+        (0.75, 0.25)
+        >>> print(explanation.best)
+        shares of 0.6667, 0.3333: a step of 0.020000 s in place of 0.030000 s, 33.3% less
+    """
+    timeline = timeline_of("explain", record)
+    steps = steps_of(timeline)
+    if not steps:
+        raise ArgumentError("explain: expected a record with a step, got one without")
+    median_s = statistics.median(paces_s(steps.values()))
+    ranks = sorted({rank for step in steps.values() for rank in step})
+    times = tuple(_time_of(rank, [step[rank] for step in steps.values() if rank in step]) for rank in ranks)
+    try:
+        programs = programs_of("explain", timeline)
+    except ArgumentError as error:
+        return Explanation(len(steps), median_s, times, unknown=str(error))
+    choices = [replayed(each, choice, words) for words, each, choice in _offers(programs)]
+    choices.sort(key=lambda choice: -choice.saved_fraction)
+    return Explanation(len(steps), median_s, times, tuple(choices))
+
+
+def _time_of(rank: int, steps: Sequence[RankStep]) -> RankTime:
+    def mean(*names: str) -> float:
+        return math.fsum(getattr(step, name) for step in steps for name in names) / len(steps)
+
+    compute_s = mean("data_s", "forward_s", "backward_s", "compute_s", "optimizer_s")
+    wall_s, waiting_s, exposed_s = mean("wall_s"), mean("idle_s"), mean("exposed_s")
+    overhead_s = max(0.0, wall_s - compute_s - waiting_s - exposed_s)
+    return RankTime(rank, wall_s, compute_s, waiting_s, exposed_s, overhead_s, mean("hidden_s"))
+
+
+# ------------------------------------------------------------------------------------------------ what may be tried
+
+
+def _offers(programs: Programs) -> Iterator[Offer]:
+    """What is tried."""
+    if len(programs.about) == 1:
+        yield from _of_buckets(programs)
+    yield from _of_shares(programs)
+    yield "a network twice as fast", _faster(programs, 0.5), Choice()
+    yield "a network that takes no time", _faster(programs, 0.0), Choice()
+    yield "combining after every second step", programs, Choice(cadence=2)
+
+
+def _of_buckets(programs: Programs) -> Iterator[Offer]:
+    """Other caps, and the order in which buckets are complete; each plan of buckets once."""
+    ((name, about),) = programs.about.items()
+    cap, first, plan = int(about["cap_bytes"]), int(about["first_cap_bytes"]), recorded_plan(about)
+    whole, seen = sum(bucket.nbytes for bucket in plan.buckets), {plan.id}
+    offers = {f"bucket_cap_bytes={size}": Choice(size, min(size, first)) for size in (cap * 4, max(1, cap // 4))}
+    offers |= {f"first_bucket_bytes={first // 4}": Choice(cap, first // 4)} if first >= 4 else {}
+    offers |= {"all gradients in one bucket": Choice(whole, whole), "a bucket for each gradient": Choice(1, 1)}
+    offers |= {"buckets in the order in which they are complete": Choice(order="ready")}
+    for words, choice in offers.items():
+        caps = (choice.bucket_cap_bytes, choice.first_bucket_bytes)
+        other = plan_for(programs, name, caps, None, choice.order)
+        if other.id not in seen:
+            seen.add(other.id)
+            yield words, programs, Choice(bucket_plan=other)
+
+
+def _of_shares(programs: Programs) -> Iterator[Offer]:
+    """Shares in proportion to the samples that a rank computes in a second, where that divides the batch otherwise."""
+    samples = [sum(map(samples_of, own)) for own in programs.steps.values()]
+    seconds = [sum(map(computing_s, own)) for own in programs.steps.values()]
+    if len(samples) > 1 and all(samples) and all(seconds):
+        shares = rebalance([count / took_s for count, took_s in zip(samples, seconds)])
+        if any(abs(share - count / sum(samples)) >= _WORTH_IT / len(shares) for share, count in zip(shares, samples)):
+            yield f"shares of {', '.join(f'{share:.4f}' for share in shares)}", programs, Choice(shares=shares)
+
+
+def _faster(programs: Programs, factor: float) -> Programs:
+    """The same where each collective takes so many times as long."""
+
+    def scaled(sent: Sent) -> Sent:
+        return sent._replace(seconds=sent.seconds * factor)
+
+    shared = {}
+    for key, each in programs.shared.items():
+        buckets = {number: scaled(sent) for number, sent in each.buckets.items()}
+        shared[key] = replace(
+            each, counted=scaled(each.counted), buckets=buckets, later=tuple(map(scaled, each.later))
+        )
+    return replace(programs, shared=shared)

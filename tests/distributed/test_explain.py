@@ -1,0 +1,121 @@
+"""Where the time of a step went, by hand; what would help most, beside what simulating it anew gives."""
+
+import pytest
+
+import minigrad
+from minigrad import nn
+from minigrad.distributed import DDP, Timeline, explain, replay, run, simulate
+from minigrad.distributed.simulate import Cluster, Link, RankCost
+from tests.distributed.test_replay import BYTES, LAYERS, LINK, record, walls_s
+
+PARTS = ("compute_s", "waiting_s", "exposed_s", "overhead_s")
+
+
+def layers(comm, timeline, cap=BYTES):
+    ddp = DDP(nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(LAYERS)]), comm,
+              bucket_cap_bytes=cap, timeline=timeline)  # fmt: skip
+    for _ in range(3):
+        with timeline.span("data"):
+            comm.clock.advance(0.004)
+        ddp(minigrad.randn(60, 16)).sum().backward()
+        with timeline.span("optimizer"):
+            comm.clock.advance(0.003)
+        comm.clock.advance(0.001)
+
+
+def test_parts_of_a_step_by_hand():
+    """Rank 0 computes 60 ms, and rank 1 120 ms, 10 ms a layer; 4 ms of data, 3 ms of optimizer, 1 ms that nobody notes.
+
+    Each of eight buckets takes 3.75 ms of the wire. Rank 1 stands still for the last one alone. Rank 0 is through with
+    backward when rank 1 has two layers: from then on it waits, of each 10 ms, for the wire where that works.
+    """
+    timeline, wire_s = Timeline(), 3.75e-3
+    cluster = Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=2e-3)), Link(0.0, BYTES / wire_s))
+    simulate.run(layers, cluster, timeline)
+    explanation = explain(timeline)
+    slow, fast = explanation.ranks[1], explanation.ranks[0]
+    assert explanation.steps == 3 and explanation.step_s == pytest.approx(0.128 + wire_s)
+    assert slow.compute_s == pytest.approx(0.127) and fast.compute_s == pytest.approx(0.067)
+    assert slow.exposed_s == pytest.approx(wire_s) and slow.waiting_s == 0.0
+    assert fast.exposed_s + fast.waiting_s == pytest.approx(0.06 + wire_s)
+    assert fast.waiting_s == pytest.approx(6 * (0.01 - wire_s))
+    # the last moment of the last step is the optimizer's end: what follows it is of no step
+    assert [rank.overhead_s for rank in explanation.ranks] == pytest.approx([0.001 * 2 / 3] * 2)
+    for rank in explanation.ranks:
+        assert sum(getattr(rank, part) for part in PARTS) == pytest.approx(rank.wall_s, rel=1e-12)
+    assert sum(explanation.fraction(part) for part in PARTS) == pytest.approx(1.0)
+    assert explanation.best.choice == "shares of 0.6667, 0.3333"
+    first, *rest = str(explanation).splitlines()
+    assert first.startswith("3 steps of 0.131750 s (the median); of the ranks' time: 74% computing, 14% waiting for")
+    assert "what would help most is shares of 0.6667, 0.3333; what was tried:" in rest
+
+
+def test_each_choice_takes_what_it_takes_anew():
+    """All that is tried, simulated with the options that stand for it; a network of all collectives in half the time
+    is one of half the latency and twice the bandwidth."""
+    timeline, plan = record()
+    choices = {choice.choice: choice for choice in explain(timeline).choices}
+    fast = Link(LINK.latency_s / 2, LINK.bandwidth_bytes_s * 2)
+    anew = {
+        "bucket_cap_bytes=4096": {"bucket_cap_bytes": 4 * BYTES, "first_bucket_mb": BYTES / 2**20},
+        "all gradients in one bucket": {"bucket_cap_bytes": LAYERS * BYTES},
+        "shares of 0.4130, 0.2429, 0.3441": {"sizes": (74, 44, 62)},
+        "a network twice as fast": {"link": fast},
+        "a network that takes no time": {"link": Link()},
+        "combining after every second step": {"every": 2},
+    }
+    assert set(choices) == set(anew)
+    for words, options in anew.items():
+        assert choices[words].replayed_s == pytest.approx(walls_s(record(**options)[0]), rel=1e-9), words
+    saved = [choice.saved_fraction for choice in explain(timeline).choices]
+    assert saved == sorted(saved, reverse=True) and explain(timeline).best.saved_fraction == saved[0] > 0.2
+
+
+def test_order_and_small_buckets_are_tried_where_they_differ():
+    whole, plan = record(bucket_cap_bytes=LAYERS * BYTES)
+    words = [choice.choice for choice in explain(whole).choices]
+    assert "bucket_cap_bytes=2048" in words and "a bucket for each gradient" in words
+    assert explain(whole).best.choice == "a network that takes no time"
+    backwards, _ = record(bucket_plan=replay(record()[0], order=list(reversed(range(LAYERS)))).plan)
+    assert "buckets in the order in which they are complete" in [each.choice for each in explain(backwards).choices]
+
+
+def test_where_nothing_helps_it_says_so():
+    timeline = Timeline()
+    cluster = Cluster((RankCost(per_sample_s=1e-3),) * 2, Link(0.0, 1e9))
+    simulate.run(layers, cluster, timeline)
+    explanation = explain(timeline)
+    assert explanation.best is None and "nothing that was tried would save 1 % of a step" in str(explanation)
+    assert explanation.fraction("compute_s") > 0.99 - 1 / 128
+
+
+def test_a_trace_tells_where_the_time_went():
+    """Its steps are as long as those of the trace itself, and have their parts."""
+
+    def body(comm):
+        ddp = DDP(nn.Linear(16, 16, bias=False), comm)
+        for _ in range(3):
+            ddp(minigrad.randn(60, 16)).sum().backward()
+
+    trace = simulate.run(body, Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=1.5e-3)), LINK))
+    explanation = explain(trace)
+    for own, rank in zip(explanation.ranks, trace.ranks):
+        for name, other in (("compute_s", "compute_s"), ("waiting_s", "idle_s"), ("exposed_s", "exposed_s")):
+            mean_s = sum(getattr(step, other) for step in rank.steps) / 3
+            assert getattr(own, name) == pytest.approx(mean_s), (name, other)
+    assert explanation.best is None and "what would help is not known: explain: expected" in str(explanation)
+
+
+def test_on_threads_the_parts_add_up():
+    timeline = Timeline()
+
+    def trains(comm):
+        ddp = DDP(nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]), comm, bucket_cap_bytes=9000, timeline=timeline)
+        for _ in range(5):
+            ddp(minigrad.randn(64, 64)).square().mean().backward()
+
+    run(trains, 2, timeout_s=20.0)
+    explanation = explain(timeline)
+    for rank in explanation.ranks:
+        assert sum(getattr(rank, part) for part in PARTS) == pytest.approx(rank.wall_s, rel=0.05)
+    assert len(explanation.choices) >= 5 and explanation.unknown == ""
