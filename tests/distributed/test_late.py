@@ -308,3 +308,24 @@ def test_patterns_in_noise(seed):
     later = [next(draws) + 12.0 * (step >= 70) for step in range(100)]
     seen = pattern_in(later, spread_of(later), 0.1)
     assert (seen.pattern, seen.at) == ("constant", tuple(range(70, 100)))
+
+
+@pytest.mark.parametrize(
+    "late_s, expected",
+    [
+        ([9.0, *[0.0] * 9], None),  # the first step sets much up
+        ([*[0.0] * 9, 9.0], ("occasional", [9])),
+        ([*[0.0] * 5, 0.9, *[0.0] * 4], None),  # under 0.1 on average over 10 steps
+        ([*[0.0] * 10, *[10.0] * 10], ("constant", range(10, 20))),
+        ([*[0.0] * 8, *[10.0] * 12], ("constant", range(8, 20))),
+        ([*[0.0] * 20, *[2.0 + step for step in range(10)]], ("growing", range(20, 30))),
+        ([10.0 - step for step in range(10)], ("constant", range(10))),  # it gets better
+        ([5.0], ("constant", [0])),
+        ([0.05] * 10, None),
+    ],
+)
+def test_patterns_by_hand(late_s, expected):
+    seen = pattern_in(late_s, spread_of(late_s) if expected is None else 0.0, 0.1)
+    assert expected is None and seen is None or (seen.pattern, seen.at) == (expected[0], tuple(expected[1]))
+    if expected is not None:
+        assert seen.by_s == pytest.approx(sum(late_s[at] for at in seen.at) / len(seen.at))
