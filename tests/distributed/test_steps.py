@@ -98,6 +98,23 @@ def test_a_rank_without_data_keeps_its_place():
             assert (ranks[rank].forward_s > 0.0) == (rank == 0 or number in (0, 3))
 
 
+def test_on_a_gpu_the_times_are_the_devices():
+    """Its host launched forward in 1 s and backward in 2, and its figures of waiting are those of passes before."""
+    bucket = {"of": "net", "pass": 0, "bucket": 0, "nbytes": 8}
+    spans = [
+        ("forward", "Net", 1.0, 4.0, {"forward_s": 1.0}),
+        ("backward", "b", 4.0, 6.0, {}),
+        ("backward", "a", 6.0, 9.0, {}),
+        ("wire", "bucket 0", 8.0, 11.0, bucket),
+        ("exposed", "", 9.0, 11.0, {}),
+        ("pass", "net", 2.0, 4.0, {"of": "net", "pass": 0, "backward_s": 2.0, "exposed_s": 7.0, "idle_s": 0.0}),
+    ]
+    made = [TimeSpan(0, kind, name, began_s, ended_s, 0, fields) for kind, name, began_s, ended_s, fields in spans]
+    step = steps_of(Timeline.of(made, [], "host"))[0][0]
+    assert (step.forward_s, step.backward_s, step.exposed_s, step.idle_s) == (3.0, 5.0, 2.0, 0.0)
+    assert step.handing_s == 0.0 and step.buckets[0].handed_s is None and step.buckets[0].done_s == 11.0
+
+
 def test_what_is_no_record_is_refused():
     with pytest.raises(ArgumentError, match="steps_of: expected a Timeline, or the Trace of a simulation, got 3"):
         steps_of(3)

@@ -145,7 +145,8 @@ def explain_ranks(
     """Say which ranks were late, in which phase, by how much and in what part of the steps.
 
     The phases are those that the record has: data and optimizer where `timeline.span` notes them, forward, backward and
-    link where a wrapper has the timeline. A trace knows computing alone.
+    link where a wrapper has the timeline. A trace knows computing alone. What ranks wait for inside a layer, as for
+    SyncBatchNorm, a timeline takes for the layer's own time: there nobody can be told to be late.
 
     Args:
         record: A timeline of all ranks (see `Timeline.gather`), or the trace of a simulation.
