@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.dtypes import float64, is_float
+from minigrad.backend.dtypes import Array, float64, is_float
 from minigrad.distributed.inspect.twin.alone import (
     Begin,
     Gradients,
@@ -59,15 +59,30 @@ class Left:
     Attributes:
         gradients, values: Of each parameter.
         before: The gradients that the step before had left; None where they are not known.
-        earlier: See `Terms`.
-        apart: The other ranks whose parameters are not those of rank 0.
     """
 
     gradients: Gradients
     values: Mapping[str, Floats]
     before: Gradients | None
-    earlier: tuple[tuple[float, ...], ...]
-    apart: tuple[int, ...]
+
+
+def judge(
+    task: Task, begin: Begin, left: Left, told: Sequence[Any], arrays: Sequence[Sequence[Array]], step: int
+) -> TwinReport:
+    """What differs in a step.
+
+    Args:
+        task: How it is made.
+        begin: The state in which it began.
+        left: What it has left.
+        told: What each rank told of it; see `RankWatch.told`.
+        arrays: Those of each rank.
+        step: Its number.
+    """
+    parts = [RankBatches.of(each["batches"], own, each["buffers"]) for each, own in zip(told, arrays)]
+    apart = tuple(rank for rank, each in enumerate(told) if each["prints"] != told[0]["prints"])
+    earlier = tuple(zip(*(each["earlier"] for each in told)))
+    return replace(Judge(task, begin, parts, left, earlier).report(step), apart=apart)
 
 
 class Judge:
@@ -78,10 +93,13 @@ class Judge:
         begin: The state in which it began.
         parts: What each rank had.
         left: What it has left.
+        earlier: See `Terms`.
     """
 
-    def __init__(self, task: Task, begin: Begin, parts: Sequence[RankBatches], left: Left) -> None:
-        self._task, self._begin, self._parts, self._left = task, begin, parts, left
+    def __init__(
+        self, task: Task, begin: Begin, parts: Sequence[RankBatches], left: Left, earlier: Sequence[tuple[float, ...]]
+    ) -> None:
+        self._task, self._begin, self._parts, self._left, self._earlier = task, begin, parts, left, tuple(earlier)
         self._dtypes = {name: param.dtype for name, param in begin.module.named_parameters()}
         self._notes: list[str] = []
         self._differences: list[Difference] = []
@@ -100,9 +118,8 @@ class Judge:
             self._compare_values()
         self._compare_buffers()
         found = tuple(self._differences)
-        apart, notes = self._left.apart, tuple(self._notes)
         fault = self._faults[0] if self._faults else ""
-        return TwinReport(step, found, self._compared, self._largest, fault, apart, notes)
+        return TwinReport(step, found, self._compared, self._largest, fault, notes=tuple(self._notes))
 
     # ---------------------------------------------------------------------------------------------------- gradients
 
@@ -120,7 +137,7 @@ class Judge:
     def _terms_of(self, shards: Sequence[ShardResult]) -> Terms:
         samples = tuple(tuple(micro.samples for micro in part.micros) for part in self._parts)
         gradients = [shard.gradients for shard in shards]
-        return Terms(samples, gradients, self._task.mean, self._left.before, self._left.earlier)
+        return Terms(samples, gradients, self._task.mean, self._left.before, self._earlier)
 
     def _finished(self, gradients: Gradients, exact: bool = False) -> Gradients:
         """Gradients as the optimizer gets them, in the dtypes of the parameters unless exact."""

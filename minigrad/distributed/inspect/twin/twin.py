@@ -9,22 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arguments import as_amount, as_integer, as_samples, check_choice, check_switch
-from minigrad.backend.random import get_rng_state
+from minigrad.arguments import as_amount, as_integer, check_choice, check_switch
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm
-from minigrad.distributed.inspect.twin.alone import (
-    Begin, Gradients, Micro, RankBatches, buffers_of, gradients_of, state_of, values_of
-)
+from minigrad.distributed.inspect.twin.alone import Begin, Gradients, gradients_of, state_of, values_of
 from minigrad.distributed.inspect.twin.compare import Difference, TwinReport
-from minigrad.distributed.inspect.twin.judge import Judge, Left, Task
-from minigrad.distributed.inspect.twin.parcels import first_tensor, gather_arrays, pack
-from minigrad.distributed.record.fingerprint import module_fingerprints
+from minigrad.distributed.inspect.twin.judge import Left, Task, judge
+from minigrad.distributed.inspect.twin.parcels import gather_arrays
+from minigrad.distributed.inspect.twin.watch import RankWatch
 from minigrad.errors import ArgumentError, RankFailedError, ReplicaMismatchError, TwinMismatchError
 from minigrad.nn.module import Module
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.scaler import GradScaler
-from minigrad.recording import is_grad_enabled, is_recomputing
 from minigrad.tensor import Tensor
 
 
@@ -108,20 +104,16 @@ class Twin:
         mean = _is_mean(model) if reduce is None else reduce == "mean"
         check_choice("Twin", ("mean", "sum"), **({} if reduce is None else {"reduce": reduce}))
         axis = getattr(model, "batch_dim", 0) if batch_dim is None else batch_dim
-        self._axis, self._every = as_integer("Twin", "batch_dim", axis), as_integer("Twin", "every", every, 1)
+        axis = as_integer("Twin", "batch_dim", axis)
+        self._every = as_integer("Twin", "every", every, 1)
         names = _names_of(optimizer, self._module)
         self._task = Task(loss_fn, optimizer, names, mean, before_step, as_amount("Twin", "ulps", ulps))
         self._scaler, self._raises = scaler, raises
         self.steps = 0
         self.first: TwinReport | None = None
-        self._samples, self._earlier, self._last = 0.0, 0.0, 0.0  # of this step, of all before, and of the last of them
-        self._micros: list[Micro] = []
-        self._arrays: list[np.ndarray[Any, Any]] = []
-        self._streams: dict[str, Any] | None = None
         self._before: Gradients | None = None
-        self._has_begun = False
-        self._begin_step()
-        self._removal = self._module.register_forward_pre_hook(self._hook())
+        self._watch = RankWatch(self._comm.rank, self._module, axis, self._take_state)
+        self._watch.begin_step(self._is_due)
 
     # ------------------------------------------------------------------------------------------------- in the loop
 
@@ -134,18 +126,7 @@ class Twin:
         Raises:
             ArgumentError, DtypeError: see `step`.
         """
-        n = self._count(batch, samples)
-        self._samples += n
-        if self._is_due:
-            if batch is not None and self._streams is None:
-                raise ArgumentError(
-                    f"rank {self._comm.rank}: Twin: expected a forward of the wrapped module for each batch, got none "
-                    "since the last one: call accumulate or step once for each batch, and let the wrapper call "
-                    "module(...)"
-                )
-            packed = None if batch is None else pack(batch, self._arrays)
-            self._micros.append(Micro(n, packed, self._streams))
-            self._streams = None
+        self._watch.take(batch, samples)
 
     def step(self, batch: Any, samples: float | None = None) -> TwinReport | None:
         """Compare a step, where it is due; every rank calls it, behind `optimizer.step()`.
@@ -166,12 +147,12 @@ class Twin:
             ReplicaMismatchError: ranks are at different steps. RankFailedError: rank 0 could not make the step alone,
                 and raises what it failed of.
         """
-        self.accumulate(batch, samples)
+        self._watch.take(batch, samples)
         is_due = self._is_due
         self.steps += 1
         report = self._compare() if is_due else None
-        self._earlier, self._last, self._samples = self._earlier + self._samples, self._samples, 0.0
-        self._begin_step()
+        self._before = gradients_of(self._module) if self._comm.rank == 0 and self._is_due else None
+        self._watch.begin_step(self._is_due)
         if report is not None and not report.agrees:
             self.first = self.first or report
             if self._raises:
@@ -181,7 +162,7 @@ class Twin:
 
     def close(self) -> None:
         """Listen no more."""
-        self._removal.remove()
+        self._watch.close()
 
     # ------------------------------------------------------------------------------------------------------- inside
 
@@ -189,67 +170,22 @@ class Twin:
     def _is_due(self) -> bool:
         return (self.steps + 1) % self._every == 0
 
-    def _hook(self) -> Callable[..., None]:
-        def begin(called: Module, args: Any) -> None:
-            if called is self._module and self._is_due and is_grad_enabled() and not is_recomputing():
-                if not self._has_begun:
-                    self._take_state()
-                    self._has_begun = True
-                if self._streams is None:
-                    self._streams = get_rng_state()
-
-        return begin
-
-    def _begin_step(self) -> None:
-        self._micros, self._arrays, self._streams, self._has_begun = [], [], None, False
-        self._before = gradients_of(self._module) if self._comm.rank == 0 and self._is_due and self.steps else None
-        if self._is_due:
-            self._take_state()  # of a rank that makes no forward in the step
-
     def _take_state(self) -> None:
-        """Keep what the step begins with."""
-        self._buffers = buffers_of(self._module)
+        """Keep what the step begins with, on rank 0."""
         if self._comm.rank == 0:
             optimizer, scaler = self._task.optimizer, self._scaler
             with self._comm.device.current():
                 state = {} if optimizer is None else state_of(optimizer)
                 self._begin = Begin(deepcopy(self._module), state, 1.0 if scaler is None else scaler.get_scale())
 
-    def _count(self, batch: Any, samples: float | None) -> float:
-        if samples is not None:
-            n = as_samples("Twin", samples)
-            if batch is None and n:
-                raise ArgumentError(f"Twin: expected 0 samples without a batch, got {n:g}")
-            return n
-        if batch is None:
-            return 0.0
-        first = first_tensor(batch)
-        if first is None or not -first.ndim <= self._axis < first.ndim:
-            got = "none" if first is None else f"shape {first.shape}"
-            raise ArgumentError(
-                f"Twin: expected a batch whose first tensor has axis {self._axis}, to count samples, got {got}: give "
-                "samples=n"
-            )
-        return float(first.shape[self._axis])
-
     def _compare(self) -> TwinReport:
-        comm, arrays = self._comm, self._arrays
-        buffers = pack([self._buffers, buffers_of(self._module)], arrays)
-        told = comm.all_gather_object(
-            {
-                "step": self.steps,
-                "batches": [[micro.samples, micro.batch, micro.streams] for micro in self._micros],
-                "buffers": buffers,
-                "arrays": [[list(array.shape), array.dtype.name] for array in arrays],
-                "earlier": [self._earlier, self._last],
-                "prints": [int(each) for each in module_fingerprints(self._module, buffers=False)[1].tolist()],
-            }
-        )
+        comm = self._comm
+        told = comm.all_gather_object({"step": self.steps, **self._watch.told()})
         if any(each["step"] != self.steps for each in told):
             raise ReplicaMismatchError(
                 f"rank {comm.rank}: Twin: expected all ranks at one step, got {[each['step'] for each in told]}"
             )
-        gathered = gather_arrays(comm, arrays, [each["arrays"] for each in told])
+        gathered = gather_arrays(comm, self._watch.arrays, [each["arrays"] for each in told])
         report, error = None, None
         if comm.rank == 0:
             try:
@@ -266,11 +202,8 @@ class Twin:
         return _report_of(plain)
 
     def _judge(self, told: list[Any], gathered: list[list[np.ndarray[Any, Any]]]) -> TwinReport:
-        parts = [RankBatches.of(each["batches"], arrays, each["buffers"]) for each, arrays in zip(told, gathered)]
-        apart = tuple(rank for rank, each in enumerate(told) if each["prints"] != told[0]["prints"])
-        earlier = tuple(zip(*(each["earlier"] for each in told)))
-        left = Left(gradients_of(self._module), values_of(self._module), self._before, earlier, apart)
-        return Judge(self._task, self._begin, parts, left).report(self.steps)
+        left = Left(gradients_of(self._module), values_of(self._module), self._before)
+        return judge(self._task, self._begin, left, told, gathered, self.steps)
 
 
 def _module_of(model: Any) -> Module:
