@@ -128,6 +128,7 @@ __all__ = [
     "Recording",
     "ReduceOp",
     "Replicas",
+    "ReplicasTwin",
     "Rounds",
     "ShmCommunicator",
     "SoloCommunicator",
@@ -216,10 +217,12 @@ if typing.TYPE_CHECKING:
     from minigrad.distributed.inspect.page import page_of, save_page
     from minigrad.distributed.inspect.replay import replay
     from minigrad.distributed.inspect.twin.compare import TwinReport
+    from minigrad.distributed.inspect.twin.of_replicas import ReplicasTwin
     from minigrad.distributed.inspect.twin.twin import Twin
 else:
     _LATER = {  # rooms that are loaded at their first use, by what is asked for
         "ParameterAverager": "average",
+        "ReplicasTwin": "inspect.twin.of_replicas",
         "Twin": "inspect.twin.twin",
         "TwinReport": "inspect.twin.compare",
         "average": "average",

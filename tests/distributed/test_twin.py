@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, autocast, manual_seed, nn, no_grad, optim, randn
-from minigrad.distributed import DDP, Twin, run, simulate
+from minigrad.distributed import DDP, Replicas, ReplicasTwin, Twin, run, simulate
 from minigrad.errors import ArgumentError, RankFailedError, TwinMismatchError
 from tests.distributed.mutants import MUTANTS, who_notices
 
@@ -173,6 +173,26 @@ def test_all_ways_to_weigh_and_step(body):
 def test_a_step_that_the_scaler_leaves_out():
     for report in run(lambda comm: scaled(comm, 2.0**24), 2):
         assert report.agrees, report
+
+
+@pytest.mark.parametrize("counts, fault", [("samples", ""), ("alike", "a mean of means: each of 3 ranks counts alike")])
+def test_replicas_in_one_thread(counts, fault):
+    models = [Net() for _ in range(3)]
+    replicas = Replicas.wrap(models, ["cpu"] * 3)
+    replicas.sync_params()
+    optimizers = [optim.Adam(model.parameters(), lr=0.05) for model in models]
+    twin = ReplicasTwin(replicas, optimizers, mean_loss, raises=False)
+    for sizes in ((2, 5, 3), (4, 2, 6)):
+        batches = [made(n) for n in sizes]
+        for model, optimizer, batch in zip(models, optimizers, batches):
+            optimizer.zero_grad()
+            mean_loss(model, batch).backward()
+        replicas.weighted_all_reduce_gradients(sizes if counts == "samples" else (1, 1, 1))
+        for optimizer in optimizers:
+            optimizer.step()
+        report = twin.step(batches)
+        assert report.agrees == (not fault) and report.fault.startswith(fault), report
+        replicas.sync_buffers()
 
 
 # -------------------------------------------------------------------------------------- a student's wrapper, and faults

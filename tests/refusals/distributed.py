@@ -20,6 +20,8 @@ from minigrad.distributed import (
     Fault,
     FaultInjecting,
     NcclDevices,
+    Replicas,
+    ReplicasTwin,
     Rounds,
     SoloCommunicator,
     SyncBatchNorm,
@@ -73,6 +75,11 @@ class Wrapping(nn.Module):
     def __init__(self, module):
         super().__init__()
         self.module = module
+
+
+def pair():
+    """Two replicas."""
+    return Replicas.wrap([nn.Linear(2, 2), nn.Linear(2, 2)], ["cpu", "cpu"])
 
 
 def twin(forward=False, **options):
@@ -274,6 +281,10 @@ ROWS = [
     (lambda: twin().accumulate([], -1), ArgumentError, "Twin: expected a finite number of samples"),
     (lambda: twin().step(minigrad.ones(2, 2)), ArgumentError, "expected a forward of the wrapped module"),
     (lambda: twin(forward=True).step({1: object()}, 1), DtypeError, "a batch of tensors, .* got object in it"),
+    (lambda: ReplicasTwin(nn.Linear(2, 2), None, max), ArgumentError, "ReplicasTwin: expected Replicas, got Linear"),
+    (lambda: ReplicasTwin(pair(), [1], max), ArgumentError, "an optimizer for each of 2 replicas, got 1"),
+    (lambda: ReplicasTwin(pair(), None, max).step([None]), ArgumentError, "for each of 2 replicas, got 1, and 2"),
+    (lambda: ReplicasTwin(pair(), None, max).accumulate(3), ArgumentError, "expected batches as a sequence"),
     (lambda: Timeline(last_steps=0), ArgumentError, "Timeline: expected last_steps"),
     (lambda: Timeline(depth=-1), ArgumentError, "Timeline: expected depth"),
     (lambda: Timeline().at(3), ArgumentError, "Timeline.at: expected a communicator"),

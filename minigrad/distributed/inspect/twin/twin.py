@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
-from minigrad.arguments import as_amount, as_integer, check_choice, check_switch
+from minigrad.arguments import as_integer
 from minigrad.distributed.comm.context import communicator_for
-from minigrad.distributed.ddp.syncbn import SyncBatchNorm
-from minigrad.distributed.inspect.twin.alone import Begin, Gradients, gradients_of, state_of, values_of
+from minigrad.distributed.inspect.twin.any_twin import AnyTwin, check_parts
 from minigrad.distributed.inspect.twin.compare import Difference, TwinReport
-from minigrad.distributed.inspect.twin.judge import Left, Task, judge
+from minigrad.distributed.inspect.twin.judge import judge
 from minigrad.distributed.inspect.twin.parcels import gather_arrays
 from minigrad.distributed.inspect.twin.watch import RankWatch
-from minigrad.errors import ArgumentError, RankFailedError, ReplicaMismatchError, TwinMismatchError
+from minigrad.errors import ArgumentError, RankFailedError, ReplicaMismatchError
 from minigrad.nn.module import Module
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.scaler import GradScaler
 from minigrad.tensor import Tensor
 
 
-class Twin:
+class Twin(AnyTwin):
     """A second training run, on one process, that is made from the same batches and compared with the ranks' own.
 
     Ranks that agree on a wrong number look alike to `replicas_agree`: a mean of means, a micro-batch that is missing,
@@ -93,26 +89,14 @@ class Twin:
         ulps: float = 8.0,
         raises: bool = True,
     ) -> None:
-        self._module = _module_of(model)
+        module = _module_of(model)
         self._comm = communicator_for("Twin", getattr(model, "comm", None) if comm is None else comm)
-        for what, function in (("loss_fn", loss_fn), ("before_step", before_step)):
-            if not callable(function) and (what == "loss_fn" or function is not None):
-                raise ArgumentError(f"Twin: expected {what} as a function, got {function!r:.100}")
-        if scaler is not None and not isinstance(scaler, GradScaler):
-            raise ArgumentError(f"Twin: expected scaler as a GradScaler, got {scaler!r:.100}")
-        check_switch("Twin", raises=raises)
-        mean = _is_mean(model) if reduce is None else reduce == "mean"
-        check_choice("Twin", ("mean", "sum"), **({} if reduce is None else {"reduce": reduce}))
+        options: dict[str, Any] = {"before_step": before_step, "scaler": scaler, "ulps": ulps, "raises": raises}
+        reduce = _reduce_of(model) if reduce is None else reduce
+        super().__init__(module, self._comm.device, optimizer, loss_fn, every, reduce=reduce, **options)
         axis = getattr(model, "batch_dim", 0) if batch_dim is None else batch_dim
         axis = as_integer("Twin", "batch_dim", axis)
-        self._every = as_integer("Twin", "every", every, 1)
-        names = _names_of(optimizer, self._module)
-        self._task = Task(loss_fn, optimizer, names, mean, before_step, as_amount("Twin", "ulps", ulps))
-        self._scaler, self._raises = scaler, raises
-        self.steps = 0
-        self.first: TwinReport | None = None
-        self._before: Gradients | None = None
-        self._watch = RankWatch(self._comm.rank, self._module, axis, self._take_state)
+        self._watch = RankWatch(self._comm.rank, module, axis, None if self._comm.rank else self._take_state)
         self._watch.begin_step(self._is_due)
 
     # ------------------------------------------------------------------------------------------------- in the loop
@@ -151,32 +135,16 @@ class Twin:
         is_due = self._is_due
         self.steps += 1
         report = self._compare() if is_due else None
-        self._before = gradients_of(self._module) if self._comm.rank == 0 and self._is_due else None
+        if self._comm.rank == 0:
+            self._keep_gradients()
         self._watch.begin_step(self._is_due)
-        if report is not None and not report.agrees:
-            self.first = self.first or report
-            if self._raises:
-                words = f"rank {self._comm.rank}: Twin: expected what one process gets, got {report}"
-                raise TwinMismatchError(words, report)
-        return report
+        return self._conclude(f"rank {self._comm.rank}: Twin", report)
 
     def close(self) -> None:
         """Listen no more."""
         self._watch.close()
 
     # ------------------------------------------------------------------------------------------------------- inside
-
-    @property
-    def _is_due(self) -> bool:
-        return (self.steps + 1) % self._every == 0
-
-    def _take_state(self) -> None:
-        """Keep what the step begins with, on rank 0."""
-        if self._comm.rank == 0:
-            optimizer, scaler = self._task.optimizer, self._scaler
-            with self._comm.device.current():
-                state = {} if optimizer is None else state_of(optimizer)
-                self._begin = Begin(deepcopy(self._module), state, 1.0 if scaler is None else scaler.get_scale())
 
     def _compare(self) -> TwinReport:
         comm = self._comm
@@ -190,7 +158,7 @@ class Twin:
         if comm.rank == 0:
             try:
                 with comm.device.current():
-                    report = self._judge(told, gathered)
+                    report = judge(self._task, self._begin, self._left(), told, gathered, self.steps)
             except Exception as failure:
                 error = failure
         words = f"{type(error).__name__}: {error}" if error is not None else None
@@ -201,40 +169,19 @@ class Twin:
             raise RankFailedError(f"rank {comm.rank}: Twin: rank 0 could not make the step alone: {words}")
         return _report_of(plain)
 
-    def _judge(self, told: list[Any], gathered: list[list[np.ndarray[Any, Any]]]) -> TwinReport:
-        left = Left(gradients_of(self._module), values_of(self._module), self._before)
-        return judge(self._task, self._begin, left, told, gathered, self.steps)
-
 
 def _module_of(model: Any) -> Module:
     module = getattr(model, "module", None)
     if not isinstance(module, Module):
         raise ArgumentError(f"Twin: expected a wrapper whose module is a Module, got {type(model).__name__}")
-    if any(isinstance(inner, SyncBatchNorm) for inner in module.modules()):
-        raise ArgumentError(
-            "Twin: expected a module whose layers look at the samples of one rank, got a SyncBatchNorm, which looks at "
-            "those of all"
-        )
+    check_parts(module)
     return module
 
 
-def _is_mean(model: Any) -> bool:
-    """Whether a wrapper of ours takes the mean; others do as a rule."""
+def _reduce_of(model: Any) -> str:
+    """How a wrapper of ours combines; others take the mean as a rule."""
     own = getattr(getattr(model, "reducer", None), "own", None)
-    return bool(getattr(own, "mean", True))
-
-
-def _names_of(optimizer: Any, module: Module) -> tuple[str, ...]:
-    if optimizer is None:
-        return ()
-    if not isinstance(optimizer, Optimizer):
-        raise ArgumentError(f"Twin: expected an Optimizer or None, got {type(optimizer).__name__}")
-    names = {id(param): name for name, param in module.named_parameters()}
-    if any(id(param) not in names for param in optimizer.params()):
-        raise ArgumentError(
-            f"Twin: expected an optimizer of the wrapped module's parameters, got {optimizer.name} of others too"
-        )
-    return tuple(names[id(param)] for param in optimizer.params())
+    return "mean" if getattr(own, "mean", True) else "sum"
 
 
 def _plain(report: TwinReport | None) -> Any:

@@ -24,14 +24,14 @@ class RankWatch:
         rank: For messages.
         module: What is trained.
         axis: By which samples are counted.
-        begin: Called before the first forward of a step, and at the end of the step before.
+        begin: Called before the first forward of a step, and at the end of the step before; None calls nothing.
 
     Attributes:
         is_on: Whether the step is to be compared.
         arrays: Those of the batches of this step.
     """
 
-    def __init__(self, rank: int, module: Module, axis: int, begin: Callable[[], None]) -> None:
+    def __init__(self, rank: int, module: Module, axis: int, begin: Callable[[], None] | None) -> None:
         self._rank, self._module, self._axis, self._begin = rank, module, axis, begin
         self._samples, self._earlier, self._last = 0.0, 0.0, 0.0  # of this step, of all before, and of the last of them
         self.is_on = False
@@ -62,7 +62,8 @@ class RankWatch:
 
     def _take_state(self) -> None:
         self._buffers = buffers_of(self._module)
-        self._begin()
+        if self._begin is not None:
+            self._begin()
 
     def take(self, batch: Any, samples: float | None) -> None:
         """A batch has been through backward; see `Twin.step`.
