@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from minigrad.distributed import simulate
+from minigrad.distributed.inspect.__main__ import main
 from minigrad.distributed.inspect.page import page_of, save_page
 from minigrad.distributed.inspect.page.chart import in_rows, ticks_of
 from minigrad.distributed.inspect.page.document import chosen_of
@@ -250,3 +251,32 @@ def contrast(one, other):
 
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["timeline", "trace"])
+def test_the_command_makes_a_page_of_a_file(late, which, tmp_path, capsys):
+    (tmp_path / "run.json").write_text(late[which].to_json())
+    assert main(["page", str(tmp_path / "run.json")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run.html'}\n"
+    assert (tmp_path / "run.html").read_text() == page_of(late[which], title="run")
+
+
+def test_the_command_takes_the_files_of_all_ranks(tmp_path):
+    paths = [str(tmp_path / f"rank{rank}.json") for rank in range(2)]
+    for rank, path in enumerate(paths):
+        noted([(rank, "data", "", rank, rank + 1.0, 0, {})]).save(path)
+    assert main(["page", *paths, "-o", str(tmp_path / "both.html"), "--title", "Both"]) == 0
+    root = parsed((tmp_path / "both.html").read_text())
+    assert [(bar.rank, bar.left, bar.width) for bar in bars_of(root)] == [(0, 0.0, 0.5), (1, 0.5, 0.5)]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"format": "minigrad timeline 1"}', '{"format": 3}', "\xff"])
+def test_the_command_says_what_is_no_record(text, tmp_path, capsys):
+    path = tmp_path / "run.json"
+    path.write_bytes(text.encode("latin-1"))
+    assert main(["page", str(path)]) == 2
+    assert "expected" in capsys.readouterr().err and not path.with_suffix(".html").exists()
+    assert main(["page", str(tmp_path / "none.json")]) == 2
+    noted().save(path)
+    assert main(["page", str(path), "-o", str(path)]) == 2
+    assert path.read_text() == noted().to_json()

@@ -8,8 +8,10 @@ import pytest
 import minigrad
 from minigrad import nn
 from minigrad.distributed import DDP, simulate
+from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost, Trace
 from minigrad.errors import ArgumentError
+from tests.distributed.test_attached import cluster, train
 
 STEPS = 3
 
@@ -90,3 +92,15 @@ def test_the_table(trace):
     assert lines[-1] == ["2", "1", f"{step.begin_s:.6f}", f"{step.end_s:.6f}", "0.020000", *[
         f"{getattr(step, name):.6f}" for name in ("idle_s", "exposed_s", "hidden_s")
     ], "10", str(step.sent_bytes)]  # fmt: skip
+
+
+def test_the_picture_in_text_by_hand():
+    """Eight layers: 20 ms of forward, 5 ms of backward each, then 3.75 ms of wire; 63.75 ms are 51 characters."""
+    trace = simulate.run(train, cluster(), Timeline())
+    lines = trace.plot(1, 2, width=51).splitlines()
+    assert lines[0].startswith("step 1: 0.06375") and lines[0].endswith("a character is 0.00125 s")
+    assert lines[2] == "rank 0 |" + "#" * 48 + "~~~" + "|"
+    assert lines[3] == "       |" + " " * 16 + "=   " + "=== " * 7 + "===|"  # the samples, at 20 ms
+    assert lines[4:] == ["rank 1 " + lines[2][7:], lines[3]]
+    assert trace.plot(2, 3, width=1).splitlines()[2] == "rank 0 |#|"
+    assert trace.plot(7).splitlines()[2].strip("rank 0|") == ""

@@ -299,6 +299,7 @@ ROWS = [
     (lambda: explain(3), ArgumentError, "explain: expected a Timeline"),
     (lambda: explain(Timeline()), ArgumentError, "explain: expected a record with a step"),
     (lambda: replay(3), ArgumentError, "replay: expected a Timeline"),
+    (lambda: Trace([]).plot(width=0), ArgumentError, "Trace.plot: expected width"),
     (lambda: Trace.from_json("{}"), ArgumentError, "Trace.from_json: expected the text of to_json"),
     (lambda: Ddp.wrap([nn.Linear(2, 1)], ["cpu"], timeline=3), ArgumentError, "Replicas: expected timeline as a Tim"),
     (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "timeline as a Timeline, got 3"),

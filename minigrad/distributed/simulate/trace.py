@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
+from minigrad.arguments import as_integer
 from minigrad.distributed.record.spans import Event, TimeSpan, dump_plain, load_plain, plain, table_of
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.record.track import Track
+from minigrad.distributed.simulate.plot import plot_of
 from minigrad.errors import ArgumentError
 
 _FORMAT = "minigrad trace 1"
@@ -318,6 +320,33 @@ class Trace:
                 seconds = [f"{getattr(step, name):.6f}" for name in ("begin_s", "end_s", *_SECONDS)]
                 rows.append([str(number), str(rank), *seconds, f"{step.samples:g}", str(step.sent_bytes)])
         return table_of(rows)
+
+    def plot(self, first: int = 0, last: int | None = None, width: int = 72) -> str:
+        """Steps [first, last) as a picture in text; print it. `trace.timeline.save("run.html")` has more to see.
+
+        Args:
+            width: Characters of a line, beside the rank's name, >= 1.
+
+        Raises:
+            ArgumentError: width is no integer >= 1.
+
+        Example:
+            >>> from minigrad.distributed import simulate
+            >>> def body(comm):
+            ...     comm.clock.compute(8)
+            ...     comm.barrier()
+            >>> print(simulate.run(body, simulate.Cluster.of_speeds([2, 1])).plot(width=16))
+            step 0: 0.008 s, a character is 0.0005 s
+            # computes   . waits for ranks   ~ waits for the wire   = the wire works
+            rank 0 |########........|
+                   |                |
+            rank 1 |################|
+                   |                |
+        """
+        as_integer("Trace.plot", "width", width, 1)
+        chosen = range(self.steps())[first:last]
+        spans = [span for span in self.timeline.spans if span.step in chosen]
+        return plot_of(spans, len(self.ranks), (chosen.start, chosen.stop), width)
 
     @property
     def decisions(self) -> list[dict[str, Any]]:

@@ -1,0 +1,34 @@
+"""The command line of what reads records: `python -m minigrad.distributed.inspect page run.json`.
+
+Each command is a module with `arguments(parser)` and `carry_out(options)`, which returns the exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from minigrad.distributed.inspect.page import command as page
+from minigrad.errors import MinigradError
+
+COMMANDS = {"page": page}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out a command; what it is not given as it expects goes to stderr, and the status is 2."""
+    parser = argparse.ArgumentParser(prog="python -m minigrad.distributed.inspect")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, module in COMMANDS.items():
+        about = (module.__doc__ or "").splitlines()[0]
+        module.arguments(commands.add_parser(name, help=about, description=about))
+    options = parser.parse_args(arguments)
+    try:
+        return int(COMMANDS[options.command].carry_out(options))
+    except (MinigradError, OSError) as error:
+        print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
