@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -241,3 +242,17 @@ def test_refusals():
         Timeline().gather()
     with pytest.raises(ArgumentError, match="Timeline.at: expected a communicator"):
         Timeline().at(3)
+
+
+READ_BACK = {  # where each format is read by what shares nothing with its writer, or comes back
+    "to_chakra": "test_chakra",
+    "to_csv": "test_timeline",
+    "to_json": "test_timeline",
+    "to_perfetto": "test_timeline",
+}
+
+
+def test_every_format_is_read_back():
+    assert {name for name in dir(Timeline) if name.startswith("to_")} == set(READ_BACK)
+    for name, test in READ_BACK.items():
+        assert f".{name}(" in (Path(__file__).parent / f"{test}.py").read_text()
