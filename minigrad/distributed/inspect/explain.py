@@ -163,10 +163,10 @@ def _of_buckets(programs: Programs) -> Iterator[Offer]:
     ((name, about),) = programs.about.items()
     cap, first, plan = int(about["cap_bytes"]), int(about["first_cap_bytes"]), recorded_plan(about)
     whole, seen = sum(bucket.nbytes for bucket in plan.buckets), {plan.id}
-    offers = {f"bucket_cap_bytes={size}": Choice(size, min(size, first)) for size in (cap * 4, max(1, cap // 4))}
+    offers = {"buckets in the order in which they are complete": Choice(order="ready")}
+    offers |= {f"bucket_cap_bytes={size}": Choice(size, min(size, first)) for size in (cap * 4, max(1, cap // 4))}
     offers |= {f"first_bucket_bytes={first // 4}": Choice(cap, first // 4)} if first >= 4 else {}
     offers |= {"all gradients in one bucket": Choice(whole, whole), "a bucket for each gradient": Choice(1, 1)}
-    offers |= {"buckets in the order in which they are complete": Choice(order="ready")}
     for words, choice in offers.items():
         caps = (choice.bucket_cap_bytes, choice.first_bucket_bytes)
         other = plan_for(programs, name, caps, None, choice.order)
