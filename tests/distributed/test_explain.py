@@ -103,7 +103,10 @@ def test_a_trace_tells_where_the_time_went():
         for name, other in (("compute_s", "compute_s"), ("waiting_s", "idle_s"), ("exposed_s", "exposed_s")):
             mean_s = sum(getattr(step, other) for step in rank.steps) / 3
             assert getattr(own, name) == pytest.approx(mean_s), (name, other)
-    assert explanation.best is None and "what would help is not known: explain: expected" in str(explanation)
+    free = next(choice for choice in explanation.choices if choice.choice == "a network that takes no time")
+    assert free.step_s == pytest.approx(0.09) and len(explanation.choices) == 2
+    lonely = explain(simulate.run(lambda comm: comm.clock.compute(3), Cluster((RankCost(),) * 2)))
+    assert lonely.best is None and "what would help is not known: explain: expected a trace with" in str(lonely)
 
 
 def test_on_threads_the_parts_add_up():

@@ -2,6 +2,7 @@
 
 import statistics
 
+import numpy as np
 import pytest
 
 import minigrad
@@ -9,7 +10,7 @@ from minigrad import nn, optim
 from minigrad.distributed import DDP, Timeline, replay, run, simulate
 from minigrad.distributed.inspect.buckets import in_order
 from minigrad.distributed.inspect.steps import steps_of
-from minigrad.distributed.simulate import Cluster, Link, RankCost
+from minigrad.distributed.simulate import Cluster, Link, RankCost, Trace
 from minigrad.errors import ArgumentError
 
 LAYERS, BYTES, STEPS = 8, 16 * 16 * 4, 4
@@ -196,3 +197,49 @@ def test_what_it_needs(recorded):
         one._tracks[rank].facts |= recorded.facts[rank]
     with pytest.raises(ArgumentError, match="expected the timeline of all ranks.*and not on rank 0"):
         replay(one)
+
+
+def scripted(comm):
+    """Gradients, a barrier at times, a group, host data, and a result that nobody waits for."""
+    ddp = DDP(nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(LAYERS)]), comm, bucket_cap_bytes=3 * BYTES)
+    group = comm.split(comm.rank % 2)
+    for step in range(STEPS):
+        ddp(minigrad.randn(60, 16)).sum().backward()
+        comm.clock.advance(0.002)
+        if step % 2:
+            comm.barrier()
+            group.all_reduce(np.zeros(1000)).wait()
+            comm.clock.advance(0.001 * comm.rank)
+        comm.all_gather_object(comm.rank)
+
+
+def traced(link):
+    return simulate.run(scripted, Cluster(tuple(RankCost(per_sample_s=1e-3 * f) for f in (1.0, 1.7, 1.2)), link))
+
+
+def test_a_trace_is_replayed_too():
+    trace = traced(LINK)
+    again = replay(trace)
+    assert again.replayed_s == pytest.approx(again.recorded_s, rel=1e-9, abs=1e-12) and again.plan is None
+    last_s = max(span.ended_s for span in trace.timeline.spans)
+    begin_s = min(span.began_s for span in trace.timeline.spans if span.step == 0 and span.kind != "wire")
+    assert sum(again.recorded_s) == pytest.approx(last_s - begin_s)
+    for link in (SLOW, Link(), Link(1e-4, 5e5, "tree")):
+        anew = replay(traced(link))
+        other = replay(Trace.from_json(trace.to_json()), link=link)
+        assert other.replayed_s == pytest.approx(anew.recorded_s, rel=0.01, abs=1e-9)
+    waiting = [sum(span.seconds for span in t.spans if span.kind == "idle") for t in (again.timeline, anew.timeline)]
+    assert waiting[0] == pytest.approx(sum(step.idle_s for rank in trace.ranks for step in rank.steps))
+
+
+def test_what_a_trace_does_not_know():
+    trace = traced(LINK)
+    with pytest.raises(ArgumentError, match="expected no choice but a link, got bucket_cap_bytes=3 for a trace"):
+        replay(trace, bucket_cap_bytes=3)
+
+    def talks(comm):
+        comm.clock.compute(1)
+        (comm.send(np.zeros(3), 1) if comm.rank == 0 else comm.recv(np.zeros(3), 0)).wait()
+
+    with pytest.raises(ArgumentError, match="expected a trace without messages"):
+        replay(simulate.run(talks, Cluster((RankCost(),) * 2)))

@@ -295,7 +295,7 @@ ROWS = [
     (lambda: Timeline().save("run.png"), ArgumentError, "Timeline.save: expected a path that ends on "),
     (lambda: Timeline().to_chakra("gone"), ArgumentError, "to_chakra: expected spans or events of a rank, got none"),
     (lambda: Timeline.from_json("{}"), ArgumentError, "Timeline.from_json: expected the text of to_json"),
-    (lambda: replay(Timeline(), link=3), ArgumentError, "replay: expected the timeline of DDP"),
+    (lambda: replay(Timeline(), link=3), ArgumentError, "replay: expected a Link, got 3"),
     (lambda: explain(3), ArgumentError, "explain: expected a Timeline"),
     (lambda: explain(Timeline()), ArgumentError, "explain: expected a record with a step"),
     (lambda: replay(3), ArgumentError, "replay: expected a Timeline"),

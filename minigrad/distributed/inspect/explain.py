@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from minigrad.distributed.balance.shares import rebalance
 from minigrad.distributed.inspect.buckets import plan_for, recorded_plan
 from minigrad.distributed.inspect.programs import Programs, Sent, paces_s, programs_of
-from minigrad.distributed.inspect.replay import Choice, Replayed, replayed
+from minigrad.distributed.inspect.replay import Choice, Replayed, replayed, replayed_trace
 from minigrad.distributed.inspect.shares import computing_s, samples_of
 from minigrad.distributed.inspect.steps import RankStep, steps_of, timeline_of
+from minigrad.distributed.inspect.traces import trace_programs_of
 from minigrad.distributed.record.spans import table_of
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.trace import Trace
@@ -21,6 +22,7 @@ from minigrad.errors import ArgumentError
 _PARTS = {"compute_s": "computing", "waiting_s": "waiting for ranks", "exposed_s": "waiting for the wire"}
 _PARTS |= {"overhead_s": "all else"}
 _WORTH_IT = 0.01  # of a step: less is none
+_NETWORKS = {"a network twice as fast": 0.5, "a network that takes no time": 0.0}
 Offer = tuple[str, Programs, Choice]  # in words
 
 
@@ -99,8 +101,8 @@ def explain(record: Timeline | Trace) -> Explanation:
     price, and to combine less often is another algorithm.
 
     Args:
-        record: The timeline of all ranks (see `Timeline.gather`), or the trace of a simulation, whose steps are not
-            replayed, since it knows of no gradients and buckets.
+        record: The timeline of all ranks (see `Timeline.gather`), or the trace of a simulation, of which a faster
+            network is all that is tried, since it knows of no gradients and buckets.
 
     Raises:
         ArgumentError: it is neither, or has no step.
@@ -127,10 +129,9 @@ def explain(record: Timeline | Trace) -> Explanation:
     ranks = sorted({rank for step in steps.values() for rank in step})
     times = tuple(_time_of(rank, [step[rank] for step in steps.values() if rank in step]) for rank in ranks)
     try:
-        programs = programs_of("explain", timeline)
+        choices = _of_trace(timeline) if isinstance(record, Trace) else _of_timeline(timeline)
     except ArgumentError as error:
         return Explanation(len(steps), median_s, times, unknown=str(error))
-    choices = [replayed(each, choice, words) for words, each, choice in _offers(programs)]
     choices.sort(key=lambda choice: -choice.saved_fraction)
     return Explanation(len(steps), median_s, times, tuple(choices))
 
@@ -148,13 +149,22 @@ def _time_of(rank: int, steps: Sequence[RankStep]) -> RankTime:
 # ------------------------------------------------------------------------------------------------ what may be tried
 
 
+def _of_trace(timeline: Timeline) -> list[Replayed]:
+    programs = trace_programs_of("explain", timeline)
+    return [replayed_trace(programs.faster(factor), None, words) for words, factor in _NETWORKS.items()]
+
+
+def _of_timeline(timeline: Timeline) -> list[Replayed]:
+    return [replayed(each, choice, words) for words, each, choice in _offers(programs_of("explain", timeline))]
+
+
 def _offers(programs: Programs) -> Iterator[Offer]:
     """What is tried."""
     if len(programs.about) == 1:
         yield from _of_buckets(programs)
     yield from _of_shares(programs)
-    yield "a network twice as fast", _faster(programs, 0.5), Choice()
-    yield "a network that takes no time", _faster(programs, 0.0), Choice()
+    for words, factor in _NETWORKS.items():
+        yield words, _faster(programs, factor), Choice()
     yield "combining after every second step", programs, Choice(cadence=2)
 
 

@@ -21,6 +21,7 @@ from minigrad.distributed.inspect.programs import Key, OwnStep, Programs, paces_
 from minigrad.distributed.inspect.rerun import PassManner, ReplayedRank, SharedWire, let_run
 from minigrad.distributed.inspect.shares import sources_of, with_shares
 from minigrad.distributed.inspect.steps import timeline_of
+from minigrad.distributed.inspect.traces import TracePrograms, replay_trace, trace_programs_of
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.links import Link
 from minigrad.distributed.simulate.trace import Trace
@@ -38,7 +39,7 @@ class Replayed:
         recorded_s: How long each step was, from when the last rank had ended the one before until the last one ended
             it; of the first, from when the first rank began it.
         replayed_s: The same of the replay.
-        plan: The buckets, for `DDP(bucket_plan=)`; None where there are several wrappers.
+        plan: The buckets, for `DDP(bucket_plan=)`; None of a trace, and where there are several wrappers.
         timeline: What the ranks did in the replay.
         cadence: After how many steps the ranks combine.
     """
@@ -110,7 +111,8 @@ def replay(
     ranks outside of DDP's passes counts as work that takes what it took.
 
     Args:
-        record: The timeline of `DDP(timeline=)` on all ranks; see `Timeline.gather`.
+        record: The timeline of `DDP(timeline=)` on all ranks, see `Timeline.gather`; or the trace of a simulation, of
+            which another link can be chosen: the ranks call their collectives after the work that came before.
         bucket_cap_bytes: The largest bucket, in place of DDP's `bucket_cap_bytes`, >= 1.
         first_bucket_bytes: The largest first bucket, in place of DDP's `first_bucket_mb`, >= 1. By default what it was,
             or 1 MiB where a smaller cap had cut it; never over the cap.
@@ -140,11 +142,24 @@ def replay(
         >>> print(replay(timeline, link=simulate.Link(bandwidth_bytes_s=1e5)))
         another link: a step of 0.031280 s in place of 0.042800 s, 26.9% less
     """
-    programs = programs_of(_WHO, timeline_of(_WHO, record))
+    timeline = timeline_of(_WHO, record)
     if link is not None and not isinstance(link, Link):
         raise ArgumentError(f"{_WHO}: expected a Link, got {link!r:.100}")
     choice = Choice(bucket_cap_bytes, first_bucket_bytes, bucket_plan, order, link, shares, cadence, world_size)
-    return replayed(programs, choice, choice.in_words())
+    if isinstance(record, Trace):
+        if choice != Choice(link=link):
+            raise ArgumentError(
+                f"{_WHO}: expected no choice but a link, got {choice.in_words()} for a trace, which knows of no "
+                "gradients and buckets: give the timeline of DDP(timeline=)"
+            )
+        return replayed_trace(trace_programs_of(_WHO, timeline), link, choice.in_words())
+    return replayed(programs_of(_WHO, timeline), choice, choice.in_words())
+
+
+def replayed_trace(programs: TracePrograms, link: Link | None, words: str) -> Replayed:
+    """What was read of a trace, once more, on a link."""
+    paces_s, spans = replay_trace(programs, link)
+    return Replayed(words, programs.recorded_s, paces_s, None, Timeline.of(spans, [], "virtual"))
 
 
 def replayed(programs: Programs, choice: Choice, words: str) -> Replayed:

@@ -86,7 +86,7 @@ class SimulatedDevices:
         over_s = started_s + self.cluster.link.cost_s(kind, nbytes, self.cluster.world_size, local_steps=steps)
         for clock, recorder in zip(self.clocks, self._recorders):
             told = {"collective": kind, "called_s": clock.now_s(), "sent_bytes": nbytes}
-            recorder.called(Times(started_s, over_s), told=told)
+            recorder.needs(recorder.called(Times(started_s, over_s), told=told), clock.now_s())
             clock.wait_until(over_s, started_s)
             clock.local_steps = 0
 

@@ -123,6 +123,7 @@ class Recorder:
         self._decided: list[int] = []  # with what number each decision is noted
         self._sent: list[tuple[int, int]] = []  # bytes, with the number of the collective before which they were
         self._messages: list[tuple[int, Mapping[str, Any]]] = []  # sent, with that number
+        self._needed: dict[int, tuple[float, int]] = {}  # of collectives: since when, and after how many calls
         self._track = Track(0, _no_clock)  # each span with the number of the collective before which it began
 
     def compute(self, now_s: float, seconds: float, samples: float) -> None:
@@ -140,19 +141,27 @@ class Recorder:
         """What the step under way is noted under."""
         return self._calls if self._calls in self.starts else self._calls - 1
 
-    def called(self, times: Times | None = None, nbytes: int = 0, told: Mapping[str, Any] = _NOTHING) -> None:
+    def called(self, times: Times | None = None, nbytes: int = 0, told: Mapping[str, Any] = _NOTHING) -> int:
         """The rank has called a collective: the next computing is a new step.
 
         Args:
             times: Of the collective, known once it is over; None for one that takes none.
             nbytes: What the rank handed in.
             told: Its kind as `collective`; `called_s`, when the rank called it; `ranks`, where that are not all.
+
+        Returns:
+            Its number.
         """
         if times is not None:
             self._carry(self._calls, times, {"sent_bytes": nbytes, **told})
         self._sent.append((self._calls, nbytes))
         self._calls += 1
         self._is_messaging = False
+        return self._calls - 1
+
+    def needs(self, number: int, now_s: float) -> None:
+        """The rank can't go on before a collective is over; whether it is or not."""
+        self._needed.setdefault(number, (now_s, self._calls))
 
     def messaged(self, times: Times | None, nbytes: int, told: Mapping[str, Any] = _NOTHING) -> None:
         """The rank has sent a message, or asks for one: the next computing is a new step.
@@ -191,7 +200,10 @@ class Recorder:
         noted, _, _ = self._track.as_noted()
         for span in noted:
             if "called_s" in span.fields:
-                span.fields["queued_s"] = span.began_s - span.fields.pop("called_s")
+                called_s, needed = span.fields.pop("called_s"), self._needed.get(span.fields["call"])
+                span.fields["queued_s"] = span.began_s - called_s
+                if needed is not None and span.fields["collective"] != "recv":
+                    span.fields.update(needed_s=needed[0] - called_s, needed_by=needed[1])
         return [span._replace(rank=rank, step=bisect_right(starts, span.fields["call"]) - 1) for span in noted]
 
     def events(self, rank: int, starts: Sequence[int]) -> Iterable[Event]:

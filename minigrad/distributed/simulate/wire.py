@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from minigrad.backend.dtypes import Array
@@ -157,9 +158,10 @@ class VirtualCommunicator(Wrapper):
             raise
         self._virtual.local_steps = 0
         told = {"collective": call.kind, "called_s": called[0], **self._group}
-        self._recorder.called(times, max(0, call.nbytes), told)
+        number = self._recorder.called(times, max(0, call.nbytes), told)
         if arrays:
-            return _VirtualWork(result, times, self._virtual)
+            return _VirtualWork(result, times, self._virtual, need=partial(self._recorder.needs, number))
+        self._recorder.needs(number, called[0])
         self._virtual.wait_until(times.done_s, times.started_s)
         return result
 
@@ -199,12 +201,18 @@ class _VirtualWork:
     Args:
         times: When that is; it is filled in where they are known only once the result is really there.
         take: Gives them then.
+        need: Is told when the rank can't go on before it is over.
     """
 
     def __init__(
-        self, work: Work, times: Times, clock: VirtualClock, take: Callable[[], Times] | None = None
+        self,
+        work: Work,
+        times: Times,
+        clock: VirtualClock,
+        take: Callable[[], Times] | None = None,
+        need: Callable[[float], None] | None = None,
     ) -> None:
-        self._work, self._times, self._clock, self._take = work, times, clock, take
+        self._work, self._times, self._clock, self._take, self._need = work, times, clock, take, need
         self._asked_s = -1.0
 
     @property
@@ -227,6 +235,8 @@ class _VirtualWork:
     def wait(self, host: bool = False) -> None:
         """Let virtual time pass until it is over."""
         self._know()
+        if self._need is not None:
+            self._need(self._clock.arrive_s())
         self._clock.wait_until(self._times.done_s, self._times.started_s)
 
     def _know(self) -> None:
