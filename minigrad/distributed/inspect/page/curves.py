@@ -35,7 +35,7 @@ def curves_of(steps: Mapping[int, Mapping[int, RankStep]], events: Iterable[Even
     """Times of the steps, and each figure that an event has.
 
     A figure is the field "value" of an event, named as its kind, as of `timeline.event("loss", value=0.5)`; the field
-    "loss"; and lists of a number for each rank: shares, shards and counts.
+    "loss"; and lists of a number for each rank, which hold until the next one: shares, shards and counts.
     """
     walls, works = dict[str, Any](), dict[str, Any]()
     for number, ranks in steps.items():
@@ -46,6 +46,8 @@ def curves_of(steps: Mapping[int, Mapping[int, RankStep]], events: Iterable[Even
     for event in events:
         for name, line, value in _figures(event):
             told.setdefault(name, {}).setdefault(line, {})[event.step] = value  # the last one of a step
+    for name in told.keys() & set(_LISTS.values()):
+        told[name] = {line: _held(points, max(steps, default=0)) for line, points in told[name].items()}
     curves = [_curve(name, "", {line: found.items() for line, found in lines.items()}) for name, lines in told.items()]
     times = [_curve("time of a step", "s", walls), _curve("of it at work, not waiting", "s", works)]
     return curves + [each for each in times if each.lines]
@@ -62,6 +64,14 @@ def _figures(event: Event) -> Iterable[tuple[str, str, float]]:
         if isinstance(numbers, (list, tuple)) and numbers and all(map(_is_number, numbers)):
             for rank, value in enumerate(numbers):
                 yield name, f"rank {rank}", float(value)
+
+
+def _held(points: Mapping[int, float], last: int) -> dict[int, float]:
+    """What was decided holds until something else is, or to the last step."""
+    held, value = dict[int, float](), math.nan
+    for step in range(min(points), max(last, *points) + 1):
+        value = held[step] = points.get(step, value)
+    return held
 
 
 def _is_number(value: Any) -> bool:

@@ -72,7 +72,9 @@ def _rank(chart: Chart, rank: int, bars: Iterable[Bar]) -> str:
 
 def _bar(bar: Bar) -> str:
     place = f"left:{percent(bar.left)};width:{percent(bar.width)}" + (f";top:{bar.row * ROW}px" if bar.row else "")
-    label = f"<span>{escape(bar.label)}</span>"
+    word, _, number = bar.label.rpartition(" ")
+    short = word == "bucket" and number.isdigit()  # where there is little room, its number alone
+    label = f"<span><i>bucket </i>{number}</span>" if short else f"<span>{escape(bar.label)}</span>"
     return f'<b class="bar {class_of(bar.kind)}" style="{place}" title="{escape(bar.about)}">{label}</b>'
 
 
