@@ -4,6 +4,7 @@ import json
 import struct
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from minigrad.distributed import Timeline, run, simulate
@@ -213,6 +214,26 @@ def test_messages_and_groups(tmp_path):
     assert json.loads((tmp_path / "groups.json").read_text()) == {"1": [0, 1], "2": [2, 3]}
     with pytest.raises(ArgumentError, match="expected world_size 4, for messages and groups name its ranks, got 8"):
         trace.to_chakra(tmp_path, 8)
+
+
+def at_once(comm):
+    for _ in range(3):
+        comm.all_reduce(np.zeros(2)).wait()
+        comm.clock.compute(10)
+        comm.all_reduce(np.zeros(2))
+        comm.barrier()
+
+
+@pytest.mark.parametrize("speeds", [[1, 1], [2, 1]])
+def test_calls_that_take_no_time_are_in_order(tmp_path, speeds):
+    """Each comes after the one before, and what is computed after all before it, though all is at one moment."""
+    for nodes in written(simulate.run(at_once, Cluster.of_speeds(speeds)), tmp_path):
+        kinds = [(each["type"], each.get("comm_type")) for each in nodes]
+        assert kinds == 3 * [(COLLECTIVE, ALL_REDUCE), (COMPUTE, None), (COLLECTIVE, ALL_REDUCE), (COLLECTIVE, BARRIER)]
+        known = {}
+        for each in nodes:
+            known[each["id"]] = {dep for last in each["deps"] for dep in (last, *known[last])}
+        assert all(known[each["id"]] == set(range(each["id"])) for each in nodes)
 
 
 def test_for_any_world_size(tmp_path):

@@ -114,7 +114,9 @@ class _RankGraph:
         self._groups, self._zero_s = groups, zero_s
         self._moments: list[tuple[int, int, int, Any]] = []  # when, what kind of moment, a number, and of what
         self._wires = defaultdict[str, list[TraceNode]](list)  # by wrapper, or group, in order
-        self._over: dict[str, int] = {}  # how many of those the rank has waited for
+        self._names: dict[int, str] = {}  # of the wire that each is on
+        self._called: set[int] = set()  # so far, while they are gone through
+        self._over: dict[str, int] = {}  # how many of those on a wire the rank has waited for
         self._front: list[TraceNode] = []  # what all that comes next comes after
         self._made: list[TraceNode] = []
         cuts: list[int] = []
@@ -134,8 +136,9 @@ class _RankGraph:
         for moment, kind, _, about in sorted(self._moments, key=lambda each: each[:3]):
             if kind == _CALLED:
                 about.after += self._front
-                if about.kind == "recv" and about.ended_ns <= moment:  # it was there: nobody waits for it
-                    self._front.append(about)
+                self._called.add(id(about))
+                if about.kind != "send" and about.ended_ns <= moment:  # at once: nobody waits for it
+                    self._wait_for(moment, self._names[id(about)])
             elif kind == _WORKED:
                 if about.step > step:
                     self._wait_for(moment, None, of_trace=True)
@@ -152,7 +155,7 @@ class _RankGraph:
             if (of is not None and of != name) or (of_trace and name in self._groups):
                 continue
             seen = at = self._over.get(name, 0)
-            while at < len(wires) and wires[at].ended_ns <= moment:
+            while at < len(wires) and wires[at].ended_ns <= moment and id(wires[at]) in self._called:
                 at += 1
             if at > seen:
                 self._over[name] = at
@@ -177,13 +180,15 @@ class _RankGraph:
         called, began = self._ns(span.began_s - fields.get("queued_s", 0.0)), self._ns(span.began_s)
         comes = fields.get("collective") == "recv"
         group = self._groups[of] if of else tuple(fields.get("ranks", ()))
-        wires = self._wires["recv" if comes else of or f"ranks {list(group)}"]
+        wire = "recv" if comes else of or f"ranks {list(group)}"
+        wires = self._wires[wire]
         before = wires[-1:] if not comes else []
         begin = called if comes else max(called, began, *(each.ended_ns for each in before))
         kind, end = "recv" if comes else "collective", max(begin, self._ns(span.ended_s))
         name = span.name or str(fields.get("collective", kind))
         node = self._add(TraceNode(kind, name, begin, end, span.step, fields, group, before))
         wires.append(node)
+        self._names[id(node)] = wire
         self._add_moment(called, _CALLED, node)
         return called
 
@@ -226,6 +231,7 @@ def _numbered(nodes: list[TraceNode]) -> list[TraceNode]:
             left[place] -= 1
             if not left[place]:
                 heapq.heappush(free, (nodes[place].began_ns, nodes[place].kind == "compute", place))
+    assert len(order) == len(nodes), "nodes that come after each other"
     for node in order:
         node.after.sort(key=lambda each: each.number)
     return order
