@@ -8,7 +8,7 @@ import pytest
 
 from minigrad import Tensor, autocast, manual_seed, nn, no_grad, optim, randn
 from minigrad.distributed import DDP, Replicas, ReplicasTwin, Twin, run, simulate
-from minigrad.errors import ArgumentError, RankFailedError, TwinMismatchError
+from minigrad.errors import ArgumentError, DtypeError, RankFailedError, TwinMismatchError
 from tests.distributed.mutants import MUTANTS, who_notices
 
 
@@ -292,6 +292,77 @@ def test_a_fault_is_named(fault, step, tensor, words):
     assert (first.step, f"{first.first.kind} {first.first.name}") == (step, tensor), first
     assert first.fault.startswith(words) or words in first.fault, first
     assert first.first.ulps > first.first.allowed_ulps and not first.apart
+
+
+def after(changes, drops=False, **options):
+    """What a twin says of the second of two steps of SGD with momentum where changes(...) was made before."""
+
+    def body(comm):
+        manual_seed(2)
+        ddp = DDP(Net(), comm)
+        optimizer = optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+        twin = Twin(ddp, optimizer, options.get("loss_fn", mean_loss), raises=False)
+        for step in range(2):
+            batch, before = made(3 + 2 * comm.rank), [param.detach().clone() for param in ddp.parameters()]
+            optimizer.zero_grad()
+            (mean_loss(ddp, batch) * (3.0 if drops and step else 1.0)).backward()
+            optimizer.step()
+            if step:
+                with no_grad():
+                    changes(ddp.module, optimizer, before, comm.rank)
+            if drops:
+                optimizer.zero_grad()
+            report = twin.step(batch)
+        return report
+
+    return run(body, 2)[0]
+
+
+def takes_it_back(module, optimizer, before, rank):
+    for param, value in zip(module.parameters(), before):
+        param.copy_(value)
+
+
+def goes_half_as_far(module, optimizer, before, rank):
+    for param, value in zip(module.parameters(), before):
+        param.copy_((param + value) / 2)
+
+
+def forgets_statistics(module, optimizer, before, rank):
+    if rank == 1:
+        module.norm.running_var.fill_(1.0)
+
+
+@pytest.mark.parametrize(
+    "changes, tensor, words",
+    [
+        (takes_it_back, ("parameter", "fc.weight", 0), "no step was made"),
+        (goes_half_as_far, ("parameter", "fc.weight", 0), "parameters change by 0.5 times what they should"),
+        (lambda module, optimizer, *_: optimizer.step(), ("parameter", "fc.weight", 0), "the step was made twice"),
+        (forgets_statistics, ("buffer", "norm.running_var", 1), ""),
+    ],
+)
+def test_what_differs_behind_the_gradients(changes, tensor, words):
+    report = after(changes)
+    first = report.first
+    assert ((first.kind, first.name, first.rank), report.step) == (tensor, 2), report
+    assert report.fault.startswith(words) and bool(report.fault) == bool(words), report
+
+
+def test_parameters_alone_tell_where_gradients_were_dropped():
+    report = after(lambda *_: None, drops=True)
+    assert report.first.kind == "parameter" and report.fault.startswith("times 3") is False
+    assert report.notes == ("gradients were dropped before Twin.step: they were not compared",)
+
+
+def test_what_float64_can_not_do_is_left_out():
+    def narrow_loss(model, batch):
+        if batch[0].dtype == np.float64:
+            raise DtypeError("float32 only")
+        return mean_loss(model, batch)
+
+    report = after(lambda *_: None, loss_fn=narrow_loss)
+    assert report.agrees and report.notes == ("float64 was left out: DtypeError: float32 only",)
 
 
 def test_ranks_that_part_are_named():

@@ -239,12 +239,12 @@ class Judge:
         if not names:
             return
         best: list[Difference] | None = None
-        for plan in self._ways(names):
+        for way in self._ways(names):
             found = [
                 each
                 for name in names
                 for rank, part in enumerate(self._parts)
-                if (each := self._buffer_difference(name, rank, part, plan[rank][name])) is not None
+                if (each := self._buffer_difference(name, rank, part, way[rank][name])) is not None
             ]
             if best is None or len(found) < len(best):
                 best = found
