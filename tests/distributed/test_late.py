@@ -320,7 +320,8 @@ def test_patterns_in_noise(seed):
     [
         ([9.0, *[0.0] * 9], None),  # the first step sets much up
         ([*[0.0] * 9, 9.0], ("occasional", [9])),
-        ([*[0.0] * 5, 0.9, *[0.0] * 4], None),  # under 0.1 on average over 10 steps
+        ([*[0.0] * 5, 2.9, *[0.0] * 4], None),  # under three times 0.1 on average over 10 steps, as it is one step
+        ([*[0.0] * 5, 1.1, 0.0, 1.1, 0.0, 0.0], ("occasional", (5, 7))),  # two have to come to twice that
         ([*[0.0] * 10, *[10.0] * 10], ("constant", range(10, 20))),
         ([*[0.0] * 8, *[10.0] * 12], ("constant", range(8, 20))),
         ([*[0.0] * 20, *[2.0 + step for step in range(10)]], ("growing", range(20, 30))),

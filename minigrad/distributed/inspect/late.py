@@ -124,10 +124,10 @@ class LateReport:
         lines = [str(each) for each in self.late]
         if not lines:
             least = f"{_ms(self.least_fraction * self.step_s)} ({self.least_fraction:.0%})"
-            told = f"{least} longer than the others in any phase"
+            varies = "varies from step to step or " if self.steps > 1 else ""
+            but = f"{', on average' if varies else ''}, but for what {varies}was made up for in another"
             what = _counted(self.steps) if self.steps else "all"
-            beyond = ", on average and beyond what varies from step to step" if self.steps > 1 else ""
-            lines = [f"Nobody was late: in {what} no rank took {told}{beyond}."]
+            lines = [f"Nobody was late: in {what} no rank took {least} longer than the others in a phase{but}."]
         if self.wire is not None:
             lines.append(str(self.wire))
         took = f"A step took {_ms(self.step_s)}."
@@ -150,7 +150,8 @@ def explain_ranks(
 
     Args:
         record: A timeline of all ranks (see `Timeline.gather`), or the trace of a simulation.
-        least_fraction: What part of a step lateness has to come to, on average over all steps, to be told, in [0, 1].
+        least_fraction: What part of a step lateness has to come to, on average over all steps, to be told, in [0, 1];
+            now and then anything may happen, so three times that where it was in one step, twice where in two.
         least_s: How many seconds it has to come to in a step that is named by itself, >= 0. By default a millisecond,
             which an operating system may take from a thread at any time, and 0 in a simulation.
 

@@ -18,6 +18,7 @@ Pattern = Literal["constant", "occasional", "growing"]
 
 _QUANTILE, _AT_QUANTILE = 0.35, 0.4538  # of the size of a normal deviate: so far from its mean it is in 35 of 100 cases
 _STANDS_OUT = 4.0  # standard deviations
+_BY_CHANCE = 2.0  # one step has to cost three times as much as many have, two of them twice: anything may happen once
 _MOST_POINTS = 24  # that a line is drawn through
 _LEAST_POINTS = 6
 _FILLED = 0.8  # of a stretch of steps
@@ -57,7 +58,7 @@ def pattern_in(late_s: Sequence[float], spread_s: float, least_s: float, at_once
     Args:
         late_s: How much longer it took than the others, in each step.
         spread_s: How that varies anyway.
-        least_s: What it has to come to, on average over all steps.
+        least_s: What it has to come to, on average over all steps; more where these are few.
         at_once_s: What it has to come to in a step that is named by itself.
 
     Example:
@@ -77,7 +78,10 @@ def pattern_in(late_s: Sequence[float], spread_s: float, least_s: float, at_once
             found = _seen("constant", late_s, range(count))
         elif at and at != [0]:  # the first step sets much up
             found = _seen("occasional", late_s, at)
-    return found if found is not None and found.by_s * len(found.at) >= least_s * count else None
+    if found is None:
+        return None
+    by_chance = 1.0 + _BY_CHANCE / len(found.at) if found.pattern == "occasional" else 1.0
+    return found if found.by_s * len(found.at) >= least_s * count * by_chance else None
 
 
 def _seen(pattern: Pattern, late_s: Sequence[float], at: Sequence[int]) -> Seen:
