@@ -85,21 +85,20 @@ class ReplayCosts:
         """What goes out for each bucket."""
         known = self._programs.shared[key].buckets
         others = [each for bucket, each in known.items() if bucket not in was]
+        if not others:
+            return tuple(known[before] for before in was if before is not None)
+        if self._found is None:
+            self._found = link_of(self._who, self._programs)
+        kind, link, own = others[0].kind, self._found, next(iter(self._own[key].values())).handings
+        part = sum(each.nbytes for each in others) / sum(own[i].nbytes for i in known if i not in was)  # by a hook
+        expected_s = sum(link.cost_s(kind, each.nbytes, world_size) for each in others)
+        slower = _ratio(sum(each.seconds for each in others), expected_s)
+        lag_s = {rank: _mean([each.lag_s[rank] for each in others]) for rank in others[0].lag_s}
         made: list[Sent] = []
         for bucket, before in zip(plan.buckets, was):
-            if before is not None:
-                made.append(known[before])
-                continue
-            if self._found is None:
-                self._found = link_of(self._who, self._programs)
-            kind, link = others[0].kind, self._found
-            own = next(iter(self._own[key].values())).handings
-            whole = sum(own[i].nbytes for i in known if i not in was)
-            nbytes = round(bucket.nbytes * sum(each.nbytes for each in others) / whole)  # as much of a byte as a hook
-            expected_s = sum(link.cost_s(kind, each.nbytes, world_size) for each in others)
-            seconds = link.cost_s(kind, nbytes, world_size) * _ratio(sum(each.seconds for each in others), expected_s)
-            lag_s = {rank: _mean([each.lag_s[rank] for each in others]) for rank in others[0].lag_s}
-            made.append(Sent(kind, nbytes, seconds, lag_s))
+            nbytes = round(bucket.nbytes * part)
+            new = Sent(kind, nbytes, link.cost_s(kind, nbytes, world_size) * slower, lag_s)
+            made.append(new if before is None else known[before])
         return tuple(made)
 
     def _handings(self, key: Key, source: int, plan: BucketPlan, was: Sequence[int | None]) -> tuple[Handing, ...]:

@@ -232,8 +232,8 @@ def _check(
     noted = {each.key for own in passes.values() for one in own.values() for each in one}
     if not steps or not noted:
         raise ArgumentError(
-            f"{who}: expected the timeline of DDP(timeline=) on all ranks, after a synchronising pass, got none of "
-            "those: on a GPU, or of what combines parameters, it can't be replayed"
+            f"{who}: expected the timeline of DDP(timeline=) on all ranks with a synchronising pass, got one without: "
+            "what combines parameters, or runs on a GPU or on one rank, is not replayed"
         )
     for number in steps:
         for rank, own in passes.items():

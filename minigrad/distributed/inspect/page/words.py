@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from minigrad.distributed.inspect.explain import explain
 from minigrad.distributed.inspect.late import explain_ranks
 from minigrad.distributed.inspect.page.units import time_text
 from minigrad.distributed.inspect.steps import RankStep
@@ -52,7 +53,7 @@ def sentences_of(timeline: Timeline, steps: Steps) -> list[str]:
     wire_s, hidden_s = sum(step.communication_s for step in every), sum(step.hidden_s for step in every)
     if wire_s > 0.0:
         said.append(f"Of the time that the wire worked, {hidden_s / wire_s:.0%} was hidden behind what the ranks did.")
-    return said + list(_waited(every, ranks)) + list(_late(timeline, steps, ranks))
+    return said + [*_waited(every, ranks), *_late(timeline, steps, ranks), *_would_help(timeline)]
 
 
 def seconds_of(step: RankStep, kind: str) -> float:
@@ -85,6 +86,16 @@ def _late(timeline: Timeline, steps: Steps, ranks: Sequence[int]) -> Iterable[st
         yield "Nobody was late: no rank took longer than the others in any phase by what would count."
     if report.wire is not None:
         yield str(report.wire)
+
+
+def _would_help(timeline: Timeline) -> Iterable[str]:
+    """What saves most of what can be replayed."""
+    best = explain(timeline).best
+    if best is not None:
+        yield (
+            f"What would help most is {best.choice}: replayed, a step takes {time_text(best.step_s)} "
+            f"in place of {time_text(best.before_s)}."
+        )
 
 
 def _count(number: int, what: str) -> str:
