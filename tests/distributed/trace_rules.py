@@ -49,16 +49,16 @@ def crossing(events):
 
 def loose_arrows(events):
     """Flows that do not begin once and end once, later, each within a slice of its thread."""
-    ends, found = defaultdict(list), []
+    ends, found, rows = defaultdict(list), [], defaultdict(list)
+    for one in events:
+        if one["ph"] == "X":
+            rows[one["pid"], one["tid"]].append((one["ts"] - SLACK_US, one["ts"] + one["dur"] + SLACK_US))
+    rows = {row: np.array(slices) for row, slices in rows.items()}
     for event in events:
         if event["ph"] in "sf":
             ends[event["id"], event["cat"], event["name"]].append(event)
-            inside = (
-                one["ts"] - SLACK_US <= event["ts"] <= one["ts"] + one["dur"] + SLACK_US
-                for one in events
-                if one["ph"] == "X" and (one["pid"], one["tid"]) == (event["pid"], event["tid"])
-            )
-            if not any(inside):
+            slices = rows.get((event["pid"], event["tid"]), np.empty((0, 2)))
+            if not ((slices[:, 0] <= event["ts"]) & (event["ts"] <= slices[:, 1])).any():
                 found.append(f"arrow {event['id']} hangs in the air at its {event['ph']}")
     for key, pair in ends.items():
         if [event["ph"] for event in pair] != ["s", "f"] or pair[0]["ts"] > pair[1]["ts"]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from minigrad.arguments import as_integer
 from minigrad.distributed.record.chakra import group_names, trace_of
 from minigrad.distributed.record.nodes import nodes_of
+from minigrad.distributed.record.kineto import rank_trace
 from minigrad.distributed.record.perfetto import trace_events
 from minigrad.distributed.record.spans import Event, TimeSpan, each_number
 from minigrad.errors import ArgumentError
@@ -66,6 +67,25 @@ class Exports:
         for *cells, fields in sorted(rows, key=lambda row: row[5]):
             writer.writerow((*cells, json.dumps(each_number(fields, str))))
         replace_file(path, [text.getvalue().encode()])
+
+    def to_kineto(self, folder: str | os.PathLike[str]) -> None:
+        """Write traces as PyTorch's profiler does, `rank0.json` and so on, which HolisticTraceAnalysis reads.
+
+        Its overlap of communication and computation is ours, but for moments that are rounded to microseconds. What a
+        rank computes is a kernel there, on this machine's CPU too.
+
+        Args:
+            folder: Made where it is not there.
+
+        Example: `timeline.to_kineto("traces")`, then `hta.trace_analysis.TraceAnalysis(trace_dir="traces")`
+        """
+        spans, _ = self._aligned()
+        ranks, where = sorted({span.rank for span in spans}), Path(folder)
+        where.mkdir(parents=True, exist_ok=True)
+        zero_s = min((span.began_s for span in spans), default=0.0)
+        for rank in ranks:
+            trace = rank_trace(rank, len(ranks), spans, zero_s)
+            replace_file(where / f"rank{rank}.json", [json.dumps(trace, allow_nan=False).encode()])
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Write a file that ui.perfetto.dev and chrome://tracing open: a process for each rank, its buckets beside it.
