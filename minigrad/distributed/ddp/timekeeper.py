@@ -15,8 +15,10 @@ from typing import Any, cast
 from minigrad.autograd.tape import Reached
 from minigrad.distributed.comm.work import DoneWork
 from minigrad.distributed.ddp.account import Account, Note
+from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.lanes import DeviceLane
 from minigrad.distributed.ddp.logbook import Logbook
+from minigrad.distributed.ddp.pass_notes import PlanNotes, told, told_locally
 from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
@@ -73,13 +75,15 @@ class Timekeeper:
         self.track, self._reducer, self._moments = track, reducer, moments
         self.now_s, self.mark = track.now_s, track.mark
         self.launches: list[tuple[int, int, Moment, Moment]] = []
-        self.row, self._plan_id = [0.0], ""
-        self._leaves: list[tuple[Any, Moment]] = []
+        self.row = [0.0]
+        self._leaves: list[tuple[int, Moment]] = []
         self._began: Moment = 0.0
         self._began_s, self._is_local, self._passes, self._sent = 0.0, False, 0, (0, 0)
         self._calls: list[Note] = []
         self._first, self._launch_s = 0, cast(Moment, 0.0)
         self._name = f"{reducer.name} of ranks {list(reducer.comm.global_ranks)}"
+        self._plan: BucketPlan | None = None
+        self._notes = PlanNotes(self._name, {}, (), moments is not None)
 
     def __enter__(self) -> None:
         """A bucket goes out."""
@@ -98,7 +102,7 @@ class Timekeeper:
 
     def leaf(self, leaf: Any) -> None:
         """A gradient is complete."""
-        self._leaves.append((leaf, self.mark()))
+        self._leaves.append((id(leaf), self.mark()))
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over; what was synchronised ends with its pass."""
@@ -108,116 +112,65 @@ class Timekeeper:
             ended_s = self.now_s()
             fields = {"of": self._name, "backward_s": ended_s - self._began_s}
             self.track.note("backward", "local", self._began_s, ended_s, fields)
-            self._note_leaves()
-
-    def _note_leaves(self) -> dict[int, Moment]:
-        """Note each leaf; when the last of each bucket was complete."""
-        layout, of = self._reducer.layout, self._reducer.buckets.of
-        last_s, ready, at = self._began, dict[int, Moment](), 0
-        launches = self.launches if self._moments is None else []  # on a GPU they have a stream of their own
-        for leaf, moment_s in self._leaves:
-            number = layout.number[id(leaf)]
-            while at < len(launches) and float(launches[at][2]) < float(moment_s):
-                last_s = max(float(last_s), min(float(launches[at][3]), float(moment_s)))
-                at += 1
-            self.track.note("backward", layout.names[number], last_s, moment_s)
-            last_s = moment_s
-            if number in of:
-                ready[of[number]] = moment_s
-        self._leaves = []
-        return ready
+            self.track.later(told_locally, self._of_plan(), self._began, self._leaves)
 
     def add(self, stats: Stats, fresh: Stats) -> dict[str, float]:
         """Add to the statistics what a pass took; what it came to, which are the same figures to the last bit."""
-        sums = {"backward_s": fresh.backward_s, "idle_s": fresh.idle_s}
-        sums |= {"exposed_s": fresh.exposed_s, "hidden_s": fresh.hidden_s}
-        for name, value in sums.items():
-            setattr(stats, name, getattr(stats, name) + value)
+        stats.backward_s += fresh.backward_s
+        stats.idle_s += fresh.idle_s
+        stats.exposed_s += fresh.exposed_s
+        stats.hidden_s += fresh.hidden_s
         sent, calls = self._sent
         if stats.calls < calls:
             sent = calls = 0  # it was reset meanwhile
         self._sent = stats.bytes_sent, stats.calls
-        return {**sums, "bytes_sent": stats.bytes_sent - sent, "calls": stats.calls - calls}
+        return {
+            "samples": self.row[0],
+            "backward_s": fresh.backward_s,
+            "idle_s": fresh.idle_s,
+            "exposed_s": fresh.exposed_s,
+            "hidden_s": fresh.hidden_s,
+            "bytes_sent": stats.bytes_sent - sent,
+            "calls": stats.calls - calls,
+        }
 
     def note_pass(
         self, logbook: Logbook, account: Account | None, began_s: float, sums: dict[str, float]
     ) -> None:
-        """Write what a pass came to, which is over."""
-        track, number, ready = self.track, self._passes, self._note_leaves()
-        buckets = self._reducer.buckets.plan.buckets
-        if self._reducer.buckets.plan.id != self._plan_id:
-            self._tell_plan()
-        mine = {"of": self._name, "pass": number}
-        names: list[tuple[str, dict[str, Any]]] = [("samples", {**mine, **self._counting(logbook)})]
-        for bucket, (first, last, launch_s, over_s) in enumerate(self.launches):
-            each = {"of": self._name, "pass": number, "bucket": bucket, "nbytes": buckets[bucket].nbytes}
-            name = f"bucket {bucket}"
-            if bucket in ready:
-                track.event_at("ready", ready[bucket], each)
-            if self._moments is None:
-                track.note("weighted", name, launch_s, over_s, each)
-            else:
-                sent = [nbytes or 0 for _, nbytes in logbook.handed[first:last]]
-                kind = logbook.handed[first][0] if sent else "all_reduce"
-                track.note("wire", name, launch_s, over_s, {**each, "collective": kind, "sent_bytes": sum(sent)})
-            for _ in range(last - first):
-                names.append((name, each))
-        for _ in range(len(logbook.calls) - len(names)):
-            names.append(("after the gradients", mine))
-        if account is not None:
-            self._note_wire(logbook, account, names)
-        track.note("pass", self._name, began_s, self.now_s(), {**mine, "samples": self.row[0], **sums})
+        """Write what a pass came to, which is over; numbers alone, which become spans when somebody reads them."""
+        track, spans, which = self.track, {} if account is None else account.spans, dict[int, int]()
+        calls: list[tuple[float, float, float, float, bool]] = []
+        for work, called_s, returned_s in logbook.calls if account is not None else ():
+            started_s, done_s = spans[id(work)]
+            which[id(work)] = len(calls)
+            blocked = isinstance(work, DoneWork) and work.span is not None
+            calls.append((started_s, done_s, called_s, returned_s, blocked))
+        waits = [(which[id(work)], *at) for work, *at in logbook.waits if id(work) in which]
+        work, called_s, returned_s = logbook.calls[0]
+        held_s = 0.0 if isinstance(work, DoneWork) else returned_s - called_s
+        sent = (calls, logbook.handed, held_s, 8 * len(self.row), waits)
+        lived = (self._of_plan(), self._passes, self._began, self._leaves, self.launches)
+        track.later(told, *lived, *sent, began_s, self.now_s(), sums)
         track.end_step()
-        self._passes, self.launches = number + 1, []
+        self._passes, self.launches, self._leaves = self._passes + 1, [], []
         if self._moments is not None:
             self._moments.settle()
 
-    def _counting(self, logbook: Logbook) -> dict[str, float]:
-        """What is known of the call for the samples: its bytes, and how long it held this rank, waiting aside."""
-        work, began_s, called_s = logbook.calls[0]
-        return {"nbytes": 8 * len(self.row), "held_s": 0.0 if isinstance(work, DoneWork) else called_s - began_s}
-
-    def _tell_plan(self) -> None:
-        """Keep of which parameters the buckets are, and by which caps."""
+    def _of_plan(self) -> PlanNotes:
+        """What passes by the plan in force have in common; where it is new, its buckets are kept as a fact."""
         reducer, plan = self._reducer, self._reducer.buckets.plan
-        self._plan_id = plan.id
-        caps = {"cap_bytes": reducer.options.cap_bytes, "first_cap_bytes": reducer.options.first_cap_bytes}
-        entries = [asdict(entry) for entry in reducer.layout.entries()]
-        buckets = [bucket.entries for bucket in plan.buckets]
-        order = {"in_order": reducer.in_order, "find_unused": reducer.options.find_unused}
-        about = {"ranks": reducer.comm.global_ranks, "entries": entries, "buckets": buckets}
-        self.track.facts[self._name] = {**about, **caps, **order}
-
-    def _note_wire(self, logbook: Logbook, account: Account, names: list[tuple[str, dict[str, Any]]]) -> None:
-        """Write what the wire did for each call, one after the other, and what this rank waited for."""
-        note, reached_s, spans, which = self.track.note, -1.0, account.spans, dict[int, int]()
-        over_s = [called_s for _, _, called_s in logbook.calls]
-        for number, (work, began_s, called_s) in enumerate(logbook.calls):
-            started_s, done_s = spans[id(work)]
-            name, fields = names[number]
-            which[id(work)], (kind, nbytes) = number, logbook.handed[number]
-            start_s, sent = min(max(started_s, reached_s), done_s), 8 * len(self.row) if nbytes is None else nbytes
-            wire = {**fields, "collective": kind, "sent_bytes": sent, "queued_s": start_s - began_s}
-            note("wire", name, start_s, done_s, wire)
-            reached_s = max(reached_s, done_s)
-            if started_s > began_s and isinstance(work, DoneWork) and work.span is not None:
-                note("idle", name, began_s, min(started_s, called_s), fields)
-        for work, began_s, ended_s in logbook.waits:
-            waited_for = which.get(id(work))
-            if waited_for is None:
-                continue
-            over_s[waited_for] = ended_s
-            started_s, done_s = spans[id(work)]
-            if began_s < done_s:
-                name, fields = names[waited_for]
-                come_s = began_s + min(max(0.0, started_s - began_s), ended_s - began_s)
-                if come_s > began_s:
-                    note("idle", name, began_s, come_s, fields)
-                if ended_s > come_s:
-                    note("exposed", name, come_s, ended_s, fields)
-        met, front = self.track.meetings, f"{self._name}: {self._passes}."
-        for number, (_, began_s, _) in enumerate(logbook.calls):
-            met[f"{front}{number}"] = began_s, over_s[number]
+        if plan is not self._plan:
+            layout, of = reducer.layout, reducer.buckets.of
+            leaves = {id(p): (name, of.get(layout.number[id(p)])) for p, name in zip(layout.params, layout.names)}
+            nbytes = [bucket.nbytes for bucket in plan.buckets]
+            self._plan, self._notes = plan, self._notes._replace(leaves=leaves, nbytes=nbytes)
+            caps = {"cap_bytes": reducer.options.cap_bytes, "first_cap_bytes": reducer.options.first_cap_bytes}
+            entries = [asdict(entry) for entry in layout.entries()]
+            order = {"in_order": reducer.in_order, "find_unused": reducer.options.find_unused}
+            about = {"ranks": reducer.comm.global_ranks, "entries": entries}
+            buckets = [bucket.entries for bucket in plan.buckets]
+            self.track.facts[self._name] = {**about, "buckets": buckets, **caps, **order}
+        return self._notes
 
 
 class TimedLane(Lane):

@@ -22,6 +22,7 @@ _NOT_COMPUTING = ("Memcpy", "Memset", "Sync")  # of a name, that reader takes th
 _KERNELS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
 _KERNELS |= {"broadcast": "Broadcast", "reduce": "Reduce", "send": "SendRecv", "recv": "SendRecv"}
 Stretch = tuple[float, float]
+Entry = tuple[str, str, "int | None", Stretch, dict[str, Any]]  # category, name, stream, when, arguments
 
 
 def rank_trace(rank: int, world_size: int, spans: Sequence[TimeSpan], zero_s: float) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def rank_trace(rank: int, world_size: int, spans: Sequence[TimeSpan], zero_s: fl
         zero_s: What is moment 0.
     """
     own = [span for span in spans if span.rank == rank]
-    made = [*_steps(own), *_host(own)]
+    made: list[Entry] = [*_steps(own), *_host(own)]
     correlation = count(1)
     for name, stream, called_s, stretch in sorted(_kernels(own), key=lambda kernel: kernel[3]):
         link = {"correlation": next(correlation)}
@@ -49,7 +50,7 @@ def _event(rank: int, zero_s: float, cat: str, name: str, row: int | None, span:
     return {**entry, "ts": begin_us, "dur": max(0, end_us - begin_us)}
 
 
-def _steps(spans: Sequence[TimeSpan]) -> Iterator[tuple[str, str, None, Stretch, dict[str, Any]]]:
+def _steps(spans: Sequence[TimeSpan]) -> Iterator[Entry]:
     """Each step, until the next one begins."""
     begins: dict[int, float] = {}
     for span in spans:
@@ -60,7 +61,7 @@ def _steps(spans: Sequence[TimeSpan]) -> Iterator[tuple[str, str, None, Stretch,
         yield "user_annotation", f"ProfilerStep#{number}", None, (began_s, max(began_s, ended_s)), {}
 
 
-def _host(spans: Sequence[TimeSpan]) -> Iterator[tuple[str, str, None, Stretch, dict[str, Any]]]:
+def _host(spans: Sequence[TimeSpan]) -> Iterator[Entry]:
     for span in spans:
         if span.kind in _ON_HOST:
             yield "cpu_op", span.kind, None, (span.began_s, span.ended_s), {}

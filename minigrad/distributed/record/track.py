@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsFloat
@@ -17,6 +17,7 @@ _OF_HOST = ("data", "checkpoint")  # which the host does, also for a GPU
 _BEGINNING = ("data", "forward")
 _NOTHING: Mapping[str, Any] = {}
 Moment = SupportsFloat  # seconds, or what will tell them, as an event of a GPU
+Later = tuple[list[tuple[Any, ...]], dict[str, tuple[float, float]]]  # notes, as they are kept, and meetings
 
 
 def name_of_clock(clock: Any) -> str:
@@ -76,6 +77,10 @@ class Track:
         """Something happened at a moment."""
         self._notes.append((kind, at_s, fields))
 
+    def later(self, tell: Callable[..., Later], *data: Any) -> None:
+        """Something happened of which tell(*data) makes notes when they are read."""
+        self._notes.append((tell, data))
+
     def span(self, kind: str, name: str = "", /, **fields: Any) -> OpenSpan:
         """Around what is a span."""
         return OpenSpan(self, kind, name, fields)
@@ -112,7 +117,7 @@ class Track:
         """The same, in the order in which it was noted."""
         spans, events, meetings = list[TimeSpan](), list[Event](), dict[str, tuple[float, float]]()
         for number, notes, met in tuple(self._steps):
-            for note in tuple(notes):
+            for note in _whole(notes, met):
                 if len(note) == 5:
                     kind, name, began_s, ended_s, fields = note
                     spans.append(TimeSpan(self.rank, kind, name, float(began_s), float(ended_s), number, plain(fields)))
@@ -135,6 +140,23 @@ class Track:
             self._steps = deque((steps[number] for number in sorted(steps)), self._last_steps)
             self.number, self._notes, self.meetings = self._steps[-1]
         self.meetings.update(meetings)
+
+
+def _whole(notes: list[tuple[Any, ...]], met: dict[str, tuple[Moment, Moment]]) -> Iterator[tuple[Any, ...]]:
+    """The notes of a step, with those that were to be made when they are read; its meetings get theirs."""
+    for at, note in enumerate(tuple(notes)):
+        if len(note) != 2:
+            yield note
+            continue
+        tell, data = note
+        made = tell(*data)
+        notes[at] = (_known, (made,))  # whoever reads them again
+        met |= made[1]
+        yield from made[0]
+
+
+def _known(made: Later) -> Later:
+    return made
 
 
 def in_order(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
