@@ -3,6 +3,7 @@
 import copy
 import json
 import sys
+import time
 import tracemalloc
 
 import pytest
@@ -25,6 +26,7 @@ TIMEOUT_S = 10.0
 FIGURES = ("forward_s", "backward_s", "idle_s", "exposed_s", "hidden_s", "bytes_sent", "calls")
 LAYERS, BYTES, STEPS = 8, 16 * 16 * 4, 3
 WIRE_S = 3.75e-3  # of a bucket
+COUNT_S = WIRE_S * 8 * 3 / BYTES  # of the samples and the marks of two ranks
 MOMENT_S = 0.2  # more than the call for the samples takes, which no bucket's span has
 LINK = Link(0.0, BYTES / WIRE_S)
 
@@ -154,6 +156,67 @@ def test_what_follows_the_gradients_is_noted_as_well():
     calls = [s for s in timeline.spans if (s.rank, s.step, s.name) == (0, 0, "after the gradients")]
     sent = [(span.fields["collective"], span.fields["sent_bytes"]) for span in calls if span.kind == "wire"]
     assert sent == [("broadcast", 128), ("broadcast", 64)]  # two of 16 floats; an integer, with its padding
+
+
+@pytest.mark.parametrize(
+    "how, hidden_s", [("auto", 7 * WIRE_S + COUNT_S), ("sync_gradients", 0.0), ("overlapped_sync_gradients", 0.0)]
+)
+def test_overlap_of_eight_equal_layers_by_hand(how, hidden_s):
+    """8 buckets of 3.75 ms and the sum of the samples: in backward all but the last bucket is hidden, behind it none.
+
+    The waits for the wire end when the wire does; of the samples only those behind backward.
+    """
+    timeline = Timeline()
+    trace = simulate.run(train, cluster(), timeline, how, 1)
+    exposed_s = LAYERS * WIRE_S + COUNT_S - hidden_s
+    for stats, own, (step,) in zip(trace.results, timeline.summary().ranks, (rank.steps for rank in trace.ranks)):
+        for found in (stats, own, step):
+            assert found.exposed_s == pytest.approx(exposed_s, abs=1e-12)
+            assert found.hidden_s == pytest.approx(hidden_s, abs=1e-12) and found.idle_s == 0.0
+        spans = [span for span in timeline.spans if span.rank == own.rank]
+        assert sum(span.seconds for span in spans if span.kind == "exposed") == pytest.approx(exposed_s, abs=1e-12)
+        assert sum(span.seconds for span in spans if span.kind == "wire") == pytest.approx(exposed_s + hidden_s)
+        assert own.overlap_fraction == pytest.approx(hidden_s / (LAYERS * WIRE_S + COUNT_S))
+        first_s = 0.02 + (0.005 if how == "auto" else LAYERS * 0.005 + COUNT_S)  # from the start of forward
+        zero_s = min(span.began_s for span in spans if span.kind == "forward")
+        apart_s = 0.005 if how == "auto" else WIRE_S
+        wire = [span.began_s - zero_s for span in spans if span.kind == "wire" and span.name.startswith("bucket")]
+        assert wire == pytest.approx([first_s + apart_s * number for number in range(LAYERS)])
+
+
+class Sleepy(nn.Module):
+    """A layer that takes its time, forward and backward."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.layer, self.seconds = nn.Linear(16, 16, bias=False), seconds
+
+    def forward(self, x):
+        time.sleep(self.seconds)
+        x = self.layer(x)
+        x.register_hook(lambda grad: time.sleep(self.seconds))
+        return x
+
+
+def test_figures_on_threads_are_those_of_the_spans_within_5_percent():
+    """Rank 1 sleeps three times as long."""
+    timeline = Timeline()
+
+    def body(comm):
+        ddp = DDP(nn.Sequential(*[Sleepy(0.01 * (1 + 2 * comm.rank)) for _ in range(2)]), comm, timeline=timeline)
+        for _ in range(2):
+            ddp(minigrad.randn(4, 16)).sum().backward()
+        return ddp.stats()
+
+    for stats, own in zip(run(body, 2, timeout_s=TIMEOUT_S), timeline.summary().ranks):
+        spans = [span for span in timeline.spans if span.rank == own.rank]
+        assert own.forward_s == pytest.approx(stats.forward_s, rel=0.05) and stats.forward_s > 0.03
+        leaves_s = sum(span.seconds for span in spans if span.kind == "backward")
+        assert leaves_s == pytest.approx(stats.backward_s, rel=0.05) and stats.backward_s > 0.03
+        idle_s = sum(span.seconds for span in spans if span.kind == "idle")
+        assert idle_s == pytest.approx(stats.idle_s, rel=0.05, abs=1e-3)
+        if own.rank == 0:
+            assert idle_s > 0.1
 
 
 def test_waiting_for_ranks_and_for_the_wire_are_told_apart():

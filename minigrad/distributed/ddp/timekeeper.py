@@ -48,7 +48,7 @@ def attach(timeline: Timeline, module: Module, reducer: Reducer) -> list[Removal
     for param in reducer.layout.params:
         param.listeners = (keeper, *param.listeners)  # before the reducer, which launches what is complete
     lane = TimedLane(reducer.comm) if type(reducer.lane) is Lane else TimedDeviceLane(reducer.comm)
-    lane.keeper, reducer.lane = keeper, lane
+    lane.keeper, reducer.lane, keeper.booked = keeper, lane, lane.booked
     return [*listen_forward(track, module, timeline.depth, lane), Removal(lambda: _silence(keeper, reducer))]
 
 
@@ -66,6 +66,7 @@ class Timekeeper:
         moments: Of its GPU; None on the host.
 
     Attributes:
+        booked: Whose logbook is that of the pass under way.
         row: What was summed at the start of the pass under way, the samples of this rank first.
         launches: Of each bucket that went out in this pass: the number of the logbook's first call for it, that of the
             first one after it, when its launch began, and when it was over.
@@ -75,7 +76,7 @@ class Timekeeper:
         self.track, self._reducer, self._moments = track, reducer, moments
         self.now_s, self.mark = track.now_s, track.mark
         self.launches: list[tuple[int, int, Moment, Moment]] = []
-        self.row = [0.0]
+        self.row, self.booked, self._fresh = [0.0], reducer.lane.booked, Stats()
         self._leaves: list[tuple[int, Moment]] = []
         self._began: Moment = 0.0
         self._began_s, self._is_local, self._passes, self._sent = 0.0, False, 0, (0, 0)
@@ -87,9 +88,9 @@ class Timekeeper:
 
     def __enter__(self) -> None:
         """A bucket goes out."""
-        logbook = self._reducer.lane.booked.logbook
-        self._calls = [] if logbook is None else logbook.calls
-        self._first, self._launch_s = len(self._calls), self.mark()
+        logbook = self.booked.logbook
+        self._calls = calls = [] if logbook is None else logbook.calls
+        self._first, self._launch_s = len(calls), self.mark()
 
     def __exit__(self, *error: object) -> None:
         self.launches.append((self._first, len(self._calls), self._launch_s, self.mark()))
@@ -113,6 +114,12 @@ class Timekeeper:
             fields = {"of": self._name, "backward_s": ended_s - self._began_s}
             self.track.note("backward", "local", self._began_s, ended_s, fields)
             self.track.later(told_locally, self._of_plan(), self._began, self._leaves)
+
+    def fresh(self) -> Stats:
+        """Statistics of the next pass alone, which has taken no time yet."""
+        fresh = self._fresh
+        fresh.backward_s = fresh.idle_s = fresh.exposed_s = fresh.hidden_s = 0.0
+        return fresh
 
     def add(self, stats: Stats, fresh: Stats) -> dict[str, float]:
         """Add to the statistics what a pass took; what it came to, which are the same figures to the last bit."""
@@ -189,7 +196,7 @@ class TimedLane(Lane):
 
     def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
         """Add what a pass took, and note it."""
-        fresh = Stats()
+        fresh = self.keeper.fresh()
         account = super().add_times(fresh, logbook, began_s, over_s, company)
         self.keeper.note_pass(logbook, account, began_s, self.keeper.add(stats, fresh))
 
@@ -222,6 +229,6 @@ class TimedDeviceLane(DeviceLane):
 
     def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
         """Add what a pass took, and note it."""
-        fresh = Stats()
+        fresh = self.keeper.fresh()
         super().add_times(fresh, logbook, began_s, over_s, company)
         self.keeper.note_pass(logbook, None, began_s, self.keeper.add(stats, fresh))
