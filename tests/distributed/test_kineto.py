@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from minigrad.distributed import simulate
+from minigrad.distributed.record.kineto import rank_trace
+from minigrad.distributed.record.spans import TimeSpan
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost
 from tests.distributed.test_attached import BYTES, WIRE_S, train
@@ -68,6 +70,29 @@ def test_every_kernel_was_launched_in_its_step(noted):
         assert len(launched) == len(kernels)
         assert all(launched[each["args"]["correlation"]] <= each["ts"] for each in kernels)
         assert all(type(event[key]) is int for event in events for key in ("ts", "dur", "pid", "tid"))
+
+
+def test_what_a_rank_computes_is_without_its_parts_and_without_waiting():
+    """In milliseconds: forward 0 to 10, of which it waits from 4 to 6, with a part; a leaf; the wire 5 to 12."""
+    spans = [
+        ("forward", "Sequential", 0, 10, {"forward_s": 0.01}),
+        ("forward", "0", 1, 3, {}),
+        ("idle", "all_reduce", 4, 5, {}),
+        ("exposed", "all_reduce", 5, 6, {}),
+        ("wire", "bucket 0", 5, 12, {"collective": "all_reduce", "queued_s": 0.001}),
+        ("backward", "SyncBatchNorm.weight", 10, 14, {}),
+    ]
+    made = [TimeSpan(3, kind, name, a / 1e3, b / 1e3, 0, fields) for kind, name, a, b, fields in spans]
+    events = rank_trace(3, 4, made, 0.0)["traceEvents"]
+    kernels = {(e["name"], e["ts"], e["dur"]) for e in events if e["cat"] == "kernel"}
+    assert kernels == {
+        ("forward Sequential", 0, 4000),
+        ("forward Sequential", 6000, 4000),
+        ("ncclDevKernel_AllReduce(bucket 0)", 5000, 7000),
+        ("backward syncBatchNorm.weight", 10000, 4000),
+    }
+    assert [e["ts"] for e in events if e["cat"] == "cuda_runtime"] == [0, 4000, 6000, 10000]
+    assert [(e["ts"], e["dur"]) for e in events if e["name"] == "ProfilerStep#0"] == [(0, 14000)]
 
 
 def test_perfetto_takes_four_ranks_of_50_steps(noted, tmp_path):

@@ -49,6 +49,9 @@ def test_what_a_simulation_says_the_timeline_says(how):
             commands = [event.kind for event in timeline.events if event.rank == rank]
             assert commands[0] == "train" and commands[-2:] == ["finish", "stop"] and "commit" in commands
         elif "parameters" in how:  # an epoch ends with a few small calls of the run's own
+            events = [event for event in timeline.events if (event.rank, event.kind) == (rank, "average")]
+            averages = [event.fields["number"] for event in events]
+            assert averages == list(range(1, len(averages) + 1)) and averages
             assert own.idle_s == pytest.approx(idle_s) and 0.9 * exposed_s < own.exposed_s <= exposed_s
         optimized = [span.step for span in spans if span.kind == "optimizer"]
         assert optimized == sorted(set(optimized)) and len(optimized) > 1
