@@ -75,10 +75,9 @@ def _kernels(spans: Sequence[TimeSpan]) -> Iterator[tuple[str, int, float, Stret
             kind = str(span.fields.get("collective", ""))
             name = f"ncclDevKernel_{_KERNELS.get(kind, kind)}({span.name})"
             yield name, _WIRE, span.began_s - span.fields.get("queued_s", 0.0), (span.began_s, span.ended_s)
-        elif span.kind in _COMPUTES and span.ended_s > reached.get(span.kind, span.began_s - 1.0):
-            begin_s = max(span.began_s, reached.get(span.kind, span.began_s))  # parts are in the whole
+        elif span.kind in _COMPUTES and span.ended_s > reached.get(span.kind, span.began_s):  # else a part of the whole
             reached[span.kind] = span.ended_s
-            for stretch in _without((begin_s, span.ended_s), still):
+            for stretch in _without((span.began_s, span.ended_s), still):
                 yield _name(span), _COMPUTING, stretch[0], stretch
 
 
