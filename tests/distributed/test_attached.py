@@ -13,7 +13,7 @@ from minigrad import nn, optim
 from minigrad.backend.stream import streams_of
 from minigrad.distributed import DDP, CompressionState, fp16_compress_hook, run, simulate
 from minigrad.distributed.ddp.buckets import Entry, plan_buckets
-from minigrad.distributed.ddp.pass_notes import PlanNotes, told
+from minigrad.distributed.ddp.pass_notes import BucketNotes, told
 from minigrad.distributed.record.moments import DeviceMoments
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost
@@ -187,12 +187,12 @@ def test_overlap_of_eight_equal_layers_by_hand(how, hidden_s):
 
 def test_a_leaf_is_without_the_launch_that_came_before_it():
     """Leaf 1 completes bucket 0 at 2; that goes out until 3; then leaf 2 takes from 3 to 5, and waits for no wire."""
-    plan = PlanNotes("DDP", {1: ("b", 0), 2: ("a", 1)}, [8, 8], False)
+    plan = BucketNotes("DDP", {1: ("b", 0), 2: ("a", 1)}, [8, 8], False)
     launches = [(1, 2, 2.0, 3.0), (2, 3, 5.0, 5.5)]
     calls = [(0.5, 0.6, 0.1, 0.2, False), (3.5, 4.5, 2.5, 3.0, False), (5.5, 6.5, 5.2, 5.5, False)]
     handed = [("all_reduce", None), ("all_reduce", 8), ("all_reduce", 8)]
     waits, leaves = [(2, 6.0, 7.0)], [(1, 2.0), (2, 5.0)]
-    made, met = told(plan, 4, 1.0, leaves, launches, calls, handed, 0.1, 24, waits, 0.0, 7.0, {})
+    made, met = told(plan, 4, 1.0, leaves, launches, calls, handed, 0.1, waits, 24, 0.0, 7.0, {})
     leaves = [note[1:4] for note in made if note[0] == "backward"]
     assert leaves == [("b", 1.0, 2.0), ("a", 3.0, 5.0)]
     assert [note[1] for note in made if note[0] == "ready"] == [2.0, 5.0]

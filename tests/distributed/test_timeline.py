@@ -248,6 +248,7 @@ READ_BACK = {  # where each format is read by what shares nothing with its write
     "to_chakra": "test_chakra",
     "to_csv": "test_timeline",
     "to_json": "test_timeline",
+    "to_kineto": "test_kineto",
     "to_perfetto": "test_timeline",
 }
 

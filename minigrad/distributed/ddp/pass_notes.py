@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from minigrad.distributed.comm.work import DoneWork
+from minigrad.distributed.ddp.account import Account
+from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.record.spans import PASS
 from minigrad.distributed.record.track import Later, Moment
 
 
-class PlanNotes(NamedTuple):
+class BucketNotes(NamedTuple):
     """What all passes by one plan have in common.
 
     Attributes:
@@ -41,12 +44,35 @@ class CallNote(NamedTuple):
     blocked: bool
 
 
-Launch = tuple[int, int, Moment, Moment]
+CallNumbers = tuple[float, float, float, float, bool]
 Wait = tuple[int, float, float]
+Numbers = tuple[list[CallNumbers], list[tuple[str, "int | None"]], float, list[Wait]]
+
+
+def numbers_of(logbook: Logbook, account: Account | None) -> Numbers:
+    """What of a pass's calls is kept: plain numbers, for works hold arrays.
+
+    Args:
+        account: What it came to; None on a GPU.
+
+    Returns:
+        The calls, kind and bytes of each, how long that for the samples held the rank, and the waits; see `told`.
+    """
+    calls, which = list[CallNumbers](), dict[int, int]()
+    for work, called_s, returned_s in logbook.calls if account is not None else ():
+        started_s, done_s = account.spans[id(work)]  # type: ignore[union-attr]
+        which[id(work)] = len(calls)
+        calls.append((started_s, done_s, called_s, returned_s, isinstance(work, DoneWork) and work.span is not None))
+    waits = [(which[id(work)], began_s, ended_s) for work, began_s, ended_s in logbook.waits if id(work) in which]
+    work, called_s, returned_s = logbook.calls[0]
+    return calls, logbook.handed, 0.0 if isinstance(work, DoneWork) else returned_s - called_s, waits
+
+
+Launch = tuple[int, int, Moment, Moment]
 
 
 def told(
-    plan: PlanNotes,
+    plan: BucketNotes,
     number: int,
     began: Moment,
     leaves: Sequence[tuple[int, Moment]],
@@ -54,8 +80,8 @@ def told(
     calls: Sequence[tuple[float, float, float, float, bool]],
     handed: Sequence[tuple[str, int | None]],
     held_s: float,
-    row_bytes: int,
     waits: Sequence[Wait],
+    row_bytes: int,
     first_s: float,
     last_s: float,
     sums: dict[str, Any],
@@ -72,6 +98,7 @@ def told(
         handed: Kind and bytes of each; None for `row_bytes`.
         held_s: How long the call for the samples held the rank, waiting aside.
         waits: Number of the call, when the rank began to wait for it, and when that was over.
+        row_bytes: Of the sum of the samples.
         first_s, last_s: When the pass began, and when it was over.
         sums: Its figures.
     """
@@ -104,7 +131,7 @@ def told(
     return made, met
 
 
-def told_locally(plan: PlanNotes, began: Moment, leaves: Sequence[tuple[int, Moment]]) -> Later:
+def told_locally(plan: BucketNotes, began: Moment, leaves: Sequence[tuple[int, Moment]]) -> Later:
     """The spans of the leaves of a backward in which nothing is combined."""
     made: list[tuple[Any, ...]] = []
     _note_leaves(made, plan, began, leaves, ())
@@ -113,7 +140,7 @@ def told_locally(plan: PlanNotes, began: Moment, leaves: Sequence[tuple[int, Mom
 
 def _note_leaves(
     made: list[tuple[Any, ...]],
-    plan: PlanNotes,
+    plan: BucketNotes,
     began: Moment,
     leaves: Sequence[tuple[int, Moment]],
     launches: Sequence[Launch],

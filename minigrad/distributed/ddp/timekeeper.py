@@ -13,12 +13,10 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from minigrad.autograd.tape import Reached
-from minigrad.distributed.comm.work import DoneWork
 from minigrad.distributed.ddp.account import Account, Note
-from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.lanes import DeviceLane
 from minigrad.distributed.ddp.logbook import Logbook
-from minigrad.distributed.ddp.pass_notes import PlanNotes, told, told_locally
+from minigrad.distributed.ddp.pass_notes import BucketNotes, numbers_of, told, told_locally
 from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.stats import Stats
@@ -83,8 +81,8 @@ class Timekeeper:
         self._calls: list[Note] = []
         self._first, self._launch_s = 0, cast(Moment, 0.0)
         self._name = f"{reducer.name} of ranks {list(reducer.comm.global_ranks)}"
-        self._plan: BucketPlan | None = None
-        self._notes = PlanNotes(self._name, {}, (), moments is not None)
+        self._plan: Any = None  # of the last pass
+        self._notes = BucketNotes(self._name, {}, (), moments is not None)
 
     def __enter__(self) -> None:
         """A bucket goes out."""
@@ -145,25 +143,16 @@ class Timekeeper:
         self, logbook: Logbook, account: Account | None, began_s: float, sums: dict[str, float]
     ) -> None:
         """Write what a pass came to, which is over; numbers alone, which become spans when somebody reads them."""
-        track, spans, which = self.track, {} if account is None else account.spans, dict[int, int]()
-        calls: list[tuple[float, float, float, float, bool]] = []
-        for work, called_s, returned_s in logbook.calls if account is not None else ():
-            started_s, done_s = spans[id(work)]
-            which[id(work)] = len(calls)
-            blocked = isinstance(work, DoneWork) and work.span is not None
-            calls.append((started_s, done_s, called_s, returned_s, blocked))
-        waits = [(which[id(work)], *at) for work, *at in logbook.waits if id(work) in which]
-        work, called_s, returned_s = logbook.calls[0]
-        held_s = 0.0 if isinstance(work, DoneWork) else returned_s - called_s
-        sent = (calls, logbook.handed, held_s, 8 * len(self.row), waits)
+        track = self.track
         lived = (self._of_plan(), self._passes, self._began, self._leaves, self.launches)
-        track.later(told, *lived, *sent, began_s, self.now_s(), sums)
+        sent = numbers_of(logbook, account)
+        track.later(told, *lived, *sent, 8 * len(self.row), began_s, self.now_s(), sums)
         track.end_step()
         self._passes, self.launches, self._leaves = self._passes + 1, [], []
         if self._moments is not None:
             self._moments.settle()
 
-    def _of_plan(self) -> PlanNotes:
+    def _of_plan(self) -> BucketNotes:
         """What passes by the plan in force have in common; where it is new, its buckets are kept as a fact."""
         reducer, plan = self._reducer, self._reducer.buckets.plan
         if plan is not self._plan:
