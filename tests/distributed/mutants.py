@@ -259,8 +259,8 @@ MUTANTS = {
     ),
     "what a hook sends is not counted": (
         ("ddp.hooks", "bytes of a hook"),
-        "logbook.called(work, began_s, nbytes)",
-        "logbook.called(work, began_s)",
+        "logbook.called(work, began_s, nbytes, kind)",
+        "logbook.called(work, began_s, None, kind)",
     ),
     "a weight of 0 is left out": (
         ("ddp.combine", "test_a_replica_that_counts_nothing_needs_none_and_adds_none"),

@@ -24,12 +24,12 @@ class DivergenceMeter:
     wrapper one of its own. A deep copy starts empty.
 
     Example:
-        >>> from minigrad import Tensor, nn
+        >>> from minigrad import nn, tensor
         >>> from minigrad.distributed import DDP, DivergenceMeter, divergence_hook, run
         >>> def body(comm):
         ...     ddp, meter = DDP(nn.Linear(2, 1, bias=False), comm), DivergenceMeter()
         ...     ddp.register_comm_hook(meter, divergence_hook)
-        ...     ddp(Tensor([[[1.0, 0.0], [0.0, 1.0]][comm.rank]])).sum().backward()    # mean (0.5, 0.5)
+        ...     ddp(tensor([[[1.0, 0.0], [0.0, 1.0]][comm.rank]])).sum().backward()    # mean (0.5, 0.5)
         ...     return meter.report()
         >>> print(run(body, 2)[0])
         rank  relative  cosine  magnitude

@@ -37,7 +37,8 @@ class Twin(AnyTwin):
         model: The wrapper: `DistributedDataParallel`, or one of your own; its `module` is what is trained.
         optimizer: Of parameters of that module; None where nothing steps, and gradients alone are compared.
         loss_fn: loss_fn(module, batch), the mean loss over a batch, as the loop computes it; it calls the module that
-            it is given, which is the twin's own. Mixed precision belongs into it: `with autocast(...)`.
+            it is given, which is the twin's own. Mixed precision belongs into it: `with autocast(...)`. What it draws
+            before that call is not drawn again: random numbers are replayed from the first forward of a batch on.
         every: Steps between two that are compared, >= 1: those of number every, 2·every, ...
         comm: The ranks; by default the wrapper's `comm`, else those of this context.
         reduce: "mean" of all samples, or "sum" of the ranks' gradients; by default as the wrapper has it, else "mean".
