@@ -3,7 +3,7 @@
 import pytest
 
 import minigrad
-from minigrad.distributed import simulate
+from minigrad.distributed import Timeline, explain_ranks, simulate
 from minigrad.distributed.ddp.stats import Stats, late_in
 from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError
@@ -23,12 +23,22 @@ def two_steps(comm, before_s=0.0):
     return ddp.stats(all_ranks=True), ddp.stats()
 
 
+def watched(comm):
+    """The same, and how many steps are known of each rank to who asks which was late."""
+    timeline = Timeline()
+    ddp = layers(comm, timeline=timeline)
+    for _ in range(2):
+        ddp(minigrad.randn(60, 16)).sum().backward()
+    return ddp.stats(all_ranks=True), ddp.stats(), explain_ranks(timeline.gather(comm)).made
+
+
 @pytest.mark.parametrize("world", ["threads", "shm"])
 def test_every_rank_gets_those_of_all(world):
-    results = run_ranks(world, two_steps, 2, timeout_s=TIMEOUT_S)
-    for whole, own in results:
+    results = run_ranks(world, watched, 2, timeout_s=TIMEOUT_S)
+    for whole, own, made in results:
+        assert made == {0: 2, 1: 2}
         assert own.ranks == [] and own.late == () and vars(whole) | {"ranks": []} == vars(own)
-        assert whole.ranks == [each for _, each in results]
+        assert whole.ranks == [each for _, each, _ in results]
         assert str(whole).startswith(f"rank 0: {whole.ranks[0]}\nrank 1: {whole.ranks[1]}\n")
     with pytest.raises(ArgumentError, match="all_ranks"):
         layers(minigrad.distributed.SoloCommunicator()).stats(all_ranks=3)
