@@ -7,6 +7,7 @@ started as `python -m tests.distributed.hanging`, under mpirun say.
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 
 import minigrad
 from minigrad import nn
-from minigrad.distributed import DDP
+from minigrad.distributed import DDP, MpiCommunicator
+from minigrad.distributed.comm.where import words_of
 from minigrad.errors import DistributedError
 
 TIMEOUT_S = 0.6
@@ -149,3 +151,25 @@ def tell(scenario, comm, folder):
     except DistributedError as error:
         text = error.report.to_json() if error.report is not None else ""
         Path(folder, f"{comm.rank}.json").write_text(text)
+
+
+def main(folder, names):
+    """Run scenarios one after the other, each on a communicator of its own, under mpirun."""
+    from mpi4py import MPI
+
+    for name in names:
+        Path(folder, name).mkdir(exist_ok=True)
+        comm = MpiCommunicator(MPI.COMM_WORLD, timeout_s=TIMEOUT_S)
+        try:
+            tell(NAMES[name], comm, Path(folder, name))
+        except ZeroDivisionError as error:
+            comm.abort(f"it raised {words_of(error)}")
+        finally:
+            comm.close()
+        request = MPI.COMM_WORLD.Ibarrier()
+        while not request.Test():
+            time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -8,7 +8,7 @@ from minigrad.distributed import HangReport
 from minigrad.errors import RankFailedError
 from tests.distributed import hanging
 from tests.distributed.hanging import KINDS, TIMEOUT_S, line
-from tests.distributed.worlds import run_ranks
+from tests.distributed.worlds import mpirun, run_ranks
 
 
 def check(scenario, folder):
@@ -45,3 +45,21 @@ def test_threads(scenario, tmp_path):
 def test_processes_of_one_host(scenario, tmp_path):
     run("shm", scenario, tmp_path)
     check(scenario, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def of_mpi(tmp_path_factory):
+    """A folder of each scenario, all of which one mpirun runs."""
+    folder = tmp_path_factory.mktemp("mpi")
+    names = [scenario.__name__ for scenario in UNDER_MPI]
+    done = mpirun(2, "-m", "mpi4py", "-m", "tests.distributed.hanging", str(folder), *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+UNDER_MPI = [scenario for scenario in KINDS if scenario is not hanging.died]
+
+
+@pytest.mark.parametrize("scenario", UNDER_MPI, ids=lambda s: s.__name__)
+def test_processes_under_mpirun(scenario, of_mpi):
+    check(scenario, of_mpi / scenario.__name__)

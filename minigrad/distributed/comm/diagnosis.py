@@ -59,7 +59,7 @@ class _Sides(NamedTuple):
 
 def first_difference(seen: Sequence[Sighting]) -> int:
     """The first number at which the ranks have not all made one call, as far back as all lists go; -1 for none."""
-    numbered = {each.rank: each.numbered for each in seen}
+    numbered = {each.rank: each.numbered for each in seen if each.calls or not each.unseen}
     starts = [min(calls) for calls in numbered.values() if calls]
     ends = [max(calls) for calls in numbered.values() if calls]
     start = 0 if len(starts) < len(numbered) else max(starts, default=0)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
@@ -69,6 +70,8 @@ class Peer:
         left_after: Calls that it took part in before it left; None while it is there.
         line: Where in the user's code it was when it was asked.
         gathered: How often it has brought something to a gathering.
+        made: The last of its calls, the earliest first.
+        sighting: What it told of itself when it heard of a failure, a `Sighting`; None while it has not.
     """
 
     posted: int = 0
@@ -76,6 +79,8 @@ class Peer:
     left_after: int | None = None
     line: str = ""
     gathered: int = 0
+    made: tuple[Made, ...] = ()
+    sighting: object = None
 
     @property
     def known(self) -> str:

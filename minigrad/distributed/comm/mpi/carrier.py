@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
 from minigrad.backend.thread import new_thread
-from minigrad.distributed.comm.calls import Kept
+from minigrad.distributed.comm.calls import Kept, Made, in_words
 from minigrad.distributed.comm.failure import Failure
-from minigrad.distributed.comm.headers import Header, doing, given_up, mismatch, timed_out
+from minigrad.distributed.comm.headers import LAST_CALLS, Header, doing, given_up, mismatch, timed_out
 from minigrad.distributed.comm.mpi.offers import Offers
+from minigrad.distributed.comm.mpi.sightings import Watch
 from minigrad.distributed.comm.mpi.talk import Talk
 from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.where import ask
@@ -71,20 +72,24 @@ class Carrier:
         timeout_s: How long a call waits for a rank.
         mpi: The module mpi4py.MPI.
         comm: A communicator of minigrad's own, which is given back where all ranks do.
+        watch: What this rank tells of itself where something has failed.
 
     Attributes:
+        carried_out: How many calls.
         thread: It.
         mail: The messages of this rank under way, with which it deals too.
         post: post(work) lets it carry out a collective.
     """
 
     def __init__(
-        self, talk: Talk, failure: Failure, calls: deque[Kept], timeout_s: float, mpi: Any, comm: Any
+        self, talk: Talk, failure: Failure, calls: deque[Kept], timeout_s: float, mpi: Any, comm: Any, watch: Watch
     ) -> None:
         self._talk, self._failure, self._calls, self._timeout_s, self._comm = talk, failure, calls, timeout_s, comm
         self._untold: DistributedError | None = None
         self._asks = self._is_over = self._is_whole = False
-        self._carried_out, self._agreeing_on, self._told_at_s = 0, "", 0.0
+        self.carried_out, self._agreeing_on, self._told_at_s = 0, "", 0.0
+        self._watch, self._has_shown, self._found_here = watch, False, False
+        failure.look = lambda error: watch.report(error, talk.peers, self._found_here)
         self._queue = queue.SimpleQueue[Optional[MpiWork]]()
         self.post = self._queue.put
         self.mail = Offers(mpi, comm, talk, failure, timeout_s, wake=self._wake, fail=self._fail, lines=self._lines)
@@ -154,6 +159,7 @@ class Carrier:
 
     def _fail(self, error: DistributedError) -> None:
         if self._failure.set(error):
+            self._found_here = True
             self.tell(error)
 
     # ------------------------------------------------------------------------------------------------ for the thread
@@ -164,7 +170,7 @@ class Carrier:
                 self._serve_next()
             self._told_at_s = 0.0  # what this rank did last is told with its leaving
             self._attend()
-            self._talk.tell_left(self._carried_out)
+            self._talk.tell_left(self.carried_out)
             self.mail.close()
             if self._is_whole and self._talk.all_left(_PARTING_S):
                 self._comm.Free()
@@ -193,7 +199,7 @@ class Carrier:
         work.execute()
         work.span = started_s, work.clock.now_s()
         with self._failure.changed:
-            self._carried_out += 1
+            self.carried_out += 1
             work.finished = True
             self._failure.changed.notify_all()
 
@@ -206,6 +212,9 @@ class Carrier:
             with self._failure.changed:
                 self._untold = None
                 self._failure.changed.notify_all()
+        if self._failure.error is not None and not self._failure.is_closed and not self._has_shown:
+            self._has_shown = True
+            self._talk.tell_sighting(self._watch.of_this_rank())
         if self._asks:
             self._asks = False
             self._talk.ask_lines()
@@ -215,7 +224,10 @@ class Carrier:
             if self._calls:
                 known = self._talk.peers[self._talk.rank].posted
                 posted = next((call.seq + 1 for call, _, _ in list(self._calls) if isinstance(call, Header)), known)
-                self._talk.tell_state(posted, self.doing)
+                self._talk.tell_state(posted, self.doing, self._last_made)
+
+    def _last_made(self) -> list[Made]:
+        return list(reversed(in_words(list(self._calls)[:LAST_CALLS])))
 
     def _pause(self, misses: int) -> None:
         """Wait a little for a rank that has not come; gives up where this rank has failed, or that rank has left."""
@@ -226,7 +238,7 @@ class Carrier:
         self._attend()
         if self._failure.error is not None:
             raise self._failure.error
-        peers, call = self._talk.peers, self._carried_out
+        peers, call = self._talk.peers, self.carried_out
         gone = [r for r, peer in enumerate(peers) if peer.left_after is not None and peer.left_after <= call]
         if gone:
             listed = ", ".join(f"rank {r} {peers[r].known}" for r in gone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from minigrad.distributed.comm.mpi.groups import MpiGroups
 from minigrad.distributed.comm.mpi.mover import Mover
 from minigrad.distributed.comm.mpi.offers import MpiMessages
 from minigrad.distributed.comm.mpi.rooted import RootedMpi
+from minigrad.distributed.comm.mpi.sightings import Watch
 from minigrad.distributed.comm.mpi.start import load_mpi, meet
 from minigrad.distributed.comm.mpi.talk import Talk
 from minigrad.distributed.comm.protocol import Clock
@@ -53,7 +55,8 @@ class MpiCommunicator(MpiMessages, RootedMpi, MpiGroups, Front):
         self.inner = comm = base.Dup()
         self._mover = Mover(mpi, comm)
         talk = Talk(mpi, comm, token, self.failure)
-        self._carrier = Carrier(talk, self.failure, self.calls, timeout_s, mpi, comm)
+        watch = Watch(self, comm, threading.get_ident())
+        self._carrier = Carrier(talk, self.failure, self.calls, timeout_s, mpi, comm, watch)
         self.mail = self._carrier.mail
         atexit.register(self._leave_at_exit)
 

@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.failure import ERRORS, Failure
 from minigrad.distributed.comm.headers import Peer
 from minigrad.distributed.comm.mpi.start import TOKEN_BYTES
+from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.comm.where import user_line
 from minigrad.errors import DistributedError
 
 _AGREE, _NEWS = 2, 3  # tags; that of data is 1
 _POLL_S = 1e-3
+_MOST_TOLD = 16
 
 
 class Talk:
@@ -73,12 +76,18 @@ class Talk:
 
     # -------------------------------------------------------------------------------------------------------- news
 
-    def tell_state(self, posted: int, doing: str) -> None:
+    def tell_state(self, posted: int, doing: str, made: Callable[[], list[Made]]) -> None:
         """Let the others know how far this rank is; nothing is sent where nothing has changed."""
         mine = self.peers[self.rank]
         if (posted, doing) != (mine.posted, mine.doing):
             mine.posted, mine.doing = posted, doing
-            self._tell({"posted": posted, "doing": doing})
+            self._tell({"posted": posted, "doing": doing, "made": made()})
+
+    def tell_sighting(self, sighting: Sighting) -> None:
+        """Let the others know what this rank was doing when it heard of a failure; of many, only the first."""
+        for rank in range(min(self.world_size, _MOST_TOLD)):
+            if rank != self.rank:
+                self._send(_NEWS, {"sighting": sighting.plain()}, rank)
 
     def tell_failure(self, error: DistributedError) -> None:
         """Let the others know why this rank fails."""
@@ -124,6 +133,9 @@ class Talk:
                 peer.line = news["line"]
             elif "posted" in news:
                 peer.posted, peer.doing = news["posted"], news["doing"]
+                peer.made = tuple(Made(*made) for made in news["made"])
+            elif "sighting" in news:
+                peer.sighting = Sighting.of_plain(news["sighting"])
             elif "mail" in news:
                 self.take_mail(source, news["mail"])
             elif "left" in news:
