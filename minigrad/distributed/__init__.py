@@ -187,6 +187,7 @@ __all__ = [
     "page_of",
     "plan_buckets",
     "rebalance",
+    "read_hang",
     "recv",
     "reduce",
     "reduce_scatter",
@@ -213,6 +214,7 @@ if typing.TYPE_CHECKING:
     from minigrad.distributed.average.averager import ParameterAverager
     from minigrad.distributed.average.mean import average_parameters
     from minigrad.distributed.inspect.explain import explain
+    from minigrad.distributed.inspect.hangs import read_hang
     from minigrad.distributed.inspect.late import explain_ranks
     from minigrad.distributed.inspect.page import page_of, save_page
     from minigrad.distributed.inspect.replay import replay
@@ -231,6 +233,7 @@ else:
         "explain_ranks": "inspect",
         "inspect": "inspect",
         "page_of": "inspect.page",
+        "read_hang": "inspect",
         "save_page": "inspect.page",
         "replay": "inspect",
     }

@@ -29,6 +29,7 @@ from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.rendezvous import Rendezvous
 from minigrad.distributed.comm.shm.communicator import ShmCommunicator
 from minigrad.distributed.comm.solo import SoloCommunicator
+from minigrad.distributed.comm.traces import leave_traces
 from minigrad.distributed.comm.where import words_of
 from minigrad.distributed.run import thread_rank
 from minigrad.errors import ArgumentError, RankFailedError
@@ -299,9 +300,11 @@ Told = TypeVar("Told", ShmCommunicator, NcclCommunicator)
 
 def _tell_peers(comm: Told) -> Told:
     """Let the other ranks know when this process ends, and of the exception that ends it."""
-    report, held = sys.excepthook, _Held(comm)
+    report, held, traces = sys.excepthook, _Held(comm), leave_traces(comm)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if traces is not None:
+            traces.end(error)
         held.use(lambda comm: comm.abort(f"it raised {words_of(error)}"))
         report(kind, error, trace)
         if isinstance(error, RankFailedError):
@@ -314,9 +317,11 @@ def _tell_peers(comm: Told) -> Told:
 
 def _end_with_peers(comm: MpiCommunicator) -> MpiCommunicator:
     """End the whole job on an exception that ends this process, as MPI would wait for this rank for ever."""
-    report, held = sys.excepthook, _Held(comm)
+    report, held, traces = sys.excepthook, _Held(comm), leave_traces(comm)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if traces is not None:
+            traces.end(error)
         report(kind, error, trace)  # first: the others, once told, end this process too
         held.use(lambda comm: comm.abort(f"it raised {words_of(error)}"))
         held.use(lambda comm: comm.end_job())

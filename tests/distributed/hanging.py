@@ -16,7 +16,7 @@ import numpy as np
 
 import minigrad
 from minigrad import nn
-from minigrad.distributed import DDP, MpiCommunicator
+from minigrad.distributed import DDP, MpiCommunicator, init
 from minigrad.distributed.comm.where import words_of
 from minigrad.errors import DistributedError
 
@@ -172,4 +172,7 @@ def main(folder, names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    if sys.argv[1] == "init":
+        NAMES[sys.argv[2]](init(timeout_s=TIMEOUT_S))
+    else:
+        main(sys.argv[1], sys.argv[2:])

@@ -1,19 +1,27 @@
 """The report of ranks that can't go on together names the kind of fault, the rank, the line, and what to do."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from minigrad.distributed import HangReport
+from minigrad.distributed.inspect.__main__ import main
+from minigrad.distributed.inspect.hangs import read_hang
 from minigrad.errors import RankFailedError
 from tests.distributed import hanging
 from tests.distributed.hanging import KINDS, TIMEOUT_S, line
-from tests.distributed.worlds import mpirun, run_ranks
+from tests.distributed.worlds import ROOT, mpirun, run_ranks
 
 
 def check(scenario, folder):
     """The report that rank 0 got of a scenario is right."""
-    report = HangReport.from_json(Path(folder, "0.json").read_text())
+    return check_report(scenario, HangReport.from_json(Path(folder, "0.json").read_text()))
+
+
+def check_report(scenario, report):
+    """It names the kind, the rank, the line and what to do."""
     kind, ranks, at, what, remedy = report.diagnosis
     assert (kind, ranks, at) == (KINDS[scenario], (1,), line(scenario, "here")), str(report)
     assert "rank 1" in what + remedy and remedy in str(report)
@@ -63,3 +71,30 @@ UNDER_MPI = [scenario for scenario in KINDS if scenario is not hanging.died]
 @pytest.mark.parametrize("scenario", UNDER_MPI, ids=lambda s: s.__name__)
 def test_processes_under_mpirun(scenario, of_mpi):
     check(scenario, of_mpi / scenario.__name__)
+
+
+# ------------------------------------------------------------------------------------------- what dead ranks have left
+
+
+def test_a_job_that_mpirun_has_ended_is_explained_by_what_its_ranks_left(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINIGRAD_HANG_DIR", str(tmp_path / "left"))
+    assert mpirun(2, "-m", "tests.distributed.hanging", "init", "died").returncode != 0
+    check_report(hanging.died, read_hang(tmp_path / "left"))
+    assert main(["hang", str(tmp_path / "left")]) == 0
+    assert "hang (died): rank 1 is gone (process" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scenario", [hanging.raised, hanging.held_in_c], ids=lambda s: s.__name__)
+def test_a_job_of_the_launcher_is_explained_by_what_its_ranks_left(scenario, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINIGRAD_HANG_DIR", str(tmp_path))
+    script = ["-m", "minigrad.distributed.launch", "-n", "2", "-m", "tests.distributed.hanging", "init"]
+    done = subprocess.run([sys.executable, *script, scenario.__name__], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    if sys.version_info >= (3, 11) and scenario is hanging.held_in_c:
+        assert "hang (late): rank 1 is at " in done.stderr  # under the traceback of rank 0
+    check_report(scenario, read_hang(tmp_path))
+
+
+def test_a_folder_that_no_rank_has_written_to(tmp_path, capsys):
+    assert main(["hang", str(tmp_path)]) == 2
+    assert "expected files rank-*.json of a run in" in capsys.readouterr().err

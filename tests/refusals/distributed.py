@@ -37,6 +37,7 @@ from minigrad.distributed import (
     merge_ledger,
     noise_hook,
     page_of,
+    read_hang,
     replay,
     rooted,
     save_page,
@@ -304,6 +305,8 @@ ROWS = [
     (lambda: Ddp.wrap([nn.Linear(2, 1)], ["cpu"], timeline=3), ArgumentError, "Replicas: expected timeline as a Tim"),
     (lambda: DDP(nn.Linear(2, 1), SoloCommunicator(), timeline=3), ArgumentError, "timeline as a Timeline, got 3"),
     # reading records
+    (lambda: read_hang(3), ArgumentError, "read_hang: expected the path of a folder, got 3"),
+    (lambda: read_hang("/nothing"), ArgumentError, "read_hang: expected files rank-*.json of a run in /nothing, got none"),
     (lambda: explain_ranks(3), ArgumentError, "explain_ranks: expected a Timeline, or the Trace of a simulation"),
     (lambda: explain_ranks(Timeline()), ArgumentError, "expected a record with a step that two ranks made, got 0"),
     (lambda: explain_ranks(Timeline(), least_fraction=2), ArgumentError, "expected least_fraction"),

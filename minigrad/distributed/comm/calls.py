@@ -73,3 +73,7 @@ class Remembering(Communicator):
     def last_calls(self) -> Sequence[str]:
         """The last calls that this rank made, the latest first."""
         return [str(call) for call, _, _ in list(self.calls)]
+
+    def made(self) -> list[Made]:
+        """The same, the earliest first, with the lines of the user's code that made them."""
+        return list(reversed(in_words(list(self.calls))))

@@ -80,8 +80,16 @@ def _kept() -> dict[int, IO[Any]]:
 def _file(process: int) -> IO[Any]:
     folder = os.environ.get(FOLDER)
     if folder:
+        os.makedirs(folder, exist_ok=True)
         return open(Path(folder, f"{process}.stack"), "wb", buffering=0)
     return open(os.memfd_create("minigrad-stacks"), "wb", buffering=0)
+
+
+@functools.cache
+def boot_id() -> int:
+    """A number of this host since it was started; 0 where it is not known."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return int(path.read_text().replace("-", "")[:15], 16) if path.exists() else 0
 
 
 def start_time(process: int) -> int:

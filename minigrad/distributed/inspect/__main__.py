@@ -1,4 +1,4 @@
-"""The command line of what reads records: `python -m minigrad.distributed.inspect page run.json`.
+"""The command line of what reads records: `python -m minigrad.distributed.inspect page run.json`, or `hang DIR`.
 
 Each command is a module with `arguments(parser)` and `carry_out(options)`, which returns the exit status.
 """
@@ -9,10 +9,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from minigrad.distributed.inspect import hangs
 from minigrad.distributed.inspect.page import command as page
 from minigrad.errors import MinigradError
 
-COMMANDS = {"page": page}
+COMMANDS = {"hang": hangs, "page": page}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minigrad.distributed.comm.calls import in_words
-from minigrad.distributed.comm.dumps import Offer, lines_of, offer, stacks_of
+from minigrad.distributed.comm.dumps import Offer, boot_id, lines_of, offer, stacks_of
 from minigrad.distributed.comm.groups import Groups
 from minigrad.distributed.comm.hangs import HangReport
 from minigrad.distributed.comm.headers import Peer, numbered
 from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.comm.where import ask, stack_of, users
 from minigrad.errors import DistributedError
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Watch:
@@ -31,8 +28,7 @@ class Watch:
 
     def __init__(self, comm: Any, inner: Any, thread: int) -> None:
         self._comm, self.thread = weakref.ref(comm), thread
-        boot = int(_BOOT.read_text().replace("-", "")[:15], 16) if _BOOT.exists() else 0
-        mine = np.array([*offer(), thread, boot], np.int64)
+        mine = np.array([*offer(), thread, boot_id()], np.int64)
         self._offers = np.empty((comm.world_size, mine.size), np.int64)
         inner.Allgather(mine, self._offers)
 
@@ -42,8 +38,7 @@ class Watch:
         if comm is None:
             return Sighting(0)
         stack = stack_of(self.thread)
-        calls = tuple(reversed(in_words(list(comm.calls))))
-        return Sighting(comm.rank, calls, "", "", users(stack), stack, _elsewhere(comm))
+        return Sighting(comm.rank, tuple(comm.made()), "", "", users(stack), stack, _elsewhere(comm))
 
     def report(self, error: DistributedError, peers: list[Peer], found_here: bool) -> HangReport | None:
         """The report of an error, once the others have told of themselves, or after a moment.
@@ -58,7 +53,7 @@ class Watch:
             return None
         me: int = comm.rank
         ask(lambda: all(peer.sighting or peer.left_after is not None for r, peer in enumerate(peers) if r != me))
-        here = int(self._offers[me, -1])
+        here = boot_id()
         seen = [self.of_this_rank() if r == me else self._of(r, peer, here, found_here) for r, peer in enumerate(peers)]
         return HangReport(tuple(seen), str(error))
 

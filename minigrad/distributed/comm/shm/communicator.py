@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
@@ -44,7 +44,7 @@ from minigrad.distributed.comm.shm.mailbox import Mailbox, ShmMessages
 from minigrad.distributed.comm.shm.region import Region, Regions, chunks
 from minigrad.distributed.comm.shm.rooted import RootedShm
 from minigrad.distributed.comm.shm.segment import Segment
-from minigrad.distributed.comm.shm.sightings import Places, look_after
+from minigrad.distributed.comm.shm.sightings import Places, RememberingShm, look_after
 from minigrad.distributed.comm.work import DoneWork, Span, over
 from minigrad.errors import DistributedError
 
@@ -93,7 +93,7 @@ class _Call:
             self.over = True
 
 
-class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
+class ShmCommunicator(RememberingShm, ShmMessages, RootedShm, ShmGroups, Front):
     """The collectives of one process among those of one host; see `Communicator`.
 
     Args:
@@ -331,10 +331,6 @@ class ShmCommunicator(ShmMessages, RootedShm, ShmGroups, Front):
         self._posted.clear()
         self._regions.forget()
         self.mail.close()
-
-    def last_calls(self) -> Sequence[str]:
-        """The last calls that this rank made, chunk by chunk, the latest first."""
-        return list(self.board.last_calls(self.rank))
 
 
 def _nothing(region: Region, weights: list[float]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
-from minigrad.distributed.comm.calls import INSIDE, line_of
+from minigrad.distributed.comm.calls import INSIDE, Made, Remembering, line_of
 from minigrad.distributed.comm.dumps import lines_of, stacks_of
 from minigrad.distributed.comm.hangs import HangReport
 from minigrad.distributed.comm.headers import numbered
@@ -39,6 +40,24 @@ class Places:
         self.known[id(code), at] = number, code
         note_line(self._board, number, line_of(code, at))
         return number
+
+
+class RememberingShm(Remembering):
+    """What a `ShmCommunicator` remembers of its calls: what its board says.
+
+    Attributes:
+        board: It.
+    """
+
+    board: Board
+
+    def last_calls(self) -> Sequence[str]:
+        """The last calls that this rank made, chunk by chunk, the latest first."""
+        return list(self.board.last_calls(self.board.rank))
+
+    def made(self) -> list[Made]:
+        """The same but for messages, the earliest first, with the lines of the user's code that made them."""
+        return made_by(self.board, self.board.rank)
 
 
 def look_after(comm: Any) -> Watcher:
