@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.dumps import FOLDER, boot_id, offer
 from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.comm.where import stack_of, users, words_of
@@ -35,7 +36,7 @@ class Traces:
         self._comm, self._path = weakref.ref(comm), Path(folder, f"rank-{comm.rank}.json")
         self._watched, self._written, self._over = threading.get_ident(), "", threading.Event()
         os.makedirs(folder, exist_ok=True)
-        self._thread = threading.Thread(target=self._serve, name="traces", daemon=True)
+        self._thread = new_thread(self._serve, name="traces")
         self._thread.start()
 
     def end(self, error: BaseException | None = None) -> None:
