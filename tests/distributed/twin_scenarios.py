@@ -84,3 +84,18 @@ def steps(comm, name):
 def check(name):
     """Make the steps of a scenario; TwinMismatchError where they are not what one process makes."""
     run(steps, len(SCENARIOS[name][0]), name, timeout_s=RANKS_S)
+
+
+def on_any_world(comm):
+    """Whatever carries the batches: a step that is right, and one whose loss is not the one that the twin is told."""
+    ddp = DDP(Net(norm=True).to(comm.device), comm)
+    optimizer = optim.Adam(ddp.parameters(), lr=0.1)
+    twin = Twin(ddp, optimizer, loss_of, raises=False)
+    for factor in (1.0, 5.0):
+        optimizer.zero_grad()
+        batch = {"x": randn(3 + comm.rank, 3).to(comm.device), "both": True}
+        (factor * loss_of(ddp, batch)).backward()
+        optimizer.step()
+        report = twin.step(batch)
+        assert report.agrees == (factor == 1.0), report
+    assert report.first.name == "first.weight" and report.fault.startswith("times 5"), report

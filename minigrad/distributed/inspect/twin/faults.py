@@ -16,7 +16,7 @@ from minigrad.distributed.inspect.twin.alone import Gradients
 from minigrad.distributed.inspect.twin.compare import Expected, Floats, ulps_off
 
 Factors = tuple[tuple[float, ...], ...]  # for each rank one for each of its batches
-_LOOSER = 64.0  # a factor is known to some digits, whatever the rounding of the element that it was read from
+_LOOSER = 64.0  # a factor is known to some digits, whatever the rounding of what it was read from
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def explain(
         if fits[0] and not partly:
             partly = f"{words}; that does not explain {wrong[fits.index(False)]}"
     factor = _factor(got, expected, wrong, ulps)
-    return partly or ("" if factor is None else scaled.format(f"{factor:.6g}"))
+    return partly or ("" if factor is None else scaled.format(f"{factor:.4g}"))
 
 
 def _fits(got: Floats, fault: Floats | None, expected: Expected, ulps: float) -> bool:
@@ -253,11 +253,11 @@ def _factor(
     got: Mapping[str, Floats], expected: Mapping[str, Expected], wrong: Sequence[str], ulps: float
 ) -> float | None:
     """One factor for all that is wrong; None where there is none."""
-    right = expected[wrong[0]].twin
-    at = np.unravel_index(int(np.argmax(np.abs(right))), right.shape)
-    if not right[at] or not np.isfinite(got[wrong[0]][at]):
+    given = np.concatenate([got[name].reshape(-1) for name in wrong])
+    right = np.concatenate([expected[name].twin.reshape(-1) for name in wrong])
+    if not right.any() or not (np.isfinite(given).all() and np.isfinite(right).all()):
         return None
-    factor = float(got[wrong[0]][at] / right[at])
+    factor = float(given @ right / (right @ right))
     fits = (_fits(got[name], factor * expected[name].twin, expected[name], _LOOSER * ulps) for name in wrong)
     return factor if all(fits) else None
 
