@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from minigrad.distributed import simulate
 from minigrad.distributed.inspect.__main__ import main
+from minigrad.distributed.inspect.explain import explain
 from minigrad.distributed.inspect.page import page_of, save_page
 from minigrad.distributed.inspect.page.chart import in_rows, ticks_of
 from minigrad.distributed.inspect.page.document import chosen_of
@@ -170,6 +171,21 @@ def test_words_by_hand(late):
     assert said[3] == f"Of the time that the wire worked, {hidden}% was hidden behind what the ranks did."
     assert said[4].startswith("Rank 0 waited longest for other ranks, ") and said[4].endswith("and rank 1 least, 0 s.")
     assert any(each.startswith("Rank 1 was late in backward: by ") for each in said)
+
+
+@pytest.mark.parametrize("which", ["timeline", "trace"])
+def test_what_would_help_is_what_explain_says(late, which):
+    """A network that takes no time leaves what rank 1 computes, 120 of 123.75 ms."""
+    record = late[which == "trace"]
+    root = parsed(page_of(record))
+    choices = explain(record).choices
+    for each in choices:
+        shown = figures_of(root, "choices", each.choice)
+        assert shown == {name: getattr(each, name) for name in ("before_s", "step_s", "saved_fraction")}
+    free = figures_of(root, "choices", "a network that takes no time")
+    assert [free["before_s"], free["step_s"]] == pytest.approx([0.12375, 0.12], rel=1e-4)
+    [words] = root.find("ul", "words")
+    assert f"What would help most is {choices[0].choice}: a step of " in words.text
 
 
 def test_curves_and_notes_by_hand():

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from minigrad.distributed.inspect.page.document import save_page
+from minigrad.distributed.inspect.steps import timeline_of
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.trace import Trace
 from minigrad.errors import ArgumentError
@@ -31,14 +32,14 @@ def carry_out(options: argparse.Namespace) -> int:
     output = options.output or options.records[0].with_suffix(".html")
     if output in options.records:
         raise ArgumentError(f"page: expected another file for the page than {str(output)!r}, which holds the record")
-    record = Timeline.merged(records) if len(records) > 1 else records[0]
+    record = Timeline.merged(timeline_of("page", each) for each in records) if len(records) > 1 else records[0]
     save_page(record, output, options.title or options.records[0].stem)
     print(output)
     return 0
 
 
-def record_in(path: Path) -> Timeline:
-    """The timeline in a file, that of a trace too.
+def record_in(path: Path) -> Timeline | Trace:
+    """What a file holds.
 
     Raises:
         ArgumentError: there is none.
@@ -51,7 +52,7 @@ def record_in(path: Path) -> Timeline:
         read = None
     form = str(read.get("format")) if isinstance(read, dict) else ""
     if form.startswith("minigrad trace"):
-        return Trace.from_json(text).timeline
+        return Trace.from_json(text)
     if form.startswith("minigrad timeline"):
         return Timeline.from_json(text)
     raise ArgumentError(f"page: expected a file of a timeline, or of a trace, as to_json writes it, got {str(path)!r}")

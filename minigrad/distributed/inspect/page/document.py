@@ -8,13 +8,14 @@ from html import escape
 from importlib.resources import files
 from statistics import median
 
+from minigrad.distributed.inspect.explain import Explanation, explain
 from minigrad.distributed.inspect.page.chart import Chart, Facts, chart_of, notes_of
 from minigrad.distributed.inspect.page.curves import curves_of
 from minigrad.distributed.inspect.page.drawing import KINDS, WIDTH, class_of, figure_of, picture_of
 from minigrad.distributed.inspect.page.tables import buckets_of, cells_of, figures_of, name_of_note, notes_of_step
-from minigrad.distributed.inspect.page.tables import totals_of
+from minigrad.distributed.inspect.page.tables import choices_of, totals_of
 from minigrad.distributed.inspect.page.units import time_text
-from minigrad.distributed.inspect.page.words import sentences_of
+from minigrad.distributed.inspect.page.words import help_of, sentences_of
 from minigrad.distributed.inspect.steps import RankStep, steps_of, timeline_of
 from minigrad.distributed.record.spans import Event
 from minigrad.distributed.record.timeline import Timeline
@@ -65,8 +66,8 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
     """A run as one HTML page, with no reference to anything outside it.
 
     It has the run in words, a picture of each step with a slider over them, the figures of each rank, buckets with
-    their parameters, decisions as notes, and curves. Where there are more than 20,000 spans, not every step is drawn;
-    the page says which.
+    their parameters, decisions as notes, curves, and what would help. Where there are more than 20,000 spans, not every
+    step is drawn, nor is it looked for what would help; the page says so.
 
     Args:
         record: A timeline, of all ranks (see `Timeline.gather`), or the trace of a simulation.
@@ -89,13 +90,14 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
     shown = chosen_of(steps)
     charts = [chart_of(number, steps[number], events.get(number, ()), facts) for number in shown]
     text = [_HEAD.format(title=escape(title), style=_beside("page.css"))]
-    text.append(_words(timeline, steps, shown))
+    explanation = explain(record) if steps and spans_in(steps) <= MOST_SPANS else None
+    text.append(_words(timeline, steps, shown, explanation))
     if charts:
         text += _steps(charts, events, (min(steps), max(steps)))
         curves = [figure_of(curve, (min(steps), max(steps))) for curve in curves_of(steps, timeline.events)]
         text.append('<section id="curves"><h2>From step to step</h2><div class="curves">')
         text += [*curves, "</div></section>"]
-    text += [_totals(timeline), _plans(facts), _decisions(events, len(timeline.ranks))]
+    text += [_choices(explanation), _totals(timeline), _plans(facts), _decisions(events, len(timeline.ranks))]
     text.append(f"</main>\n<script>\n{_beside('page.js')}</script>\n</body>\n</html>\n")
     return "\n".join(text)
 
@@ -110,12 +112,13 @@ def save_page(record: Timeline | Trace, path: str | os.PathLike[str], title: str
     Raises:
         ArgumentError: record is neither.
     """
-    replace_file(path, [page_of(timeline_of("save_page", record), title).encode()])
+    timeline_of("save_page", record)
+    replace_file(path, [page_of(record, title).encode()])
 
 
 def chosen_of(steps: Mapping[int, Mapping[int, RankStep]], most: int = MOST_SPANS) -> list[int]:
     """The numbers of the steps that are drawn: all, or where they have too many spans some at equal distances."""
-    numbers, total = list(steps), sum(len(step.spans) for ranks in steps.values() for step in ranks.values())
+    numbers, total = list(steps), spans_in(steps)
     if total <= most:
         return numbers
     count = max(1, len(numbers) * most // total)
@@ -124,12 +127,26 @@ def chosen_of(steps: Mapping[int, Mapping[int, RankStep]], most: int = MOST_SPAN
     return [numbers[round(each * (len(numbers) - 1) / (count - 1))] for each in range(count)]
 
 
+def spans_in(steps: Mapping[int, Mapping[int, RankStep]]) -> int:
+    """How many spans all steps have."""
+    return sum(len(step.spans) for ranks in steps.values() for step in ranks.values())
+
+
 def _beside(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _words(timeline: Timeline, steps: Mapping[int, Mapping[int, RankStep]], shown: Sequence[int]) -> str:
+def _words(
+    timeline: Timeline,
+    steps: Mapping[int, Mapping[int, RankStep]],
+    shown: Sequence[int],
+    explanation: Explanation | None,
+) -> str:
     said = sentences_of(timeline, steps)
+    if explanation is not None:
+        said.append(help_of(explanation))
+    elif steps:
+        said.append("What would help was not looked for in so many spans: explain() does.")
     if len(shown) < len(steps):
         said.append(f"{len(shown)} of {len(steps)} steps are drawn, at equal distances; all figures are of all steps.")
     return f'<section id="summary"><h2>In words</h2><ul class="words">{_items(said)}</ul></section>'
@@ -157,6 +174,12 @@ def _steps(charts: Sequence[Chart], events: Mapping[int, Sequence[Event]], ends:
         parts += [picture_of(chart), notes_of_step(chart, events.get(chart.number, ()))]
         parts += [figures_of(chart), buckets_of(chart), "</article>"]
     return [*parts, "</section>"]
+
+
+def _choices(explanation: Explanation | None) -> str:
+    if explanation is None or not explanation.choices:
+        return ""
+    return f'<section id="choices"><h2>What would help</h2>{choices_of(explanation)}</section>'
 
 
 def _totals(timeline: Timeline) -> str:

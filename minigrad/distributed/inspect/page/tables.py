@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from minigrad.distributed.inspect.explain import Explanation
 from minigrad.distributed.inspect.page.chart import Chart, Facts, Note, held_by
 from minigrad.distributed.inspect.page.units import bytes_text, time_text
 from minigrad.distributed.inspect.page.words import seconds_of
@@ -68,6 +69,17 @@ def totals_of(summary: TimelineSummary) -> str:
         cells.append(f"<td>{bytes_text(each.bytes_sent)}</td>")
         rows.append(cells)
     return table("What ddp.stats() counts, over the run", [*head, "wire, hidden", "overlap", "sent"], rows)
+
+
+def choices_of(explanation: Explanation) -> str:
+    """The steps as they would be under other choices; see `explain`."""
+    rows = []
+    for each in explanation.choices:
+        saved, word = each.saved_fraction, "less" if each.saved_fraction >= 0.0 else "more"
+        cells = [name_cell(each.choice), time_cell("before_s", each.before_s), time_cell("step_s", each.step_s)]
+        rows.append([*cells, f'<td data-saved-fraction="{saved!r}">{abs(saved):.1%} {word}</td>'])
+    head = ["choice", "a step as it was", "as it would be", "that is"]
+    return table("The recorded steps, replayed under other choices", head, rows)
 
 
 def figures_of(chart: Chart) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from minigrad.distributed.inspect.explain import explain
+from minigrad.distributed.inspect.explain import Explanation
 from minigrad.distributed.inspect.late import explain_ranks
 from minigrad.distributed.inspect.page.units import time_text
+from minigrad.distributed.inspect.programs import paces_s
 from minigrad.distributed.inspect.steps import RankStep
 from minigrad.distributed.record.timeline import Timeline
 
@@ -37,7 +38,7 @@ def sentences_of(timeline: Timeline, steps: Steps) -> list[str]:
     if not every:
         return ["Nothing was recorded."]
     ranks = sorted({step.rank for step in every})
-    long_s = {number: max(step.wall_s for step in own.values()) for number, own in steps.items()}
+    long_s = dict(zip(steps, paces_s(steps.values())))
     slowest = max(long_s, key=lambda number: long_s[number])
     said = [f"{_count(len(ranks), 'rank')}, {_count(len(steps), 'step')}."]
     if len(steps) > 1:
@@ -53,7 +54,7 @@ def sentences_of(timeline: Timeline, steps: Steps) -> list[str]:
     wire_s, hidden_s = sum(step.communication_s for step in every), sum(step.hidden_s for step in every)
     if wire_s > 0.0:
         said.append(f"Of the time that the wire worked, {hidden_s / wire_s:.0%} was hidden behind what the ranks did.")
-    return said + [*_waited(every, ranks), *_late(timeline, steps, ranks), *_would_help(timeline)]
+    return said + [*_waited(every, ranks), *_late(timeline, steps, ranks)]
 
 
 def seconds_of(step: RankStep, kind: str) -> float:
@@ -88,14 +89,15 @@ def _late(timeline: Timeline, steps: Steps, ranks: Sequence[int]) -> Iterable[st
         yield str(report.wire)
 
 
-def _would_help(timeline: Timeline) -> Iterable[str]:
-    """What saves most of what can be replayed."""
-    best = explain(timeline).best
-    if best is not None:
-        yield (
-            f"What would help most is {best.choice}: replayed, a step takes {time_text(best.step_s)} "
-            f"in place of {time_text(best.before_s)}."
-        )
+def help_of(explanation: Explanation) -> str:
+    """What would help most."""
+    best = explanation.best
+    if explanation.unknown:
+        return f"What would help is not known: {explanation.unknown}."
+    if best is None:
+        return "Nothing that was tried would save 1% of a step."
+    saved = f"{time_text(best.step_s)} in place of {time_text(best.before_s)}, {best.saved_fraction:.0%} less"
+    return f"What would help most is {best.choice}: a step of {saved}."
 
 
 def _count(number: int, what: str) -> str:
