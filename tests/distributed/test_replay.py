@@ -119,6 +119,14 @@ def test_in_another_order_too(order, recorded):
     assert back.plan == replay(recorded).plan and back.replayed_s == pytest.approx(walls_s(recorded), rel=1e-9)
 
 
+def test_a_replay_can_be_replayed(recorded):
+    """There and back again, which leaves nothing of the way."""
+    there = replay(recorded, bucket_cap_bytes=3 * BYTES, first_bucket_bytes=3 * BYTES, link=TREE, world_size=6)
+    assert replay(Timeline.from_json(there.timeline.to_json())).replayed_s == pytest.approx(there.replayed_s)
+    back = replay(there.timeline, bucket_cap_bytes=BYTES, link=LINK, world_size=3)
+    assert back.replayed_s == pytest.approx(walls_s(recorded)) and back.plan == replay(recorded).plan
+
+
 @pytest.mark.parametrize("how", ["sync_gradients", "overlapped_sync_gradients"])
 def test_by_hand_too(how):
     timeline, (anew, _) = record(how=how)[0], record(how=how, link=SLOW, bucket_cap_bytes=3 * BYTES)

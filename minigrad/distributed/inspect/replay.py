@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 from minigrad.arguments import as_integer
 from minigrad.distributed.ddp.buckets import BucketPlan
@@ -174,9 +174,25 @@ def replayed(programs: Programs, choice: Choice, words: str) -> Replayed:
     ranks = _run(programs, steps, plans, ReplayCosts(_WHO, programs, choice.link, sources), sources, every)
     ends_s = [max(ends_s) for ends_s in zip(*(rank.ends_s for rank in ranks))]
     paces_s = paces_between(min(programs.begins_s.values()), ends_s)
-    made = Timeline.of([span for rank in ranks for span in rank.spans], [], "virtual")
+    facts = {rank.number: _facts(programs, plans, choice.link, rank.source, len(ranks)) for rank in ranks}
+    made = Timeline.of([span for rank in ranks for span in rank.spans], [], "virtual", facts)
     plan = next(iter(plans.values())) if len(plans) == 1 else None
     return Replayed(words, programs.recorded_s, paces_s, plan, made, every)
+
+
+def _facts(
+    programs: Programs, plans: Mapping[str, BucketPlan], link: Link | None, source: int, world_size: int
+) -> dict[str, Any]:
+    """What holds for all of a rank; see `Timeline.facts`."""
+    facts: dict[str, Any] = {}
+    for name, about in programs.about.items():
+        ranks = list(about["ranks"])
+        if source in ranks:
+            whole = len(ranks) == len(programs.steps)
+            groups = [list(bucket.entries) for bucket in plans[name].buckets]
+            facts[name] = {**about, "buckets": groups, "ranks": list(range(world_size)) if whole else ranks}
+    known = programs.link if link is None else link
+    return facts if known is None else {**facts, "link": asdict(known)}
 
 
 def _median_s(paces_s: Sequence[float], every: int) -> float:

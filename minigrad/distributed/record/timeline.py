@@ -9,7 +9,8 @@ those are aligned at the collectives that they shared; see `record.alignment`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from minigrad.arguments import as_amount, as_integer
@@ -222,8 +223,13 @@ class Timeline(Exports):
         return _text(self._tracks.values())
 
     @staticmethod
-    def of(spans: Iterable[TimeSpan], events: Iterable[Event], clock: str) -> Timeline:
-        """A timeline of spans and events, all on one clock."""
+    def of(
+        spans: Iterable[TimeSpan],
+        events: Iterable[Event],
+        clock: str,
+        facts: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> Timeline:
+        """A timeline of spans and events, all on one clock, and of what holds for all of each rank."""
         made = Timeline()
         by_rank: dict[int, tuple[list[TimeSpan], list[Event]]] = {}
         for span in spans:
@@ -233,6 +239,7 @@ class Timeline(Exports):
         for rank, (own_spans, own_events) in by_rank.items():
             track = made._tracks[rank] = Track(rank, HostClock.now_s, clock)
             track.fill(own_spans, own_events, {})
+            track.facts |= facts.get(rank, {})
         return made
 
     @staticmethod
