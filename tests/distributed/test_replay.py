@@ -7,7 +7,7 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import DDP, Timeline, replay, run, simulate
+from minigrad.distributed import DDP, Timeline, Wrapper, replay, run, simulate
 from minigrad.distributed.inspect.buckets import in_order
 from minigrad.distributed.inspect.steps import steps_of
 from minigrad.distributed.simulate import Cluster, Link, RankCost, Trace
@@ -79,6 +79,7 @@ def test_as_it_was_it_takes_what_it_took(how, normed):
 
 FIRST = BYTES / 2 / 1024 / 1024
 SLOW, TREE = Link(1e-3, 1e5), Link(2e-3, 2e5, "tree", efficiency=0.8, ramp_s=1e-3, skew_s_per_step=2e-3)
+SKEWED = Link(1e-4, 1e6, skew_s_per_step=0.1)
 BACKWARDS, MIXED = list(reversed(range(LAYERS))), [0, 2, 1, 3, 5, 4, 7, 6]
 CHOICES = [
     ({"bucket_cap_bytes": 3 * BYTES}, {"bucket_cap_bytes": 3 * BYTES}),
@@ -94,6 +95,7 @@ CHOICES = [
     ({"shares": [0.5, 0.2, 0.3], "link": SLOW}, {"sizes": (90, 36, 54), "link": SLOW}),
     ({"cadence": 2}, {"every": 2}),
     ({"cadence": 2, "link": TREE}, {"every": 2, "link": TREE}),
+    ({"cadence": 2, "link": SKEWED}, {"every": 2, "link": SKEWED}),
     ({"world_size": 6}, {"world_size": 6}),
     ({"world_size": 2}, {"world_size": 2}),
     ({"world_size": 6, "link": TREE, "bucket_cap_bytes": 2**20},) * 2,
@@ -132,6 +134,45 @@ def test_by_hand_too(how):
     timeline, (anew, _) = record(how=how)[0], record(how=how, link=SLOW, bucket_cap_bytes=3 * BYTES)
     again = replay(timeline, link=SLOW, bucket_cap_bytes=3 * BYTES)
     assert again.replayed_s == pytest.approx(walls_s(anew), rel=1e-9)
+    shared = replay(timeline, shares=[0.5, 0.2, 0.3])
+    assert shared.replayed_s == pytest.approx(walls_s(record(how=how, sizes=(90, 36, 54))[0]), rel=1e-9)
+
+
+class Handing(Wrapper):
+    """A communicator whose calls take a rank time: a millisecond before it calls, and two from then on."""
+
+    def around(self, call, arrays, make):
+        self.clock.advance(1e-3)
+        work = make()
+        self.clock.advance(2e-3)
+        return work
+
+
+def handed(cap):
+    timeline = Timeline()
+
+    def two(comm):
+        ddp = DDP(nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(LAYERS)]), Handing(comm),
+                  bucket_cap_bytes=cap, timeline=timeline)  # fmt: skip
+        for _ in range(3):
+            ddp(minigrad.randn(60, 16)).sum().backward()
+
+    simulate.run(two, Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=1.5e-3)), LINK))
+    return timeline
+
+
+def test_what_handing_in_takes_is_taken_again():
+    """Of each rank, for each bucket; others take by bytes what those did, as long in all."""
+    timeline = handed(BYTES)
+    assert replay(timeline).replayed_s == pytest.approx(walls_s(timeline), rel=1e-9)
+    held = [sum(span.seconds for span in replay(timeline, bucket_cap_bytes=cap * BYTES).timeline.spans
+                if (span.kind, span.rank, span.step) == ("weighted", 0, 1)) for cap in (1, 2)]  # fmt: skip
+    assert held == pytest.approx([8 * 3e-3] * 2)
+
+
+def test_each_rank_is_in_the_sum_of_the_samples(recorded):
+    spans = replay(recorded, world_size=6).timeline.spans
+    assert {s.fields["sent_bytes"] for s in spans if (s.kind, s.name) == ("wire", "samples")} == {8 * (1 + 6)}
 
 
 def test_a_step_of_eight_equal_layers_by_hand():
