@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from minigrad.distributed import run
+from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.record.alignment import offsets_of
 from minigrad.distributed.record.spans import Gap
 from minigrad.distributed.record.timeline import Timeline
@@ -220,6 +221,18 @@ def test_thread_ranks_share_one_and_processes_gather():
             (rank, "mine", "part", (("rank", rank), ("more", 2))) for rank in (0, 1)
         ]
         assert {(e.rank, e.fields["reason"]) for e in timeline.events} == {(0, "of rank 0"), (1, "of rank 1")}
+
+
+def test_without_ranks_here_spans_are_those_of_the_only_rank_that_is_known():
+    timeline = Timeline()
+    with timeline.span("early"):
+        pass
+    assert timeline.spans[0].rank == 0
+    timeline = Timeline()
+    timeline.at(rank=3, clock=HostClock())
+    with timeline.span("data"):
+        pass
+    assert [(span.rank, span.kind) for span in timeline.spans] == [(3, "data")]
 
 
 def test_a_span_that_an_error_ends_says_so():

@@ -9,7 +9,7 @@ from minigrad.distributed.comm.work import DoneWork
 from minigrad.distributed.ddp.account import Account
 from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.record.spans import PASS
-from minigrad.distributed.record.track import Later, Moment
+from minigrad.distributed.record.track import ALL_MEET, Later, Moment
 
 
 class BucketNotes(NamedTuple):
@@ -127,7 +127,11 @@ def told(
     ends_s = [call.called_s for call in known]
     for waited_for, _, ended_s in waits:
         ends_s[waited_for] = ended_s
-    met = {f"{plan.name}: {number}.{n}": (call.began_s, ends_s[n]) for n, call in enumerate(known)}
+    met = {
+        f"{plan.name}: {number}.{n}": (call.began_s, ends_s[n])
+        for n, call in enumerate(known)
+        if handed[n][0] in ALL_MEET
+    }
     return made, met
 
 

@@ -18,11 +18,10 @@ from minigrad.distributed.record.listening import EventListener, overheard
 from minigrad.distributed.record.modules import note_module
 from minigrad.distributed.record.spans import PASS
 from minigrad.distributed.record.timeline import Timeline
-from minigrad.distributed.record.track import Moment, Track
+from minigrad.distributed.record.track import ALL_MEET, Moment, Track
 from minigrad.nn.module import Module
 
 _FIGURES = ("idle_s", "exposed_s", "hidden_s", "bytes_sent", "calls")
-_ALL_MEET = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_gather_object", "barrier")
 
 
 class MadeCall(NamedTuple):
@@ -147,7 +146,7 @@ class NotedCommunicator(Wrapper):
         began = track.mark()
         result = make()
         called, fields, meeting = track.mark(), self.notes.called(nbytes), ""
-        if call.kind in _ALL_MEET:
+        if call.kind in ALL_MEET:
             meeting, self._met = f"{self._name}: {self._met}", self._met + 1
         if not self._is_host:
             track.note("wire", call.kind, began, called, {**fields, "collective": call.kind, "sent_bytes": nbytes})

@@ -77,12 +77,14 @@ class Timeline(Exports):
         """The track of a rank, by its global number.
 
         Args:
-            comm: The rank's; by default that of this context, and rank 0 of the host's time where there is none.
+            comm: The rank's; by default that of this context. Where there is none, the only track that there is, as in
+                a process that is one rank; else rank 0 of the host's time.
             rank, clock: Its number and what tells its time, in place of a communicator.
         """
         here: Any = ranks_here() if comm is None else comm
         if rank is None:
-            rank = here.global_ranks[here.rank] if hasattr(here, "global_ranks") else 0
+            known = hasattr(here, "global_ranks")
+            rank = here.global_ranks[here.rank] if known else next(iter(self._tracks)) if len(self._tracks) == 1 else 0
         track = self._tracks.get(rank)
         if track is None:
             if comm is not None:

@@ -15,6 +15,8 @@ from minigrad.distributed.record.spans import Event, TimeSpan, plain
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _OF_HOST = ("data", "checkpoint")  # which the host does, also for a GPU
 _BEGINNING = ("data", "forward")
+# Collectives that are over on no rank before all have called them; the root of another one may be ahead.
+ALL_MEET = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_gather_object", "barrier")
 _NOTHING: Mapping[str, Any] = {}
 Moment = SupportsFloat  # seconds, or what will tell them, as an event of a GPU
 Later = tuple[list[tuple[Any, ...]], dict[str, tuple[float, float]]]  # notes, as they are kept, and meetings
