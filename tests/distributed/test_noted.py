@@ -8,7 +8,8 @@ import pytest
 import minigrad
 from minigrad import FlowBuilder, nn, optim
 from minigrad.data import DataLoader, TensorDataset
-from minigrad.distributed import DDP, Ddp, DdpConfig, NcclDevices, run, simulate
+from minigrad.backend.stream import streams_of
+from minigrad.distributed import DDP, Ddp, DdpConfig, NcclDevices, SoloCommunicator, run, simulate
 from minigrad.distributed.average import Async, EveryK, ParameterAverager, StreamingDiLoCo
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices
@@ -257,3 +258,24 @@ def test_the_loop_of_a_rank_notes_data_and_optimizer_too():
         assert (own.idle_s, own.exposed_s, own.calls) == (stats[rank].idle_s, stats[rank].exposed_s, stats[rank].calls)
         kinds = [s.kind for s in timeline.spans if s.rank == rank and s.kind in ("data", "pass", "optimizer")]
         assert kinds == ["data", "pass", "optimizer"] * 3 + ["data", "pass"]  # the last asks for a batch, and ends all
+
+
+def test_an_averager_on_a_device_has_its_time_and_waits_for_nothing(cuda, strict_cupy):
+    timeline = Timeline(depth=0)
+    with machine(1):
+        model = nn.Linear(4, 4).to(cuda)
+        averager = ParameterAverager(model, SoloCommunicator(cuda), EveryK(2), timeline=timeline)
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        x = minigrad.ones(2, 4, device=cuda)
+        for _ in range(4):
+            with strict_cupy.no_sync():
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                averager.step(2)
+        streams_of(cuda).get_current_stream().synchronize()
+        spans = timeline.spans
+    assert [span.kind for span in spans].count("pass") == 2 and {span.step for span in spans} == set(range(4))
+    leaves = [span for span in spans if span.kind == "backward" and span.name == "weight"]
+    assert len(leaves) == 4 and all(span.seconds > 0.0 for span in leaves)
+    assert all(span.seconds >= 0.0 for span in spans if span.kind in ("wire", "exposed"))
