@@ -4,6 +4,7 @@ import pytest
 
 from minigrad.distributed import explain_ranks
 from minigrad.distributed.average import Async, Cadence, EveryK
+from minigrad.distributed.inspect.steps import steps_of
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost
 from minigrad.train import Checkpoint
@@ -53,6 +54,7 @@ def test_what_a_simulation_says_the_timeline_says(how):
             averages = [event.fields["number"] for event in events]
             assert averages == list(range(1, len(averages) + 1)) and averages
             assert own.idle_s == pytest.approx(idle_s) and 0.9 * exposed_s < own.exposed_s <= exposed_s
+        assert own.steps == sum(rank in step for step in steps_of(timeline).values())  # as readers count them
         optimized = [span.step for span in spans if span.kind == "optimizer"]
         assert optimized == sorted(set(optimized)) and len(optimized) > 1
 

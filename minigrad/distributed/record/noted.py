@@ -72,7 +72,7 @@ class CallNotes:
             self._note_wire()
             figures = [now - then for now, then in zip(self._so_far(), before)]
             if any(figures):
-                fields = {"of": self.name, "pass": self._passes, **dict(zip(_FIGURES, figures))}
+                fields = {"of": self.name, **dict(zip(_FIGURES, figures))}  # without a number: a step may have several
                 self.track.note(PASS, self.name, began_s, self.track.now_s(), fields)
                 self._passes += 1
 
@@ -87,14 +87,19 @@ class CallNotes:
             begin_s = min(max(started_s, self._reached_s), done_s)
             self._reached_s = max(self._reached_s, done_s)
             self._wire_s += done_s - begin_s
-            wire = {"collective": name, "sent_bytes": fields["nbytes"], "queued_s": begin_s - called_s}
-            self.track.note("wire", name, begin_s, done_s, {**fields, **wire})
+            self.track.note("wire", name, begin_s, done_s, {**fields, "queued_s": begin_s - called_s})
         self._over.clear()
 
-    def called(self, nbytes: int) -> dict[str, Any]:
-        """One more call: the fields of its spans."""
-        self._calls, self._nbytes = self._calls + 1, self._nbytes + nbytes
-        return {"of": self.name, "pass": self._passes, "nbytes": nbytes}
+    def called(self, kind: str, nbytes: int, **ends: int) -> dict[str, Any]:
+        """One more call: the fields of its spans.
+
+        Args:
+            ends: Of a message, the other rank as peer, and its tag.
+        """
+        sent = {} if kind == "recv" else {"sent_bytes": nbytes}
+        self._calls, self._nbytes = self._calls + 1, self._nbytes + sent.get("sent_bytes", 0)
+        fields = {"of": self.name, "pass": self._passes, "nbytes": nbytes}
+        return {**fields, "collective": kind, **sent, **ends}
 
     def stood(self, made: MadeCall, began_s: float, ended_s: float, span: tuple[float, float] | None) -> None:
         """The rank stood still for a call, which is over.
@@ -110,10 +115,11 @@ class CallNotes:
             come_s = began_s + min(max(0.0, started_s - began_s), ended_s - began_s)
             self._idle_s += come_s - began_s
             self._exposed_s += ended_s - come_s
+            mine = {key: fields[key] for key in ("of", "pass", "nbytes")}
             if come_s > began_s:
-                self.track.note("idle", name, began_s, come_s, fields)
+                self.track.note("idle", name, began_s, come_s, mine)
             if ended_s > come_s:
-                self.track.note("exposed", name, come_s, ended_s, fields)
+                self.track.note("exposed", name, come_s, ended_s, mine)
 
     def idled(self, name: str, began_s: float) -> None:
         """The rank has waited for others until now, outside of any call."""
@@ -134,6 +140,7 @@ class NotedCommunicator(Wrapper):
     def __init__(self, comm: Communicator, notes: CallNotes) -> None:
         super().__init__(comm)
         self.notes, self._is_host, self._met = notes, comm.device.type == "cpu", 0
+        self._ends: dict[str, int] = {}  # of a message that is asked for
         self._name = notes.track.own_name(f"{notes.name} of ranks {list(comm.global_ranks)}")
 
     def for_group(self, comm: Communicator) -> Communicator:
@@ -145,11 +152,11 @@ class NotedCommunicator(Wrapper):
         nbytes, track = max(0, call.nbytes), self.notes.track
         began = track.mark()
         result = make()
-        called, fields, meeting = track.mark(), self.notes.called(nbytes), ""
+        called, fields, meeting = track.mark(), self.notes.called(call.kind, nbytes, **self._ends), ""
         if call.kind in ALL_MEET:
             meeting, self._met = f"{self._name}: {self._met}", self._met + 1
         if not self._is_host:
-            track.note("wire", call.kind, began, called, {**fields, "collective": call.kind, "sent_bytes": nbytes})
+            track.note("wire", call.kind, began, called, fields)
         made = MadeCall(call.kind, began if self._is_host else called, fields, meeting)
         if arrays and not (self._is_host and isinstance(result, DoneWork)):
             return _NotedWork(result, self, made)
@@ -164,6 +171,22 @@ class NotedCommunicator(Wrapper):
         call = Call("all_reduce", layout, nbytes=int(getattr(array, "nbytes", 0)))
         work: Work = self.around(call, [array], lambda: self.inner.weighted_all_reduce(array, weight, layout))
         return work
+
+    def send(self, array: Array, dst: int, tag: int = 0) -> Work:
+        """Let rank dst have the elements of array: an event "sent", for who sends goes on at once."""
+        nbytes, called = int(getattr(array, "nbytes", 0)), self.notes.track.mark()
+        work = self.inner.send(array, dst, tag)
+        fields = self.notes.called("send", nbytes, peer=self.global_ranks[dst], tag=tag)
+        self.notes.track.event_at("sent", called, fields)
+        return work
+
+    def recv(self, array: Array, src: int, tag: int = 0) -> Work:
+        """Overwrite array by what rank src sends."""
+        self._ends = {"peer": self.global_ranks[src], "tag": tag} if 0 <= src < self.world_size else {}
+        try:
+            return super().recv(array, src, tag)
+        finally:
+            self._ends = {}
 
     def waited(self, made: MadeCall, began: Moment, span: Any) -> None:
         """A wait for a call is over, just now, since began."""

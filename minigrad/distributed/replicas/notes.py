@@ -101,7 +101,7 @@ class ReplicaNotes:
         yield
         for track, moment_s, sums, moments in zip(self.tracks, began_s, self._sums, self._moments):
             if sums["calls"]:
-                track.note(PASS, self._name, moment_s, track.now_s(), {"of": self._name, "pass": self._passes, **sums})
+                track.note(PASS, self._name, moment_s, track.now_s(), {"of": self._name, **sums})
             if ends_step:
                 track.end_step()
             if moments is not None:
