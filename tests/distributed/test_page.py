@@ -222,6 +222,17 @@ def test_a_page_of_nothing_says_so():
     assert "Nothing was recorded." in page_of(Timeline())
 
 
+def test_odd_records_have_a_page_too():
+    """No time at all, nothing finite, a figure of a step that did nothing, one of setting up, ranks in other steps."""
+    events = [(0, "loss", 0.0, 0, {"value": math.inf}), (0, "rate", 0.0, -1, {"value": 1.0})]
+    events += [(0, "rate", 0.0, 4, {"value": 2.0}), (1, "odd", 0.0, 4, {"value": "text", "shares": [1, "b"]})]
+    spans = [(0, "data", "", 0.0, 0.0, 0, {}), (1, "mine", "x", 0.0, 0.0, 2, {"a": None, "b": [1.5, math.nan]})]
+    root = parsed(page_of(noted(spans, events)))
+    titles = [title.text for title in root.find("figcaption")]
+    assert titles[:2] == ["loss (1 not finite, left out)", "rate"] and list(bars_of(root)) == []
+    assert [line.attrs["points"] for line in root.find("polyline")][0] == "1000.00,60.00 1000.00,60.00"
+
+
 def test_of_too_many_steps_some_are_drawn_at_equal_distances():
     timeline = noted([(0, "data", "", step, step + 0.5, step, {}) for step in range(100)])
     assert chosen_of(steps_of(timeline), 100) == list(range(100))

@@ -44,6 +44,8 @@ def curves_of(steps: Mapping[int, Mapping[int, RankStep]], events: Iterable[Even
             works.setdefault(f"rank {rank}", []).append((number, step.work_s))
     told: dict[str, dict[str, dict[int, float]]] = {}
     for event in events:
+        if event.step < 0:  # of setting up
+            continue
         for name, line, value in _figures(event):
             told.setdefault(name, {}).setdefault(line, {})[event.step] = value  # the last one of a step
     for name in told.keys() & set(_LISTS.values()):
@@ -92,5 +94,5 @@ def _curve(name: str, unit: str, lines: Mapping[str, Iterable[tuple[int, float]]
 def scale_of(curve: Curve) -> tuple[float, float]:
     """The lowest and the highest value of a curve's axis."""
     values = [value for points in curve.lines.values() for _, value in points]
-    low, high = min(values), max(values)
+    low, high = min(values, default=0.0), max(values, default=0.0)
     return (min(0.0, low) if curve.from_zero else low), high

@@ -93,10 +93,12 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
     explanation = explain(record) if steps and spans_in(steps) <= MOST_SPANS else None
     text.append(_words(timeline, steps, shown, explanation))
     if charts:
-        text += _steps(charts, events, (min(steps), max(steps)))
-        curves = [figure_of(curve, (min(steps), max(steps))) for curve in curves_of(steps, timeline.events)]
+        curves = curves_of(steps, timeline.events)
+        across = {step for curve in curves for points in curve.lines.values() for step, _ in points} | steps.keys()
+        ends = min(across), max(across)
+        text += _steps(charts, events, ends)
         text.append('<section id="curves"><h2>From step to step</h2><div class="curves">')
-        text += [*curves, "</div></section>"]
+        text += [*(figure_of(curve, ends) for curve in curves), "</div></section>"]
     text += [_choices(explanation), _totals(timeline), _plans(facts), _decisions(events, len(timeline.ranks))]
     text.append(f"</main>\n<script>\n{_beside('page.js')}</script>\n</body>\n</html>\n")
     return "\n".join(text)
