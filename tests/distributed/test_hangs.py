@@ -40,7 +40,10 @@ def run(kind, scenario, folder):
         assert scenario is hanging.died
 
 
+LINES_TELL = hanging.another_order, hanging.another_plan, hanging.another_group
 IN_THREADS = [scenario for scenario in KINDS if scenario not in (hanging.died, hanging.held_in_c)]
+
+ON_GPUS = [scenario for scenario in IN_THREADS if scenario not in LINES_TELL]
 
 
 @pytest.mark.parametrize("scenario", IN_THREADS, ids=lambda s: s.__name__)
@@ -71,6 +74,16 @@ UNDER_MPI = [scenario for scenario in KINDS if scenario is not hanging.died]
 @pytest.mark.parametrize("scenario", UNDER_MPI, ids=lambda s: s.__name__)
 def test_processes_under_mpirun(scenario, of_mpi):
     check(scenario, of_mpi / scenario.__name__)
+
+
+@pytest.mark.parametrize("scenario", ON_GPUS, ids=lambda s: s.__name__)
+def test_ranks_on_gpus(scenario, tmp_path):
+    """Of another rank its last three calls are known, without lines, and the line where it stays."""
+    run("nccl", scenario, tmp_path)
+    report = HangReport.from_json(Path(tmp_path, "0.json").read_text())
+    assert report.diagnosis[:2] == (KINDS[scenario], (1,)), str(report)
+    if scenario is hanging.late:
+        assert report.diagnosis.line == line(scenario, "here")
 
 
 # ------------------------------------------------------------------------------------------- what dead ranks have left

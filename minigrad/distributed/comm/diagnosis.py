@@ -23,6 +23,7 @@ DEAD, LATE = "died", "late"
 _CALL = re.compile(r"(\w+)(?:\((.*)\))?(?: of (\d+) (\w+))?(?: in .*)?")
 _WRAPPER = re.compile(r"(DDP \d+ of .*?)(?: \(.*\))*, plan (\w+)(?: bucket (\d+))?")
 _RAISED = re.compile(r"rank (\d+) (?:aborted|failed first): (.*)", re.DOTALL)
+_MESSAGE = re.compile(r"((send|recv)\((?:to|from) (\d+), tag \d+\)).*: expected rank \3 to (?:take|send) it")
 _LINE = re.compile(r"(\S+):(\d+) in (.*)")
 
 
@@ -82,7 +83,7 @@ def diagnose(seen: Sequence[Sighting], error: str = "") -> Diagnosis:
         'left early'
     """
     seq = first_difference(seen)
-    found = _raised(seen, error, seq) or _gone(seen, seq)
+    found = _raised(seen, error, seq) or _message(seen, error) or _gone(seen, seq)
     if found is not None:
         return found
     here = {each.rank: each.numbered.get(seq) for each in seen}
@@ -131,6 +132,20 @@ def _of_raised(rank: Sighting, words: str, made: Made | None) -> Diagnosis:
     return Diagnosis(RAISED, (rank.rank,), line, f"{who} raised: {what}", remedy)
 
 
+def _message(seen: Sequence[Sighting], error: str) -> Diagnosis | None:
+    """A rank that did not come to the other end of a message."""
+    told = _MESSAGE.search(error)
+    other = next((each for each in seen if told is not None and each.rank == int(told[3])), None)
+    if told is None or other is None:
+        return None
+    who, does = listed([other.rank]), "recv" if told[2] == "send" else "send"
+    kind = LEFT if other.gone and not other.gone.startswith(DIED) else DEAD if other.gone else LATE
+    line = other.at or (other.last.line if other.last else "")
+    what = f"{who} {other.gone or 'is there' + _at(other.at)} and did not come to the other end of {told[1]}"
+    remedy = f"let {who} call {does}, with the same tag, dtype and size, as often as the other end does{_at(line)}"
+    return Diagnosis(kind, (other.rank,), line, what, remedy)
+
+
 def _gone(seen: Sequence[Sighting], seq: int) -> Diagnosis | None:
     """A rank that has left, or died, and lacks a call that others have made."""
     gone = [each for each in seen if each.gone and (seq < 0 or seq not in each.numbered)]
@@ -158,6 +173,7 @@ def _missing(seen: Sequence[Sighting], missing: tuple[int, ...], seq: int) -> Di
     late, waited = [each for each in seen if each.rank in missing], _made_at(seen, seq)
     if not late or waited is None:
         return Diagnosis(LATE, (), "", "all ranks have made the same calls", "look into what each of them is at")
+    late = [each for each in late if not each.unseen or each.calls] or late
     call = f"call {seq}, {waited.what}, which others made{_at(waited.line)}"
     inside = [each for each in late if each.elsewhere]
     if inside:
@@ -275,7 +291,7 @@ def _beside_usual(sides: _Sides, usual: Sequence[Made]) -> str:
     later = [made for made in usual[1:] if made.what == theirs.what]
     if not later:
         return EXTRA
-    moved = theirs.line == ours.line or all(made.line != theirs.line for made in later)
+    moved = theirs.line and (theirs.line == ours.line or all(made.line != theirs.line for made in later))
     return ORDER if moved else LEFT_OUT
 
 

@@ -19,6 +19,7 @@ from minigrad.distributed.comm.nccl.meetings import Meetings
 from minigrad.distributed.comm.nccl.messages import Kind, Message
 from minigrad.distributed.comm.nccl.partings import Partings
 from minigrad.distributed.comm.nccl.progress import Progress
+from minigrad.distributed.comm.nccl.sightings import look_at
 from minigrad.distributed.comm.nccl.star import Star
 from minigrad.distributed.comm.nccl.trail import WAYPOINT_BYTES, Waypoint
 from minigrad.distributed.comm.nccl.world import World
@@ -59,6 +60,7 @@ class Control:
         self.world = world = World(self.star, failure, timeout_s, on_failure)
         self.progress, self.meetings = Progress(world, calls, self._tick_s), Meetings(world)
         self.trail = self.progress.trail
+        look_at(world, calls)
         self._gatherings, self._partings = Gatherings(world), Partings(world, self.progress, self.meetings)
         self.gather = self._gatherings.gather
         self._takers: dict[Kind, Callable[[Message], None]] = {
