@@ -162,7 +162,8 @@ class _RankGraph:
                 if wires[seen].kind == "recv":
                     self._front += wires[seen:at]
                 else:  # each comes after the one before it
-                    self._front = [each for each in self._front if each not in wires[:seen]] + wires[at - 1 : at]
+                    before = wires[seen - 1] if seen else None
+                    self._front = [each for each in self._front if each is not before] + wires[at - 1 : at]
 
     def _ns(self, moment_s: float) -> int:
         return round((moment_s - self._zero_s) * 1e9)
