@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from minigrad.distributed import Timeline, run, simulate
-from minigrad.distributed.record.nodes import stretches_of
+from minigrad.distributed.record.nodes import nodes_of, stretches_of
+from minigrad.distributed.record.spans import TimeSpan
 from minigrad.distributed.simulate import Cluster, Link, RankCost
 from minigrad.errors import ArgumentError
 from tests.distributed.test_attached import BYTES, LAYERS, cluster, train
@@ -214,6 +215,41 @@ def test_messages_and_groups(tmp_path):
     assert json.loads((tmp_path / "groups.json").read_text()) == {"1": [0, 1], "2": [2, 3]}
     with pytest.raises(ArgumentError, match="expected world_size 4, for messages and groups name its ranks, got 8"):
         trace.to_chakra(tmp_path, 8)
+
+
+def spans_of(*rows):
+    """Spans of rank 0: kind, when it began and ended, its step and fields."""
+    return [TimeSpan(0, kind, kind, began_s, ended_s, step, fields) for kind, began_s, ended_s, step, fields in rows]
+
+
+def test_what_is_done_after_a_wait_comes_after_what_was_waited_for():
+    """Of two wrappers in one pass the rank waits for the first; the other's bucket is over by then, but goes on."""
+    one, other = {"of": "one", "queued_s": 0.0}, {"of": "other", "queued_s": 0.0}
+    spans = spans_of(
+        ("backward", 0.0, 1.0, 0, {}), ("wire", 1.0, 2.0, 0, other), ("wire", 1.0, 3.0, 0, one),
+        ("exposed", 1.0, 3.0, 0, one), ("mine", 3.0, 4.0, 0, {}), ("mine", 4.0, 5.0, 0, {}),
+        ("pass", 1.0, 4.0, 0, other), ("pass", 1.0, 5.0, 0, one),
+    )  # fmt: skip
+    (nodes,) = nodes_of(spans, []).values()
+    first, second, third, fourth, fifth = nodes
+    assert [n.kind for n in nodes] == ["compute", "collective", "collective", "compute", "compute"]
+    assert [n.fields.get("of") for n in nodes[1:3]] == ["other", "one"]
+    assert second.after == third.after == [first]
+    assert fourth.after == [first, third] and fifth.after == [second, fourth]  # the pass of the other is over
+
+
+def test_a_step_of_a_trace_comes_after_the_calls_of_the_step_before():
+    """Also where they were over before anybody waited; not where they are still under way."""
+    spans = spans_of(
+        ("compute", 0.0, 2.0, 0, {}), ("wire", 2.0, 3.0, 0, {"queued_s": 0.0}), ("compute", 2.0, 4.0, 1, {}),
+        ("wire", 4.0, 7.0, 1, {"queued_s": 0.0}), ("compute", 4.0, 6.0, 2, {}), ("compute", 7.0, 8.0, 3, {}),
+    )  # fmt: skip
+    (nodes,) = nodes_of(spans, []).values()
+    assert [(n.kind[:4], n.name, [each.number for each in n.after]) for n in nodes] == [
+        ("comp", "compute compute", []), ("coll", "wire", [0]), ("comp", "compute compute", [0]),
+        ("coll", "wire", [1, 2]), ("comp", "compute compute", [1, 2]), ("comp", "not noted", [4]),
+        ("comp", "compute compute", [3, 5]),
+    ]  # fmt: skip
 
 
 def at_once(comm):
