@@ -48,10 +48,10 @@ def test_parts_of_a_step_by_hand():
     for rank in explanation.ranks:
         assert sum(getattr(rank, part) for part in PARTS) == pytest.approx(rank.wall_s, rel=1e-12)
     assert sum(explanation.fraction(part) for part in PARTS) == pytest.approx(1.0)
-    assert explanation.best.choice == "shares of 0.6667, 0.3333"
+    assert explanation.best.choice == "shares of 0.6667, 0.3333 (if time goes with samples)"
     first, *rest = str(explanation).splitlines()
     assert first.startswith("3 steps of 0.131750 s (the median); of the ranks' time: 74% computing, 14% waiting for")
-    assert "what would help most is shares of 0.6667, 0.3333; what was tried:" in rest
+    assert "what would help most is shares of 0.6667, 0.3333 (if time goes with samples); what was tried:" in rest
 
 
 def test_each_choice_takes_what_it_takes_anew():
@@ -63,7 +63,7 @@ def test_each_choice_takes_what_it_takes_anew():
     anew = {
         "bucket_cap_bytes=4096": {"bucket_cap_bytes": 4 * BYTES, "first_bucket_mb": BYTES / 2**20},
         "all gradients in one bucket": {"bucket_cap_bytes": LAYERS * BYTES},
-        "shares of 0.4130, 0.2429, 0.3441": {"sizes": (74, 44, 62)},
+        "shares of 0.4130, 0.2429, 0.3441 (if time goes with samples)": {"sizes": (74, 44, 62)},
         "a network twice as fast": {"link": fast},
         "a network that takes no time": {"link": Link()},
         "combining after every second step": {"every": 2},
@@ -88,7 +88,8 @@ def test_a_page_says_what_would_help_most():
     timeline, _ = record()
     said = help_of(explain(timeline))
     assert said == (
-        "What would help most is shares of 0.4130, 0.2429, 0.3441: a step of 83.8 ms in place of 110 ms, 24% less."
+        "What would help most is shares of 0.4130, 0.2429, 0.3441 (if time goes with samples): a step of 83.8 ms in "
+        "place of 110 ms, 24% less."
     )
     assert escape(said) in page_of(timeline)
 
