@@ -217,6 +217,8 @@ class Naive(nn.Module):
         if self.fault == "never forgets":
             n += self.old.get("n", 0.0)
             self.old["n"] = n
+        if self.fault == "each clips":
+            nn.utils.clip_grad_norm_(self.module.parameters(), 1e-3)
         total = np.array([n])
         self.comm.all_reduce(total).wait()
         weight = {"mean of means": 1 / world, "sum": 1.0, "divided twice": n / total[0] / world}.get(
@@ -283,6 +285,7 @@ def test_a_wrapper_of_ones_own_that_is_right():
         ("never forgets", 2, "gradient fc.weight", "samples of steps before count on"),
         ("16 bits", 1, "gradient fc.weight", "rounded to float16"),
         ("clipped", 1, "gradient fc.weight", "clipped (see before_step)"),
+        ("each clips", 1, "gradient fc.weight", "or a rank's gradient was scaled"),
         ("two steps", 1, "parameter fc.weight", "the step was made twice"),
     ],
 )
@@ -394,6 +397,64 @@ def test_what_rank_0_fails_of_all_hear():
             twin.step(made(2))
 
     run(body, 2)
+
+
+class Harmonic(optim.Optimizer):
+    """Keeps a count, a list and its parameters by itself, as optimizers of one's own do."""
+
+    def __init__(self, params):
+        params = list(params)
+        super().__init__(params, {})
+        self.count, self.counts, self.own_params = 0, [], params
+
+    def step(self, closure=None):
+        self.count += 1
+        self.counts.append(self.count)
+        with no_grad():
+            for param in self.own_params:
+                param.add_(param.grad, alpha=-0.1 / self.count)
+
+
+def test_what_an_optimizer_of_ones_own_keeps_is_as_before_the_step_and_stays():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm)
+        optimizer = Harmonic(ddp.parameters())
+        twin = Twin(ddp, optimizer, mean_loss)
+        for _ in range(3):
+            batch = made(2 + comm.rank)
+            optimizer.zero_grad()
+            mean_loss(ddp, batch).backward()
+            optimizer.step()
+            before = ddp.module.weight.tolist()
+            twin.step(batch)
+            assert ddp.module.weight.tolist() == before
+        return optimizer.counts
+
+    assert run(body, 2) == [[1, 2, 3]] * 2
+
+
+def test_a_loss_that_calls_what_is_trained_is_refused():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm)
+        twin = Twin(ddp, None, lambda model, batch: mean_loss(ddp, batch))
+        mean_loss(ddp, made(2)).backward()
+        with pytest.raises(ArgumentError if comm.rank == 0 else RankFailedError, match="that they are given, got a"):
+            twin.step(made(2))
+
+    run(body, 2)
+
+
+def test_hooks_that_were_not_run_are_told():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm)
+        ddp.module.bias.register_hook(lambda grad: grad).remove()
+        ddp.module.weight.register_hook(lambda grad: 0.5 * grad)
+        twin = Twin(ddp, None, mean_loss, raises=False)
+        batch = made(2)
+        mean_loss(ddp, batch).backward()
+        return twin.step(batch).notes
+
+    assert run(body, 2) == [("hooks on the gradient of weight were not run by the twin",)] * 2
 
 
 def test_a_forward_that_went_around_the_module():

@@ -5,7 +5,7 @@ Nothing of the wrapper is used: no bucket, no reducer, no collective.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from copy import deepcopy
@@ -79,11 +79,13 @@ class Begin:
     Attributes:
         module: A copy.
         optimizer: The state of the optimizer by number of its parameter, copied; empty without one.
+        kept: What else its class keeps, copied; see `kept_by`.
         scale: What losses are multiplied by.
     """
 
     module: Module
     optimizer: dict[int, dict[str, Any]]
+    kept: Mapping[str, Any]
     scale: float
 
 
@@ -173,7 +175,7 @@ def stepped(
     """
     module = _copy(begin.module, exact)
     params = dict(module.named_parameters())
-    made = copied_optimizer(optimizer, [params[name] for name in names])
+    made = copied_optimizer(optimizer, [params[name] for name in names], begin.kept)
     made.load_state_dict({**made.state_dict(), "state": _as_state(begin.optimizer, made, exact)})
     _give(module, gradients)
     for _ in range(steps):
@@ -181,15 +183,38 @@ def stepped(
     return values_of(module)
 
 
-def copied_optimizer(optimizer: Optimizer, params: Sequence[Any]) -> Optimizer:
-    """An optimizer with the options of another, for other parameters in its order; its state is new."""
+def copied_optimizer(optimizer: Optimizer, params: Sequence[Any], kept: Mapping[str, Any]) -> Optimizer:
+    """An optimizer with the options of another, for other parameters in its order; its state is new.
+
+    Args:
+        kept: What else its class keeps; copied.
+    """
     made: Optimizer = object.__new__(type(optimizer))
-    vars(made).update(vars(optimizer))  # a class of one's own may look at what its constructor was given
+    vars(made).update(_copied(kept, optimizer.params(), params))  # a class of one's own may look at it
     left, groups = iter(params), []
     for group in optimizer.param_groups:
         groups.append({**group, "params": [next(left) for _ in group["params"]]})
     Optimizer.__init__(made, groups, optimizer.defaults, master_weights=optimizer.master_weights)
     return made
+
+
+def kept_by(optimizer: Optimizer) -> dict[str, Any]:
+    """What an optimizer's own class keeps beside what all optimizers do, copied: a count of steps, say."""
+    shared = vars(Optimizer([Tensor(np.zeros(1, np.float32), requires_grad=True)], {}))
+    own = {name: value for name, value in vars(optimizer).items() if name not in shared}
+    params = list(optimizer.params())
+    return _copied(own, params, params)
+
+
+def _copied(values: Mapping[str, Any], old: Iterable[Any], new: Iterable[Any]) -> dict[str, Any]:
+    """Copies, with new parameters in the place of the old ones; what can't be copied is shared."""
+    memo, found = {id(one): other for one, other in zip(old, new)}, {}
+    for name, value in values.items():
+        try:
+            found[name] = deepcopy(value, memo)
+        except Exception:
+            found[name] = value
+    return found
 
 
 def state_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

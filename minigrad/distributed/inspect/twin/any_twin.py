@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, check_choice, check_switch
 from minigrad.backend.device import Device
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm
-from minigrad.distributed.inspect.twin.alone import Begin, Gradients, gradients_of, state_of, values_of
+from minigrad.distributed.inspect.twin.alone import Begin, Gradients, gradients_of, kept_by, state_of, values_of
 from minigrad.distributed.inspect.twin.compare import TwinReport
-from minigrad.distributed.inspect.twin.judge import Left, Task
+from minigrad.distributed.inspect.twin.judge import Left, Task, judge
+from minigrad.distributed.inspect.twin.watch import RankWatch
 from minigrad.errors import ArgumentError, TwinMismatchError
 from minigrad.nn.module import Module
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.scaler import GradScaler
+from minigrad.tensor import LeafHook
 
 
 class AnyTwin:
@@ -69,12 +71,28 @@ class AnyTwin:
         """Keep what the step begins with."""
         optimizer, scaler = self._task.optimizer, self._scaler
         with self._device.current():
-            state = {} if optimizer is None else state_of(optimizer)
-            self._begin = Begin(deepcopy(self._module), state, 1.0 if scaler is None else scaler.get_scale())
+            state, kept = ({}, {}) if optimizer is None else (state_of(optimizer), kept_by(optimizer))
+            self._begin = Begin(deepcopy(self._module), state, kept, 1.0 if scaler is None else scaler.get_scale())
 
     def _left(self) -> Left:
         """What the step has left."""
-        return Left(gradients_of(self._module), values_of(self._module), self._before)
+        hooked = tuple(name for name, param in self._module.named_parameters() if any(map(_is_hook, param.listeners)))
+        return Left(gradients_of(self._module), values_of(self._module), self._before, hooked)
+
+    def _judged(self, watches: Sequence[RankWatch], told: Sequence[Any], arrays: Sequence[Any]) -> TwinReport:
+        """What differs in the step that is over, of which all ranks have told.
+
+        Args:
+            watches: Of the modules that nobody is to call meanwhile.
+        """
+        for watch in watches:
+            watch.is_alone = True
+        try:
+            with self._device.current():
+                return judge(self._task, self._begin, self._left(), told, arrays, self.steps)
+        finally:
+            for watch in watches:
+                watch.is_alone = False
 
     def _keep_gradients(self) -> None:
         """Keep what a step has left that comes before one that is due."""
@@ -99,6 +117,11 @@ def check_parts(module: Module) -> None:
             "Twin: expected a module whose layers look at the samples of one rank, got a SyncBatchNorm, which looks at "
             "those of all"
         )
+
+
+def _is_hook(listener: Any) -> bool:
+    """Whether a listener of a leaf is a user's, or a wrapper's, that was not taken back."""
+    return isinstance(listener, LeafHook) and bool(getattr(listener, "hooks", True))
 
 
 def _names_of(optimizer: Any, module: Module) -> tuple[str, ...]:

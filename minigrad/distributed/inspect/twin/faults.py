@@ -178,6 +178,7 @@ def _of_ranks(terms: Terms) -> Iterator[UsualFault]:
 
 def _of_time(terms: Terms) -> Iterator[UsualFault]:
     nothing = _times(terms.right, 0.0)
+    yield UsualFault("zeros: a buffer that nobody has filled", nothing)
     if terms.before is not None:
         yield UsualFault("a stale buffer: the gradients of the step before, once more", nothing, 1.0)
         words = "added to the gradients of the step before, which were not dropped: zero_grad()?"
@@ -189,7 +190,6 @@ def _of_time(terms: Terms) -> Iterator[UsualFault]:
         for samples in terms.earlier:
             counts = [sum(row) + n for row, n in zip(terms.samples, samples)]
             yield UsualFault("samples of steps before count on", weighted(terms.samples, counts))
-    yield UsualFault("zeros: a buffer that nobody has filled", nothing)
 
 
 def _by_batch(terms: Terms) -> Factors:
@@ -281,7 +281,8 @@ def other_weights(
         return ""
     right = [row[0] if row else 0.0 for row in terms.right]
     listed = ", ".join(f"{w:.4g}" for w in weights)
-    return f"ranks weigh {listed}, where it should be {', '.join(f'{w:.4g}' for w in right)}: other samples are counted"
+    words = f"ranks weigh {listed}, where it should be {', '.join(f'{w:.4g}' for w in right)}"
+    return f"{words}: other samples are counted, or a rank's gradient was scaled (clipped, say) before it was combined"
 
 
 def _flat(values: Floats | None, like: Floats) -> Floats:

@@ -59,11 +59,13 @@ class Left:
     Attributes:
         gradients, values: Of each parameter.
         before: The gradients that the step before had left; None where they are not known.
+        hooked: The parameters that have hooks.
     """
 
     gradients: Gradients
     values: Mapping[str, Floats]
     before: Gradients | None
+    hooked: tuple[str, ...] = ()
 
 
 def judge(
@@ -172,6 +174,9 @@ class Judge:
                 expected[name] = Expected(np.zeros_like(values), None, 0.0, self._dtypes[name])
         present = {name: _or_zeros(got[name], each) for name, each in expected.items()}
         wrong = self._compare("gradient", present, expected)
+        hooked = [name for name in wrong if name in self._left.hooked]
+        if hooked:
+            self._notes.append(f"hooks on the gradient of {', '.join(hooked)} were not run by the twin")
         if wrong and got[wrong[0]] is None:
             self._say("there is no gradient")
         elif wrong:

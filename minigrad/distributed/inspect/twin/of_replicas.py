@@ -8,7 +8,6 @@ from typing import Any
 from minigrad.arguments import as_integer, as_list
 from minigrad.distributed.inspect.twin.any_twin import AnyTwin, check_parts
 from minigrad.distributed.inspect.twin.compare import TwinReport
-from minigrad.distributed.inspect.twin.judge import judge
 from minigrad.distributed.inspect.twin.watch import RankWatch
 from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.errors import ArgumentError
@@ -125,8 +124,7 @@ class ReplicasTwin(AnyTwin):
         if is_due:
             told = [watch.told() for watch in self._watches]
             arrays = [watch.arrays for watch in self._watches]
-            with self._device.current():
-                report = judge(self._task, self._begin, self._left(), told, arrays, self.steps)
+            report = self._judged(self._watches, told, arrays)
         self._keep_gradients()
         self._begin_step()
         return self._conclude("ReplicasTwin", report)

@@ -10,7 +10,6 @@ from minigrad.arguments import as_integer
 from minigrad.distributed.comm.context import communicator_for
 from minigrad.distributed.inspect.twin.any_twin import AnyTwin, check_parts
 from minigrad.distributed.inspect.twin.compare import Difference, TwinReport
-from minigrad.distributed.inspect.twin.judge import judge
 from minigrad.distributed.inspect.twin.parcels import gather_arrays
 from minigrad.distributed.inspect.twin.watch import RankWatch
 from minigrad.errors import ArgumentError, RankFailedError, ReplicaMismatchError
@@ -29,6 +28,9 @@ class Twin(AnyTwin):
     and buffers, then the weighted mean and the optimizer: in the model's dtypes and in float64, which tells how much of
     a difference may be rounding. Gradients, parameters and buffers are compared; gradients as they are when `step` is
     called, so call it right behind `optimizer.step()`, before these are dropped or a schedule is stepped.
+
+    Hooks on modules are called by the twin too. Those on parameters are not, since a wrapper may send by them; where
+    they change a gradient, that is a difference, of which the report says so.
 
     It takes the place of nothing, and costs all ranks a step on one of them, twice: take it out of a run that is to be
     fast. No bit of the training changes.
@@ -158,8 +160,7 @@ class Twin(AnyTwin):
         report, error = None, None
         if comm.rank == 0:
             try:
-                with comm.device.current():
-                    report = judge(self._task, self._begin, self._left(), told, gathered, self.steps)
+                report = self._judged([self._watch], told, gathered)
             except Exception as failure:
                 error = failure
         words = f"{type(error).__name__}: {error}" if error is not None else None

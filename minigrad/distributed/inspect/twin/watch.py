@@ -28,13 +28,14 @@ class RankWatch:
 
     Attributes:
         is_on: Whether the step is to be compared.
+        is_alone: Whether the step is made alone just now, for which nobody may call the module itself.
         arrays: Those of the batches of this step.
     """
 
     def __init__(self, rank: int, module: Module, axis: int, begin: Callable[[], None] | None) -> None:
         self._rank, self._module, self._axis, self._begin = rank, module, axis, begin
         self._samples, self._earlier, self._last = 0.0, 0.0, 0.0  # of this step, of all before, and of the last of them
-        self.is_on = False
+        self.is_on = self.is_alone = False
         self.arrays: list[np.ndarray[Any, Any]] = []
         self._micros: list[Micro] = []
         self._streams: dict[str, Any] | None = None
@@ -43,6 +44,11 @@ class RankWatch:
 
     def _hook(self) -> Callable[..., None]:
         def begin(called: Module, args: Any) -> None:  # a copy of the module has this hook too
+            if called is self._module and self.is_alone:
+                raise ArgumentError(
+                    "Twin: expected loss_fn and before_step to use the module that they are given, got a call of the "
+                    "one that is trained"
+                )
             if called is self._module and self.is_on and is_grad_enabled() and not is_recomputing():
                 if not self._has_begun:
                     self._take_state()
