@@ -20,6 +20,7 @@ from minigrad.backend.random import set_rng_state
 from minigrad.distributed.inspect.twin.compare import Floats
 from minigrad.distributed.inspect.twin.parcels import Packed, unpack
 from minigrad.nn.module import Module
+from minigrad.nn.parameter import Parameter
 from minigrad.nn.watch import watching_calls
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.state import MASTER
@@ -200,7 +201,7 @@ def copied_optimizer(optimizer: Optimizer, params: Sequence[Any], kept: Mapping[
 
 def kept_by(optimizer: Optimizer) -> dict[str, Any]:
     """What an optimizer's own class keeps beside what all optimizers do, copied: a count of steps, say."""
-    shared = vars(Optimizer([Tensor(np.zeros(1, np.float32), requires_grad=True)], {}))
+    shared = vars(Optimizer([Parameter(np.zeros(1, np.float32))], {}))
     own = {name: value for name, value in vars(optimizer).items() if name not in shared}
     params = list(optimizer.params())
     return _copied(own, params, params)

@@ -238,13 +238,17 @@ def explain(
     return partly or ("" if factor is None else scaled.format(f"{factor:.4g}"))
 
 
-def _fits(got: Floats, fault: Floats | None, expected: Expected, ulps: float) -> bool:
-    """Whether a fault makes of a tensor what there is, wherever that is wrong."""
+def _fits(got: Floats, fault: Floats | None, expected: Expected, ulps: float, factor: float = 1.0) -> bool:
+    """Whether a fault makes of a tensor what there is, wherever that is wrong.
+
+    Args:
+        factor: Of all that is added up, at most, where the fault makes it smaller.
+    """
     if fault is None:
         return False
     allowed = expected.allowed_ulps(ulps)
     beyond = ulps_off(got, expected) > allowed
-    largest = max(expected.largest, float(np.max(np.abs(fault), initial=0.0)))
+    largest = max(min(1.0, abs(factor)) * expected.largest, float(np.max(np.abs(fault), initial=0.0)))
     other = Expected(fault, None, largest, expected.dtype)
     return bool((ulps_off(got, other)[beyond] <= allowed).all())
 
@@ -258,7 +262,7 @@ def _factor(
     if not right.any() or not (np.isfinite(given).all() and np.isfinite(right).all()):
         return None
     factor = float(given @ right / (right @ right))
-    fits = (_fits(got[name], factor * expected[name].twin, expected[name], _LOOSER * ulps) for name in wrong)
+    fits = (_fits(got[name], factor * expected[name].twin, expected[name], _LOOSER * ulps, factor) for name in wrong)
     return factor if all(fits) else None
 
 
@@ -277,9 +281,10 @@ def other_weights(
         return ""
     weights = np.linalg.lstsq(table, target, rcond=None)[0]
     found = terms.total(tuple((float(w),) * len(row) for w, row in zip(weights, terms.samples)))
-    if not all(_fits(got[name], found.get(name), expected[name], 4.0 * ulps) for name in wrong):
-        return ""
     right = [row[0] if row else 0.0 for row in terms.right]
+    factor = max((abs(float(w)) / own for w, own in zip(weights, right) if own), default=1.0)
+    if not all(_fits(got[name], found.get(name), expected[name], 4.0 * ulps, factor) for name in wrong):
+        return ""
     listed = ", ".join(f"{w:.4g}" for w in weights)
     words = f"ranks weigh {listed}, where it should be {', '.join(f'{w:.4g}' for w in right)}"
     return f"{words}: other samples are counted, or a rank's gradient was scaled (clipped, say) before it was combined"
