@@ -125,7 +125,7 @@ def chart_of(number: int, ranks: Mapping[int, RankStep], events: Sequence[Event]
                 rows[lane] = max(rows[lane], row + 1)
     unit, ticks = ticks_of(seconds)
     notes = tuple(notes_of(events, began_s, seconds))
-    arrows = tuple(arrows_of(spans, began_s, seconds))
+    arrows = tuple(arrows_of({rank: halved(step.spans) for rank, step in ranks.items()}, began_s, seconds))
     return Chart(number, began_s, seconds, ranks, tuple(bars), rows, arrows, notes, ticks, unit)
 
 
@@ -134,16 +134,21 @@ def _part(seconds: float, of_s: float) -> float:
 
 
 def drawn(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
-    """The spans that take time; a trace's waiting is cut in waiting for ranks and for the wire."""
+    """The spans that take time."""
+    return [span for span in halved(spans) if span.ended_s > span.began_s and span.kind != PASS]
+
+
+def halved(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
+    """The spans, but that a trace's waiting is cut in waiting for ranks and for the wire."""
     found = []
     for span in spans:
         if span.kind == "wait":
             come_s = min(span.ended_s, span.began_s + span.fields.get("idle_s", 0.0))
             found.append(span._replace(kind="idle", ended_s=come_s))
             found.append(span._replace(kind="exposed", began_s=come_s))
-        elif span.kind != PASS:
+        else:
             found.append(span)
-    return [span for span in found if span.ended_s > span.began_s]
+    return found
 
 
 def lane_of(span: TimeSpan) -> str:

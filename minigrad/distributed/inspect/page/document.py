@@ -23,6 +23,7 @@ from minigrad.distributed.simulate.trace import Trace
 from minigrad.nn.whole_file import replace_file
 
 MOST_SPANS = 20_000  # that are drawn, so that a browser opens the page at once
+_SEEN = 1e-6  # of a step: less is rounding
 _HEAD = """<!doctype html>
 <html lang="en">
 <head>
@@ -162,7 +163,7 @@ def _steps(charts: Sequence[Chart], events: Mapping[int, Sequence[Event]], ends:
     """Every step, the one that is nearest to the median first in sight."""
     middle = median(chart.seconds for chart in charts)
     typical = min(range(len(charts)), key=lambda each: abs(charts[each].seconds - middle))
-    used = {class_of(bar.kind) for chart in charts for bar in chart.bars}
+    used = {class_of(bar.kind) for chart in charts for bar in chart.bars if bar.width > _SEEN}
     keys = [f'<li><b class="key {kind}"></b>{_LEGEND[kind]}</li>' for kind in (*KINDS, "own") if kind in used]
     if any(chart.arrows for chart in charts):
         keys.append("<li><small>arrows: from the rank that came last to one that waited for it</small></li>")

@@ -25,7 +25,7 @@ def bytes_text(count: float) -> str:
 
 
 def _text(value: float, units: tuple[tuple[str, float], ...], otherwise: str) -> str:
-    if value == 0.0:
+    if abs(value) < 0.005 * units[-1][1]:
         return f"0 {otherwise}"
     unit, size = next((each for each in units if abs(value) >= each[1] * 0.9995), units[-1])
     shown = value / size

@@ -68,7 +68,7 @@ def _waited(every: Sequence[RankStep], ranks: Sequence[int]) -> Iterable[str]:
         return
     idle_s = {rank: sum(step.idle_s for step in every if step.rank == rank) for rank in ranks}
     most, least = max(ranks, key=lambda rank: idle_s[rank]), min(ranks, key=lambda rank: idle_s[rank])
-    if idle_s[most] > 0.0:
+    if idle_s[most] > 1e-9 * sum(step.wall_s for step in every):  # less is rounding
         yield (
             f"Rank {most} waited longest for other ranks, {time_text(idle_s[most])} in all, "
             f"and rank {least} least, {time_text(idle_s[least])}."
