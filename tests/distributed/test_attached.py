@@ -451,3 +451,16 @@ def test_seconds_of_a_device_are_added_up_from_moment_to_moment(cuda, strict_cup
         assert [round(float(mark), 9) for mark in marks] == [1000.002, 1000.004, 1000.006, 1000.008]
         strict_cupy.ones(3)
         assert float(moments.mark()) == pytest.approx(1000.01)  # who reads it waits
+
+
+def test_leaves_of_a_local_backward_are_not_noted_again_by_a_flush():
+    def body(comm, timeline):
+        ddp = DDP(nn.Linear(4, 4), comm, timeline=timeline)
+        with ddp.no_sync():
+            ddp(minigrad.randn(5, 4)).sum().backward()
+        ddp.flush()
+
+    timeline = Timeline()
+    simulate.run(body, cluster(), timeline)
+    names = [span.name for span in timeline.spans if (span.kind, span.rank) == ("backward", 1)]
+    assert sorted(names) == ["bias", "local", "weight"]

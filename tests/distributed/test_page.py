@@ -149,6 +149,16 @@ def test_arrows_go_from_who_was_late_to_who_waited(late, which):
     assert all(float(line.attrs["y1"]) > float(line.attrs["y2"]) for line in lines)  # upwards
 
 
+def test_an_arrow_stands_where_the_wire_takes_no_time_too():
+    """Rank 1 calls 1 s after rank 0; what both wait for is over at once."""
+    alike = {"of": "ddp", "pass": 0, "bucket": 0}
+    spans = [(0, "backward", "w", 0.0, 1.0, 0, {}), (1, "backward", "w", 0.0, 2.0, 0, {})]
+    spans.append((0, "idle", "bucket 0", 1.0, 2.0, 0, alike))
+    spans += [(rank, "wire", "bucket 0", 2.0, 2.0, 0, alike | {"queued_s": 1.0 - rank}) for rank in (0, 1)]
+    [line] = [line for line in parsed(page_of(noted(spans))).find("line") if "marker-end" in line.attrs]
+    assert (line.attrs["x1"], line.text) == ("100%", "rank 0 waited 1.00 s for rank 1")
+
+
 def test_buckets_have_their_parameters(late):
     root = parsed(page_of(late[0]))
     cells = list(root.find("li", "bucket"))

@@ -112,6 +112,7 @@ class Timekeeper:
             fields = {"of": self._name, "backward_s": ended_s - self._began_s}
             self.track.note("backward", "local", self._began_s, ended_s, fields)
             self.track.later(told_locally, self._of_plan(), self._began, self._leaves)
+            self._leaves = []  # a flush after it has a pass of its own
 
     def fresh(self) -> Stats:
         """Statistics of the next pass alone, which has taken no time yet."""
