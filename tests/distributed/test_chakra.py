@@ -238,6 +238,17 @@ def test_what_is_done_after_a_wait_comes_after_what_was_waited_for():
     assert fourth.after == [first, third] and fifth.after == [second, fourth]  # the pass of the other is over
 
 
+def test_what_is_done_after_a_wait_comes_after_the_messages_that_were_waited_for():
+    came = {"of": "one", "collective": "recv", "peer": 1, "tag": 0, "nbytes": 8, "queued_s": 0.0}
+    spans = spans_of(
+        ("mine", 0.0, 1.0, 0, {}), ("wire", 1.0, 2.0, 0, came), ("wire", 1.0, 2.5, 0, came),
+        ("exposed", 1.0, 3.0, 0, {"of": "one"}), ("mine", 3.0, 4.0, 0, {}),
+    )  # fmt: skip
+    (nodes,) = nodes_of(spans, []).values()
+    assert [n.kind for n in nodes] == ["compute", "recv", "recv", "compute"]
+    assert nodes[3].after == nodes[:3] and nodes[1].after == nodes[2].after == nodes[:1]
+
+
 def test_a_step_of_a_trace_comes_after_the_calls_of_the_step_before():
     """Also where they were over before anybody waited; not where they are still under way."""
     spans = spans_of(

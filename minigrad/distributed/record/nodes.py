@@ -23,6 +23,7 @@ from typing import Any
 from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan
 
 UNNOTED = "not noted"
+_RECEIVED = "recv "  # in front of the name of a wire: messages on it, which come in any order
 _WAITS = (*WAITING, "wait")
 _WAITED, _ENDED, _CALLED, _WORKED = range(4)  # of one moment, in this order
 Group = tuple[int, ...]  # global ranks; none where they are all
@@ -138,7 +139,7 @@ class _RankGraph:
                 about.after += self._front
                 self._called.add(id(about))
                 if about.kind != "send" and about.ended_ns <= moment:  # at once: nobody waits for it
-                    self._wait_for(moment, self._names[id(about)])
+                    self._wait_for(moment, self._names[id(about)].removeprefix(_RECEIVED))
             elif kind == _WORKED:
                 if about.step > step:
                     self._wait_for(moment, None, of_trace=True)
@@ -152,7 +153,8 @@ class _RankGraph:
     def _wait_for(self, moment: int, of: str | None, of_trace: bool = False) -> None:
         """What comes next comes after the calls that are over: of one wrapper, or of all."""
         for name, wires in self._wires.items():
-            if (of is not None and of != name) or (of_trace and name in self._groups):
+            owner = name.removeprefix(_RECEIVED)
+            if (of is not None and of != owner) or (of_trace and owner in self._groups):
                 continue
             seen = at = self._over.get(name, 0)
             while at < len(wires) and wires[at].ended_ns <= moment and id(wires[at]) in self._called:
@@ -181,7 +183,7 @@ class _RankGraph:
         called, began = self._ns(span.began_s - fields.get("queued_s", 0.0)), self._ns(span.began_s)
         comes = fields.get("collective") == "recv"
         group = self._groups[of] if of else tuple(fields.get("ranks", ()))
-        wire = "recv" if comes else of or f"ranks {list(group)}"
+        wire = (_RECEIVED if comes else "") + (of or f"ranks {list(group)}")
         wires = self._wires[wire]
         before = wires[-1:] if not comes else []
         begin = called if comes else max(called, began, *(each.ended_ns for each in before))
