@@ -222,12 +222,13 @@ def _unlike(sides: _Sides) -> Diagnosis:
 
 
 def _same_but_array(ours: Made, theirs: Made, sides: _Sides) -> bool:
-    """Whether one call has another array, or argument; where both have been made before, they are two calls."""
+    """Whether one call has another array, or argument: made at one line, unless both are calls of their own."""
     mine, other = _CALL.match(ours.what), _CALL.match(theirs.what)
     if mine is None or other is None or mine[1] != other[1]:
         return False
     known = {made.what for made in (*sides.before, *sides.calls[1:], *sides.others[1:])}
-    return ours.what not in known or theirs.what not in known
+    count = (ours.what in known) + (theirs.what in known)
+    return count == 0 or count == 1 and ours.line == theirs.line
 
 
 def _sequence(sides: _Sides, met: str) -> Diagnosis:
