@@ -156,7 +156,7 @@ def test_more_samples_are_told_in_virtual_time():
     simulate.run(body, Cluster.of_speeds([1, 1]), timeout_s=TIMEOUT_S)
     backward, forward = explain_ranks(timeline).late
     assert backward.samples == forward.samples == (2 * SAMPLES, SAMPLES) and {forward.rank, backward.rank} == {1}
-    assert str(forward).endswith("; it had 40 samples in a step where the others had 20.")
+    assert str(forward).endswith("; it had 40 samples in a step, the middle one of the others 20.")
 
 
 # ------------------------------------------------------------------------------------------------------ on threads

@@ -3,7 +3,8 @@
 import pytest
 
 import minigrad
-from minigrad.distributed import Timeline, run, simulate
+from minigrad import nn
+from minigrad.distributed import DDP, Timeline, run, simulate
 from minigrad.distributed.inspect.steps import steps_of
 from minigrad.distributed.record.spans import Event, TimeSpan
 from minigrad.errors import ArgumentError
@@ -118,3 +119,37 @@ def test_on_a_gpu_the_times_are_the_devices():
 def test_what_is_no_record_is_refused():
     with pytest.raises(ArgumentError, match="steps_of: expected a Timeline, or the Trace of a simulation, got 3"):
         steps_of(3)
+
+
+def test_a_span_over_several_steps_has_its_part_in_each():
+    """An epoch of two steps, of 3 s each; in the data of the second, which nobody had begun yet, 0.5 s of reading."""
+    spans = [
+        ("setup", -1.0, 0.0, 0),
+        ("data", 0.0, 1.0, 0),
+        ("forward", 1.0, 2.0, 0),
+        ("read", 3.0, 3.5, 0),
+        ("data", 3.0, 4.0, 1),
+        ("forward", 4.0, 5.0, 1),
+        ("epoch", 0.0, 6.0, 1),
+    ]
+    made = [TimeSpan(0, kind, "", began_s, ended_s, step, {}) for kind, began_s, ended_s, step in spans]
+    first, second = (ranks[0] for ranks in steps_of(Timeline.of(made, [], "virtual")).values())
+    assert (first.began_s, first.ended_s, second.began_s, second.ended_s) == (-1.0, 3.0, 3.0, 6.0)
+    assert first.own == {"setup": 1.0, "epoch": 1.0} and second.own == {"read": 0.0, "epoch": 1.0}
+    assert first.other_s == second.other_s == 0.0
+    assert [(span.kind, span.began_s, span.ended_s) for span in second.spans][0] == ("epoch", 3.0, 6.0)
+
+
+def test_two_wrappers_in_one_backward_are_not_counted_twice():
+    def body(comm, timeline):
+        first, second = (DDP(nn.Linear(4, 4), comm, timeline=timeline) for _ in range(2))
+        for _ in range(2):
+            second(first(minigrad.randn(10, 4))).sum().backward()
+
+    timeline = Timeline()
+    simulate.run(body, cluster(1.7), timeline)
+    for ranks in steps_of(timeline).values():
+        for step in ranks.values():
+            parts = (step.forward_s, step.backward_s, step.idle_s, step.exposed_s, step.other_s)
+            assert sum(parts) == pytest.approx(step.wall_s)
+            assert step.backward_s == pytest.approx(2.0 * step.forward_s)

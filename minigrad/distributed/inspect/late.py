@@ -44,7 +44,8 @@ class Late:
         looked_at: How many steps there are in all; 0 in that case.
         by_s: How much longer it took than the others, on average over `steps`; or in sum.
         first_s, last_s: The same as it grows, in the first and in the last of them; by_s where it does not.
-        samples: Of this rank and of the others in a step, where it had more to compute on; else None.
+        samples: Of this rank in a step, and of the middle one of the others, where it had more to compute on; else
+            None. In sum where `steps` are none.
     """
 
     rank: int | None
@@ -76,7 +77,9 @@ class Late:
             how = f"by {_ms(self.by_s)} in {self._which()}"
         said = f"{head}: {how}"
         if self.samples is not None:
-            said += f"; it had {self.samples[0]:g} samples in a step where the others had {self.samples[1]:g}"
+            own, middle = self.samples
+            there = "in a step" if self.steps else "in all"
+            said += f"; it had {own:g} samples {there}, the middle one of the others {middle:g}"
         return f"{said}."
 
     def _which(self) -> str:
@@ -258,7 +261,7 @@ def _lower_middle(values: Sequence[float]) -> float:
 
 
 def _samples(made: Sequence[Mapping[int, RankStep]], rank: int) -> tuple[float, float] | None:
-    """Of a rank and of the others in a step; None where it had no more than they."""
+    """Of a rank and of the middle one of the others in a step; None where it had no more than that."""
     own = fmean(each[rank].samples for each in made)
     others = fmean(_lower_middle([step.samples for other, step in each.items() if other != rank]) for each in made)
     return (own, others) if own > _MORE_SAMPLES * others else None

@@ -9,6 +9,8 @@ On a GPU host and device run beside each other, so that the sum may be more ther
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,6 +18,7 @@ from typing import Any
 
 from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan
 from minigrad.distributed.record.timeline import Timeline
+from minigrad.distributed.record.track import in_order
 from minigrad.distributed.simulate.trace import Trace
 from minigrad.errors import ArgumentError
 
@@ -68,7 +71,7 @@ class RankStep:
         own: Of each other kind of span, where none of the above was under way.
         other_s: What nobody noted.
         buckets: In the order in which they were handed in.
-        spans: All of the step, in order.
+        spans: All of the step, in order; of one's own that reach over several steps, the part in this one.
     """
 
     rank: int
@@ -165,11 +168,44 @@ def _of_rank(rank: int, spans: Sequence[TimeSpan], events: Iterable[Event]) -> I
     """The steps of one rank, whose spans are in order."""
     ready = {_bucket(event.fields): event.at_s for event in events if event.kind == "ready"}
     steps = [(number, own) for number, own in _by_step(spans) if any(span.kind != "wire" for span in own)]
-    begins_s = [min(span.began_s for span in own if span.kind != "wire") for _, own in steps]
-    for at, (number, own) in enumerate(steps):
+    begins_s = _beginnings([own for _, own in steps])
+    windows = []
+    for at, (_, own) in enumerate(steps):
         last_s = max(span.ended_s for span in own if span.kind != "wire")
         ended_s = begins_s[at + 1] if at + 1 < len(steps) else last_s
-        yield _step(rank, number, (begins_s[at], max(begins_s[at], ended_s)), own, ready)
+        windows.append((begins_s[at], max(begins_s[at], ended_s)))
+    for (number, _), window, own in zip(steps, windows, _cut(steps, windows)):
+        yield _step(rank, number, window, own, ready)
+
+
+def _beginnings(steps: Sequence[Sequence[TimeSpan]]) -> list[float]:
+    """When each step begins: with its first span, but for one's own that reach back into steps before."""
+    found, over_s = list[float](), -math.inf
+    for own in steps:
+        known = [span for span in own if span.kind in _KNOWN and span.kind != "wire"]
+        moments = [span.began_s for span in own if span.kind not in _KNOWN]
+        found.append(min([span.began_s for span in known] + [at for at in moments if at >= over_s], default=math.inf))
+        found[-1] = min(moments) if math.isinf(found[-1]) else found[-1]
+        over_s = max([over_s, *(span.ended_s for span in known)])
+    return found
+
+
+def _cut(steps: Sequence[tuple[int, list[TimeSpan]]], windows: Sequence[Stretch]) -> list[list[TimeSpan]]:
+    """The spans of each step; of one's own that reach over several steps each has its part."""
+    found: list[list[TimeSpan]] = [[] for _ in steps]
+    begins_s = [began_s for began_s, _ in windows]
+    for at, (_, spans) in enumerate(steps):
+        began_s, ended_s = windows[at]
+        for span in spans:
+            if span.kind in _KNOWN or (began_s <= span.began_s and span.ended_s <= ended_s):
+                found[at].append(span)
+                continue
+            first = max(0, bisect_right(begins_s, span.began_s) - 1)
+            for here in range(first, max(first + 1, bisect_left(begins_s, span.ended_s))):
+                part = max(windows[here][0], span.began_s), min(windows[here][1], span.ended_s)
+                if part[0] < part[1] or not span.seconds:
+                    found[here].append(span._replace(began_s=part[0], ended_s=part[1], step=steps[here][0]))
+    return [in_order(own) for own in found]
 
 
 def _by_step(spans: Sequence[TimeSpan]) -> list[tuple[int, list[TimeSpan]]]:
@@ -216,7 +252,7 @@ def _step(
         if on_device or not any(f"{kind}_s" in span.fields for span in spans):
             seconds[f"{kind}_s"] = covered_s(_stretches(counted or kinds[kind]))
         else:
-            seconds[f"{kind}_s"] = _sum(spans, f"{kind}_s")
+            seconds[f"{kind}_s"] = _sum(spans, f"{kind}_s") - _twice_s(spans, kind)
     for kind in WAITING:
         held = covered_s(_stretches(kinds[kind]))
         seconds[f"{kind}_s"] = held if on_device else _sum(spans, f"{kind}_s")
@@ -234,6 +270,16 @@ def _step(
     other_s = max(0.0, window[1] - window[0] - sum(own.values()) - sum(seconds[name] for name in _PARTS))
     buckets = tuple(_buckets(spans, ready))
     return RankStep(rank, number, *window, **seconds, own=own, other_s=other_s, buckets=buckets, spans=tuple(spans))
+
+
+def _twice_s(spans: Iterable[TimeSpan], kind: str) -> float:
+    """What the figures of passes in one backward count twice: each is as long as its pass, less its own waiting."""
+    counted = [span for span in spans if f"{kind}_s" in span.fields]
+    whole_s, covered = sum(span.seconds for span in counted), covered_s(_stretches(counted))
+    if whole_s - covered <= 1e-9 * whole_s:
+        return 0.0
+    still_s = sum(_sum(counted, f"{each}_s") for each in WAITING)
+    return _sum(counted, f"{kind}_s") - max(0.0, covered - still_s)
 
 
 _PARTS = (*(f"{kind}_s" for kind in (*_ONCE, *WAITING)), "forward_s", "backward_s", "compute_s")
