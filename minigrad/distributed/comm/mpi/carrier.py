@@ -89,6 +89,7 @@ class Carrier:
         self._asks = self._is_over = self._is_whole = False
         self.carried_out, self._agreeing_on, self._told_at_s = 0, "", 0.0
         self._watch, self._has_shown, self._found_here = watch, False, False
+        talk.sight = watch.of_this_rank
         failure.look = lambda error: watch.report(error, talk.peers, self._found_here)
         self._queue = queue.SimpleQueue[Optional[MpiWork]]()
         self.post = self._queue.put
@@ -214,7 +215,7 @@ class Carrier:
                 self._failure.changed.notify_all()
         if self._failure.error is not None and not self._failure.is_closed and not self._has_shown:
             self._has_shown = True
-            self._talk.tell_sighting(self._watch.of_this_rank())
+            self._talk.tell_sighting(self._talk.sighting or self._watch.of_this_rank())
         if self._asks:
             self._asks = False
             self._talk.ask_lines()

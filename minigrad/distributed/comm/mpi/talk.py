@@ -39,6 +39,8 @@ class Talk:
         peers: What each rank last told, this one's own entry included.
         line: Gives the line of the user's code that this rank is in, which made this.
         take_mail: Called with a rank, and what that tells of messages.
+        sight: Gives what this rank is doing.
+        sighting: What it did when it heard of a failure; None while it has heard of none.
     """
 
     def __init__(self, mpi: Any, comm: Any, token: bytes, failure: Failure) -> None:
@@ -49,6 +51,8 @@ class Talk:
         self._status = mpi.Status()
         self.line = functools.partial(user_line, threading.get_ident())
         self.take_mail: Callable[[int, list[Any]], None] = lambda rank, news: None
+        self.sight: Callable[[], Sighting] = lambda: Sighting(self.rank)
+        self.sighting: Sighting | None = None
 
     # --------------------------------------------------------------------------------------------------- agreeing
 
@@ -141,6 +145,8 @@ class Talk:
             elif "left" in news:
                 peer.left_after = news["left"]
             else:
+                if self._failure.error is None:
+                    self.sighting = self.sight()  # first: the rank goes on once it hears of it
                 self._failure.set(ERRORS[news["failed"]](news["why"]))
 
     # ---------------------------------------------------------------------------------------------------- messages
