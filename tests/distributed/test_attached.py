@@ -75,6 +75,9 @@ def test_stats_timeline_and_trace_say_the_same_to_the_last_digit(how, slower):
     for stats, own, steps in zip(trace.results, timeline.summary().ranks, (rank.steps for rank in trace.ranks)):
         assert figures(stats) == figures(own) and own.steps == STEPS and stats.passes == STEPS
         assert own.communication_s == stats.communication_s and own.overlap_fraction == stats.overlap_fraction
+        leaves = [s for s in timeline.spans if (s.rank, s.kind) == (own.rank, "backward") and s.name != "local"]
+        assert len(leaves) == STEPS * LAYERS  # each once, also where a local backward comes before the pass
+        assert sum(span.seconds for span in leaves) == pytest.approx(own.backward_s)
         for name in ("idle_s", "exposed_s", "hidden_s"):
             assert getattr(own, name) == pytest.approx(sum(getattr(step, name) for step in steps), abs=1e-15)
 

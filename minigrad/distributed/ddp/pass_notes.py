@@ -85,6 +85,7 @@ def told(
     first_s: float,
     last_s: float,
     sums: dict[str, Any],
+    are_noted: bool = False,
 ) -> Later:
     """The spans, events and meetings of a pass.
 
@@ -101,10 +102,11 @@ def told(
         row_bytes: Of the sum of the samples.
         first_s, last_s: When the pass began, and when it was over.
         sums: Its figures.
+        are_noted: Its leaves were those of a backward that was local, which has noted them.
     """
     made: list[tuple[Any, ...]] = []
     mine: dict[str, Any] = {"of": plan.name, "pass": number}
-    ready = _note_leaves(made, plan, began, leaves, () if plan.on_device else launches)
+    ready = _note_leaves([] if are_noted else made, plan, began, leaves, () if plan.on_device else launches)
     names = [("samples", {**mine, "nbytes": row_bytes, "held_s": held_s})]
     for bucket, (first, last, launch_s, over_s) in enumerate(launches):
         each = {**mine, "bucket": bucket, "nbytes": plan.nbytes[bucket]}

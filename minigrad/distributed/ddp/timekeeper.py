@@ -147,7 +147,7 @@ class Timekeeper:
         track = self.track
         lived = (self._of_plan(), self._passes, self._began, self._leaves, self.launches)
         sent = numbers_of(logbook, account)
-        track.later(told, *lived, *sent, 8 * len(self.row), began_s, self.now_s(), sums)
+        track.later(told, *lived, *sent, 8 * len(self.row), began_s, self.now_s(), sums, self._is_local)
         track.end_step()
         self._passes, self.launches, self._leaves = self._passes + 1, [], []
         if self._moments is not None:
