@@ -255,6 +255,17 @@ def check_choice(who: str, choices: tuple[str, ...], **values: Any) -> None:
             raise ArgumentError(f"{who}: expected {name} to be one of {listed}, got {value!r:.100}")
 
 
+def check_text(who: str, **values: Any) -> None:
+    """Refuse anything but text; the keywords name it.
+
+    Raises:
+        ArgumentError: something else.
+    """
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise ArgumentError(f"{who}: expected {name} as text, got {value!r:.100}")
+
+
 def check_shares(who: str, shares: Any) -> None:
     """Refuse shares that are not finite fractions >= 0 of sum 1.
 

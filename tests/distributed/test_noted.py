@@ -197,6 +197,7 @@ def test_a_graph_says_what_its_simulated_devices_say(el_che, tmp_path):
         kinds = ("compute",) if el_che else ("forward", "backward")
         assert sum(own.seconds[kind] for kind in kinds) == pytest.approx(computed_s)
         assert (own.idle_s, own.exposed_s) == (pytest.approx(idle_s, abs=1e-12), pytest.approx(exposed_s))
+        assert own.bytes_sent == sum(step.sent_bytes for step in rank.steps) > 0
         assert own.steps == len(rank.steps) or el_che  # one of El Che's is not one of a simulation's
     assert {event.kind for event in timeline.events} >= {"reduction", "step"}
     assert {event.at_s < 10.0 for event in timeline.events} == {True}  # virtual time

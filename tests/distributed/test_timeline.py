@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from minigrad.distributed import run
 from minigrad.distributed.comm.clock import HostClock
+from minigrad.distributed.inspect.steps import steps_of
 from minigrad.distributed.record.alignment import offsets_of
 from minigrad.distributed.record.spans import Gap
 from minigrad.distributed.record.timeline import Timeline
@@ -61,6 +62,17 @@ def test_the_summary_of_a_step_by_hand():
     assert str(by_hand().summary()).splitlines()[1].split() == (
         "0 1 7.0000 1.0000 1.2500 1.0000 1.7500 0.0000 0%".split()
     )
+
+
+@pytest.mark.parametrize("kind", ["rpc", "data"])
+def test_what_a_user_notes_is_no_figure_of_ours(kind):
+    timeline = Timeline()
+    with timeline.span(kind, samples=7, calls="three", idle_s=5.0, hidden_s=1.0, kind="x", self=1):
+        timeline.event("note", calls=2)
+    (own,) = timeline.summary().ranks
+    assert (own.idle_s, own.hidden_s, own.calls) == (0.0, 0.0, 0)
+    step = steps_of(timeline)[0][0]
+    assert (step.samples, step.idle_s, step.hidden_s) == (0.0, 0.0, 0.0)
 
 
 def test_gaps_are_where_nothing_is_done():

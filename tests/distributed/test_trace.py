@@ -57,6 +57,24 @@ def test_its_timeline_has_the_same_steps(trace):
         assert [(event.step, event.fields["number"]) for event in events] == [(i, i) for i in range(STEPS)]
 
 
+def test_the_summary_of_its_timeline_has_the_figures_of_its_steps(trace):
+    """Also what is hidden, and sent, which no span "pass" says here; setting up is in none of them."""
+    for own, rank in zip(trace.timeline.summary().ranks, trace.ranks):
+        for name in ("compute_s", "idle_s", "exposed_s", "hidden_s"):
+            assert getattr(own, name) == pytest.approx(sum(getattr(step, name) for step in rank.steps), abs=1e-15)
+        assert own.hidden_s > 0.0 and own.steps == STEPS and own.calls == 2 * STEPS
+        assert own.bytes_sent == sum(step.sent_bytes for step in rank.steps) > 0
+    heads, *rows = str(trace.timeline.summary()).splitlines()
+    assert [dict(zip(heads.split(), row.split()))["compute_s"] for row in rows] == ["0.0300", "0.0600"]
+
+
+def test_who_waits_is_idle(trace):
+    """From a computing of rank 0 to its next there is nothing but waiting, for the other and the wire."""
+    steps = trace.ranks[0].steps
+    gaps = [(gap.after, gap.seconds) for gap in trace.timeline.idle_gaps(0, least_s=1e-6)]
+    assert gaps == [("compute", pytest.approx(step.idle_s + step.exposed_s)) for step in steps[:-1]]
+
+
 def test_what_travels_is_told(trace):
     """The parameters, 20 floats, from rank 0; then in each step the samples of two ranks, and the gradients."""
     told = [(s.fields["collective"], s.fields["sent_bytes"]) for s in trace.timeline.spans if s.kind == "wire"]

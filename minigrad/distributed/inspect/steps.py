@@ -248,15 +248,15 @@ def _step(
     seconds = {f"{kind}_s": covered_s(_stretches(kinds[kind])) for kind in _ONCE}
     seconds["compute_s"] = _sum(spans, "compute_s")
     for kind in ("forward", "backward"):
-        counted = [span for span in kinds[kind] if f"{kind}_s" in span.fields]
-        if on_device or not any(f"{kind}_s" in span.fields for span in spans):
+        counted = [span for span in kinds[kind] if f"{kind}_s" in span.figures]
+        if on_device or not any(f"{kind}_s" in span.figures for span in spans):
             seconds[f"{kind}_s"] = covered_s(_stretches(counted or kinds[kind]))
         else:
             seconds[f"{kind}_s"] = _sum(spans, f"{kind}_s") - _twice_s(spans, kind)
     for kind in WAITING:
         held = covered_s(_stretches(kinds[kind]))
         seconds[f"{kind}_s"] = held if on_device else _sum(spans, f"{kind}_s")
-    told = any("hidden_s" in span.fields for span in spans)
+    told = any("hidden_s" in span.figures for span in spans)
     wire_s = covered_s(_stretches(kinds["wire"]))
     seconds["hidden_s"] = _sum(spans, "hidden_s") if told else max(0.0, wire_s - seconds["exposed_s"])
     seconds["handing_s"] = _handing_s(kinds)
@@ -293,12 +293,12 @@ def _handing_s(kinds: Mapping[str, list[TimeSpan]]) -> float:
         mine = handed.get(_bucket(span.fields))
         if mine is not None and span.began_s < mine.ended_s:
             others.append((span.began_s, min(span.ended_s, mine.ended_s)))
-    handing = _stretches(handed.values())
-    return covered_s(handing) - shared_s(handing, merged(others)) + _sum(kinds["wire"], "held_s")
+    handing, held_s = _stretches(handed.values()), sum(span.fields.get("held_s", 0.0) for span in kinds["wire"])
+    return covered_s(handing) - shared_s(handing, merged(others)) + float(held_s)
 
 
 def _sum(spans: Iterable[TimeSpan], name: str) -> float:
-    return float(sum(span.fields.get(name, 0.0) for span in spans))
+    return float(sum(span.figures.get(name, 0.0) for span in spans))
 
 
 def _bucket(fields: Mapping[str, Any]) -> tuple[Any, ...]:

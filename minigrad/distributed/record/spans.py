@@ -12,6 +12,15 @@ import numpy as np
 BUSY = ("data", "forward", "backward", "weighted", "compute", "optimizer", "checkpoint")
 WAITING = ("idle", "exposed")
 PASS = "pass"
+_NO_WORK = (*WAITING, "wait", PASS, "wire")
+_WAITED = ("idle_s", "exposed_s")
+_CARRIED = {  # the figures that spans of a kind have in their fields; what else is there are words of a user
+    "forward": ("forward_s",),
+    "backward": ("backward_s",),
+    "compute": ("compute_s", "samples"),
+    "wait": _WAITED,
+    PASS: ("backward_s", *_WAITED, "hidden_s", "bytes_sent", "calls", "samples"),
+}
 
 
 class TimeSpan(NamedTuple):
@@ -43,6 +52,11 @@ class TimeSpan(NamedTuple):
     def seconds(self) -> float:
         """How long it took."""
         return self.ended_s - self.began_s
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Those of its fields that are figures of this rank, to be added up."""
+        return {name: self.fields[name] for name in _CARRIED.get(self.kind, ()) if name in self.fields}
 
 
 class Event(NamedTuple):
@@ -79,12 +93,14 @@ class RankSummary:
     """The seconds of one rank.
 
     Attributes:
-        steps: How many were recorded.
+        steps: How many were recorded; setting up is none, and in no figure but wall_s and seconds.
         wall_s: From the first moment that was recorded to the last.
         seconds: Of each kind of span, in the order in which they came. A span within another one of its kind, as that
             of a module within another module, is not counted again.
-        forward_s, backward_s, idle_s, exposed_s, hidden_s: As `ddp.stats()` has them, of the passes recorded.
+        forward_s, backward_s, idle_s, exposed_s, hidden_s: As `ddp.stats()` has them, of the passes recorded; where
+            there are none, as in a simulation's trace, as its steps have them.
         bytes_sent, calls: The same.
+        compute_s: Forward and backward in one, where they are not told apart.
     """
 
     rank: int
@@ -98,6 +114,7 @@ class RankSummary:
     hidden_s: float = 0.0
     bytes_sent: int = 0
     calls: int = 0
+    compute_s: float = 0.0
 
     @property
     def communication_s(self) -> float:
@@ -116,8 +133,14 @@ class TimelineSummary:
 
     ranks: tuple[RankSummary, ...]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The seconds that are worth to be shown: compute_s where there is any."""
+        together = ("compute_s",) if any(rank.compute_s for rank in self.ranks) else ()
+        return ("forward_s", "backward_s", *together, "idle_s", "exposed_s", "hidden_s")
+
     def __str__(self) -> str:
-        columns = ("forward_s", "backward_s", "idle_s", "exposed_s", "hidden_s")
+        columns = self.columns
         rows = [["rank", "steps", "wall_s", *columns, "overlap"]]
         for each in self.ranks:
             figures = [f"{getattr(each, column):.4f}" for column in ("wall_s", *columns)]
@@ -128,18 +151,40 @@ class TimelineSummary:
 def summary_of(rank: int, spans: Sequence[TimeSpan], events: Sequence[Event]) -> RankSummary:
     """The seconds of one rank, whose spans are in order of their beginning."""
     seconds, reached = dict[str, float](), dict[str, float]()
-    sums: dict[str, Any] = dict.fromkeys(("backward_s", "idle_s", "exposed_s", "hidden_s"), 0.0)
-    sums |= {"forward_s": 0.0, "bytes_sent": 0, "calls": 0}
+    sums: dict[str, Any] = dict.fromkeys(("forward_s", "backward_s", "compute_s", *_WAITED, "hidden_s"), 0.0)
+    sums |= {"bytes_sent": 0, "calls": 0}
     for span in spans:
         begin_s = max(span.began_s, reached.get(span.kind, -math.inf))
         seconds[span.kind] = seconds.get(span.kind, 0.0) + max(0.0, span.ended_s - begin_s)
         reached[span.kind] = max(span.ended_s, begin_s)
-        for key in sums.keys() & span.fields.keys():
-            sums[key] += span.fields[key]
-    steps = {span.step for span in spans} | {event.step for event in events}
+        for key, figure in span.figures.items() if span.step >= 0 else ():
+            if key in sums:
+                sums[key] += figure
+    if PASS not in seconds:
+        sent = [event.fields["nbytes"] for event in events if event.kind == "sent" and event.step >= 0]
+        sums |= _of_wire([span for span in spans if span.step >= 0], sent)
+    steps = {span.step for span in spans if span.step >= 0} | {event.step for event in events if event.step >= 0}
     moments = [moment for span in spans for moment in (span.began_s, span.ended_s)] + [event.at_s for event in events]
     wall_s = max(moments) - min(moments) if moments else 0.0
     return RankSummary(rank, len(steps), wall_s, seconds, **sums)
+
+
+def _of_wire(spans: Sequence[TimeSpan], sent: Sequence[int]) -> dict[str, Any]:
+    """What the wire did, where no pass says so: of each step, what is not exposed of it is hidden.
+
+    Args:
+        sent: Bytes of each message that was sent.
+    """
+    wire, exposed, reached_s = dict[int, float](), dict[int, float](), -math.inf
+    for span in spans:
+        if span.kind == "wire":
+            wire[span.step] = wire.get(span.step, 0.0) + max(0.0, span.ended_s - max(span.began_s, reached_s))
+            reached_s = max(reached_s, span.ended_s)
+        exposed[span.step] = exposed.get(span.step, 0.0) + span.figures.get("exposed_s", 0.0)
+    calls = [span for span in spans if span.kind == "wire"]
+    hidden_s = sum((max(0.0, seconds - exposed[step]) for step, seconds in wire.items()), 0.0)
+    nbytes = sum(span.fields.get("sent_bytes", 0) for span in calls) + sum(sent)
+    return {"hidden_s": hidden_s, "bytes_sent": nbytes, "calls": len(calls) + len(sent)}
 
 
 def gaps_in(rank: int, spans: Iterable[TimeSpan], least_s: float) -> list[Gap]:
@@ -148,7 +193,7 @@ def gaps_in(rank: int, spans: Iterable[TimeSpan], least_s: float) -> list[Gap]:
     Args:
         spans: Of the rank. Waiting is no work, nor is what the wire does, nor the span of a whole pass.
     """
-    busy = sorted((s for s in spans if s.kind not in (*WAITING, PASS, "wire")), key=lambda s: (s.began_s, -s.ended_s))
+    busy = sorted((s for s in spans if s.kind not in _NO_WORK), key=lambda s: (s.began_s, -s.ended_s))
     gaps, last = [], None
     for span in busy:
         if last is not None and span.began_s - last.ended_s >= least_s and span.began_s > last.ended_s:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from minigrad.arguments import as_amount, as_integer
+from minigrad.arguments import as_amount, as_integer, check_text
 from minigrad.backend.ranks import ranks_here
 from minigrad.distributed.comm.clock import HostClock
 from minigrad.distributed.comm.context import communicator_for
@@ -85,6 +85,8 @@ class Timeline(Exports):
         if rank is None:
             known = hasattr(here, "global_ranks")
             rank = here.global_ranks[here.rank] if known else next(iter(self._tracks)) if len(self._tracks) == 1 else 0
+        else:
+            as_integer("Timeline.at", "rank", rank, 0)
         track = self._tracks.get(rank)
         if track is None:
             if comm is not None:
@@ -102,6 +104,9 @@ class Timeline(Exports):
             kind: For example "data", "optimizer" or "checkpoint"; see `TimeSpan.kind`.
             fields: What else to keep: numbers, text, lists and mappings of them.
 
+        Raises:
+            ArgumentError: kind or name is no text.
+
         Example:
             >>> timeline = Timeline()
             >>> with timeline.span("optimizer", lr=0.1):
@@ -109,10 +114,12 @@ class Timeline(Exports):
             >>> timeline.spans[0].kind, timeline.spans[0].fields
             ('optimizer', {'lr': 0.1})
         """
+        check_text("Timeline.span", kind=kind, name=name)
         return OpenSpan(self.at(), kind, name, fields)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Something happened on this context's rank, just now: a decision with its reason, say."""
+        check_text("Timeline.event", kind=kind)
         self.at().event(kind, **fields)
 
     # ------------------------------------------------------------------------------------------------- reading
@@ -205,10 +212,12 @@ class Timeline(Exports):
         """Several in one; each has ranks that the others have not.
 
         Raises:
-            ArgumentError: two know of the same rank.
+            ArgumentError: two know of the same rank, or one is none.
         """
         whole = Timeline()
         for each in timelines:
+            if not isinstance(each, Timeline):
+                raise ArgumentError(f"Timeline.merged: expected timelines, got {each!r:.100}")
             twice = sorted(whole._tracks.keys() & each._tracks.keys())
             if twice:
                 raise ArgumentError(f"Timeline.merged: expected each rank in one of the timelines, got {twice} in two")

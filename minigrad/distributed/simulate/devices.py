@@ -85,8 +85,8 @@ class SimulatedDevices:
         steps = max(clock.local_steps for clock in self.clocks)
         over_s = started_s + self.cluster.link.cost_s(kind, nbytes, self.cluster.world_size, local_steps=steps)
         for clock, recorder in zip(self.clocks, self._recorders):
-            told = {"collective": kind, "called_s": clock.now_s(), "sent_bytes": nbytes}
-            recorder.needs(recorder.called(Times(started_s, over_s), told=told), clock.now_s())
+            told = {"collective": kind, "called_s": clock.now_s()}
+            recorder.needs(recorder.called(Times(started_s, over_s), nbytes, told), clock.now_s())
             clock.wait_until(over_s, started_s)
             clock.local_steps = 0
 

@@ -13,7 +13,8 @@ from minigrad.distributed.inspect.page.words import seconds_of
 from minigrad.distributed.inspect.steps import BucketTimes, RankStep
 from minigrad.distributed.record.spans import Event, TimelineSummary
 
-_TOTALS = ("wall_s", "forward_s", "backward_s", "idle_s", "exposed_s", "hidden_s")
+_TOTALS = {"forward_s": "forward", "backward_s": "backward", "compute_s": "computing", "idle_s": "waits for ranks"}
+_TOTALS |= {"exposed_s": "waits for the wire", "hidden_s": "wire, hidden"}
 _COLUMNS = {
     "wall": "whole step",
     "data": "data",
@@ -59,16 +60,16 @@ def time_cell(name: str, seconds: float) -> str:
 
 def totals_of(summary: TimelineSummary) -> str:
     """The seconds of each rank over the whole run; what stats() says, where a wrapper was attached."""
-    head = ["rank", "steps", "whole run", "forward", "backward", "waits for ranks", "waits for the wire"]
-    rows = []
+    columns, rows = summary.columns, []
+    head = ["rank", "steps", "whole run", *(_TOTALS[name] for name in columns)]
     for each in summary.ranks:
         cells = [name_cell(f"rank {each.rank}"), f"<td>{each.steps}</td>"]
-        cells += [time_cell(name, getattr(each, name)) for name in _TOTALS]
+        cells += [time_cell(name, getattr(each, name)) for name in ("wall_s", *columns)]
         overlap = each.overlap_fraction
         cells.append(f'<td data-overlap-fraction="{overlap!r}">{overlap:.0%}</td>')
         cells.append(f"<td>{bytes_text(each.bytes_sent)}</td>")
         rows.append(cells)
-    return table("What ddp.stats() counts, over the run", [*head, "wire, hidden", "overlap", "sent"], rows)
+    return table("What ddp.stats() counts, over the run", [*head, "overlap", "sent"], rows)
 
 
 def choices_of(explanation: Explanation) -> str:
