@@ -8,8 +8,9 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import DDP, Timeline, Wrapper, explain_ranks, run, simulate
+from minigrad.distributed import DDP, SyncBatchNorm, Timeline, Wrapper, explain_ranks, run, simulate
 from minigrad.distributed.inspect.patterns import pattern_in, spread_of
+from minigrad.distributed.inspect.steps import steps_of
 from minigrad.distributed.record.spans import TimeSpan
 from minigrad.distributed.simulate import Cluster, Link, RankCost, Slowdown
 from minigrad.errors import ArgumentError
@@ -113,6 +114,40 @@ def test_who_is_late_in_virtual_time(number, phase, pattern):
     ends = {round(span.ended_s, 9) for span in timeline.spans if span.kind == "pass" and span.step == STEPS - 1}
     assert len(ends) == 1  # it is not to be seen in how long the steps are
     assert explain_ranks(trace).ranks == (rank,)  # which knows of computing alone
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
+def test_who_is_late_where_a_layer_waits(phase):
+    """SyncBatchNorm waits in forward, so that all forwards are as long."""
+    timeline = Timeline()
+
+    def body(comm):
+        slow = Slow(comm, comm.clock.advance, 1, phase, lambda step: LATE_S)
+        layers = [nn.Linear(8, 8), SlowLayer(slow), SyncBatchNorm(8, comm), nn.Linear(8, 8)]
+        ddp = DDP(nn.Sequential(*layers), comm, timeline=timeline)
+        for _ in range(4):
+            with timeline.span("data"):
+                slow("data")
+            ddp(minigrad.randn(SAMPLES, 8)).sum().backward()
+        ddp.unwrap()
+        assert layers[2].comm is comm
+        return timeline
+
+    costs = (RankCost(per_sample_s=SAMPLE_S),) * 3
+    trace = simulate.run(body, Cluster(costs, Link(1e-5, 1e6)), timeout_s=TIMEOUT_S)
+    report = explain_ranks(timeline)
+    (found,) = report.late
+    assert (found.rank, found.phase, found.pattern, found.by_s) == (1, phase, "constant", pytest.approx(LATE_S))
+    assert report.waited_s == pytest.approx({0: LATE_S, 1: 0.0, 2: LATE_S})
+    for rank in range(3):
+        steps = [ranks[rank] for ranks in steps_of(timeline).values()]
+        for step in steps:
+            assert step.forward_s == pytest.approx(SAMPLES * SAMPLE_S / 3 + LATE_S * (rank == 1 and phase == "forward"))
+            noted_s = step.data_s + step.forward_s + step.backward_s + step.idle_s + step.exposed_s
+            assert noted_s == pytest.approx(step.wall_s)
+        for name in ("idle_s", "exposed_s"):
+            charged_s = sum(getattr(step, name) for step in trace.ranks[rank].steps)
+            assert sum(getattr(step, name) for step in steps) == pytest.approx(charged_s)
 
 
 def found_in(record):

@@ -66,7 +66,7 @@ def test_late_by_what_is_neither_forward_nor_backward():
 
 def test_nobody_was_late_in_sum():
     whole = simulated([1, 1])
-    assert whole.late == () and str(whole).endswith("No rank made the others wait for 5 % of their time.")
+    assert whole.late == () and str(whole).endswith("In its passes no rank made the others wait for 5 % of their time.")
 
 
 def test_what_the_others_wait_and_take_is_that_of_the_middle_one():

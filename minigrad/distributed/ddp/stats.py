@@ -84,7 +84,8 @@ class Stats:
 
     def __str__(self) -> str:
         if self.ranks:
-            late = [str(each) for each in self.late] or ["No rank made the others wait for 5 % of their time."]
+            nobody = "In its passes no rank made the others wait for 5 % of their time."
+            late = [str(each) for each in self.late] or [nobody]
             return "\n".join([*(f"rank {rank}: {each}" for rank, each in enumerate(self.ranks)), *late])
         return (
             f"{self.passes} passes: forward {self.forward_s:.3f} s, backward {self.backward_s:.3f} s, waiting for "
@@ -128,8 +129,9 @@ def late_in(ranks: Sequence[Stats], least_fraction: float = 0.05) -> tuple[LateI
     """Which ranks the others waited for, by that part of their time at least, the most waited for first. Pure.
 
     All-reduces make the passes of all ranks equally long: who is late waits less than the others. What they wait, or
-    take, is that of the middle one of them. How often it was late, and whether ranks took turns, is not in sums: a
-    timeline knows, see `explain_ranks`. Of a GPU, which does not tell waiting for ranks, nothing is said.
+    take, is that of the middle one of them. How often it was late, whether ranks took turns, and what SyncBatchNorm
+    layers wait by themselves, is not in sums: a timeline knows, see `explain_ranks`. Of a GPU, which does not tell
+    waiting for ranks, nothing is said.
     """
     found, whole_s = [], max((s.forward_s + s.backward_s + s.idle_s + s.exposed_s for s in ranks), default=0.0)
     for rank, own in enumerate(ranks):

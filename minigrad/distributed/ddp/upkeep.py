@@ -12,6 +12,7 @@ from minigrad.arguments import as_integer, check_choice
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.ddp.buffers import BufferMemory
+from minigrad.distributed.ddp.layer_waits import listen_inside
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
 from minigrad.distributed.ddp.timekeeper import attach
@@ -63,9 +64,10 @@ class Upkeep:
         timeline: Timeline | None = None,
     ) -> None:
         self.inventory = Inventory(module)
-        self._removals = [] if timeline is None else attach(timeline, module, reducer)
-        self._module, self._comm, self._booked = module, reducer.comm, reducer.lane.booked
         reducer.in_order = join_sync_batch_norms(module, reducer.comm, reducer)
+        self._removals = [] if timeline is None else attach(timeline, module, reducer)
+        self._removals += [] if timeline is None else listen_inside(timeline, reducer.comm, module)
+        self._module, self._comm, self._booked = module, reducer.comm, reducer.lane.booked
         self._policy, self._memory = policy_of(policy), BufferMemory(self.inventory)
         self._every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
         self.check = ReplicaCheck(module, self._booked, check_every)

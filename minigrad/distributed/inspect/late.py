@@ -148,8 +148,8 @@ def explain_ranks(
     """Say which ranks were late, in which phase, by how much and in what part of the steps.
 
     The phases are those that the record has: data and optimizer where `timeline.span` notes them, forward, backward and
-    link where a wrapper has the timeline. A trace knows computing alone. What ranks wait for inside a layer, as for
-    SyncBatchNorm, a timeline takes for the layer's own time: there nobody can be told to be late.
+    link where a wrapper has the timeline. A trace knows computing alone. On a GPU, whose streams do not tell it, what
+    ranks wait inside a layer, as SyncBatchNorm does, is part of its forward: there nobody can be told to be late.
 
     Args:
         record: A timeline of all ranks (see `Timeline.gather`), or the trace of a simulation.

@@ -60,10 +60,11 @@ class RankStep:
     Attributes:
         began_s, ended_s: From its first moment to the first one of the next step; of the last, to its last moment.
         data_s, optimizer_s, checkpoint_s: As spans say.
-        forward_s, backward_s: Computing, as `ddp.stats()` counts it; on a GPU the device's.
+        forward_s, backward_s: Computing, as `ddp.stats()` counts it, but without what SyncBatchNorm layers wait in it,
+            which stats() can't tell; on a GPU the device's, with that.
         compute_s: Both in one, where a trace does not tell them apart.
-        idle_s: Waiting for ranks.
-        exposed_s: Standing still while the wire works.
+        idle_s: Waiting for ranks, in layers too.
+        exposed_s: Standing still while the wire works, for layers too.
         hidden_s: What the wire works else.
         handing_s: What it took to weight the buckets and hand them in, waiting and what their wire did aside; a part of
             backward_s, exposed_s and other_s.
@@ -256,6 +257,9 @@ def _step(
     for kind in WAITING:
         held = covered_s(_stretches(kinds[kind]))
         seconds[f"{kind}_s"] = held if on_device else _sum(spans, f"{kind}_s")
+    for phase, waits in _inside_s(kinds).items() if not on_device else ():
+        for kind, held in waits.items():
+            seconds[f"{kind}_s"], seconds[f"{phase}_s"] = seconds[f"{kind}_s"] + held, seconds[f"{phase}_s"] - held
     told = any("hidden_s" in span.figures for span in spans)
     wire_s = covered_s(_stretches(kinds["wire"]))
     seconds["hidden_s"] = _sum(spans, "hidden_s") if told else max(0.0, wire_s - seconds["exposed_s"])
@@ -272,9 +276,20 @@ def _step(
     return RankStep(rank, number, *window, **seconds, own=own, other_s=other_s, buckets=buckets, spans=tuple(spans))
 
 
+def _inside_s(kinds: Mapping[str, list[TimeSpan]]) -> dict[str, dict[str, float]]:
+    """What layers wait by themselves in forward, and in backward, for ranks and for the wire."""
+    inside = {kind: _stretches(span for span in kinds[kind] if "inside" in span.fields) for kind in WAITING}
+    if not any(inside.values()):
+        return {}
+    forward = _stretches(span for span in kinds["forward"] if "forward_s" in span.figures)
+    found = {"forward": {kind: shared_s(stretches, forward) for kind, stretches in inside.items()}}
+    found["backward"] = {kind: covered_s(each) - found["forward"][kind] for kind, each in inside.items()}
+    return found
+
+
 def _twice_s(spans: Iterable[TimeSpan], kind: str) -> float:
     """What the figures of passes in one backward count twice: each is as long as its pass, less its own waiting."""
-    counted = [span for span in spans if f"{kind}_s" in span.fields]
+    counted = [span for span in spans if f"{kind}_s" in span.figures]
     whole_s, covered = sum(span.seconds for span in counted), covered_s(_stretches(counted))
     if whole_s - covered <= 1e-9 * whole_s:
         return 0.0

@@ -21,6 +21,7 @@ from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.record.track import ALL_MEET, Moment, Track
 from minigrad.nn.module import Module
 
+_OF_WAITS = ("of", "pass", "nbytes", "inside")
 _FIGURES = ("idle_s", "exposed_s", "hidden_s", "bytes_sent", "calls")
 
 
@@ -115,7 +116,7 @@ class CallNotes:
             come_s = began_s + min(max(0.0, started_s - began_s), ended_s - began_s)
             self._idle_s += come_s - began_s
             self._exposed_s += ended_s - come_s
-            mine = {key: fields[key] for key in ("of", "pass", "nbytes")}
+            mine = {key: fields[key] for key in _OF_WAITS if key in fields}
             if come_s > began_s:
                 self.track.note("idle", name, began_s, come_s, mine)
             if ended_s > come_s:
@@ -127,6 +128,19 @@ class CallNotes:
         if ended_s > began_s:
             self._idle_s += ended_s - began_s
             self.track.note("idle", name, began_s, ended_s, {"of": self.name})
+
+
+class LayerNotes(CallNotes):
+    """What layers wait for in calls that they make by themselves; what the wire does for these is in no figure."""
+
+    def called(self, kind: str, nbytes: int, **ends: int) -> dict[str, Any]:
+        """One more call: the fields of its spans."""
+        return {**super().called(kind, nbytes, **ends), "inside": True}
+
+    def stood(self, made: MadeCall, began_s: float, ended_s: float, span: tuple[float, float] | None) -> None:
+        """The rank stood still for a call, which is over."""
+        super().stood(made, began_s, ended_s, span)
+        self._over.clear()
 
 
 class NotedCommunicator(Wrapper):
