@@ -77,6 +77,8 @@ def test_stats_timeline_and_trace_say_the_same_to_the_last_digit(how, slower):
         assert own.communication_s == stats.communication_s and own.overlap_fraction == stats.overlap_fraction
         leaves = [s for s in timeline.spans if (s.rank, s.kind) == (own.rank, "backward") and s.name != "local"]
         assert len(leaves) == STEPS * LAYERS  # each once, also where a local backward comes before the pass
+        ready = [event for event in timeline.events if (event.rank, event.kind) == (own.rank, "ready")]
+        assert [event.at_s for event in ready] == [span.ended_s for span in leaves]  # of buckets of one leaf
         assert sum(span.seconds for span in leaves) == pytest.approx(own.backward_s)
         for name in ("idle_s", "exposed_s", "hidden_s"):
             assert getattr(own, name) == pytest.approx(sum(getattr(step, name) for step in steps), abs=1e-15)
@@ -186,6 +188,27 @@ def test_overlap_of_eight_equal_layers_by_hand(how, hidden_s):
         apart_s = 0.005 if how == "auto" else WIRE_S
         wire = [span.began_s - zero_s for span in spans if span.kind == "wire" and span.name.startswith("bucket")]
         assert wire == pytest.approx([first_s + apart_s * number for number in range(LAYERS)])
+
+
+def test_two_wrappers_in_one_backward_by_hand():
+    """Two layers each, 10 ms of backward a layer: a leaf begins where the one before is complete, whosever it is."""
+
+    def body(comm, timeline):
+        both = [DDP(nn.Sequential(nn.Linear(4, 4, False), nn.Linear(4, 4, False)), comm, timeline=timeline)]
+        both.append(DDP(nn.Sequential(nn.Linear(4, 4, False), nn.Linear(4, 4, False)), comm, timeline=timeline))
+        sum(ddp(minigrad.randn(30, 4)).sum() for ddp in both).backward()
+        return [ddp.stats().backward_s for ddp in both]
+
+    timeline = Timeline()
+    trace = simulate.run(body, cluster(), timeline)
+    leaves = [span for span in timeline.spans if (span.rank, span.kind) == (0, "backward")]
+    assert [span.name for span in leaves] == ["1.weight", "0.weight"] * 2
+    first_s = leaves[0].began_s
+    assert [(s.began_s - first_s, s.ended_s - first_s) for s in leaves] == [
+        (pytest.approx(0.01 * number, abs=1e-12), pytest.approx(0.01 * (number + 1))) for number in range(4)
+    ]
+    assert trace.results[0] == [pytest.approx(0.04)] * 2  # each waited for the whole backward
+    assert timeline.summary().ranks[0].backward_s == pytest.approx(0.04)
 
 
 def test_a_leaf_is_without_the_launch_that_came_before_it():

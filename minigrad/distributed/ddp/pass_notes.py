@@ -92,7 +92,7 @@ def told(
     Args:
         number: Of the pass.
         began: When backward did.
-        leaves: The id of each whose gradient was complete, and when.
+        leaves: The id of each whose gradient was complete, and when; of other wrappers in the same backward, too.
         launches: Of each bucket that went out: the number of the first call for it, that of the first one after it,
             when its launch began, and when it was over.
         calls: As `CallNote`; the first is that for the samples. On a GPU there are none.
@@ -154,11 +154,12 @@ def _note_leaves(
     """Note each leaf, without what launches took in between; when the last of each bucket was complete."""
     last_s, ready, at = began, dict[int, Moment](), 0
     for leaf, moment_s in leaves:
-        name, bucket = plan.leaves[leaf]
+        name, bucket = plan.leaves.get(leaf, ("", None))
         while at < len(launches) and float(launches[at][2]) < float(moment_s):
             last_s = max(float(last_s), min(float(launches[at][3]), float(moment_s)))
             at += 1
-        made.append(("backward", name, last_s, moment_s, {}))
+        if leaf in plan.leaves:  # else that of another wrapper
+            made.append(("backward", name, last_s, moment_s, {}))
         last_s = moment_s
         if bucket is not None:
             ready[bucket] = moment_s

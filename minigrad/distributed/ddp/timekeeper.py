@@ -95,7 +95,9 @@ class Timekeeper:
 
     def begin(self, leaves: Reached) -> None:
         """Backward starts."""
-        self._leaves, self.launches = [], []
+        if self.track.backward[0] is not leaves:
+            self.track.backward = leaves, []
+        self._leaves, self.launches = self.track.backward[1], []
         self._is_local, self._began_s = not self._reducer.syncing, self.now_s()
         self._began = self._began_s if self._moments is None else self.mark()
 
@@ -105,6 +107,7 @@ class Timekeeper:
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over; what was synchronised ends with its pass."""
+        self.track.backward = None, []
         if error is not None:
             self._leaves, self.launches = [], []
         elif self._is_local:
@@ -112,7 +115,6 @@ class Timekeeper:
             fields = {"of": self._name, "backward_s": ended_s - self._began_s}
             self.track.note("backward", "local", self._began_s, ended_s, fields)
             self.track.later(told_locally, self._of_plan(), self._began, self._leaves)
-            self._leaves = []  # a flush after it has a pass of its own
 
     def fresh(self) -> Stats:
         """Statistics of the next pass alone, which has taken no time yet."""

@@ -16,8 +16,9 @@ from statistics import fmean, median
 
 from minigrad.arguments import as_amount, as_real
 from minigrad.distributed.inspect.patterns import Pattern, Seen, pattern_in, spread_of
-from minigrad.distributed.inspect.steps import RankStep, covered_s, joined, merged, steps_of, timeline_of
+from minigrad.distributed.inspect.steps import RankStep, joined, steps_of, timeline_of
 from minigrad.distributed.record.spans import table_of
+from minigrad.distributed.record.stretches import covered_s, merged
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.trace import Trace
 from minigrad.errors import ArgumentError

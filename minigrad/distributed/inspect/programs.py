@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from minigrad.distributed.inspect.steps import RankStep, Stretch, covered_s, merged, shared_s, steps_of
+from minigrad.distributed.inspect.steps import RankStep, steps_of
 from minigrad.distributed.record.spans import PASS, WAITING, TimeSpan
+from minigrad.distributed.record.stretches import Stretch, covered_s, merged, shared_s
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError

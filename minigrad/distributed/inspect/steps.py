@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan
+from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan, counted_twice_s
+from minigrad.distributed.record.stretches import Stretch, covered_s, merged, shared_s
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.record.track import in_order
 from minigrad.distributed.simulate.trace import Trace
 from minigrad.errors import ArgumentError
 
-Stretch = tuple[float, float]  # when it began, and when it ended
 _ONCE = ("data", "optimizer", "checkpoint")
 _KNOWN = (*_ONCE, "forward", "backward", "compute", "weighted", "wire", "wait", PASS, *WAITING)
 
@@ -253,7 +253,7 @@ def _step(
         if on_device or not any(f"{kind}_s" in span.figures for span in spans):
             seconds[f"{kind}_s"] = covered_s(_stretches(counted or kinds[kind]))
         else:
-            seconds[f"{kind}_s"] = _sum(spans, f"{kind}_s") - _twice_s(spans, kind)
+            seconds[f"{kind}_s"] = _sum(spans, f"{kind}_s") - counted_twice_s(spans, kind)
     for kind in WAITING:
         held = covered_s(_stretches(kinds[kind]))
         seconds[f"{kind}_s"] = held if on_device else _sum(spans, f"{kind}_s")
@@ -285,16 +285,6 @@ def _inside_s(kinds: Mapping[str, list[TimeSpan]]) -> dict[str, dict[str, float]
     found = {"forward": {kind: shared_s(stretches, forward) for kind, stretches in inside.items()}}
     found["backward"] = {kind: covered_s(each) - found["forward"][kind] for kind, each in inside.items()}
     return found
-
-
-def _twice_s(spans: Iterable[TimeSpan], kind: str) -> float:
-    """What the figures of passes in one backward count twice: each is as long as its pass, less its own waiting."""
-    counted = [span for span in spans if f"{kind}_s" in span.figures]
-    whole_s, covered = sum(span.seconds for span in counted), covered_s(_stretches(counted))
-    if whole_s - covered <= 1e-9 * whole_s:
-        return 0.0
-    still_s = sum(_sum(counted, f"{each}_s") for each in WAITING)
-    return _sum(counted, f"{kind}_s") - max(0.0, covered - still_s)
 
 
 _PARTS = (*(f"{kind}_s" for kind in (*_ONCE, *WAITING)), "forward_s", "backward_s", "compute_s")
@@ -335,25 +325,3 @@ def _buckets(spans: Iterable[TimeSpan], ready: Mapping[tuple[Any, ...], float]) 
 
 def _stretches(spans: Iterable[TimeSpan]) -> list[Stretch]:
     return merged((span.began_s, span.ended_s) for span in spans)
-
-
-def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Disjoint stretches, in order, that cover the same time."""
-    found: list[Stretch] = []
-    for began_s, ended_s in sorted(stretches):
-        if found and began_s <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], ended_s)
-        else:
-            found.append((began_s, ended_s))
-    return found
-
-
-def covered_s(disjoint: Iterable[Stretch]) -> float:
-    """The seconds of disjoint stretches."""
-    return float(sum(ended_s - began_s for began_s, ended_s in disjoint))
-
-
-def shared_s(some: Sequence[Stretch], others: Sequence[Stretch]) -> float:
-    """The seconds that lie in both of two lists of disjoint stretches."""
-    both = covered_s(some) + covered_s(others) - covered_s(merged([*some, *others]))
-    return max(0.0, both)

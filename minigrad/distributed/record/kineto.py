@@ -8,11 +8,12 @@ are whole microseconds, as that reader has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from minigrad.distributed.record.spans import WAITING, TimeSpan
+from minigrad.distributed.record.stretches import Stretch, merged
 
 _COMPUTING, _WIRE = 7, 20  # streams, as PyTorch numbers them
 _COMPUTES = ("forward", "backward", "compute", "optimizer")
@@ -21,7 +22,6 @@ _STILL = (*WAITING, "wait", "weighted")
 _NOT_COMPUTING = ("Memcpy", "Memset", "Sync")  # of a name, that reader takes them for something else
 _KERNELS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
 _KERNELS |= {"broadcast": "Broadcast", "reduce": "Reduce", "send": "SendRecv", "recv": "SendRecv"}
-Stretch = tuple[float, float]
 Entry = tuple[str, str, "int | None", Stretch, dict[str, Any]]  # category, name, stream, when, arguments
 
 
@@ -69,7 +69,8 @@ def _host(spans: Sequence[TimeSpan]) -> Iterator[Entry]:
 
 def _kernels(spans: Sequence[TimeSpan]) -> Iterator[tuple[str, int, float, Stretch]]:
     """Name and stream of each kernel, when it was launched, and when it ran."""
-    still, reached = _merged(span for span in spans if span.kind in _STILL), dict[str, float]()
+    reached = dict[str, float]()
+    still = merged((span.began_s, span.ended_s) for span in spans if span.kind in _STILL)
     for span in spans:
         if span.kind == "wire":
             kind = str(span.fields.get("collective", ""))
@@ -86,16 +87,6 @@ def _name(span: TimeSpan) -> str:
     for word in _NOT_COMPUTING:
         name = name.replace(word, word.lower())
     return name
-
-
-def _merged(spans: Iterable[TimeSpan]) -> list[Stretch]:
-    merged: list[Stretch] = []
-    for span in spans:
-        if merged and span.began_s <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], span.ended_s)
-        else:
-            merged.append((span.began_s, span.ended_s))
-    return merged
 
 
 def _without(stretch: Stretch, still: Sequence[Stretch]) -> Iterator[Stretch]:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minigrad.distributed.record.stretches import covered_s, merged
+
 BUSY = ("data", "forward", "backward", "weighted", "compute", "optimizer", "checkpoint")
 WAITING = ("idle", "exposed")
 PASS = "pass"
@@ -98,7 +100,8 @@ class RankSummary:
         seconds: Of each kind of span, in the order in which they came. A span within another one of its kind, as that
             of a module within another module, is not counted again.
         forward_s, backward_s, idle_s, exposed_s, hidden_s: As `ddp.stats()` has them, of the passes recorded; where
-            there are none, as in a simulation's trace, as its steps have them.
+            there are none, as in a simulation's trace, as its steps have them. A backward of several wrappers is in
+            the statistics of each, and once here.
         bytes_sent, calls: The same.
         compute_s: Forward and backward in one, where they are not told apart.
     """
@@ -160,6 +163,7 @@ def summary_of(rank: int, spans: Sequence[TimeSpan], events: Sequence[Event]) ->
         for key, figure in span.figures.items() if span.step >= 0 else ():
             if key in sums:
                 sums[key] += figure
+    sums["backward_s"] -= counted_twice_s([span for span in spans if span.step >= 0], "backward")
     if PASS not in seconds:
         sent = [event.fields["nbytes"] for event in events if event.kind == "sent" and event.step >= 0]
         sums |= _of_wire([span for span in spans if span.step >= 0], sent)
@@ -167,6 +171,16 @@ def summary_of(rank: int, spans: Sequence[TimeSpan], events: Sequence[Event]) ->
     moments = [moment for span in spans for moment in (span.began_s, span.ended_s)] + [event.at_s for event in events]
     wall_s = max(moments) - min(moments) if moments else 0.0
     return RankSummary(rank, len(steps), wall_s, seconds, **sums)
+
+
+def counted_twice_s(spans: Iterable[TimeSpan], kind: str) -> float:
+    """What the figures of passes in one backward count twice: each is as long as its pass, less its own waiting."""
+    counted = [span for span in spans if f"{kind}_s" in span.figures]
+    whole_s, covered = sum(span.seconds for span in counted), covered_s(merged((s.began_s, s.ended_s) for s in counted))
+    if whole_s - covered <= 1e-9 * whole_s:
+        return 0.0
+    still_s = float(sum(span.figures.get(each, 0.0) for span in counted for each in _WAITED))
+    return float(sum(span.figures[f"{kind}_s"] for span in counted)) - max(0.0, covered - still_s)
 
 
 def _of_wire(spans: Sequence[TimeSpan], sent: Sequence[int]) -> dict[str, Any]:

@@ -43,11 +43,12 @@ class Track:
         number: Of the step under way.
         meetings: When this rank called each collective that it shared with others, and when that was over, by a name
             that all ranks share.
+        backward: The one under way, and the leaves that are complete in it, each with when, whichever wrapper noted it.
         facts: What holds for all that is noted, as plain data by name: the buckets of a wrapper, the link simulated.
     """
 
     __slots__ = (
-        *("rank", "now_s", "mark", "clock", "number", "meetings", "facts"),
+        *("rank", "now_s", "mark", "clock", "number", "meetings", "facts", "backward"),
         *("_steps", "_notes", "_is_over", "_last_steps", "_names"),
     )
 
@@ -59,6 +60,7 @@ class Track:
         self.number, self._is_over = 0, False
         self.meetings: dict[str, tuple[Moment, Moment]] = {}
         self.facts: dict[str, Any] = {}
+        self.backward: tuple[Any, list[tuple[int, Moment]]] = None, []
         self._names: Counter[str] = Counter()
         self._notes: list[tuple[Any, ...]] = []
         self._steps = deque([(0, self._notes, self.meetings)], last_steps)
