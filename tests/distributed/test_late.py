@@ -274,7 +274,21 @@ def test_what_a_rank_makes_up_for_is_not_late():
     step = {0: {"data": 20.0, "forward": 30.0}, 1: {"data": 10.0, "forward": 40.0}}
     assert found_in(noted(*[step] * 4)) == []
     step[1]["forward"] = 45.0
-    assert found_in(noted(*[step] * 4)) == []  # 5 of 15 s
+    (found,) = explain_ranks(noted(*[step] * 4)).late
+    assert (found.rank, found.phase, found.by_s, found.made_up_s) == (1, "forward", 15.0, 10.0)
+    assert str(found) == (
+        "Rank 1 was late in forward: by 15.00 s in each of 4 steps; it made up for 10.00 s of that in other phases."
+    )
+    warm = {0: {"data": 20.0, "forward": 80.0}, 1: {"data": 25.0, "forward": 30.0}}
+    step = {**warm, 0: {"data": 20.0, "forward": 30.0}}
+    assert found_in(noted(warm, *[step] * 5)) == [(1, "data", "constant")]  # though rank 0 has set up for 50 s
+
+
+def test_what_is_late_in_every_second_step_is_so_in_these():
+    for late in (lambda step: step % 2, lambda step: step % 3):
+        steps = [{0: {"data": 20.0}, 1: {"data": 30.0 if late(step) else 20.0}} for step in range(20)]
+        (found,) = explain_ranks(noted(*steps)).late
+        assert found.steps == tuple(step for step in range(20) if late(step)) and found.by_s == 10.0
 
 
 def test_a_span_of_ones_own_and_what_nobody_noted_are_phases():

@@ -3,7 +3,7 @@
 An all-reduce makes the steps of all ranks equally long, whoever is slow: the others wait. So what is compared is what
 each rank did itself. In a step, a rank is late in a phase by what that took it longer than the middle one of the other
 ranks; of an even number, than the faster of the middle two. What counts is what stands out of how these seconds vary
-from step to step anyway, and what the rank did not make up for in another phase.
+from step to step anyway, and what the rank did not make up for in other phases.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _RESTLESS = 3.0  # so many times as much as with the others it may vary from ste
 _AS_MANY = 1.05  # steps: where some ranks make more than that, as with a cadence, their steps do not correspond
 _LISTED = 6  # steps that are named one by one
 _MORE_SAMPLES = 1.1
+_MOST_OF_IT = 0.75  # a rank that lost so much did not make up for it
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Late:
         first_s, last_s: The same as it grows, in the first and in the last of them; by_s where it does not.
         samples: Of this rank in a step, and of the middle one of the others, where it had more to compute on; else
             None. In sum where `steps` are none.
+        made_up_s: What of by_s it made up for in other phases, where that is much; else 0.
     """
 
     rank: int | None
@@ -58,6 +60,7 @@ class Late:
     first_s: float
     last_s: float
     samples: tuple[float, float] | None = None
+    made_up_s: float = 0.0
 
     @property
     def steps_fraction(self) -> float:
@@ -81,6 +84,8 @@ class Late:
             own, middle = self.samples
             there = "in a step" if self.steps else "in all"
             said += f"; it had {own:g} samples {there}, the middle one of the others {middle:g}"
+        if self.made_up_s > 0.0:
+            said += f"; it made up for {_ms(self.made_up_s)} of that in other phases"
         return f"{said}."
 
     def _which(self) -> str:
@@ -106,7 +111,7 @@ class LateReport:
         made: How many steps each rank made.
         steps: How many were looked at, one by one; 0 where some ranks made more than others, so that what each did is
             compared in sum.
-        step_s: Of a step, on average; of the record, where what ranks did is compared in sum.
+        step_s: Of a step, the median; of the record, where what ranks did is compared in sum.
         waited_s: What each rank waited for other ranks in that time, on average.
         least_fraction: What was given.
     """
@@ -134,7 +139,7 @@ class LateReport:
             lines = [f"Nobody was late: in {what} no rank took {least} longer than the others in a phase{but}."]
         if self.wire is not None:
             lines.append(str(self.wire))
-        took = f"A step took {_ms(self.step_s)}."
+        took = f"A step took {_ms(self.step_s)}{' (the median)' if self.steps > 1 else ''}."
         if not self.steps:
             steps = ", ".join(f"rank {rank} {count}" for rank, count in self.made.items())
             took = f"All took {_ms(self.step_s)}. Ranks made steps of their own, and are compared in sum: {steps}."
@@ -187,7 +192,7 @@ def explain_ranks(
     numbers, made = list(steps), list(steps.values())
     if max(counts.values()) > _AS_MANY * min(counts.values()) + 1:
         numbers, made = [], [{rank: joined([own[rank] for own in found.values() if rank in own]) for rank in ranks}]
-    step_s = fmean(own.wall_s for each in made for own in each.values())
+    step_s = median(fmean(own.wall_s for own in each.values()) for each in made)
     late = _late_ranks(numbers, made, ranks, (least_fraction * step_s, at_once_s))
     wire = _late_wire(numbers, made, (least_fraction * step_s, at_once_s))
     waited = {rank: fmean(each[rank].idle_s for each in made) for rank in ranks}
@@ -219,9 +224,14 @@ def _late_ranks(
             own = late_s[phase][rank]
             usual_s = sqrt(2.0) * _lower_middle([spread_of(each) for each in taken[phase].values()])
             seen = pattern_in(own, min(spread_of(own), _RESTLESS * usual_s), *least)
-            if seen is not None and 2.0 * sum(net_s[at] for at in seen.at) >= seen.by_s * len(seen.at):
+            if seen is None:
+                continue
+            in_sum_s = median(net_s[at] for at in seen.at)  # a first step that sets up, say, is no making up
+            in_sum = pattern_in(net_s, spread_of(net_s), *least) if in_sum_s > 0.0 else None
+            if in_sum is not None or 2.0 * in_sum_s >= seen.by_s:
                 samples = _samples([made[at] for at in seen.at], rank) if phase in _COMPUTING else None
-                found.append(_named(rank, phase, seen, numbers, samples))
+                made_up_s = seen.by_s - in_sum_s if in_sum_s < _MOST_OF_IT * seen.by_s else 0.0
+                found.append(_named(rank, phase, seen, numbers, samples, made_up_s))
     return sorted(found, key=lambda each: -each.per_step_s)
 
 
@@ -269,10 +279,16 @@ def _samples(made: Sequence[Mapping[int, RankStep]], rank: int) -> tuple[float, 
 
 
 def _named(
-    rank: int | None, phase: str, seen: Seen, numbers: Sequence[int], samples: tuple[float, float] | None = None
+    rank: int | None,
+    phase: str,
+    seen: Seen,
+    numbers: Sequence[int],
+    samples: tuple[float, float] | None = None,
+    made_up_s: float = 0.0,
 ) -> Late:
     steps = tuple(numbers[at] for at in seen.at if numbers)
-    return Late(rank, phase, seen.pattern, steps, len(numbers), seen.by_s, seen.first_s, seen.last_s, samples)
+    by_s = seen.by_s, seen.first_s, seen.last_s
+    return Late(rank, phase, seen.pattern, steps, len(numbers), *by_s, samples, made_up_s)
 
 
 def _counted(steps: int) -> str:

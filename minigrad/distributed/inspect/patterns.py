@@ -74,7 +74,7 @@ def pattern_in(late_s: Sequence[float], spread_s: float, least_s: float, at_once
         if is_one_stretch:
             found = _growing(late_s, range(at[0], at[-1] + 1), least_s) if at[-1] - at[0] + 1 < count else None
             found = found or _seen("constant", late_s, at)
-        elif median(late_s) > max(least_s, 1.25 * _STANDS_OUT * spread_s / sqrt(count)):  # of the error of a median
+        elif _is_level([seconds for seconds in late_s if seconds <= stands_out_s], spread_s, least_s):
             found = _seen("constant", late_s, range(count))
         elif at and at != [0]:  # the first step sets much up
             found = _seen("occasional", late_s, at)
@@ -82,6 +82,11 @@ def pattern_in(late_s: Sequence[float], spread_s: float, least_s: float, at_once
         return None
     by_chance = 1.0 + _BY_CHANCE / len(found.at) if found.pattern == "occasional" else 1.0
     return found if found.by_s * len(found.at) >= least_s * count * by_chance else None
+
+
+def _is_level(values: Sequence[float], spread_s: float, least_s: float) -> bool:
+    """Whether the middle one of some numbers is more than that, and than its own error."""
+    return bool(values) and median(values) > max(least_s, 1.25 * _STANDS_OUT * spread_s / sqrt(len(values)))
 
 
 def _seen(pattern: Pattern, late_s: Sequence[float], at: Sequence[int]) -> Seen:
