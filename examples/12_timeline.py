@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import minigrad
@@ -137,11 +138,11 @@ def try_shares(timeline: Timeline, late_ms: float, is_cluster: bool) -> Iterator
     before = explain(timeline)
     speeds = [1.0 / rank.compute_s for rank in before.ranks]
     sizes = distributed.compute_shard_sizes(BATCH, [speed / sum(speeds) for speed in speeds])
-    foretold = distributed.replay(timeline, shares=[size / BATCH for size in sizes])
+    foretold_s = median(distributed.replay(timeline, shares=[size / BATCH for size in sizes]).replayed_s)
     after = explain(record(late_ms, before.steps, is_cluster, sizes))
-    told = f"shards of {sizes}: a step of {1e3 * foretold.step_s:.1f} ms was foretold"
+    told = f"shards of {sizes}: a median step of {1e3 * foretold_s:.1f} ms was foretold"
     print(f"{told}, {1e3 * after.step_s:.1f} ms it was; it had been {1e3 * before.step_s:.1f} ms\n")
-    if abs(foretold.step_s - after.step_s) > (0.01 if is_cluster else ALLOWED) * before.step_s:
+    if abs(foretold_s - after.step_s) > (0.01 if is_cluster else ALLOWED) * before.step_s:
         yield f"{told}, got {1e3 * after.step_s:.1f} ms"
 
 
@@ -149,7 +150,7 @@ def show(folder: Path, late_ms: float, steps: int, is_cluster: bool) -> int:
     """Train, and say what is seen; how many promises are broken."""
     timeline = record(late_ms, steps, is_cluster)
     steps_ms, report = step_ms(timeline), explain_ranks(timeline)
-    print("a step took", ", ".join(f"{ms:.1f} ms on rank {rank}" for rank, ms in enumerate(steps_ms)), "\n")
+    print("on average a step took", ", ".join(f"{ms:.1f} ms on rank {rank}" for rank, ms in enumerate(steps_ms)), "\n")
     print(report, "\n")
     print(explain(timeline), "\n")
     wrong, in_time = [*write(timeline, folder)], [*broken(report, late_ms, steps_ms)]

@@ -174,7 +174,8 @@ def test_words_by_hand(late):
     [words] = root.find("ul", "words")
     said = [each.text for each in words.find("li")]
     assert said[0] == f"2 ranks, {STEPS} steps."
-    assert said[1].startswith("The median step took 124 ms; the longest, step ")
+    took = f"The median of {STEPS} steps took 124 ms; on average a step took 124 ms."
+    assert said[1].startswith(f"{took} The longest, step ")
     shown = {name: float(part) for part, name in re.findall(r"(\d+)% ([a-z ]+)", said[2])}
     assert shown == {"forward": 24, "backward": 48, "waiting for ranks": 15, "waiting for the wire": 12}
     hidden = round(100 * (1 - 30 / 60))
@@ -195,7 +196,7 @@ def test_what_would_help_is_what_explain_says(late, which):
     free = figures_of(root, "choices", "a network that takes no time")
     assert [free["before_s"], free["step_s"]] == pytest.approx([0.12375, 0.12], rel=1e-4)
     [words] = root.find("ul", "words")
-    assert f"What would help most is {choices[0].choice}: a step of " in words.text
+    assert f"What would help most is {choices[0].choice}: on average a step of " in words.text
 
 
 def test_curves_and_notes_by_hand():
@@ -205,7 +206,7 @@ def test_curves_and_notes_by_hand():
     spans = [(rank, "data", "", step, step + 1.0 + rank / 2, step, {}) for step in range(4) for rank in (0, 1)]
     root = parsed(page_of(noted(spans, events)))
     figures = {figure.find("figcaption").__next__().text: figure for figure in root.find("figure")}
-    assert list(figures) == ["loss (1 not finite, left out)", "shares of the batch", "time of a step"] + [
+    assert list(figures) == ["loss (1 not finite, left out)", "shares of the batch", "time of a step of each rank"] + [
         "of it at work, not waiting"
     ]
     lines = {line.attrs["data-line"]: line.attrs["points"] for line in next(iter(figures.values())).find("polyline")}

@@ -43,8 +43,8 @@ def body(comm, timeline, how="auto", sizes=(60,) * 6, every=1, normed=False, **o
     return ddp.plan
 
 
-def record(link=LINK, world_size=3, **options):
-    timeline, slower = Timeline(), (1.0, 1.7, 1.2, 1.0, 1.7, 1.2)
+def record(link=LINK, world_size=3, slower=(1.0, 1.7, 1.2, 1.0, 1.7, 1.2), **options):
+    timeline = Timeline()
     cluster = Cluster(tuple(RankCost(per_sample_s=1e-3 * factor) for factor in slower[:world_size]), link)
     plan = simulate.run(lambda comm: body(comm, timeline, **options), cluster).results[0]
     return timeline, plan

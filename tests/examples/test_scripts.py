@@ -157,7 +157,7 @@ def test_who_was_late_is_told_and_written(tmp_path):
     """
     printed = run_script("12_timeline.py", "--cluster", "--steps", "4", "--out", str(tmp_path / "new"))
     assert "Rank 1 was late in backward: by 40.0 ms in each of 4 steps." in printed
-    assert "shards of (47, 17): a step of 34.4 ms was foretold, 34.4 ms it was; it had been 63.7 ms" in printed
+    assert "shards of (47, 17): a median step of 34.4 ms was foretold, 34.4 ms it was; it had been 63.7 ms" in printed
     trace = json.loads((tmp_path / "new" / "run.perfetto.json").read_text())
     assert broken_rules(trace) == [] and {event["pid"] for event in trace["traceEvents"]} == {0, 1}
     assert len(explain_ranks(Timeline.from_json((tmp_path / "new" / "run.json").read_text())).late) == 1

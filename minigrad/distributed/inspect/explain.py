@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from minigrad.distributed.balance.shares import rebalance
+from minigrad.distributed.balance.allocation import allocate
+from minigrad.distributed.balance.cost import CostModel
 from minigrad.distributed.inspect.buckets import plan_for, recorded_plan
-from minigrad.distributed.inspect.programs import Programs, Sent, paces_s, programs_of
+from minigrad.distributed.inspect.late import Late, explain_ranks
+from minigrad.distributed.inspect.programs import OwnStep, Programs, Sent, programs_of
+from minigrad.distributed.inspect.punctual import named, punctual, punctual_trace
 from minigrad.distributed.inspect.replay import Choice, Replayed, replayed, replayed_trace
-from minigrad.distributed.inspect.shares import computing_s, samples_of
-from minigrad.distributed.inspect.steps import RankStep, steps_of, timeline_of
+from minigrad.distributed.inspect.shares import computing_s, samples_of, working_s
+from minigrad.distributed.inspect.steps import RankStep, length_in_words, paces_s, steps_of, timeline_of
 from minigrad.distributed.inspect.traces import trace_programs_of
 from minigrad.distributed.record.spans import table_of
 from minigrad.distributed.record.timeline import Timeline
@@ -22,8 +25,9 @@ from minigrad.errors import ArgumentError
 _PARTS = {"compute_s": "computing", "waiting_s": "waiting for ranks", "exposed_s": "waiting for the wire"}
 _PARTS |= {"overhead_s": "all else"}
 _WORTH_IT = 0.01  # of a step: less is none
+_FEWEST = 10  # a rank's shard is no smaller than this part of the recorded one: what so few take is not known
 _NETWORKS = {"a network twice as fast": 0.5, "a network that takes no time": 0.0}
-Offer = tuple[str, Programs, Choice]  # in words
+Offer = tuple[str, Choice]  # in words
 
 
 @dataclass(frozen=True)
@@ -53,24 +57,44 @@ class Explanation:
     """Where the time of recorded steps went; print it.
 
     Attributes:
-        steps: How many there are.
-        step_s: The median of them, each from when the last rank had ended the one before until the last one ended it.
+        paces_s: How long each step was: from when the last rank had ended the one before until the last one ended it.
         ranks: The seconds of each rank.
         choices: The steps as they would be under other choices, that which saves most first.
         unknown: Why there are none, in words; empty where there are.
+        beyond: Which of the choices no option of a training stands for: another network, ranks as fast as others.
     """
 
-    steps: int
-    step_s: float
+    paces_s: tuple[float, ...]
     ranks: tuple[RankTime, ...]
     choices: tuple[Replayed, ...] = ()
     unknown: str = ""
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.paces_s)
+
+    @property
+    def step_s(self) -> float:
+        """The median of them."""
+        return statistics.median(self.paces_s)
+
+    @property
+    def mean_s(self) -> float:
+        """The mean of them."""
+        return statistics.fmean(self.paces_s)
 
     @property
     def best(self) -> Replayed | None:
         """What would help most; None where nothing that was tried saves 1 % of a step."""
-        first = self.choices[0] if self.choices else None
-        return first if first is not None and first.saved_fraction >= _WORTH_IT else None
+        return next((each for each in self.choices if each.saved_fraction >= _WORTH_IT), None)
+
+    @property
+    def best_option(self) -> Replayed | None:
+        """The same of what an option of the training stands for."""
+        options = (each for each in self.choices if each.choice not in self.beyond)
+        return next((each for each in options if each.saved_fraction >= _WORTH_IT), None)
 
     def fraction(self, part: str) -> float:
         """The part of the time of all ranks that went into one thing: the name of a field of `RankTime`."""
@@ -79,7 +103,7 @@ class Explanation:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{self.fraction(name):.0%} {words}" for name, words in _PARTS.items())
-        lines = [f"{self.steps} steps of {self.step_s:.6f} s (the median); of the ranks' time: {parts}"]
+        lines = [length_in_words(self.paces_s), f"Of the ranks' time: {parts}. Of each, in a step on average:"]
         rows = [["rank", "wall_s", *_PARTS, "hidden_s"]]
         for rank in self.ranks:
             rows.append([str(rank.rank), *(f"{getattr(rank, name):.6f}" for name in rows[0][1:])])
@@ -87,9 +111,12 @@ class Explanation:
         if self.unknown:
             return "\n".join([*lines, f"what would help is not known: {self.unknown}"])
         if self.best is None:
-            lines.append("nothing that was tried would save 1 % of a step; what was tried:")
+            lines.append("nothing that was tried would save 1 % of a step; what was tried, in a step on average:")
         else:
-            lines.append(f"what would help most is {self.best.choice}; what was tried:")
+            most, option = self.best.choice, self.best_option
+            if option is not None and option is not self.best:
+                most += f", and of options of the training {option.choice}"
+            lines.append(f"what would help most is {most}; what was tried, in a step on average:")
         return "\n".join([*lines, *(f"  {choice}" for choice in self.choices)])
 
 
@@ -97,12 +124,13 @@ def explain(record: Timeline | Trace) -> Explanation:
     """Where the time of a step went, and what would help most.
 
     The latter is found by `replay`: of other caps of buckets, another order, shares by what each rank's samples take,
-    a faster network, and combining less often. What a choice costs elsewhere it does not say: a faster network has a
-    price, and to combine less often is another algorithm.
+    ranks that are late (see `explain_ranks`) as fast as the others, a faster network, and combining less often. What a
+    choice costs elsewhere it does not say: a faster network has a price, and to combine less often is another
+    algorithm.
 
     Args:
-        record: The timeline of all ranks (see `Timeline.gather`), or the trace of a simulation, of which a faster
-            network is all that is tried, since it knows of no gradients and buckets.
+        record: The timeline of all ranks (see `Timeline.gather`), or the trace of a simulation, of which late ranks
+            and a faster network are all that is tried, since it knows of no gradients and buckets.
 
     Raises:
         ArgumentError: it is neither, or has no step.
@@ -119,21 +147,23 @@ def explain(record: Timeline | Trace) -> Explanation:
         >>> round(explanation.fraction("compute_s"), 2), round(explanation.fraction("waiting_s"), 2)
         (0.75, 0.25)
         >>> print(explanation.best)
+        rank 1 as fast as the others in backward and forward: a step of 0.015000 s in place of 0.030000 s, 50.0% less
+        >>> print(explanation.best_option)
         shares of 0.6667, 0.3333 (if time goes with samples): a step of 0.020000 s in place of 0.030000 s, 33.3% less
     """
     timeline = timeline_of("explain", record)
     steps = steps_of(timeline)
     if not steps:
         raise ArgumentError("explain: expected a record with a step, got one without")
-    median_s = statistics.median(paces_s(steps.values()))
+    took_s = paces_s(steps.values())
     ranks = sorted({rank for step in steps.values() for rank in step})
     times = tuple(_time_of(rank, [step[rank] for step in steps.values() if rank in step]) for rank in ranks)
     try:
-        choices = _of_trace(timeline) if isinstance(record, Trace) else _of_timeline(timeline)
+        choices, beyond = _of_trace(timeline) if isinstance(record, Trace) else _of_timeline(timeline)
     except ArgumentError as error:
-        return Explanation(len(steps), median_s, times, unknown=str(error))
+        return Explanation(took_s, times, unknown=str(error))
     choices.sort(key=lambda choice: -choice.saved_fraction)
-    return Explanation(len(steps), median_s, times, tuple(choices))
+    return Explanation(took_s, times, tuple(choices), beyond=beyond)
 
 
 def _time_of(rank: int, steps: Sequence[RankStep]) -> RankTime:
@@ -149,23 +179,33 @@ def _time_of(rank: int, steps: Sequence[RankStep]) -> RankTime:
 # ------------------------------------------------------------------------------------------------ what may be tried
 
 
-def _of_trace(timeline: Timeline) -> list[Replayed]:
-    programs = trace_programs_of("explain", timeline)
-    return [replayed_trace(programs.faster(factor), None, words) for words, factor in _NETWORKS.items()]
+def _of_trace(timeline: Timeline) -> tuple[list[Replayed], tuple[str, ...]]:
+    programs, late = trace_programs_of("explain", timeline), _late_in(timeline)
+    tried = {words: programs.faster(factor) for words, factor in _NETWORKS.items()}
+    tried |= {named(late): punctual_trace(programs, late)} if late else {}
+    return [replayed_trace(each, None, words) for words, each in tried.items()], tuple(tried)
 
 
-def _of_timeline(timeline: Timeline) -> list[Replayed]:
-    return [replayed(each, choice, words) for words, each, choice in _offers(programs_of("explain", timeline))]
+def _of_timeline(timeline: Timeline) -> tuple[list[Replayed], tuple[str, ...]]:
+    programs, late = programs_of("explain", timeline), _late_in(timeline)
+    tried = {words: _faster(programs, factor) for words, factor in _NETWORKS.items()}
+    tried |= {named(late): punctual(programs, late)} if late else {}
+    made = [replayed(programs, choice, words) for words, choice in _offers(programs)]
+    return [*made, *(replayed(each, Choice(), words) for words, each in tried.items())], tuple(tried)
+
+
+def _late_in(timeline: Timeline) -> list[Late]:
+    """The ranks that were late in steps that are known."""
+    ranks = {span.rank for span in timeline.spans}
+    return [each for each in explain_ranks(timeline).late if each.steps] if len(ranks) > 1 else []
 
 
 def _offers(programs: Programs) -> Iterator[Offer]:
-    """What is tried."""
+    """What options of a training stand for."""
     if len(programs.about) == 1:
         yield from _of_buckets(programs)
     yield from _of_shares(programs)
-    for words, factor in _NETWORKS.items():
-        yield words, _faster(programs, factor), Choice()
-    yield "combining after every second step", programs, Choice(cadence=2)
+    yield "combining after every second step", Choice(cadence=2)
 
 
 def _of_buckets(programs: Programs) -> Iterator[Offer]:
@@ -182,20 +222,32 @@ def _of_buckets(programs: Programs) -> Iterator[Offer]:
         other = plan_for(programs, name, caps, None, choice.order)
         if other.id not in seen:
             seen.add(other.id)
-            yield words, programs, Choice(bucket_plan=other)
+            yield words, Choice(bucket_plan=other)
 
 
 def _of_shares(programs: Programs) -> Iterator[Offer]:
-    """Shares in proportion to the samples that a rank computes in a second, where that divides the batch otherwise."""
-    samples = [sum(map(samples_of, own)) for own in programs.steps.values()]
-    seconds = [sum(map(computing_s, own)) for own in programs.steps.values()]
-    if len(samples) > 1 and all(samples) and all(seconds):
-        shares = rebalance([count / took_s for count, took_s in zip(samples, seconds)])
-        if any(abs(share - count / sum(samples)) >= _WORTH_IT / len(shares) for share, count in zip(shares, samples)):
-            said = f"shares of {', '.join(f'{share:.4f}' for share in shares)}"
-            if any(len({samples_of(step) for step in own}) == 1 for own in programs.steps.values()):
-                said += " (if time goes with samples)"  # which steps of one size do not tell
-            yield said, programs, Choice(shares=shares)
+    """Shares with which all ranks would be through at once, where that divides the batch otherwise.
+
+    Forward and backward go with samples; what else a rank does, as to get its data, takes what it took.
+    """
+    samples = [_mean(own, samples_of) for own in programs.steps.values()]
+    seconds = [_mean(own, computing_s) for own in programs.steps.values()]
+    if len(samples) < 2 or not all(samples) or not all(seconds):
+        return
+    else_s = [_mean(own, working_s) - took_s for own, took_s in zip(programs.steps.values(), seconds)]
+    costs = [CostModel(max(0.0, own_s), took_s / count) for own_s, took_s, count in zip(else_s, seconds, samples)]
+    fewest = [max(1, int(count / _FEWEST)) for count in samples]
+    sizes = allocate(round(sum(samples)), costs, at_least=fewest)
+    shares = [size / sum(sizes) for size in sizes]
+    if any(abs(share - count / sum(samples)) >= _WORTH_IT / len(shares) for share, count in zip(shares, samples)):
+        said = f"shares of {', '.join(f'{share:.4f}' for share in shares)}"
+        if any(len({samples_of(step) for step in own}) == 1 for own in programs.steps.values()):
+            said += " (if time goes with samples)"  # which steps of one size do not tell
+        yield said, Choice(shares=shares)
+
+
+def _mean(steps: Sequence[OwnStep], seconds_of: Callable[[OwnStep], float]) -> float:
+    return statistics.fmean(map(seconds_of, steps))
 
 
 def _faster(programs: Programs, factor: float) -> Programs:

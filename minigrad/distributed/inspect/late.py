@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from minigrad.arguments import as_amount, as_real
 from minigrad.distributed.inspect.patterns import Pattern, Seen, pattern_in, spread_of
-from minigrad.distributed.inspect.steps import RankStep, joined, steps_of, timeline_of
+from minigrad.distributed.inspect.steps import RankStep, joined, length_in_words, paces_s, steps_of, timeline_of
 from minigrad.distributed.record.spans import table_of
 from minigrad.distributed.record.stretches import covered_s, merged
 from minigrad.distributed.record.timeline import Timeline
@@ -111,7 +111,7 @@ class LateReport:
         made: How many steps each rank made.
         steps: How many were looked at, one by one; 0 where some ranks made more than others, so that what each did is
             compared in sum.
-        step_s: Of a step, the median; of the record, where what ranks did is compared in sum.
+        paces_s: How long each step was, see `steps.paces_s`; of the record, where what ranks did is compared in sum.
         waited_s: What each rank waited for other ranks in that time, on average.
         least_fraction: What was given.
     """
@@ -120,9 +120,14 @@ class LateReport:
     wire: Late | None
     made: Mapping[int, int]
     steps: int
-    step_s: float
+    paces_s: tuple[float, ...]
     waited_s: Mapping[int, float]
     least_fraction: float
+
+    @property
+    def step_s(self) -> float:
+        """The median of them."""
+        return median(self.paces_s)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -139,7 +144,7 @@ class LateReport:
             lines = [f"Nobody was late: in {what} no rank took {least} longer than the others in a phase{but}."]
         if self.wire is not None:
             lines.append(str(self.wire))
-        took = f"A step took {_ms(self.step_s)}{' (the median)' if self.steps > 1 else ''}."
+        took = length_in_words(self.paces_s)
         if not self.steps:
             steps = ", ".join(f"rank {rank} {count}" for rank, count in self.made.items())
             took = f"All took {_ms(self.step_s)}. Ranks made steps of their own, and are compared in sum: {steps}."
@@ -192,11 +197,12 @@ def explain_ranks(
     numbers, made = list(steps), list(steps.values())
     if max(counts.values()) > _AS_MANY * min(counts.values()) + 1:
         numbers, made = [], [{rank: joined([own[rank] for own in found.values() if rank in own]) for rank in ranks}]
-    step_s = median(fmean(own.wall_s for own in each.values()) for each in made)
+    took_s = paces_s(found.values()) if numbers else paces_s(made)
+    step_s = median(took_s)
     late = _late_ranks(numbers, made, ranks, (least_fraction * step_s, at_once_s))
     wire = _late_wire(numbers, made, (least_fraction * step_s, at_once_s))
     waited = {rank: fmean(each[rank].idle_s for each in made) for rank in ranks}
-    return LateReport(tuple(late), wire, counts, len(numbers), step_s, waited, least_fraction)
+    return LateReport(tuple(late), wire, counts, len(numbers), took_s, waited, least_fraction)
 
 
 def phases_of(step: RankStep) -> dict[str, float]:
@@ -222,7 +228,7 @@ def _late_ranks(
             company = _WORK if phase in _WORK else phases
             net_s = [sum(late_s[other][rank][at] for other in company) for at in range(len(made))]
             own = late_s[phase][rank]
-            usual_s = sqrt(2.0) * _lower_middle([spread_of(each) for each in taken[phase].values()])
+            usual_s = sqrt(2.0) * lower_middle([spread_of(each) for each in taken[phase].values()])
             seen = pattern_in(own, min(spread_of(own), _RESTLESS * usual_s), *least)
             if seen is None:
                 continue
@@ -263,10 +269,10 @@ def _carried(ranks: Sequence[RankStep]) -> tuple[tuple[str, ...], float]:
 def _behind(taken: Mapping[int, Sequence[float]], rank: int) -> list[float]:
     """How much longer a rank took than the others, in each step."""
     others = zip(*(seconds for other, seconds in taken.items() if other != rank))
-    return [own - _lower_middle(each) for own, each in zip(taken[rank], others)]
+    return [own - lower_middle(each) for own, each in zip(taken[rank], others)]
 
 
-def _lower_middle(values: Sequence[float]) -> float:
+def lower_middle(values: Sequence[float]) -> float:
     """The middle one; of an even number, the lower of the middle two."""
     return sorted(values)[(len(values) - 1) // 2]
 
@@ -274,7 +280,7 @@ def _lower_middle(values: Sequence[float]) -> float:
 def _samples(made: Sequence[Mapping[int, RankStep]], rank: int) -> tuple[float, float] | None:
     """Of a rank and of the middle one of the others in a step; None where it had no more than that."""
     own = fmean(each[rank].samples for each in made)
-    others = fmean(_lower_middle([step.samples for other, step in each.items() if other != rank]) for each in made)
+    others = fmean(lower_middle([step.samples for other, step in each.items() if other != rank]) for each in made)
     return (own, others) if own > _MORE_SAMPLES * others else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from minigrad.distributed.inspect.steps import RankStep, steps_of
+from minigrad.distributed.inspect.steps import RankStep, paces_s, steps_of
 from minigrad.distributed.record.spans import PASS, WAITING, TimeSpan
 from minigrad.distributed.record.stretches import Stretch, covered_s, merged, shared_s
 from minigrad.distributed.record.timeline import Timeline
@@ -115,7 +115,7 @@ class Programs:
         about: Of each wrapper, see `Timeline.facts`.
         link: That of a simulation.
         blocking: A call returns once the collective is over.
-        recorded_s: How long each step was; see `paces_s`.
+        recorded_s: How long each step was; see `steps.paces_s`.
     """
 
     begins_s: Mapping[int, float]
@@ -147,21 +147,6 @@ def programs_of(who: str, timeline: Timeline) -> Programs:
     first, link = next(iter(steps.values())), next((own["link"] for own in facts if "link" in own), None)
     begins_s = {rank: first[rank].began_s for rank in ranks}
     return Programs(begins_s, made, shared, about, link and _link(link), blocking, paces_s(steps.values()))
-
-
-def paces_s(steps: Iterable[Mapping[int, RankStep]]) -> tuple[float, ...]:
-    """How long each step was: from when the last rank had ended the one before until the last one ended it.
-
-    Of the first one, from when the first rank began it: together they are as long as the record.
-    """
-    here = list(steps)
-    begins_s = [min(own.began_s for own in step.values()) for step in here]
-    return paces_between(begins_s[0], [max(own.ended_s for own in step.values()) for step in here])
-
-
-def paces_between(begin_s: float, ends_s: Sequence[float]) -> tuple[float, ...]:
-    """The same, by when the last rank ended each step."""
-    return tuple(end_s - before_s for before_s, end_s in zip([begin_s, *ends_s], ends_s))
 
 
 def _link(fields: Mapping[str, Any]) -> Link:

@@ -17,10 +17,10 @@ from minigrad.arguments import as_integer
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.inspect.costs import ReplayCosts
 from minigrad.distributed.inspect.buckets import plan_for
-from minigrad.distributed.inspect.programs import Key, OwnStep, Programs, paces_between, programs_of
+from minigrad.distributed.inspect.programs import Key, OwnStep, Programs, programs_of
 from minigrad.distributed.inspect.rerun import PassManner, ReplayedRank, SharedWire, let_run
 from minigrad.distributed.inspect.shares import sources_of, with_shares
-from minigrad.distributed.inspect.steps import timeline_of
+from minigrad.distributed.inspect.steps import paces_between, timeline_of
 from minigrad.distributed.inspect.traces import TracePrograms, replay_trace, trace_programs_of
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.links import Link
@@ -53,17 +53,17 @@ class Replayed:
 
     @property
     def step_s(self) -> float:
-        """The median of the replayed steps; where ranks combine less often, of those between one time and the next."""
-        return _median_s(self.replayed_s, self.cadence)
+        """The replayed steps, on average; where ranks combine less often, without those after the last time."""
+        return _mean_s(self.replayed_s, self.cadence)
 
     @property
     def before_s(self) -> float:
         """The same of the recorded ones."""
-        return _median_s(self.recorded_s, self.cadence)
+        return _mean_s(self.recorded_s, self.cadence)
 
     @property
     def saved_fraction(self) -> float:
-        """The part of a step that the choice saves; below 0 where it costs."""
+        """The part of the steps' time that the choice saves; below 0 where it costs."""
         return 1.0 - self.step_s / self.before_s if self.before_s else 0.0
 
     def __str__(self) -> str:
@@ -195,10 +195,9 @@ def _facts(
     return facts if known is None else {**facts, "link": asdict(known)}
 
 
-def _median_s(paces_s: Sequence[float], every: int) -> float:
-    """The median of the means of so many steps each."""
-    groups = [paces_s[at : at + every] for at in range(0, len(paces_s) - every + 1, every)]
-    return statistics.median(map(statistics.fmean, groups or [paces_s]))
+def _mean_s(paces_s: Sequence[float], every: int) -> float:
+    """The mean over the steps of whole groups of so many: what happens now and then counts for what it costs."""
+    return statistics.fmean(paces_s[: len(paces_s) - len(paces_s) % every] or paces_s)
 
 
 def _run(

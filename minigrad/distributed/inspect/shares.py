@@ -60,6 +60,12 @@ def computing_s(step: OwnStep) -> float:
     return leaves_s + sum(work.seconds for work in works if work.kind in _COMPUTING)
 
 
+def working_s(step: OwnStep) -> float:
+    """Seconds of all that it did before its passes, in their leaves and after them; handing buckets in aside."""
+    works = [work for each in step.passes for work in each.before] + list(step.after)
+    return sum(work.seconds for work in works) + sum(seconds for each in step.passes for _, seconds in each.leaves)
+
+
 def _cost_of(rank: int, steps: Sequence[OwnStep]) -> CostModel:
     pairs = [(samples_of(step), computing_s(step)) for step in steps]
     readings = [Reading(samples, seconds) for samples, seconds in pairs if samples and seconds]

@@ -14,8 +14,10 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import fmean, median
 from typing import Any
 
+from minigrad.distributed.inspect.units import time_text
 from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan, counted_twice_s
 from minigrad.distributed.record.stretches import Stretch, covered_s, merged, shared_s
 from minigrad.distributed.record.timeline import Timeline
@@ -139,6 +141,35 @@ def steps_of(record: Timeline | Trace) -> dict[int, dict[int, RankStep]]:
         for times in _of_rank(rank, own, events.get(rank, ())):
             found.setdefault(times.step, {})[rank] = times
     return dict(sorted(found.items()))
+
+
+def paces_s(steps: Iterable[Mapping[int, RankStep]]) -> tuple[float, ...]:
+    """How long each step was: from when the last rank had ended the one before until the last one ended it.
+
+    Of the first one, from when the first rank began it: together they are as long as the record. Wherever it is said
+    how long a step took, with no rank named, it is this.
+    """
+    here = list(steps)
+    begins_s = [min(own.began_s for own in step.values()) for step in here]
+    return paces_between(begins_s[0], [max(own.ended_s for own in step.values()) for step in here])
+
+
+def paces_between(begin_s: float, ends_s: Sequence[float]) -> tuple[float, ...]:
+    """The same, by when the last rank ended each step."""
+    return tuple(end_s - before_s for before_s, end_s in zip([begin_s, *ends_s], ends_s))
+
+
+def length_in_words(paces: Sequence[float]) -> str:
+    """How long steps were, as a sentence.
+
+    Example:
+        >>> length_in_words([0.5, 0.5, 0.8])
+        'The median of 3 steps took 500 ms; on average a step took 600 ms.'
+    """
+    if len(paces) == 1:
+        return f"The only step took {time_text(paces[0])}."
+    middle, mean = time_text(median(paces)), time_text(fmean(paces))
+    return f"The median of {len(paces):,} steps took {middle}; on average a step took {mean}."
 
 
 def joined(steps: Sequence[RankStep]) -> RankStep:

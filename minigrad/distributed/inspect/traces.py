@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from minigrad.distributed.inspect.programs import Sent, paces_between
+from minigrad.distributed.inspect.programs import Sent
 from minigrad.distributed.inspect.rerun import Called, SharedWire, let_run
+from minigrad.distributed.inspect.steps import paces_between
 from minigrad.distributed.record.spans import TimeSpan
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.links import Link

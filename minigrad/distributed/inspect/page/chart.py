@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.distributed.inspect.page.units import bytes_text, time_text
 from minigrad.distributed.inspect.steps import RankStep
+from minigrad.distributed.inspect.units import bytes_text, time_text
 from minigrad.distributed.record.spans import PASS, WAITING, Event, TimeSpan
 
 LANES = ("work", "waiting", "wire")
@@ -83,7 +83,8 @@ class Chart:
     """The picture of one step.
 
     Attributes:
-        began_s, seconds: From the first moment of any rank in it to the last one.
+        began_s, seconds: From the first moment of any rank in it to the last one: what is drawn.
+        pace_s: How long the step took; see `steps.paces_s`.
         ranks: The figures of each rank that made it.
         rows: How many there are of each lane, alike for all ranks.
         ticks: Of the axis: where in parts of the width, and what stands there, in the unit.
@@ -99,15 +100,19 @@ class Chart:
     notes: tuple[Note, ...]
     ticks: tuple[tuple[float, str], ...]
     unit: str
+    pace_s: float
 
 
-def chart_of(number: int, ranks: Mapping[int, RankStep], events: Sequence[Event], facts: Facts) -> Chart:
+def chart_of(
+    number: int, ranks: Mapping[int, RankStep], events: Sequence[Event], facts: Facts, pace_s: float
+) -> Chart:
     """The picture of a step.
 
     Args:
         ranks: What each rank did in it; see `steps_of`.
         events: Of the step.
         facts: Of the run: which parameters the buckets are of.
+        pace_s: How long it took.
     """
     spans = {rank: drawn(step.spans) for rank, step in ranks.items()}
     began_s = min(step.began_s for step in ranks.values())
@@ -126,7 +131,7 @@ def chart_of(number: int, ranks: Mapping[int, RankStep], events: Sequence[Event]
     unit, ticks = ticks_of(seconds)
     notes = tuple(notes_of(events, began_s, seconds))
     arrows = tuple(arrows_of({rank: halved(step.spans) for rank, step in ranks.items()}, began_s, seconds))
-    return Chart(number, began_s, seconds, ranks, tuple(bars), rows, arrows, notes, ticks, unit)
+    return Chart(number, began_s, seconds, ranks, tuple(bars), rows, arrows, notes, ticks, unit, pace_s)
 
 
 def _part(seconds: float, of_s: float) -> float:

@@ -51,7 +51,7 @@ def curves_of(steps: Mapping[int, Mapping[int, RankStep]], events: Iterable[Even
     for name in told.keys() & set(_LISTS.values()):
         told[name] = {line: _held(points, max(steps, default=0)) for line, points in told[name].items()}
     curves = [_curve(name, "", {line: found.items() for line, found in lines.items()}) for name, lines in told.items()]
-    times = [_curve("time of a step", "s", walls), _curve("of it at work, not waiting", "s", works)]
+    times = [_curve("time of a step of each rank", "s", walls), _curve("of it at work, not waiting", "s", works)]
     return curves + [each for each in times if each.lines]
 
 

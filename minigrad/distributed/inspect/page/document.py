@@ -14,9 +14,9 @@ from minigrad.distributed.inspect.page.curves import curves_of
 from minigrad.distributed.inspect.page.drawing import KINDS, WIDTH, class_of, figure_of, picture_of
 from minigrad.distributed.inspect.page.tables import buckets_of, cells_of, figures_of, name_of_note, notes_of_step
 from minigrad.distributed.inspect.page.tables import choices_of, totals_of
-from minigrad.distributed.inspect.page.units import time_text
 from minigrad.distributed.inspect.page.words import help_of, sentences_of
-from minigrad.distributed.inspect.steps import RankStep, steps_of, timeline_of
+from minigrad.distributed.inspect.steps import RankStep, paces_s, steps_of, timeline_of
+from minigrad.distributed.inspect.units import time_text
 from minigrad.distributed.record.spans import Event
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate.trace import Trace
@@ -89,7 +89,8 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
     for event in timeline.events:
         events.setdefault(event.step, []).append(event)
     shown = chosen_of(steps)
-    charts = [chart_of(number, steps[number], events.get(number, ()), facts) for number in shown]
+    long_s = dict(zip(steps, paces_s(steps.values()) if steps else ()))
+    charts = [chart_of(each, steps[each], events.get(each, ()), facts, long_s[each]) for each in shown]
     text = [_HEAD.format(title=escape(title), style=_beside("page.css"))]
     explanation = explain(record) if steps and spans_in(steps) <= MOST_SPANS else None
     text.append(_words(timeline, steps, shown, explanation))
@@ -161,8 +162,8 @@ def _items(said: Iterable[str]) -> str:
 
 def _steps(charts: Sequence[Chart], events: Mapping[int, Sequence[Event]], ends: tuple[int, int]) -> list[str]:
     """Every step, the one that is nearest to the median first in sight."""
-    middle = median(chart.seconds for chart in charts)
-    typical = min(range(len(charts)), key=lambda each: abs(charts[each].seconds - middle))
+    middle = median(chart.pace_s for chart in charts)
+    typical = min(range(len(charts)), key=lambda each: abs(charts[each].pace_s - middle))
     used = {class_of(bar.kind) for chart in charts for bar in chart.bars if bar.width > _SEEN}
     keys = [f'<li><b class="key {kind}"></b>{_LEGEND[kind]}</li>' for kind in (*KINDS, "own") if kind in used]
     if any(chart.arrows for chart in charts):
@@ -173,7 +174,9 @@ def _steps(charts: Sequence[Chart], events: Mapping[int, Sequence[Event]], ends:
         across = WIDTH * (chart.number - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else WIDTH / 2
         about = f'id="step-{chart.number}" data-step="{chart.number}" data-across="{across:g}"'
         parts.append(f'<article class="step" {about}>')
-        parts.append(f"<h3>Step {chart.number} <small>{time_text(chart.seconds)}</small></h3>")
+        took, across_all = time_text(chart.pace_s), time_text(chart.seconds)
+        drawn = f"; {across_all} from the first moment of any rank in it" if across_all != took else ""
+        parts.append(f"<h3>Step {chart.number} <small>{took}{drawn}</small></h3>")
         parts += [picture_of(chart), notes_of_step(chart, events.get(chart.number, ()))]
         parts += [figures_of(chart), buckets_of(chart), "</article>"]
     return [*parts, "</section>"]

@@ -7,7 +7,7 @@ from html import escape
 
 from minigrad.distributed.inspect.page.chart import LANES, Arrow, Bar, Chart
 from minigrad.distributed.inspect.page.curves import Curve, scale_of
-from minigrad.distributed.inspect.page.units import time_text
+from minigrad.distributed.inspect.units import time_text
 
 KINDS = ("data", "forward", "backward", "compute", "weighted", "optimizer", "checkpoint", "idle", "exposed", "wire")
 # Pixels: of the axis, of a strip for notes, of a rank's head, of a row of bars, and between lanes and ranks.

@@ -8,9 +8,9 @@ from typing import Any
 
 from minigrad.distributed.inspect.explain import Explanation
 from minigrad.distributed.inspect.page.chart import Chart, Facts, Note, held_by
-from minigrad.distributed.inspect.page.units import bytes_text, time_text
 from minigrad.distributed.inspect.page.words import seconds_of
 from minigrad.distributed.inspect.steps import BucketTimes, RankStep
+from minigrad.distributed.inspect.units import bytes_text, time_text
 from minigrad.distributed.record.spans import Event, TimelineSummary
 
 _TOTALS = {"forward_s": "forward", "backward_s": "backward", "compute_s": "computing", "idle_s": "waits for ranks"}
@@ -79,7 +79,7 @@ def choices_of(explanation: Explanation) -> str:
         saved, word = each.saved_fraction, "less" if each.saved_fraction >= 0.0 else "more"
         cells = [name_cell(each.choice), time_cell("before_s", each.before_s), time_cell("step_s", each.step_s)]
         rows.append([*cells, f'<td data-saved-fraction="{saved!r}">{abs(saved):.1%} {word}</td>'])
-    head = ["choice", "a step as it was", "as it would be", "that is"]
+    head = ["choice", "a step as it was, on average", "as it would be", "that is"]
     return table("The recorded steps, replayed under other choices", head, rows)
 
 

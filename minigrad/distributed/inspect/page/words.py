@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 from minigrad.distributed.inspect.explain import Explanation
 from minigrad.distributed.inspect.late import explain_ranks
-from minigrad.distributed.inspect.page.units import time_text
-from minigrad.distributed.inspect.programs import paces_s
-from minigrad.distributed.inspect.steps import RankStep
+from minigrad.distributed.inspect.replay import Replayed
+from minigrad.distributed.inspect.steps import RankStep, length_in_words, paces_s
+from minigrad.distributed.inspect.units import time_text
 from minigrad.distributed.record.timeline import Timeline
 
 _KINDS = {
@@ -43,8 +42,7 @@ def sentences_of(timeline: Timeline, steps: Steps) -> list[str]:
     said = [f"{_count(len(ranks), 'rank')}, {_count(len(steps), 'step')}."]
     if len(steps) > 1:
         said.append(
-            f"The median step took {time_text(median(long_s.values()))}; "
-            f"the longest, step {slowest}, {time_text(long_s[slowest])}."
+            f"{length_in_words(list(long_s.values()))} The longest, step {slowest}, took {time_text(long_s[slowest])}."
         )
     whole_s = sum(step.wall_s for step in every)
     if whole_s > 0.0:
@@ -96,8 +94,13 @@ def help_of(explanation: Explanation) -> str:
         return f"What would help is not known: {explanation.unknown}."
     if best is None:
         return "Nothing that was tried would save 1% of a step."
-    saved = f"{time_text(best.step_s)} in place of {time_text(best.before_s)}, {best.saved_fraction:.0%} less"
-    return f"What would help most is {best.choice}: a step of {saved}."
+    said, option = f"What would help most is {_saved(best)}.", explanation.best_option
+    return said if option is None or option is best else f"{said} Of options of the training it is {_saved(option)}."
+
+
+def _saved(choice: Replayed) -> str:
+    times = f"{time_text(choice.step_s)} in place of {time_text(choice.before_s)}"
+    return f"{choice.choice}: on average a step of {times}, {choice.saved_fraction:.0%} less"
 
 
 def _count(number: int, what: str) -> str:
