@@ -2,6 +2,8 @@
 
 import pytest
 
+import minigrad
+
 from minigrad.distributed import explain_ranks
 from minigrad.distributed.average import Async, Cadence, EveryK
 from minigrad.distributed.inspect.steps import steps_of
@@ -97,3 +99,15 @@ def test_the_rank_that_computes_for_longer_is_named(how):
         report = explain_ranks(record)
         assert {each.phase for each in report.late} == phases and report.ranks == (1,) and report.wire is None
         assert report.waited_s[0] > report.waited_s[1]
+
+
+def test_what_a_callback_computes_before_a_command_comes_is_no_waiting_for_it():
+    """Of a forward without a backward the time of that passes before the rank waits."""
+
+    def look(metrics, worker):
+        if worker.rank == 1:
+            worker.model(minigrad.ones(40, 6))
+
+    trace, timeline = traced(**MODES["apart"], callbacks=[look])
+    for own, rank in zip(timeline.summary().ranks, trace.ranks):
+        assert own.idle_s == pytest.approx(sum(step.idle_s for step in rank.steps) + LATENCY_S)
