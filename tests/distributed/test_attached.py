@@ -297,7 +297,11 @@ def test_perfetto_takes_what_ddp_wrote(tmp_path, slower):
     timeline.to_perfetto(tmp_path / "run.json")
     trace = json.loads((tmp_path / "run.json").read_text())
     assert broken_rules(trace) == []
-    assert sum(event["ph"] == "s" for event in trace["traceEvents"]) == 2 * STEPS * LAYERS
+    begins = [event for event in trace["traceEvents"] if event["ph"] == "s"]
+    leaves = [event for event in trace["traceEvents"] if event.get("cat") == "backward"]
+    assert len(begins) == 2 * STEPS * LAYERS
+    for arrow in begins:  # within the leaf, while it is open
+        assert any(e["pid"] == arrow["pid"] and e["ts"] <= arrow["ts"] < e["ts"] + e["dur"] for e in leaves)
 
 
 def test_buckets_that_wait_for_the_wire_are_on_it_one_after_the_other(tmp_path):
@@ -318,6 +322,20 @@ def test_perfetto_takes_what_threads_wrote(tmp_path):
     run(lambda comm: train(comm, timeline), 2, timeout_s=TIMEOUT_S)
     timeline.to_perfetto(tmp_path / "run.json")
     assert broken_rules(json.loads((tmp_path / "run.json").read_text())) == []
+
+
+def test_statistics_that_are_reset_take_nothing_from_a_pass():
+    timeline = Timeline()
+
+    def body(comm):
+        ddp = layers(comm, timeline=timeline)
+        for _ in range(3):
+            ddp(minigrad.randn(4, 16)).sum().backward()
+            ddp.stats().reset()
+
+    run(body, 1, timeout_s=TIMEOUT_S)
+    passes = [span.fields for span in timeline.spans if span.kind == "pass"]
+    assert [(each["calls"], each["bytes_sent"]) for each in passes] == [(LAYERS, LAYERS * BYTES)] * 3
 
 
 def test_what_a_hook_sends_belongs_to_its_bucket():

@@ -3,7 +3,6 @@
 import pytest
 
 import minigrad
-
 from minigrad.distributed import explain_ranks
 from minigrad.distributed.average import Async, Cadence, EveryK
 from minigrad.distributed.inspect.steps import steps_of

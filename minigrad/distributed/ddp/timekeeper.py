@@ -128,9 +128,7 @@ class Timekeeper:
         stats.idle_s += fresh.idle_s
         stats.exposed_s += fresh.exposed_s
         stats.hidden_s += fresh.hidden_s
-        sent, calls = self._sent
-        if stats.calls < calls:
-            sent = calls = 0  # it was reset meanwhile
+        sent, calls = self._sent if stats.passes > 1 else (0, 0)  # else the first, or it was reset meanwhile
         self._sent = stats.bytes_sent, stats.calls
         return {
             "samples": self.row[0],
