@@ -493,6 +493,7 @@ def test_seconds_of_a_device_are_added_up_from_moment_to_moment(cuda, strict_cup
         streams_of(cuda).get_current_stream().synchronize()
         moments.settle()
         assert [round(float(mark), 9) for mark in marks] == [1000.002, 1000.004, 1000.006, 1000.008]
+        assert marks[-1].event is None and moments._last[1] == float(marks[-1])  # from which the next one is told
         strict_cupy.ones(3)
         assert float(moments.mark()) == pytest.approx(1000.01)  # who reads it waits
 

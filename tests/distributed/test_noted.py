@@ -7,10 +7,12 @@ import pytest
 
 import minigrad
 from minigrad import FlowBuilder, nn, optim
+from minigrad.autograd.recompute import checkpoint
 from minigrad.data import DataLoader, TensorDataset
 from minigrad.backend.stream import streams_of
 from minigrad.distributed import DDP, Ddp, DdpConfig, NcclDevices, SoloCommunicator, run, simulate
 from minigrad.distributed.average import Async, EveryK, ParameterAverager, StreamingDiLoCo
+from minigrad.distributed.record.modules import listen_forward
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost, SimulatedDevices
 from minigrad.train import DistributedTrainer, SingleDeviceTrainer
@@ -130,6 +132,13 @@ def test_a_wrapper_with_the_same_timeline_is_noted_once():
     assert kinds == ["forward", "backward"] * 2
 
 
+def test_what_is_computed_again_is_no_forward():
+    track, model = Timeline().at(SoloCommunicator()), layers()
+    listen_forward(track, model, 1, None)
+    checkpoint(model, minigrad.randn(4, 16)).sum().backward()
+    assert track.read()[0] == []
+
+
 def test_without_a_timeline_an_averager_calls_and_keeps_nothing_of_it():
     def body(comm):
         model = layers()
@@ -171,6 +180,20 @@ def test_replicas_of_one_process_have_a_track_each():
         wire, weighted = ([s.name for s in here if s.kind == kind] for kind in ("wire", "weighted"))
         assert wire == weighted == ["bucket 0", "bucket 1"]
         assert own.exposed_s == sum(s.seconds for s in timeline.spans if (s.rank, s.kind) == (rank, "exposed"))
+
+
+def test_what_simulated_replicas_compute_by_hand_is_over_before_they_combine():
+    """6 ms and 18 ms: the first waits 12 ms, and nothing of its backward is in what combining takes."""
+    timeline, models = Timeline(), [layers(), layers()]
+    devices = SimulatedDevices(Cluster((RankCost(1e-3), RankCost(3e-3)), LINK))
+    replicas = Ddp.wrap(models, ["cpu", "cpu"], collectives=devices, timeline=timeline)
+    for clock, model in zip(devices.clocks, models):
+        clock.compute(6)
+        model(minigrad.randn(6, 16)).square().mean().backward()
+    replicas.weighted_all_reduce_gradients([6, 6])
+    one, other = ([s for s in timeline.spans if (s.rank, s.kind) == (rank, "pass")][-1] for rank in (0, 1))
+    assert (one.seconds, other.seconds) == (pytest.approx(0.012 + 5e-3), pytest.approx(5e-3))
+    assert [span.seconds for span in timeline.spans if span.kind == "weighted"] == [0.0] * 2
 
 
 def graph_on(devices, config, el_che=False, steps=4):

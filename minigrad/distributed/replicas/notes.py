@@ -97,6 +97,8 @@ class ReplicaNotes:
         """Around what combines the replicas once: the gradients of a step, or buffers beside them."""
         self._bucket = {"of": self._name, "pass": self._passes}
         self._sums = [dict(_NO_SUMS) for _ in self.tracks]
+        for clock in self._clocks:
+            clock.progress(1.0)  # in a simulation the backward is over
         began_s = [track.now_s() for track in self.tracks]
         yield
         for track, moment_s, sums, moments in zip(self.tracks, began_s, self._sums, self._moments):
@@ -117,8 +119,6 @@ class ReplicaNotes:
         """Make a call, which is on the wire for all replicas."""
         fields, nbytes = self._bucket, int(arrays[0].nbytes)
         name = f"bucket {fields['bucket']}" if "bucket" in fields else collective
-        for clock in self._clocks:
-            clock.progress(1.0)  # in a simulation the backward is over
         called = self._marks()
         call(arrays, *args)
         over = self._marks()
