@@ -11,8 +11,9 @@ import pytest
 import minigrad
 from minigrad import nn, optim
 from minigrad.backend.stream import streams_of
-from minigrad.distributed import DDP, CompressionState, fp16_compress_hook, run, simulate
+from minigrad.distributed import DDP, CompressionState, SyncBatchNorm, fp16_compress_hook, run, simulate
 from minigrad.distributed.ddp.buckets import Entry, plan_buckets
+from minigrad.distributed.ddp.layer_waits import listen_inside
 from minigrad.distributed.ddp.pass_notes import BucketNotes, told
 from minigrad.distributed.record.moments import DeviceMoments
 from minigrad.distributed.record.timeline import Timeline
@@ -481,6 +482,13 @@ def test_on_a_device_its_own_time_is_noted_and_no_step_waits_for_it(seed, cuda, 
         assert all(wire[bucket].began_s >= ready[bucket] - 1e-9 for bucket in wire)
     figures_of = timeline.summary().ranks[0]
     assert figures_of.calls == ddp.stats().calls and figures_of.forward_s > 0.0  # of the host
+
+
+def test_what_a_layer_waits_on_a_device_is_not_noted(cuda, strict_cupy):
+    """Its stream waits, and does not tell for whom."""
+    comm = Pretending(cuda)
+    layer = SyncBatchNorm(3, comm, device=cuda)
+    assert listen_inside(Timeline(), comm, layer) == [] and layer.comm is comm
 
 
 def test_seconds_of_a_device_are_added_up_from_moment_to_moment(cuda, strict_cupy):

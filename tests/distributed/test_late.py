@@ -321,6 +321,29 @@ def test_the_wire_can_be_what_was_late():
     assert "The wire took longer than else: by 3.00 s in 2 of 8 steps (2, 5)." in str(report)
 
 
+def test_a_wire_that_carries_more_does_not_take_longer_than_else():
+    """In every third step buffers travel too."""
+    spans = []
+    for step in range(9):
+        for rank in (0, 1):
+            spans.append(TimeSpan(rank, "forward", "", 10.0 * step, 10.0 * step + 3.0, step, {}))
+            spans.append(TimeSpan(rank, "wire", "samples", 10.0 * step + 3.0, 10.0 * step + 4.0, step, {}))
+            if step % 3 == 2:
+                spans.append(TimeSpan(rank, "wire", "buffers", 10.0 * step + 4.0, 10.0 * step + 9.0, step, {}))
+    assert explain_ranks(Timeline.of(spans, [], "virtual")).wire is None
+
+
+def test_a_rank_that_is_restless_by_itself_is_late():
+    """What rank 1 takes varies as nothing does on the others, whose own noise is a hundredth of it."""
+    late = [3.0, 17.0, 8.0, 20.0, 1.0, 14.0, 5.0, 19.0, 9.0, 2.0, 16.0, 11.0]
+    noise = [0.1 * ((7 * step) % 5) for step in range(24)]
+    steps = [{rank: {"data": 50.0 + noise[step + rank]} for rank in range(4)} for step in range(12)]
+    for step, seconds in zip(steps, late):
+        step[1]["data"] += seconds
+    (found,) = explain_ranks(noted(*steps)).late
+    assert (found.rank, found.phase) == (1, "data") and {1, 3, 5, 7, 10} <= set(found.steps)
+
+
 def test_steps_that_a_rank_did_not_make_are_left_out():
     step = {0: {"data": 10.0}, 1: {"data": 40.0}}
     report = explain_ranks(noted(step, step, {0: {"data": 10.0}}))

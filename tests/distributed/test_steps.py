@@ -140,6 +140,13 @@ def test_a_span_over_several_steps_has_its_part_in_each():
     assert [(span.kind, span.began_s, span.ended_s) for span in second.spans][0] == ("epoch", 3.0, 6.0)
 
 
+def test_a_step_begins_with_a_span_of_ones_own_that_comes_first():
+    spans = [("forward", 0.0, 1.0, 0), ("tokenise", 1.0, 1.5, 1), ("forward", 2.0, 3.0, 1)]
+    made = [TimeSpan(0, kind, "", began_s, ended_s, step, {}) for kind, began_s, ended_s, step in spans]
+    first, second = (ranks[0] for ranks in steps_of(Timeline.of(made, [], "virtual")).values())
+    assert (first.wall_s, second.began_s, second.own, second.other_s) == (1.0, 1.0, {"tokenise": 0.5}, 0.5)
+
+
 def test_two_wrappers_in_one_backward_are_not_counted_twice():
     def body(comm, timeline):
         first, second = (DDP(nn.Linear(4, 4), comm, timeline=timeline) for _ in range(2))

@@ -8,6 +8,8 @@ import pytest
 
 from minigrad import Tensor, autocast, manual_seed, nn, no_grad, optim, randn
 from minigrad.distributed import DDP, Replicas, ReplicasTwin, Twin, run, simulate
+from minigrad.distributed.inspect.twin.compare import Expected, difference
+from minigrad.distributed.inspect.twin.faults import explain
 from minigrad.errors import ArgumentError, DtypeError, RankFailedError, TwinMismatchError
 from tests.distributed.mutants import MUTANTS, who_notices
 
@@ -386,6 +388,38 @@ def test_a_difference_is_an_error_on_all_ranks():
 
     words = "times 3: clipped (see before_step), not unscaled (see scaler), or divided by another number"
     assert run(body, 2) == [words, words]
+
+
+def test_an_evaluation_before_a_step_is_no_part_of_it():
+    def body(comm):
+        ddp = DDP(Net(), comm)
+        twin = Twin(ddp, None, mean_loss)
+        for _ in range(2):
+            with no_grad():
+                ddp(made(4)[0])  # draws noise, and moves statistics
+            batch = made(2 + comm.rank)
+            ddp.zero_grad()
+            mean_loss(ddp, batch).backward()
+            assert twin.step(batch).agrees
+
+    run(body, 2)
+
+
+def test_how_far_a_tensor_may_be_off_grows_with_what_its_dtype_rounds():
+    twin = np.array([1.0, 2.0])
+    numbers = Expected(twin, twin + 2.0**-20, 2.0, np.dtype(np.float32))
+    assert numbers.ulp == 2.0**-22 and numbers.allowed_ulps(8.0) == 8.0 + 8.0 * 4.0
+    assert difference("gradient", "w", 0, twin + 39.0 * numbers.ulp, numbers, 8.0) is None
+    assert difference("gradient", "w", 0, twin + 41.0 * numbers.ulp, numbers, 8.0).ulps == 41.0
+
+
+def test_what_explains_the_second_tensor_alone_explains_nothing():
+    ones = np.ones(3)
+    expected = {name: Expected(ones, None, 1.0, np.dtype(np.float32)) for name in "ab"}
+    faults = [("halved", lambda: {"a": 0.5 * ones, "b": 0.5 * ones}), ("gone", lambda: {"a": 0.0 * ones, "b": ones})]
+    got = {"a": np.array([0.1, 0.2, 0.4]), "b": 0.5 * ones}
+    assert explain(got, expected, ["a", "b"], faults, 8.0, "times {}") == ""
+    assert explain(got, expected, ["b", "a"], faults, 8.0, "times {}") == "halved; that does not explain a"
 
 
 def test_what_rank_0_fails_of_all_hear():
