@@ -124,6 +124,9 @@ def test_what_happens_now_and_then_counts_for_what_it_costs():
     assert explanation.best.choice == "rank 1 as fast as the others in data"
     assert explanation.best.before_s - explanation.best.step_s == pytest.approx(0.01)
     assert [each.before_s for each in explanation.choices] == pytest.approx([before_s] * len(explanation.choices))
+    odd = replay(two_late((0.0, 0.04, 0.0, 0.0)), cadence=3)  # (3 * 62 + 40 + 3.95) / 3, and (6 * 65.95 + 80) / 6
+    told = "cadence=3: a step of 0.076650 s in place of 0.079283 s, 3.3% less (of the first 6 steps)"
+    assert str(odd) == told
 
 
 def test_order_and_small_buckets_are_tried_where_they_differ():
@@ -158,12 +161,15 @@ def test_where_nothing_helps_it_says_so():
 def test_a_trace_tells_where_the_time_went():
     """Its steps are as long as those of the trace itself, and have their parts."""
 
-    def body(comm):
+    def body(comm, evaluates):
         ddp = DDP(nn.Linear(16, 16, bias=False), comm)
         for _ in range(3):
             ddp(minigrad.randn(60, 16)).sum().backward()
+        if evaluates:
+            comm.clock.advance(0.01 * (1 + comm.rank))
 
-    trace = simulate.run(body, Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=1.5e-3)), LINK))
+    cluster = Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=1.5e-3)), LINK)
+    trace = simulate.run(body, cluster, False)
     explanation = explain(trace)
     for own, rank in zip(explanation.ranks, trace.ranks):
         for name, other in (("compute_s", "compute_s"), ("waiting_s", "idle_s"), ("exposed_s", "exposed_s")):
@@ -171,9 +177,14 @@ def test_a_trace_tells_where_the_time_went():
             assert getattr(own, name) == pytest.approx(mean_s), (name, other)
     free = next(choice for choice in explanation.choices if choice.choice == "a network that takes no time")
     assert free.step_s == pytest.approx(0.09) and len(explanation.choices) == 3
-    even = simulate.run(body, Cluster((RankCost(per_sample_s=1e-3),) * 2, LINK))
+    even = simulate.run(body, Cluster((RankCost(per_sample_s=1e-3),) * 2, LINK), False)
     assert explanation.best.choice == "rank 1 as fast as the others in compute"
     assert explanation.best.replayed_s == pytest.approx(explain(even).paces_s, rel=1e-9)
+    assert all(choice.recorded_s == pytest.approx(explanation.paces_s) for choice in explanation.choices)
+    longer = explain(simulate.run(body, cluster, True))  # the last step has no collective
+    free = next(choice for choice in longer.choices if choice.choice == "a network that takes no time")
+    assert longer.steps == 4 and free.recorded_s == pytest.approx(longer.paces_s)
+    assert free.replayed_s == pytest.approx((0.09, 0.09, 0.09, 0.02))
     lonely = explain(simulate.run(lambda comm: comm.clock.compute(3), Cluster((RankCost(),) * 2)))
     assert lonely.best is None and "what would help is not known: explain: expected a trace with" in str(lonely)
 

@@ -101,6 +101,15 @@ def test_each_span_is_one_bar_where_the_record_says(spans):
     assert "</script><b>" not in page
 
 
+def test_one_thing_after_the_other_is_on_the_wire_of_a_trace(late):
+    """Of what all have called while the wire was busy too; it is as long as the steps say that the wire worked."""
+    bars = [bar for bar in bars_of(parsed(page_of(late[1]))) if bar.lane == "wire" and bar.rank == 1]
+    assert len(bars) == STEPS * (LAYERS + 1) and {bar.top for bar in bars} == {0}
+    for number, step in enumerate(late[1].ranks[1].steps):
+        part = sum(bar.width for bar in bars if bar.step == number)
+        assert part == pytest.approx((step.exposed_s + step.hidden_s) / (step.end_s - step.begin_s), rel=1e-3)
+
+
 def test_what_lies_in_another_span_is_drawn_below_it():
     times = {"in": (1, 2), "net": (0, 3), "two": (2, 3)}
     spans = [TimeSpan(0, "forward", name, *each, 0, {}) for name, each in times.items()]
@@ -191,7 +200,7 @@ def test_what_would_help_is_what_explain_says(late, which):
     root = parsed(page_of(record))
     choices = explain(record).choices
     for each in choices:
-        shown = figures_of(root, "choices", each.choice)
+        shown = figures_of(root, "choices", each.choice + each.compared)
         assert shown == {name: getattr(each, name) for name in ("before_s", "step_s", "saved_fraction")}
     free = figures_of(root, "choices", "a network that takes no time")
     assert [free["before_s"], free["step_s"]] == pytest.approx([0.12375, 0.12], rel=1e-4)

@@ -66,10 +66,16 @@ class Replayed:
         """The part of the steps' time that the choice saves; below 0 where it costs."""
         return 1.0 - self.step_s / self.before_s if self.before_s else 0.0
 
+    @property
+    def compared(self) -> str:
+        """Of which steps the means are, in words; empty where of all."""
+        count = _whole(len(self.recorded_s), self.cadence)
+        return f" (of the first {count} steps)" if count < len(self.recorded_s) else ""
+
     def __str__(self) -> str:
         word = "less" if self.step_s <= self.before_s else "more"
         much = f"{abs(self.saved_fraction):.1%} {word}"
-        return f"{self.choice}: a step of {self.step_s:.6f} s in place of {self.before_s:.6f} s, {much}"
+        return f"{self.choice}: a step of {self.step_s:.6f} s in place of {self.before_s:.6f} s, {much}{self.compared}"
 
 
 @dataclass(frozen=True)
@@ -197,7 +203,12 @@ def _facts(
 
 def _mean_s(paces_s: Sequence[float], every: int) -> float:
     """The mean over the steps of whole groups of so many: what happens now and then counts for what it costs."""
-    return statistics.fmean(paces_s[: len(paces_s) - len(paces_s) % every] or paces_s)
+    return statistics.fmean(paces_s[: _whole(len(paces_s), every)])
+
+
+def _whole(steps: int, every: int) -> int:
+    """How many of so many steps are in whole groups; all, where there is no whole one."""
+    return steps - steps % every or steps
 
 
 def _run(

@@ -1,6 +1,7 @@
 """Replays the trace of a simulation, which knows when each rank called, and needed, each collective, and no gradients.
 
-A rank computes as long as it did between one of these moments and the next. A step ends with its last collective.
+A rank computes as long as it did between one of these moments and the next. A step ends with its last collective; the
+last one may have none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Moment(NamedTuple):
     """When a rank called a collective, or needed it.
 
     Attributes:
-        number: Of the collective, among those that the rank called.
+        number: Of the collective, among those that the rank called; -1 of work that none follows.
         work_s: What the rank did since the moment before.
     """
 
@@ -81,8 +82,8 @@ def trace_programs_of(who: str, timeline: Timeline) -> TracePrograms:
     if any(event.kind == "sent" for event in timeline.events):
         raise ArgumentError(f"{who}: expected a trace without messages, which have no turn on the wire, got some")
     spans = [span for span in timeline.spans if span.step >= 0]
-    count = max((span.step + 1 for span in spans if span.kind == "wire"), default=0)
-    if not count:
+    count = max((span.step + 1 for span in spans), default=0)
+    if not any(span.kind == "wire" for span in spans):
         raise ArgumentError(f"{who}: expected a trace with a collective, got none")
     ranks = sorted({span.rank for span in spans})
     everyone = tuple(ranks)
@@ -93,9 +94,9 @@ def trace_programs_of(who: str, timeline: Timeline) -> TracePrograms:
 
 
 def _last_s(spans: Sequence[TimeSpan], step: int) -> float:
-    """When a rank was through with the collectives of a step."""
-    wire = [span for span in spans if span.kind == "wire" and span.step <= step]
-    return max((_over_s(span) for span in wire), default=-math.inf)
+    """When a rank was through with a step."""
+    ends_s = [_over_s(span) if span.kind == "wire" else span.ended_s for span in spans if span.step <= step]
+    return max(ends_s, default=-math.inf)
 
 
 def _called_s(span: TimeSpan) -> float:
@@ -126,6 +127,9 @@ def _own(spans: Sequence[TimeSpan], everyone: Group) -> OwnTrace:
         now_s = _called_s(span) if is_call else _needed_s(span)
         moments.append(Moment(span.fields["call"], is_call, max(0.0, now_s - at_s), span.step))
         at_s = max(at_s, now_s if is_call else _over_s(span))
+    last = max(spans, key=lambda span: (span.step, span.kind != "wire", span.ended_s))
+    if last.kind != "wire" and last.ended_s > at_s:
+        moments.append(Moment(-1, False, last.ended_s - at_s, last.step))
     reached_s, sent, steps = dict[Group, float](), dict[int, tuple[Group, Sent]](), dict[int, int]()
     for span in sorted(wire, key=lambda span: span.fields["call"]):
         group, number = tuple(span.fields.get("ranks", everyone)), span.fields["call"]
@@ -173,7 +177,7 @@ class _Rank:
             if is_call:
                 group, sent = own.sent[number]
                 called[number] = wires[group].call(self._number, now_s, sent, own.local_steps[number])
-            else:
+            elif number >= 0:
                 yield called[number]
                 times = called[number].times
                 come_s, over_s = max(now_s, min(times.started_s, times.done_s)), max(now_s, times.done_s)

@@ -122,7 +122,7 @@ def chart_of(
     bars, rows = list[Bar](), dict.fromkeys(LANES, 1)
     for rank, own in spans.items():
         for lane in LANES:
-            for row, span in in_rows([span for span in own if lane_of(span) == lane]):
+            for row, span in in_rows(in_turn(span for span in own if lane_of(span) == lane)):
                 left, right = _part(span.began_s - began_s, seconds), _part(span.ended_s - began_s, seconds)
                 about = _about(span, began_s, facts.get(rank, {}))
                 place = (span.began_s, span.ended_s, left, right - left)
@@ -154,6 +154,17 @@ def halved(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
         else:
             found.append(span)
     return found
+
+
+def in_turn(spans: Iterable[TimeSpan]) -> Iterable[TimeSpan]:
+    """The same, but what a trace has on the wire since all had called it, from when the wire was free for it."""
+    free_s = dict[Any, float]()
+    for span in sorted(spans, key=lambda span: span.ended_s):
+        if span.kind == "wire" and "call" in span.fields and span.fields.get("collective") != "recv":
+            group = tuple(span.fields.get("ranks", ()))
+            span = span._replace(began_s=max(span.began_s, free_s.get(group, span.began_s)))
+            free_s[group] = span.ended_s
+        yield span
 
 
 def lane_of(span: TimeSpan) -> str:

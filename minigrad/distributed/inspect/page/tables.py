@@ -77,7 +77,8 @@ def choices_of(explanation: Explanation) -> str:
     rows = []
     for each in explanation.choices:
         saved, word = each.saved_fraction, "less" if each.saved_fraction >= 0.0 else "more"
-        cells = [name_cell(each.choice), time_cell("before_s", each.before_s), time_cell("step_s", each.step_s)]
+        times = [time_cell(name, getattr(each, name)) for name in ("before_s", "step_s")]
+        cells = [name_cell(each.choice + each.compared), *times]
         rows.append([*cells, f'<td data-saved-fraction="{saved!r}">{abs(saved):.1%} {word}</td>'])
     head = ["choice", "a step as it was, on average", "as it would be", "that is"]
     return table("The recorded steps, replayed under other choices", head, rows)
