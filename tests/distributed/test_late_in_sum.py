@@ -66,7 +66,11 @@ def test_late_by_what_is_neither_forward_nor_backward():
 
 def test_nobody_was_late_in_sum():
     whole = simulated([1, 1])
-    assert whole.late == () and str(whole).endswith("In its passes no rank made the others wait for 5 % of their time.")
+    assert whole.late == () and "no rank was seen to wait for another; a GPU" in str(whole).splitlines()[-1]
+    little = [Stats(backward_s=1.0, idle_s=idle_s) for idle_s in (0.0, 0.04)]
+    turns = [Stats(backward_s=1.0, idle_s=idle_s) for idle_s in (0.5, 0.51)]
+    for ranks, words in ((little, "no rank waited for others for 5 %"), (turns, "Ranks waited 0.500 to 0.510 s for")):
+        assert Stats(ranks=ranks).late == () and words in str(Stats(ranks=ranks)).splitlines()[-1]
 
 
 def test_what_the_others_wait_and_take_is_that_of_the_middle_one():

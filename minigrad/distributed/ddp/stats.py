@@ -84,8 +84,7 @@ class Stats:
 
     def __str__(self) -> str:
         if self.ranks:
-            nobody = "In its passes no rank made the others wait for 5 % of their time."
-            late = [str(each) for each in self.late] or [nobody]
+            late = [str(each) for each in self.late] or [_of_nobody(self.ranks)]
             return "\n".join([*(f"rank {rank}: {each}" for rank, each in enumerate(self.ranks)), *late])
         return (
             f"{self.passes} passes: forward {self.forward_s:.3f} s, backward {self.backward_s:.3f} s, waiting for "
@@ -133,7 +132,7 @@ def late_in(ranks: Sequence[Stats], least_fraction: float = 0.05) -> tuple[LateI
     layers wait by themselves, is not in sums: a timeline knows, see `explain_ranks`. Of a GPU, which does not tell
     waiting for ranks, nothing is said.
     """
-    found, whole_s = [], max((s.forward_s + s.backward_s + s.idle_s + s.exposed_s for s in ranks), default=0.0)
+    found, whole_s = [], _whole_s(ranks)
     for rank, own in enumerate(ranks):
         others = [each for other, each in enumerate(ranks) if other != rank]
         if not others:
@@ -144,6 +143,24 @@ def late_in(ranks: Sequence[Stats], least_fraction: float = 0.05) -> tuple[LateI
         if waited_s > least_fraction * whole_s:
             found.append(LateInSum(rank, waited_s, forward_s, backward_s))
     return tuple(sorted(found, key=lambda late: -late.waited_s))
+
+
+def _whole_s(ranks: Sequence[Stats]) -> float:
+    """The time of the rank that has most of it."""
+    return max((s.forward_s + s.backward_s + s.idle_s + s.exposed_s for s in ranks), default=0.0)
+
+
+def _of_nobody(ranks: Sequence[Stats]) -> str:
+    """What is known of waiting, in words, where no rank was late in sum."""
+    waited_s = [each.idle_s for each in ranks]
+    if not any(waited_s):
+        return "In their passes no rank was seen to wait for another; a GPU does not tell that from communication."
+    if max(waited_s) <= 0.05 * _whole_s(ranks):
+        return "In their passes no rank waited for others for 5 % of the time."
+    return (
+        f"Ranks waited {min(waited_s):.3f} to {max(waited_s):.3f} s for each other, none was late in sum: a timeline "
+        "tells when which one was, see explain_ranks."
+    )
 
 
 class NonFinite(NamedTuple):

@@ -80,9 +80,7 @@ def _late(timeline: Timeline, steps: Steps, ranks: Sequence[int]) -> Iterable[st
     if len(ranks) < 2 or all(len(own) < len(ranks) for own in steps.values()):
         return
     report = explain_ranks(timeline)
-    yield from map(str, report.late)
-    if not report.late:
-        yield "Nobody was late: no rank took longer than the others in any phase by what would count."
+    yield from map(str, report.late or str(report).splitlines()[:1])  # that says that nobody was
     if report.wire is not None:
         yield str(report.wire)
 
