@@ -65,12 +65,13 @@ def test_the_summary_of_a_step_by_hand():
 
 
 @pytest.mark.parametrize("kind", ["rpc", "data"])
-def test_what_a_user_notes_is_no_figure_of_ours(kind):
+def test_what_a_user_notes_is_no_figure_of_ours(kind, tmp_path):
     timeline = Timeline()
     with timeline.span(kind, samples=7, calls="three", idle_s=5.0, hidden_s=1.0, kind="x", self=1):
-        timeline.event("note", calls=2)
+        timeline.event("sent", calls=2)
     (own,) = timeline.summary().ranks
     assert (own.idle_s, own.hidden_s, own.calls) == (0.0, 0.0, 0)
+    timeline.to_chakra(tmp_path)  # where "sent" would be a message
     step = steps_of(timeline)[0][0]
     assert (step.samples, step.idle_s, step.hidden_s) == (0.0, 0.0, 0.0)
 

@@ -79,7 +79,7 @@ def trace_programs_of(who: str, timeline: Timeline) -> TracePrograms:
     Raises:
         ArgumentError: there were messages, or no collective.
     """
-    if any(event.kind == "sent" for event in timeline.events):
+    if any(event.is_message for event in timeline.events):
         raise ArgumentError(f"{who}: expected a trace without messages, which have no turn on the wire, got some")
     spans = [span for span in timeline.spans if span.step >= 0]
     count = max((span.step + 1 for span in spans), default=0)

@@ -127,7 +127,7 @@ class _RankGraph:
             elif span.kind == PASS:
                 self._add_moment(self._ns(span.ended_s), _ENDED, span.fields.get("of"))
         for event in events:
-            if event.kind == "sent":
+            if event.is_message:
                 cuts.append(self._add_sent(event))
         self._add_stretches(spans, cuts)
 

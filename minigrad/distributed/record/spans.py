@@ -70,6 +70,11 @@ class Event(NamedTuple):
     step: int
     fields: dict[str, Any]
 
+    @property
+    def is_message(self) -> bool:
+        """Whether the rank sent one, with its `peer`, `tag` and `nbytes`; else "sent" is a word of a user."""
+        return self.kind == "sent" and self.fields.keys() >= {"peer", "tag", "nbytes"}
+
 
 class Gap(NamedTuple):
     """A stretch in which a rank did nothing that was recorded: it waited, or ran what nobody noted.
@@ -165,7 +170,7 @@ def summary_of(rank: int, spans: Sequence[TimeSpan], events: Sequence[Event]) ->
                 sums[key] += figure
     sums["backward_s"] -= counted_twice_s([span for span in spans if span.step >= 0], "backward")
     if PASS not in seconds:
-        sent = [event.fields["nbytes"] for event in events if event.kind == "sent" and event.step >= 0]
+        sent = [event.fields["nbytes"] for event in events if event.is_message and event.step >= 0]
         sums |= _of_wire([span for span in spans if span.step >= 0], sent)
     steps = {span.step for span in spans if span.step >= 0} | {event.step for event in events if event.step >= 0}
     moments = [moment for span in spans for moment in (span.began_s, span.ended_s)] + [event.at_s for event in events]
