@@ -73,7 +73,7 @@ def test_each_choice_takes_what_it_takes_anew():
         "ranks 1 and 2 as fast as the others in backward and forward": {"slower": (1.0,) * 3},
         "a network twice as fast": {"link": fast},
         "a network that takes no time": {"link": Link()},
-        "combining after every second step": {"every": 2},
+        "combining half as often": {"every": 2},
     }
     assert set(choices) == set(anew)
     for words, options in anew.items():

@@ -7,7 +7,7 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import DDP, Timeline, Wrapper, replay, run, simulate
+from minigrad.distributed import DDP, Timeline, Wrapper, explain, replay, run, simulate
 from minigrad.distributed.inspect.buckets import in_order
 from minigrad.distributed.inspect.steps import steps_of
 from minigrad.distributed.simulate import Cluster, Link, RankCost, Trace
@@ -138,6 +138,37 @@ def test_by_hand_too(how):
     assert shared.replayed_s == pytest.approx(walls_s(record(how=how, sizes=(90, 36, 54))[0]), rel=1e-9)
 
 
+def taken_in_turns(every, steps=8):
+    """Two wrappers, each of which combines in every second step, one in the even and the other in the odd ones."""
+    timeline = Timeline()
+
+    def body(comm):
+        both = [DDP(nn.Linear(16, 16, bias=False), comm, timeline=timeline) for _ in range(2)]
+        for step in range(steps):
+            with timeline.span("data"):
+                comm.clock.advance(0.001 * comm.rank)
+            own = both[step % 2]
+            if (step // 2 + 1) % every:
+                with own.no_sync():
+                    own(minigrad.randn(60, 16)).sum().backward()
+            else:
+                own(minigrad.randn(60, 16)).sum().backward()
+            timeline.at(comm).end_step()
+
+    simulate.run(body, Cluster((RankCost(per_sample_s=1e-3), RankCost(per_sample_s=1.5e-3)), LINK))
+    return timeline
+
+
+def test_each_wrapper_combines_less_often():
+    """Whichever steps its passes are in: half of them are left, and none where there is but one is refused."""
+    again, anew = replay(taken_in_turns(1), cadence=2), taken_in_turns(2)
+    assert again.replayed_s == pytest.approx(walls_s(anew), rel=1e-9) and again.counted == 8
+    assert replay(taken_in_turns(1), cadence=3).counted == 6
+    assert replay(taken_in_turns(2), cadence=2).replayed_s == pytest.approx(walls_s(taken_in_turns(4)), rel=1e-9)
+    once = explain(taken_in_turns(1, 2))
+    assert "combining half as often" not in [choice.choice for choice in once.choices]
+
+
 class Handing(Wrapper):
     """A communicator whose calls take a rank time: a millisecond before it calls, and two from then on."""
 
@@ -227,6 +258,8 @@ REFUSED = [
     ({"order": "soon"}, "expected order to be a list"),
     ({"shares": [0.5, 0.5]}, "expected a share for each of 3 ranks, got 2"),
     ({"bucket_plan": 3}, "expected a BucketPlan"),
+    ({"order": [float(number) for number in range(LAYERS)]}, "expected order as the numbers 0 to 7"),
+    ({"cadence": 5}, "expected cadence to be at most 4, the passes of 'DDP 1 of Sequential of ranks"),
     ({"bucket_cap_bytes": 0}, "expected bucket_cap_bytes"),
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from minigrad.arguments import as_integer, as_sequence
+from minigrad.arguments import as_integer, as_sequence, is_integer
 from minigrad.distributed.ddp.buckets import (
     DEFAULT_FIRST_CAP_BYTES,
     BucketPlan,
@@ -80,7 +80,7 @@ def in_order(plan: BucketPlan, order: Sequence[int]) -> BucketPlan:
         ArgumentError: it is no such order.
     """
     numbers = list(as_sequence(_WHO, "order", order))
-    if sorted(numbers, key=str) != sorted(range(len(plan.buckets)), key=str):
+    if not all(map(is_integer, numbers)) or sorted(numbers) != list(range(len(plan.buckets))):
         raise ArgumentError(f"{_WHO}: expected order as the numbers 0 to {len(plan.buckets) - 1}, got {order!r:.100}")
     buckets = tuple(replace(plan.buckets[number], index=index) for index, number in enumerate(numbers))
     return BucketPlan(plan.names, buckets, plan_id_of(plan.names, buckets))

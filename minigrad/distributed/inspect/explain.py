@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -205,7 +206,8 @@ def _offers(programs: Programs) -> Iterator[Offer]:
     if len(programs.about) == 1:
         yield from _of_buckets(programs)
     yield from _of_shares(programs)
-    yield "combining after every second step", Choice(cadence=2)
+    if min(Counter(name for name, _ in programs.shared).values()) >= 2:
+        yield "combining half as often", Choice(cadence=2)
 
 
 def _of_buckets(programs: Programs) -> Iterator[Offer]:

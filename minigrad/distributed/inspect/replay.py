@@ -9,7 +9,7 @@ the link says: the one given, the one of a simulation, or one that fits what was
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -41,7 +41,7 @@ class Replayed:
         replayed_s: The same of the replay.
         plan: The buckets, for `DDP(bucket_plan=)`; None of a trace, and where there are several wrappers.
         timeline: What the ranks did in the replay.
-        cadence: After how many steps the ranks combine.
+        counted: Of how many steps, from the first one, the means are: with a cadence, up to the last one that combines.
     """
 
     choice: str
@@ -49,17 +49,17 @@ class Replayed:
     replayed_s: tuple[float, ...]
     plan: BucketPlan | None
     timeline: Timeline
-    cadence: int = 1
+    counted: int
 
     @property
     def step_s(self) -> float:
-        """The replayed steps, on average; where ranks combine less often, without those after the last time."""
-        return _mean_s(self.replayed_s, self.cadence)
+        """The replayed steps, on average: what happens now and then counts for what it costs."""
+        return statistics.fmean(self.replayed_s[: self.counted])
 
     @property
     def before_s(self) -> float:
         """The same of the recorded ones."""
-        return _mean_s(self.recorded_s, self.cadence)
+        return statistics.fmean(self.recorded_s[: self.counted])
 
     @property
     def saved_fraction(self) -> float:
@@ -69,8 +69,7 @@ class Replayed:
     @property
     def compared(self) -> str:
         """Of which steps the means are, in words; empty where of all."""
-        count = _whole(len(self.recorded_s), self.cadence)
-        return f" (of the first {count} steps)" if count < len(self.recorded_s) else ""
+        return f" (of the first {self.counted} steps)" if self.counted < len(self.recorded_s) else ""
 
     def __str__(self) -> str:
         word = "less" if self.step_s <= self.before_s else "more"
@@ -128,8 +127,8 @@ def replay(
         link: The network.
         shares: The part of the batch that each rank gets, of sum 1. Forward and backward take what the rank's recorded
             steps say of so many samples: where they are all of one size, time in proportion to samples.
-        cadence: Combine after each so many recorded steps, >= 1: between them no rank waits for another one. Training
-            so is another algorithm; what steps take does not say what they are worth.
+        cadence: Combine in each so many'th recorded pass of a wrapper, >= 1: between them no rank waits for another
+            one. Training so is another algorithm; what steps take does not say what they are worth.
         world_size: So many ranks, >= 1. Rank r does what rank r % W of the record did, on as many samples, so that
             fewer or more samples are computed in all.
 
@@ -165,25 +164,28 @@ def replay(
 def replayed_trace(programs: TracePrograms, link: Link | None, words: str) -> Replayed:
     """What was read of a trace, once more, on a link."""
     paces_s, spans = replay_trace(programs, link)
-    return Replayed(words, programs.recorded_s, paces_s, None, Timeline.of(spans, [], "virtual"))
+    return Replayed(words, programs.recorded_s, paces_s, None, Timeline.of(spans, [], "virtual"), len(paces_s))
 
 
 def replayed(programs: Programs, choice: Choice, words: str) -> Replayed:
     """What was read of a record, once more, under a choice."""
     every = 1 if choice.cadence is None else as_integer(_WHO, "cadence", choice.cadence, 1)
+    combining = combining_in(programs, every)
     sources = sources_of(programs, choice.world_size)
     steps = {rank: programs.steps[source] for rank, source in enumerate(sources)}
     if choice.shares is not None:
         steps = with_shares(steps, choice.shares)
     caps = (choice.bucket_cap_bytes, choice.first_bucket_bytes)
     plans = {name: plan_for(programs, name, caps, choice.bucket_plan, choice.order) for name in programs.about}
-    ranks = _run(programs, steps, plans, ReplayCosts(_WHO, programs, choice.link, sources), sources, every)
+    ranks = _run(programs, steps, plans, ReplayCosts(_WHO, programs, choice.link, sources), sources, every, combining)
     ends_s = [max(ends_s) for ends_s in zip(*(rank.ends_s for rank in ranks))]
     paces_s = paces_between(min(programs.begins_s.values()), ends_s)
     facts = {rank.number: _facts(programs, plans, choice.link, rank.source, len(ranks)) for rank in ranks}
     made = Timeline.of([span for rank in ranks for span in rank.spans], [], "virtual", facts)
     plan = next(iter(plans.values())) if len(plans) == 1 else None
-    return Replayed(words, programs.recorded_s, paces_s, plan, made, every)
+    ends = [at for own in steps.values() for at, step in enumerate(own) if any(p.key in combining for p in step.passes)]
+    counted = len(paces_s) if every == 1 else max(ends) + 1
+    return Replayed(words, programs.recorded_s, paces_s, plan, made, counted)
 
 
 def _facts(
@@ -201,14 +203,20 @@ def _facts(
     return facts if known is None else {**facts, "link": asdict(known)}
 
 
-def _mean_s(paces_s: Sequence[float], every: int) -> float:
-    """The mean over the steps of whole groups of so many: what happens now and then counts for what it costs."""
-    return statistics.fmean(paces_s[: _whole(len(paces_s), every)])
+def combining_in(programs: Programs, every: int) -> set[Key]:
+    """The passes in which ranks combine: each so many'th of each wrapper.
 
-
-def _whole(steps: int, every: int) -> int:
-    """How many of so many steps are in whole groups; all, where there is no whole one."""
-    return steps - steps % every or steps
+    Raises:
+        ArgumentError: a wrapper has fewer.
+    """
+    kept = set[Key]()
+    for name in sorted({of for of, _ in programs.shared}):
+        own = sorted(key for key in programs.shared if key[0] == name)
+        if every > len(own):
+            passes = f"{len(own)}, the passes of {name!r}"
+            raise ArgumentError(f"{_WHO}: expected cadence to be at most {passes}, got {every}")
+        kept.update(own[every - 1 :: every])
+    return kept
 
 
 def _run(
@@ -218,13 +226,14 @@ def _run(
     costs: ReplayCosts,
     sources: Sequence[int],
     every: int,
+    combining: Container[Key],
 ) -> list[ReplayedRank]:
-    """Let the ranks make their steps; those after which nothing is combined have no plan for their passes."""
+    """Let the ranks make their steps; passes in which nothing is combined have no plan."""
     wires: dict[tuple[int, ...], SharedWire] = {}
     passes: dict[Key, PassManner] = {}
     whole, everyone = tuple(sorted(programs.steps)), tuple(range(len(sources)))
     for own in steps.values():
-        for key in (each.key for step in own[every - 1 :: every] for each in step.passes):
+        for key in (each.key for step in own for each in step.passes if each.key in combining):
             group = tuple(programs.about[key[0]]["ranks"])
             if key not in passes:
                 ranks = everyone if group == whole else group

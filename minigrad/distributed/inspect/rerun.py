@@ -89,7 +89,7 @@ class PassManner:
         sent: What goes out for each.
         handings: What each of them takes a rank, for each rank.
         counted, later: What comes before, and afterwards.
-        every: After how many recorded steps the ranks combine.
+        every: In each so many'th recorded pass the ranks combine.
         in_order: A bucket goes out with the gradient that completes it, and waits for the counts.
         blocking: See `Programs`.
     """
