@@ -125,6 +125,20 @@ def test_what_is_no_timeline_is_refused(text):
         Timeline.from_json(text)
 
 
+@pytest.mark.parametrize("which, where, what", [
+    ("spans", 0, 3), ("spans", 2, None), ("spans", 3, "x"), ("spans", 4, "x"), ("spans", 5, 7),
+    ("events", 0, None), ("events", 1, {}), ("events", 2, 0.5), ("meetings", "sum", [1.0]),
+])  # fmt: skip
+def test_what_is_wrong_within_is_refused_at_once(which, where, what):
+    timeline = by_hand()
+    timeline._tracks[0].met("sum", 0.1, 0.2)
+    data = json.loads(timeline.to_json())
+    entry = data["ranks"][0][which]
+    (entry if which == "meetings" else entry[0])[where] = what
+    with pytest.raises(ArgumentError, match="from_json: expected the text of to_json"):
+        Timeline.from_json(json.dumps(data))
+
+
 def test_saving_goes_by_the_ending(tmp_path):
     timeline = by_hand()
     timeline.save(tmp_path / "run.json")

@@ -1,5 +1,6 @@
 """A trace of a simulation: made from a timeline, as text and back, as a table."""
 
+import json
 import math
 
 import numpy as np
@@ -42,6 +43,17 @@ def test_it_comes_back_to_the_last_bit(trace):
 def test_what_is_no_trace_is_refused(text):
     with pytest.raises(ArgumentError, match="Trace.from_json: expected the text of to_json"):
         Trace.from_json(text)
+
+
+@pytest.mark.parametrize("where, what", [("end_s", None), ("sent_bytes", "x"), ("more", 0.0)])
+def test_a_step_that_is_none_is_refused(trace, where, what):
+    data = json.loads(trace.to_json())
+    data["ranks"][1]["steps"][0][where] = what
+    with pytest.raises(ArgumentError, match="Trace.from_json: expected the text of to_json"):
+        Trace.from_json(json.dumps(data))
+    del data["ranks"][1]["steps"][0]
+    with pytest.raises(ArgumentError, match="as many steps"):
+        Trace.from_json(json.dumps(data))
 
 
 def test_its_timeline_has_the_same_steps(trace):

@@ -268,11 +268,12 @@ class Timeline(Exports):
             for entry in read["ranks"]:
                 rank = int(entry["rank"])
                 track = made._tracks[rank] = Track(rank, HostClock.now_s, str(entry["clock"]))
-                spans = [TimeSpan(rank, *values) for values in entry["spans"]]
-                events = [Event(rank, *values) for values in entry["events"]]
-                track.fill(spans, events, {name: tuple(each) for name, each in entry["meetings"].items()})
-                track.facts |= entry["facts"]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                spans = [_span_of(rank, *values) for values in entry["spans"]]
+                events = [_event_of(rank, *values) for values in entry["events"]]
+                meetings = {name: (float(called), float(over)) for name, (called, over) in entry["meetings"].items()}
+                track.fill(spans, events, meetings)
+                track.facts |= dict(entry["facts"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             wanted = f"the text of to_json, of {_FORMAT!r}"
             raise ArgumentError(f"Timeline.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
         return made
@@ -282,10 +283,23 @@ def _text(tracks: Iterable[Track]) -> str:
     entries = []
     for track in sorted(tracks, key=lambda track: track.rank):
         spans, events, meetings = track.read()
-        entry = {"rank": track.rank, "clock": track.clock, "meetings": meetings, "facts": plain(track.facts)}
+        met = {name: list(each) for name, each in meetings.items()}
+        entry = {"rank": track.rank, "clock": track.clock, "meetings": met, "facts": plain(track.facts)}
         entry |= {"spans": [list(span[1:]) for span in spans], "events": [list(event[1:]) for event in events]}
         entries.append(dump_plain(entry))
     return json.dumps({"format": _FORMAT, "ranks": entries}, allow_nan=False)
+
+
+def _span_of(rank: int, kind: str, name: str, began_s: Any, ended_s: Any, step: int, fields: Any) -> TimeSpan:
+    """A span as a file has it; TypeError or ValueError where that is none."""
+    check_text("a span", kind=kind, name=name)
+    return TimeSpan(rank, kind, name, float(began_s), float(ended_s), as_integer("a span", "step", step), dict(fields))
+
+
+def _event_of(rank: int, kind: str, at_s: Any, step: int, fields: Any) -> Event:
+    """An event as a file has it; TypeError or ValueError where that is none."""
+    check_text("an event", kind=kind)
+    return Event(rank, kind, float(at_s), as_integer("an event", "step", step), dict(fields))
 
 
 def _offsets_s(read: dict[int, Read]) -> dict[int, float]:

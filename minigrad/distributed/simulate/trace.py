@@ -250,6 +250,12 @@ def _carried_s(count: int, spans: Iterable[TimeSpan]) -> list[float]:
     return sums
 
 
+def _step_of(**figures: Any) -> Step:
+    """A step as a file has it; TypeError or ValueError where that is none."""
+    sent_bytes = int(figures.pop("sent_bytes"))
+    return Step(**{name: float(figure) for name, figure in figures.items()}, sent_bytes=sent_bytes)
+
+
 def _no_clock() -> float:
     """All moments are given."""
     return 0.0
@@ -304,10 +310,12 @@ class Trace:
                 raise ValueError(f"format {read['format']!r:.100}")
             ranks = []
             for rank in read["ranks"]:
-                steps = [Step(**step) for step in rank["steps"]]
+                steps = [_step_of(**step) for step in rank["steps"]]
                 ranks.append(RankTrace(steps, list(rank["decisions"]), int(rank["uncharged_backwards"])))
+            if len({len(rank.steps) for rank in ranks}) != 1:
+                raise ValueError("no ranks with as many steps each")
             return Trace(ranks, [], Timeline.from_json(read["timeline"]))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             wanted = f"the text of to_json, of {_FORMAT!r}"
             raise ArgumentError(f"Trace.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
 
