@@ -147,6 +147,18 @@ def test_a_step_begins_with_a_span_of_ones_own_that_comes_first():
     assert (first.wall_s, second.began_s, second.own, second.other_s) == (1.0, 1.0, {"tokenise": 0.5}, 0.5)
 
 
+def test_fields_of_ones_own_may_be_anything(tmp_path):
+    timeline = Timeline()
+    with timeline.span("evaluate", of=["a", "b"], bucket={}):
+        with timeline.span("pass", **{"pass": 1}):
+            pass
+    timeline.event("ready", bucket=["for", "anything"])
+    assert list(steps_of(timeline)[0][0].own) == ["evaluate"]
+    timeline.to_perfetto(tmp_path / "run.json")
+    timeline.to_chakra(tmp_path)
+    timeline.save(tmp_path / "run.html")
+
+
 def test_two_wrappers_in_one_backward_are_not_counted_twice():
     def body(comm, timeline):
         first, second = (DDP(nn.Linear(4, 4), comm, timeline=timeline) for _ in range(2))

@@ -198,7 +198,7 @@ def timeline_of(who: str, record: Any) -> Timeline:
 
 def _of_rank(rank: int, spans: Sequence[TimeSpan], events: Iterable[Event]) -> Iterable[RankStep]:
     """The steps of one rank, whose spans are in order."""
-    ready = {_bucket(event.fields): event.at_s for event in events if event.kind == "ready"}
+    ready = {_bucket(event.fields): event.at_s for event in events if event.is_of_bucket}
     steps = [(number, own) for number, own in _by_step(spans) if any(span.kind != "wire" for span in own)]
     begins_s = _beginnings([own for _, own in steps])
     windows = []
@@ -248,13 +248,12 @@ def _by_step(spans: Sequence[TimeSpan]) -> list[tuple[int, list[TimeSpan]]]:
     passed: dict[int, dict[str, int]] = {}  # the first pass of each wrapper in a step, as it was noted
     extra: dict[tuple[str, int], int] = {}
     for span in spans:
-        if span.kind == PASS and "pass" in span.fields:
-            of, number = span.fields["of"], span.fields["pass"]
-            extra[of, number] = number - passed.setdefault(span.step, {}).setdefault(of, number)
+        named = _pass_of(span)
+        if span.kind == PASS and named is not None:
+            extra[named] = named[1] - passed.setdefault(span.step, {}).setdefault(*named)
     shifts = dict[int, int]()  # how many steps were made up for before a step ends
     for span in spans:
-        more = extra.get((span.fields.get("of", ""), span.fields.get("pass", -1)), 0)
-        shifts[span.step] = max(shifts.get(span.step, 0), more)
+        shifts[span.step] = max(shifts.get(span.step, 0), extra.get(_pass_of(span) or _NO_PASS, 0))
     before, total = dict[int, int](), 0
     for step in sorted(shifts):
         before[step], total = total, total + shifts[step]
@@ -262,12 +261,21 @@ def _by_step(spans: Sequence[TimeSpan]) -> list[tuple[int, list[TimeSpan]]]:
     reached = dict[int, int]()
     for span in spans:
         if span.step >= 0:
-            here = extra.get((span.fields.get("of", ""), span.fields.get("pass", -1)))
+            here = extra.get(_pass_of(span) or _NO_PASS)
             if here is not None:
                 reached[span.step] = max(reached.get(span.step, 0), here)
             shift = reached.get(span.step, 0) if here is None else here
             found.setdefault(span.step + before[span.step] + shift, []).append(span)
     return sorted(found.items())
+
+
+_NO_PASS = ("", -1)
+
+
+def _pass_of(span: TimeSpan) -> tuple[str, int] | None:
+    """The wrapper and the number of the pass to which a span belongs; fields of a user's may be anything."""
+    of, number = span.fields.get("of"), span.fields.get("pass")
+    return (of, number) if isinstance(of, str) and isinstance(number, int) else None
 
 
 def _step(

@@ -65,7 +65,7 @@ def nodes_of(spans: Sequence[TimeSpan], events: Sequence[Event]) -> dict[int, li
     ranks = sorted({span.rank for span in spans} | {event.rank for event in events})
     members = defaultdict[str, set[int]](set)
     for span in spans:
-        if "of" in span.fields:
+        if isinstance(span.fields.get("of"), str):
             members[span.fields["of"]].add(span.rank)
     groups = {of: tuple(sorted(those)) if len(those) < len(ranks) else () for of, those in members.items()}
     own_spans, own_events = defaultdict[int, list[TimeSpan]](list), defaultdict[int, list[Event]](list)

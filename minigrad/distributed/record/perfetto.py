@@ -59,7 +59,7 @@ def _names_of(rank: int) -> Iterable[dict[str, Any]]:
 
 def _arrows(spans: Sequence[TimeSpan], events: Sequence[Event], zero_s: float) -> list[dict[str, Any]]:
     """An arrow for each bucket, from when it was ready to when it was done."""
-    ready = {_key(event): event for event in events if event.kind == "ready"}
+    ready = {_key(event): event for event in events if event.is_of_bucket}
     completing = {(span.rank, span.ended_s): span for span in spans if span.kind == "backward"}
     made: list[dict[str, Any]] = []
     for span in spans:

@@ -75,6 +75,11 @@ class Event(NamedTuple):
         """Whether the rank sent one, with its `peer`, `tag` and `nbytes`; else "sent" is a word of a user."""
         return self.kind == "sent" and self.fields.keys() >= {"peer", "tag", "nbytes"}
 
+    @property
+    def is_of_bucket(self) -> bool:
+        """Whether the last gradient of a bucket was complete; else "ready" is a word of a user."""
+        return self.kind == "ready" and isinstance(self.fields.get("bucket"), int)
+
 
 class Gap(NamedTuple):
     """A stretch in which a rank did nothing that was recorded: it waited, or ran what nobody noted.

@@ -277,7 +277,7 @@ def _about(span: TimeSpan, began_s: float, facts: Mapping[str, Any]) -> str:
     what = kind if name == kind else f"{kind}: {name}"
     begin, end = time_text(span.began_s - began_s), time_text(span.ended_s - began_s)
     said = [f"{what}: {time_text(span.seconds)}, from {begin} to {end}"]
-    if "bucket" in span.fields:
+    if "bucket" in span.fields and span.kind in ("weighted", *_KINDS):
         names = [name for name, _ in held_by(facts, span.fields.get("of", ""), span.fields["bucket"])]
         more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
         held = ", ".join([*names[:_MOST_NAMED], *more])
