@@ -40,7 +40,7 @@ def run(kind, scenario, folder):
         assert scenario is hanging.died
 
 
-LINES_TELL = hanging.another_order, hanging.another_plan, hanging.another_group
+LINES_TELL = hanging.another_order, hanging.another_group
 IN_THREADS = [scenario for scenario in KINDS if scenario not in (hanging.died, hanging.held_in_c)]
 
 ON_GPUS = [scenario for scenario in IN_THREADS if scenario not in LINES_TELL]
@@ -84,6 +84,23 @@ def test_ranks_on_gpus(scenario, tmp_path):
     assert report.diagnosis[:2] == (KINDS[scenario], (1,)), str(report)
     if scenario is hanging.late:
         assert report.diagnosis.line == line(scenario, "here")
+
+
+def test_a_group_has_the_report_of_the_world_that_has_failed():
+    reports = []
+
+    def in_group(comm):
+        group = comm.split(0)
+        if comm.rank == 1:
+            raise ZeroDivisionError("boom")
+        try:
+            group.barrier()
+        except RankFailedError as error:
+            reports.append(error.report)
+
+    with pytest.raises(ZeroDivisionError):
+        run_ranks("threads", in_group, 2, timeout_s=TIMEOUT_S)
+    assert reports[0].diagnosis[:2] == ("raised", (1,))
 
 
 # ------------------------------------------------------------------------------------------- what dead ranks have left

@@ -10,7 +10,8 @@ from __future__ import annotations
 import linecache
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from minigrad.distributed.comm.calls import Made
@@ -24,6 +25,9 @@ _CALL = re.compile(r"(\w+)(?:\((.*)\))?(?: of (\d+) (\w+))?(?: in .*)?")
 _WRAPPER = re.compile(r"(DDP \d+ of .*?)(?: \(.*\))*, plan (\w+)(?: bucket (\d+))?")
 _RAISED = re.compile(r"rank (\d+) (?:aborted|failed first): (.*)", re.DOTALL)
 _MESSAGE = re.compile(r"((send|recv)\((?:to|from) (\d+), tag \d+\)).*: expected rank \3 to (?:take|send) it")
+_UNLIKE_MESSAGES = re.compile(r"both ends of a message, got (.*) on rank (\d+) and (.*) on rank (\d+)")
+_LAST_MESSAGE = re.compile(r"((send|recv)\((?:to|from) (\d+), tag \d+\))")
+_PLACES = re.compile(r"; rank ([\d, ]+): (?:waiting )?at (\S+:\d+ in [^\s;]+)")
 _LINE = re.compile(r"(\S+):(\d+) in (.*)")
 
 
@@ -82,27 +86,52 @@ def diagnose(seen: Sequence[Sighting], error: str = "") -> Diagnosis:
         >>> diagnose([Sighting(0, calls), Sighting(1, calls[:1], gone="closed its communicator")]).kind
         'left early'
     """
+    seen = _placed(seen, error)
     seq = first_difference(seen)
-    found = _raised(seen, error, seq) or _message(seen, error) or _gone(seen, seq)
+    found = _raised(seen, error, seq) or _message(seen, error) or _gone(seen, error, seq)
     if found is not None:
         return found
-    here = {each.rank: each.numbered.get(seq) for each in seen}
+    here = {each.rank: each.numbered.get(seq) for each in seen if each.calls or not each.unseen}
+    here = here if None in here.values() else {each.rank: each.numbered.get(seq) for each in seen}
     missing = tuple(rank for rank, made in here.items() if made is None)
     words = Counter(made.what for made in here.values() if made is not None)
     if len(words) < 2:
-        return _missing(seen, missing, seq)
-    first = next(made.what for made in here.values() if made is not None)
-    most = max(words, key=lambda what: (words[what], what == first))
-    odd = next(made.what for made in here.values() if made is not None and made.what != most)
-    sides = [tuple(rank for rank, made in here.items() if made and made.what == what) for what in (most, odd)]
-    calls = [_from(next(each for each in seen if each.rank == ranks[0]), seq) for ranks in sides]
-    reference = next(each for each in seen if each.rank == sides[0][0])
-    before = [made for made in reference.calls if 0 <= made.seq < seq]
-    return _unlike(_Sides(sides[0], sides[1], calls[0], calls[1], before))
+        return _missing(seen, missing, seq, error)
+    return _slipped(seen, seq) or _unlike(_sides(seen, seq, _what))
 
 
-def _from(rank: Sighting, seq: int) -> list[Made]:
-    return [made for number, made in sorted(rank.numbered.items()) if number >= seq]
+def _what(made: Made) -> str:
+    return made.what
+
+
+def _whole(made: Made) -> tuple[str, str]:
+    return made.what, made.line
+
+
+def _sides(seen: Sequence[Sighting], seq: int, same: Callable[[Made], object]) -> _Sides:
+    """The sides at a number; where as many ranks are on each, most is the one that makes what came before.
+
+    Args:
+        same: What two calls that are the same have in common.
+    """
+    here = {each.rank: each.numbered[seq] for each in seen if seq in each.numbered}
+    ranks: dict[object, list[int]] = {}
+    for rank, made in here.items():
+        ranks.setdefault(same(made), []).append(rank)
+    by_rank = {each.rank: each.numbered for each in seen}
+    before = [made for number, made in sorted(by_rank[next(iter(here))].items()) if number < seq]
+    usual, known = _usual(before, same), {same(made) for made in before}
+    most = max(ranks, key=lambda call: (len(ranks[call]), bool(usual) and same(usual[0]) == call, call in known))
+    odd = next(call for call in ranks if call != most)
+    calls = [[m for number, m in sorted(by_rank[ranks[call][0]].items()) if number >= seq] for call in (most, odd)]
+    before = [made for number, made in sorted(by_rank[ranks[most][0]].items()) if number < seq]
+    return _Sides(tuple(ranks[most]), tuple(ranks[odd]), calls[0], calls[1], before)
+
+
+def _placed(seen: Sequence[Sighting], error: str) -> list[Sighting]:
+    """With the lines that an error tells of ranks of which nothing else is known."""
+    told = {int(rank): line for ranks, line in _PLACES.findall(error) for rank in ranks.split(",")}
+    return [each if each.at or each.gone else replace(each, at=told.get(each.rank, "")) for each in seen]
 
 
 # ------------------------------------------------------------------------------------------------ ranks that are gone
@@ -126,7 +155,7 @@ def _of_raised(rank: Sighting, words: str, made: Made | None) -> Diagnosis:
     place = re.search(r" at (\S+:\d+ in \S+)", words)
     last = made or rank.last
     line = place[1].rstrip(")") if place else last.line if last else ""
-    what = words.split("\n")[0].rstrip(")")
+    what = words.removeprefix("it raised ").split("\n")[0].rstrip(")")
     who = listed([rank.rank])
     remedy = f"mend what {who} raised{_at(line)}: the errors of the other ranks come of it"
     return Diagnosis(RAISED, (rank.rank,), line, f"{who} raised: {what}", remedy)
@@ -134,6 +163,14 @@ def _of_raised(rank: Sighting, words: str, made: Made | None) -> Diagnosis:
 
 def _message(seen: Sequence[Sighting], error: str) -> Diagnosis | None:
     """A rank that did not come to the other end of a message."""
+    unlike = _UNLIKE_MESSAGES.search(error)
+    if unlike is not None:
+        theirs, rank = (unlike[1], unlike[2]) if unlike[1].startswith("recv") else (unlike[3], unlike[4])
+        other = next((each for each in seen if each.rank == int(rank)), Sighting(int(rank)))
+        line = next((made.line for made in reversed(other.calls) if made.what == theirs), other.at)
+        met = f"{unlike[1]} on rank {unlike[2]} met {unlike[3]} on rank {unlike[4]}"
+        remedy = f"let rank {rank} give an array of the same dtype and size as the other end{_at(line)}"
+        return Diagnosis(SHAPE, (other.rank,), line, met, remedy)
     told = _MESSAGE.search(error)
     other = next((each for each in seen if told is not None and each.rank == int(told[3])), None)
     if told is None or other is None:
@@ -142,33 +179,42 @@ def _message(seen: Sequence[Sighting], error: str) -> Diagnosis | None:
     kind = LEFT if other.gone and not other.gone.startswith(DIED) else DEAD if other.gone else LATE
     line = other.at or (other.last.line if other.last else "")
     what = f"{who} {other.gone or 'is there' + _at(other.at)} and did not come to the other end of {told[1]}"
-    remedy = f"let {who} call {does}, with the same tag, dtype and size, as often as the other end does{_at(line)}"
+    remedy = f"let {who} call {does}, with the same tag, dtype and size, as often as the other end does"
+    remedy += _at(line) if other.at else _at(line).replace(" at ", ", after its call at ", 1)
     return Diagnosis(kind, (other.rank,), line, what, remedy)
 
 
-def _gone(seen: Sequence[Sighting], seq: int) -> Diagnosis | None:
+def _gone(seen: Sequence[Sighting], error: str, seq: int) -> Diagnosis | None:
     """A rank that has left, or died, and lacks a call that others have made."""
-    gone = [each for each in seen if each.gone and (seq < 0 or seq not in each.numbered)]
+    gone = [each for each in seen if each.gone and (seq < 0 or seq not in each.numbered) and _is_cause(each, error)]
     if not gone:
         return None
     dead = [each for each in gone if each.gone.startswith(DIED)]
     ranks = tuple(each.rank for each in dead or gone)
     last, waited = (dead or gone)[0].last, _made_at(seen, seq)
-    after = f" after {last.what}{_at(last.line)}" if last else " before its first call"
     line = last.line if last else ""
-    who = listed(ranks)
+    who, what = listed(ranks), _each({each.rank: f"{each.gone}{_after(each)}" for each in dead or gone})
     if dead:
         remedy = (
             f"look into what {who} wrote last, and its exit status: a signal, or memory that ran out"
             f"{_at(line and f'or after {line}')}"
         )
-        return Diagnosis(DEAD, ranks, line, f"{who} {dead[0].gone}{after}", remedy)
+        return Diagnosis(DEAD, ranks, line, what, remedy)
     need = f"{waited.what}, as the others do{_at(waited.line)}" if waited else "as many calls as the others"
-    remedy = f"let {who} make {need}, before it leaves; where ranks have different numbers of batches, use ddp.join()"
-    return Diagnosis(LEFT, ranks, line, f"{who} {gone[0].gone}{after}", remedy)
+    remedy = f"let {who} make {need}, before leaving; where ranks have different numbers of batches, use ddp.join()"
+    return Diagnosis(LEFT, ranks, line, what, remedy)
 
 
-def _missing(seen: Sequence[Sighting], missing: tuple[int, ...], seq: int) -> Diagnosis:
+def _is_cause(rank: Sighting, error: str) -> bool:
+    """Whether that a rank is gone is why others failed, as they say: else it left when it had heard of their failure."""
+    return not error or rank.gone.startswith(DIED) or f"rank {rank.rank} {rank.gone}" in error
+
+
+def _after(rank: Sighting) -> str:
+    return f" after {rank.last.what}{_at(rank.last.line)}" if rank.last else " before its first call"
+
+
+def _missing(seen: Sequence[Sighting], missing: tuple[int, ...], seq: int, error: str) -> Diagnosis:
     """Ranks that are there, and have not made a call."""
     late, waited = [each for each in seen if each.rank in missing], _made_at(seen, seq)
     if not late or waited is None:
@@ -176,20 +222,47 @@ def _missing(seen: Sequence[Sighting], missing: tuple[int, ...], seq: int) -> Di
     late = [each for each in late if not each.unseen or each.calls] or late
     call = f"call {seq}, {waited.what}, which others made{_at(waited.line)}"
     inside = [each for each in late if each.elsewhere]
-    if inside:
+    free = [each for each in late if not each.elsewhere and any(_waits_for(other, each.rank) for other in inside)]
+    if free:  # the others wait for these
+        late, missing = free, tuple(each.rank for each in free)
+    elif inside:
         ranks, each = tuple(rank.rank for rank in inside), inside[0]
         line = _line_in(each.elsewhere) or each.at
         remedy = (
-            f"let {listed(ranks)} make {call}, before it waits in {each.elsewhere}; or let all ranks of that group "
+            f"let {listed(ranks)} make {call}, before waiting in {each.elsewhere}; or let all ranks of that group "
             "come there first: calls of a communicator and of its groups need one order on all ranks"
         )
-        return Diagnosis(WRAPPER, ranks, line, f"{listed(ranks)} waits in {each.elsewhere}", remedy)
+        what = _each({rank.rank: f"waits in {rank.elsewhere}" for rank in inside})
+        return Diagnosis(WRAPPER, ranks, line, what, remedy)
     each = late[0]
-    last = f"; its last call was {each.last.what}{_at(each.last.line)}" if each.last else ""
-    place = f"is{_at(each.at)}" if each.at else each.unseen or "did not say where it is"
-    remedy = f"let {listed(missing)} make {call}; or, where it is only slow there, give a larger timeout"
     line = each.at or (each.last.line if each.last else "")
-    return Diagnosis(LATE, missing, line, f"{listed(missing)} {place} and has not made call {seq}{last}", remedy)
+    what = f"{_each({each.rank: _place(each) for each in late})}, without call {seq}"
+    message = _message_of(each, error) if len(missing) == 1 else None
+    if message is not None:
+        does = "recv" if message[2] == "send" else "send"
+        remedy = f"let rank {message[3]} call {does} for the {message[1]} in which {listed(missing)} waits{_at(line)}, or "
+        return Diagnosis(LATE, missing, line, what, f"{remedy}leave that out: then {listed(missing)} comes to {call}")
+    remedy = f"let {listed(missing)} make {call}; or, where it only takes long there, give a larger timeout"
+    return Diagnosis(LATE, missing, line, what, remedy)
+
+
+def _waits_for(rank: Sighting, other: int) -> bool:
+    """Whether a rank waits in a call of a group that another one is of."""
+    group = re.search(r" of group \[([\d, ]+)\]", rank.elsewhere)
+    return group is not None and other in map(int, group[1].split(","))
+
+
+def _message_of(rank: Sighting, error: str) -> re.Match[str] | None:
+    """The message in which a rank waits, by its last call, or by what an error tells of that."""
+    if rank.last and rank.last.seq < 0:
+        return _LAST_MESSAGE.match(rank.last.what) if rank.at in ("", rank.last.line) else None
+    told = f"rank {rank.rank} last called "
+    return _LAST_MESSAGE.match(error.split(told, 1)[1]) if told in error else None
+
+
+def _place(rank: Sighting) -> str:
+    place = f"is{_at(rank.at)}" if rank.at else rank.unseen or "did not say where it is"
+    return f"{place}{f', after {rank.last.what}{_at(rank.last.line)}' if rank.last else ', before its first call'}"
 
 
 def _made_at(seen: Sequence[Sighting], seq: int) -> Made | None:
@@ -203,7 +276,7 @@ def _unlike(sides: _Sides) -> Diagnosis:
     """Two calls of one number, of ranks that are all there."""
     ours, theirs = sides.calls[0], sides.others[0]
     who, others = listed(sides.odd), listed(sides.most)
-    met = f"{who} made {theirs.what}{_at(theirs.line)} where {others} made {ours.what}{_at(ours.line)}"
+    met = _met(sides)
     mine, other = _WRAPPER.search(ours.what), _WRAPPER.search(theirs.what)
     if mine and other and mine[1] != other[1]:
         remedy = f"let {who} go through {mine[1]} before {other[1]}: wrappers need one order of backwards on all ranks"
@@ -216,32 +289,86 @@ def _unlike(sides: _Sides) -> Diagnosis:
         return Diagnosis(PLAN, sides.odd, theirs.line, met, remedy)
     if not (mine and other and mine[3] != other[3]) and _same_but_array(ours, theirs, sides):
         remedy = f"let {who} give an array of the same shape and dtype, and the same arguments, as {others}"
-        remedy += _at(theirs.line)
+        again = "; where that line makes several calls, let it make them in one order on all ranks"
+        remedy += _at(theirs.line) + (again if theirs.line == ours.line != "" else "")
         return Diagnosis(SHAPE, sides.odd, theirs.line, met, remedy)
     return _sequence(sides, met)
+
+
+def _met(sides: _Sides) -> str:
+    ours, theirs = sides.calls[0], sides.others[0]
+    met = f"{listed(sides.odd)} made {theirs.what}{_at(theirs.line)} where {listed(sides.most)} made {ours.what}"
+    return f"{met}{_at(ours.line)}"
 
 
 def _same_but_array(ours: Made, theirs: Made, sides: _Sides) -> bool:
     """Whether one call has another array, or argument: made at one line, unless both are calls of their own."""
     mine, other = _CALL.match(ours.what), _CALL.match(theirs.what)
-    if mine is None or other is None or mine[1] != other[1]:
+    if mine is None or other is None or mine[1] != other[1] or _layout(mine[2]) != _layout(other[2]):
         return False
     known = {made.what for made in (*sides.before, *sides.calls[1:], *sides.others[1:])}
     count = (ours.what in known) + (theirs.what in known)
-    return count == 0 or count == 1 and ours.line == theirs.line
+    return count == 0 or count == 1 and (ours.line == theirs.line or not ours.line or not theirs.line)
+
+
+def _layout(detail: str | None) -> str:
+    """What a call is for, of what stands in its parentheses."""
+    return re.sub(r"^(root \d+|\w+)", "", detail or "")
+
+
+def _slipped(seen: Sequence[Sighting], seq: int) -> Diagnosis | None:
+    """Of ranks that make the same calls at different lines up to where they do not: one was left out, or too many."""
+    numbered = [each.numbered for each in seen if each.calls]
+    first = seq
+    while all(first - 1 in calls and calls[first - 1].line for calls in numbered):
+        if len({calls[first - 1].line for calls in numbered}) == 1:
+            break
+        first -= 1
+    known = first == 0 or all(first - 1 in calls for calls in numbered)  # else they may be of different programs
+    if first == seq or not known:
+        return None
+    sides = _sides(seen, first, _whole)
+    ours, theirs = ([_whole(made) for made in calls] for calls in (sides.calls, sides.others))
+    if ours[0] not in theirs and theirs[0] not in ours:
+        return None
+    usual, less, more = _usual(sides.before, _whole), _goes_on(ours[1:], theirs), _goes_on(theirs[1:], ours)
+    if less != more:
+        kind = LEFT_OUT if less else EXTRA
+    elif usual and _whole(usual[0]) == theirs[0]:
+        sides = sides.swapped()
+        kind = _beside_usual(sides, usual)
+    elif usual and _whole(usual[0]) == ours[0]:
+        kind = _beside_usual(sides, usual)
+    else:
+        kind = LEFT_OUT if theirs[0] in ours else EXTRA
+    if kind == ORDER:
+        return None
+    return _in_sequence(kind, sides, f"{_met(sides)}, as call {first}, which call {seq} shows")
+
+
+def _goes_on(calls: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether calls are others, as far as both are known."""
+    known = min(len(calls), len(others))
+    return known > 0 and calls[:known] == others[:known]
 
 
 def _sequence(sides: _Sides, met: str) -> Diagnosis:
     """Whether a call was left out, was one too many, or made in another order."""
-    kind, sides = _kind_of(sides)
+    kind, turned = _kind_of(sides)
+    return _in_sequence(kind, turned, met if turned == sides else _met(turned))
+
+
+def _in_sequence(kind: str, sides: _Sides, met: str) -> Diagnosis:
     ours, theirs = sides.calls[0], sides.others[0]
     who, others = listed(sides.odd), listed(sides.most)
     if kind == LEFT_OUT:
-        remedy = f"let {who} make {ours.what} too, as {others} did{_at(ours.line)}, before it makes {theirs.what}"
+        remedy = f"let {who} make {ours.what} too, as {others} did{_at(ours.line)}, before {theirs.what}{_at(theirs.line)}"
     elif kind == EXTRA:
         inside = _condition(theirs.line)
         where = f", which stands under `{inside}`," if inside else ""
         remedy = f"make {theirs.what}{_at(theirs.line)}{where} on all ranks, or on none: {others} did not make it there"
+    elif inside := _same_condition(sides):
+        remedy = f"make the same calls in one order in all branches of `{inside}`{_at(theirs.line)}"
     else:
         remedy = (
             f"let {who} make {ours.what} before {theirs.what}, as {others} did: one order on all ranks, which a loop "
@@ -260,10 +387,11 @@ def _kind_of(sides: _Sides) -> tuple[str, _Sides]:
     if comes or came:  # one side is ahead: it has made the call of the other since
         known = any(made.what == theirs.what for made in sides.before) or _bucket(ours) and _bucket(theirs)
         return LEFT_OUT if comes else ORDER if known else EXTRA, sides
-    for each in (sides, sides.swapped()):
-        usual = _usual(each.before)
-        if usual and usual[0].what == each.calls[0].what:
-            return _beside_usual(each, usual), each
+    for same in (_whole, _what):
+        usual = _usual(sides.before, same)
+        for each in (sides, sides.swapped()):
+            if usual and same(usual[0]) == same(each.calls[0]):
+                return _beside_usual(each, usual), each
     return _by_lines(sides)
 
 
@@ -273,9 +401,9 @@ def _bucket(made: Made) -> str:
     return found[3] or "" if found else ""
 
 
-def _usual(before: Sequence[Made]) -> Sequence[Made]:
+def _usual(before: Sequence[Made], same: Callable[[Made], object]) -> Sequence[Made]:
     """What came, when the last calls before were made an earlier time, behind them; empty where they were not."""
-    words = [made.what for made in before]
+    words = [same(made) for made in before]
     best, length = 0, 0
     for end in range(len(words) - 1, 0, -1):
         same = 0
@@ -291,7 +419,7 @@ def _beside_usual(sides: _Sides, usual: Sequence[Made]) -> str:
     ours, theirs = sides.calls[0], sides.others[0]
     later = [made for made in usual[1:] if made.what == theirs.what]
     if not later:
-        return EXTRA
+        return LEFT_OUT if _is_behind(theirs.line, ours.line) else EXTRA
     moved = theirs.line and (theirs.line == ours.line or all(made.line != theirs.line for made in later))
     return ORDER if moved else LEFT_OUT
 
@@ -299,6 +427,8 @@ def _beside_usual(sides: _Sides, usual: Sequence[Made]) -> str:
 def _by_lines(sides: _Sides) -> tuple[str, _Sides]:
     """By the lines of the two calls alone: one that stands above another one of a function is made before it."""
     mine, other = _LINE.match(sides.calls[0].line), _LINE.match(sides.others[0].line)
+    if _same_condition(sides):
+        return ORDER, sides
     for each in (sides, sides.swapped()):
         if _condition(each.others[0].line) and not _condition(each.calls[0].line):
             return EXTRA, each
@@ -307,6 +437,21 @@ def _by_lines(sides: _Sides) -> tuple[str, _Sides]:
     if mine[2] == other[2]:
         return ORDER, sides
     return (LEFT_OUT if int(mine[2]) < int(other[2]) else EXTRA), sides
+
+
+def _same_condition(sides: _Sides) -> str:
+    """The `if` on a rank in whose branches both calls stand."""
+    mine, other = _condition(sides.calls[0].line), _condition(sides.others[0].line)
+    return mine if mine == other and sides.calls[0].line != sides.others[0].line else ""
+
+
+def _is_behind(line: str, other: str) -> bool:
+    """Whether a line stands behind the loop, or block, of another one of the same function."""
+    mine, its = _LINE.match(line), _LINE.match(other)
+    if mine is None or its is None or (mine[1], mine[3]) != (its[1], its[3]) or int(mine[2]) <= int(its[2]):
+        return False
+    lines = linecache.getlines(mine[1])
+    return int(mine[2]) <= len(lines) and _depth(lines[int(mine[2]) - 1]) < _depth(lines[int(its[2]) - 1])
 
 
 def _condition(line: str) -> str:
@@ -319,7 +464,9 @@ def _condition(line: str) -> str:
     number = int(place[2]) if place is not None else 0
     if not 0 < number <= len(lines):
         return ""
-    depth = _depth(lines[number - 1])
+    depth, words = _depth(lines[number - 1]), lines[number - 1].strip()
+    if words.startswith(("if ", "elif ")) and "rank" in words.partition(": ")[0]:
+        return words.partition(": ")[0].removesuffix(":") + ":"
     for text in reversed(lines[: number - 1]):
         words = text.strip()
         if not words or words.startswith("#") or _depth(text) > depth:
@@ -340,6 +487,26 @@ def _depth(text: str) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------------- in words
+
+
+def _each(said: Mapping[int, str]) -> str:
+    """What is said of each rank; of those of which the same is said, together.
+
+    Example:
+        >>> _each({0: "is gone", 2: "is gone", 1: "has returned"})
+        'ranks 0, 2 are gone, rank 1 has returned'
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, text in said.items():
+        ranks.setdefault(text, []).append(rank)
+    plural = {"is": "are", "has": "have", "was": "were", "waits": "wait"}
+    words = []
+    for text, group in ranks.items():
+        first, space, rest = text.partition(" ")
+        first = plural.get(first, first) if len(group) > 1 else first
+        rest = rest if len(group) == 1 else rest.replace("its ", "their ").replace("it is", "they are")
+        words.append(f"{listed(group)} {first}{space}{rest}")
+    return ", ".join(words)
 
 
 def _at(line: str) -> str:

@@ -35,6 +35,7 @@ class Failure:
         self.is_closed = self.has_raised = self.inherited = False
         self.group = ""
         self.look: Callable[[DistributedError], Any] | None = None
+        self._looking = threading.RLock()
         self._below = weakref.WeakSet[Failure]()
         tell_children(self)
 
@@ -47,7 +48,7 @@ class Failure:
             self.changed.notify_all()
             below = list(self._below) if first else []
         for each in below:
-            each.look = None  # its ranks are not what has failed
+            each.look = self._look_above  # its ranks are not what has failed
             each.set(_from_above(error))
         return first
 
@@ -58,7 +59,7 @@ class Failure:
             self._below.add(below)
             error = self.error
         if error is not None:
-            below.look = None
+            below.look = self._look_above
             below.set(_from_above(error))
 
     def close(self) -> None:
@@ -76,13 +77,21 @@ class Failure:
 
     def _report(self, error: DistributedError) -> None:
         """Let the error have a report, once; what comes in between does not take the error's place."""
-        look, self.look = self.look, None
-        if look is None or self.is_closed or self.inherited or error.report is not None:
-            return
-        try:
-            error.report = look(error)
-        except Exception as problem:
-            error.report = f"no report of the ranks: {problem!r}"
+        with self._looking:  # other threads of this failure, whose errors have it too, wait for it
+            look, self.look = self.look, None
+            if look is None or self.is_closed or self.inherited or error.report is not None:
+                return
+            try:
+                error.report = look(error)
+            except Exception as problem:
+                error.report = f"no report of the ranks: {problem!r}"
+
+    def _look_above(self, passed_on: DistributedError) -> Any:
+        """The report of a group that fails since this world has."""
+        if self.error is None:
+            return None
+        self._report(self.error)
+        return self.error.report
 
     def check_process(self, rank: int) -> None:
         """Refuse a child of a fork, also where no call is made.
@@ -95,7 +104,7 @@ class Failure:
 
     def forked(self) -> None:
         """See `Inherited`: the other ranks talk to the parent alone."""
-        self.changed = threading.Condition()  # another thread may have held the old one
+        self.changed, self._looking = threading.Condition(), threading.RLock()  # others may have held the old ones
         self.error, self.inherited = in_a_child(), True
 
 
