@@ -206,7 +206,7 @@ def _gone(seen: Sequence[Sighting], error: str, seq: int) -> Diagnosis | None:
 
 
 def _is_cause(rank: Sighting, error: str) -> bool:
-    """Whether that a rank is gone is why others failed, as they say: else it left when it had heard of their failure."""
+    """Whether that a rank is gone is why others failed, as they say; else it left when it had heard of a failure."""
     return not error or rank.gone.startswith(DIED) or f"rank {rank.rank} {rank.gone}" in error
 
 
@@ -240,8 +240,11 @@ def _missing(seen: Sequence[Sighting], missing: tuple[int, ...], seq: int, error
     message = _message_of(each, error) if len(missing) == 1 else None
     if message is not None:
         does = "recv" if message[2] == "send" else "send"
-        remedy = f"let rank {message[3]} call {does} for the {message[1]} in which {listed(missing)} waits{_at(line)}, or "
-        return Diagnosis(LATE, missing, line, what, f"{remedy}leave that out: then {listed(missing)} comes to {call}")
+        remedy = (
+            f"let rank {message[3]} call {does} for the {message[1]} in which {listed(missing)} waits{_at(line)}, or "
+            f"leave that out: then {listed(missing)} comes to {call}"
+        )
+        return Diagnosis(LATE, missing, line, what, remedy)
     remedy = f"let {listed(missing)} make {call}; or, where it only takes long there, give a larger timeout"
     return Diagnosis(LATE, missing, line, what, remedy)
 
@@ -362,7 +365,8 @@ def _in_sequence(kind: str, sides: _Sides, met: str) -> Diagnosis:
     ours, theirs = sides.calls[0], sides.others[0]
     who, others = listed(sides.odd), listed(sides.most)
     if kind == LEFT_OUT:
-        remedy = f"let {who} make {ours.what} too, as {others} did{_at(ours.line)}, before {theirs.what}{_at(theirs.line)}"
+        before = f"before {theirs.what}{_at(theirs.line)}"
+        remedy = f"let {who} make {ours.what} too, as {others} did{_at(ours.line)}, {before}"
     elif kind == EXTRA:
         inside = _condition(theirs.line)
         where = f", which stands under `{inside}`," if inside else ""

@@ -39,7 +39,8 @@ class ThreadGroups(Groups):
             made = {ranks: type(world)(len(ranks), timeout_s=self.timeout_s) for ranks in parts}
             for ranks, part in made.items():
                 part.parent = ranks, weakref.ref(world)
-                part._threads.update((i, world._threads[rank]) for i, rank in enumerate(ranks) if rank in world._threads)
+                threads = world._threads
+                part._threads.update((i, threads[rank]) for i, rank in enumerate(ranks) if rank in threads)
             world.groups = [each for each in world.groups if len(each[1]._left) < len(each[0])] + list(made.items())
             return made
 
