@@ -166,11 +166,11 @@ def _message(seen: Sequence[Sighting], error: str) -> Diagnosis | None:
     unlike = _UNLIKE_MESSAGES.search(error)
     if unlike is not None:
         theirs, rank = (unlike[1], unlike[2]) if unlike[1].startswith("recv") else (unlike[3], unlike[4])
-        other = next((each for each in seen if each.rank == int(rank)), Sighting(int(rank)))
-        line = next((made.line for made in reversed(other.calls) if made.what == theirs), other.at)
+        taker = next((each for each in seen if each.rank == int(rank)), Sighting(int(rank)))
+        line = next((made.line for made in reversed(taker.calls) if made.what == theirs), taker.at)
         met = f"{unlike[1]} on rank {unlike[2]} met {unlike[3]} on rank {unlike[4]}"
         remedy = f"let rank {rank} give an array of the same dtype and size as the other end{_at(line)}"
-        return Diagnosis(SHAPE, (other.rank,), line, met, remedy)
+        return Diagnosis(SHAPE, (taker.rank,), line, met, remedy)
     told = _MESSAGE.search(error)
     other = next((each for each in seen if told is not None and each.rank == int(told[3])), None)
     if told is None or other is None:
@@ -206,8 +206,8 @@ def _gone(seen: Sequence[Sighting], error: str, seq: int) -> Diagnosis | None:
 
 
 def _is_cause(rank: Sighting, error: str) -> bool:
-    """Whether that a rank is gone is why others failed, as they say; else it left when it had heard of a failure."""
-    return not error or rank.gone.startswith(DIED) or f"rank {rank.rank} {rank.gone}" in error
+    """Whether that a rank is gone is why others failed, as they say; else it left, or was ended, after a failure."""
+    return not error or f"rank {rank.rank} {rank.gone}" in error
 
 
 def _after(rank: Sighting) -> str:
@@ -410,11 +410,11 @@ def _usual(before: Sequence[Made], same: Callable[[Made], object]) -> Sequence[M
     words = [same(made) for made in before]
     best, length = 0, 0
     for end in range(len(words) - 1, 0, -1):
-        same = 0
-        while same < end and words[end - 1 - same] == words[-1 - same]:
-            same += 1
-        if same > length:
-            best, length = end, same
+        alike = 0
+        while alike < end and words[end - 1 - alike] == words[-1 - alike]:
+            alike += 1
+        if alike > length:
+            best, length = end, alike
     return before[best:] if length else ()
 
 
