@@ -104,7 +104,7 @@ def test_a_rank_that_left_after_the_failure_is_not_why():
     error = "call 1: barrier: expected all 3 ranks within 1 s, got ranks [0]: rank 1 last called x, rank 2 last called"
     seen = [rank(0, (A, 1), (B, 2)), rank(1, (A, 1), at="b.py:4 in h"), rank(2, (A, 1), gone="closed its communicator")]
     assert diagnose(seen, error).kind == "late"
-    killed = rank(1, (A, 1), gone="is gone (process 7 died)", at="b.py:4 in h")  # by a launcher, say, since rank 0 failed
+    killed = rank(1, (A, 1), gone="is gone (process 7 died)", at="b.py:4 in h")  # by a launcher, say, after rank 0
     assert diagnose([seen[0], killed], error.split(", rank 2")[0])[:3] == ("late", (1,), "b.py:4 in h")
     assert diagnose(seen, "rank 2 closed its communicator and last called x")[:2] == ("left early", (2,))
 

@@ -1,5 +1,9 @@
 """The report of ranks that can't go on together names the kind of fault, the rank, the line, and what to do."""
 
+import faulthandler
+import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from minigrad.distributed import HangReport
+from minigrad.distributed.comm import dumps
+from minigrad.distributed.comm.calls import Made
+from minigrad.distributed.comm.dumps import boot_id, stack_path, start_time
+from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.inspect.__main__ import main
 from minigrad.distributed.inspect.hangs import read_hang
 from minigrad.errors import RankFailedError
@@ -128,3 +136,63 @@ def test_a_job_of_the_launcher_is_explained_by_what_its_ranks_left(scenario, tmp
 def test_a_folder_that_no_rank_has_written_to(tmp_path, capsys):
     assert main(["hang", str(tmp_path)]) == 2
     assert "expected files rank-*.json of a run in" in capsys.readouterr().err
+
+
+def leave(folder, rank, born, written, made=2, **more):
+    """What a rank of a run leaves that began at a time."""
+    calls = tuple(Made(seq, "barrier", "a.py:1 in f") for seq in range(made))
+    told = {"world_size": 2, "process": [os.getpid(), start_time(os.getpid())], "boot": boot_id(), "thread": 1}
+    told |= {"born": born, "state": "running", "error": "", "sighting": Sighting(rank, calls).plain(), **more}
+    path = Path(folder, f"rank-{rank}.json")
+    path.write_text(json.dumps(told))
+    os.utime(path, (written, written))
+    return path
+
+
+def test_of_two_runs_in_one_folder_the_later_one_is_read(tmp_path):
+    for rank in range(3):
+        leave(tmp_path, rank, 100.0, 200.0, made=9, world_size=3)
+    leave(tmp_path, 0, 300.0, 301.0)
+    leave(tmp_path, 1, 300.4, 300.5, made=1)
+    report = read_hang(tmp_path)
+    assert [len(each.calls) for each in report.seen] == [2, 1] and report.diagnosis[:2] == ("late", (1,))
+    (tmp_path / "rank-1.json").unlink()
+    leave(tmp_path, 1, 100.0, 200.0)
+    assert read_hang(tmp_path).seen[1].unseen.startswith("has left nothing in")
+
+
+@pytest.mark.parametrize("text", ['{"born": 3', "[1]", "{}", '{"born": 1, "sighting": 3}', b"\xff\xfe"])
+def test_a_file_that_is_cut_is_not_read(text, tmp_path, capsys):
+    leave(tmp_path, 0, 300.0, 301.0)
+    (tmp_path / "rank-1.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    (tmp_path / "rank-x.json").mkdir()
+    assert "has left what can not be read" in read_hang(tmp_path).seen[1].unseen
+    (tmp_path / "rank-0.json").unlink()
+    assert main(["hang", str(tmp_path)]) == 2 and "only broken ones" in capsys.readouterr().err
+
+
+def test_a_rank_of_another_host_is_not_taken_for_a_process_of_this_one(tmp_path):
+    leave(tmp_path, 0, 300.0, 301.0)
+    leave(tmp_path, 1, 300.0, 301.0, made=1, boot=boot_id() + 1, process=[2**30, 5])
+    text = 'Thread 0x1 (most recent call first):\n  File "b.py", line 3 in g\n'
+    stack_path(tmp_path, 2**30, boot_id()).write_text(text)
+    seen = read_hang(tmp_path).seen[1]
+    assert "another host" in seen.unseen and not seen.gone and not seen.stack
+
+
+def test_no_handler_of_somebody_else_is_taken_or_called(tmp_path):
+    number, called = signal.SIGRTMIN + 5, []
+    with open(tmp_path / "stacks", "wb+", buffering=0) as file:
+        faulthandler.register(number, file)
+        taken = dumps._is_free(number)
+        faulthandler.unregister(number)
+        offered = dumps.Offer(os.getpid(), start_time(os.getpid()), number, file.fileno())
+        before = signal.signal(number, lambda number, frame: called.append(number))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dumps, "_offer_of", lambda process: offered)
+            dumps.keep_offer()
+            dumps.keep_offer()
+        text = dumps.stacks_of(offered)
+        signal.signal(number, before)
+    assert not taken and dumps._is_free(number) and not called and text == ""
+    assert (tmp_path / "stacks").read_bytes() == dumps._TAKEN

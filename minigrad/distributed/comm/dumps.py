@@ -23,6 +23,7 @@ FOLDER = "MINIGRAD_HANG_DIR"
 _SIGNALS = range(signal.SIGRTMAX - 1, signal.SIGRTMAX - 9, -1)
 _CRASHES = signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL
 _PATIENCE_S, _POLL_S = 0.5, 0.01
+_TAKEN = b"-- another handler has this signal --\n"
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)')
 
@@ -53,16 +54,33 @@ def _offer_of(process: int) -> Offer:
     file, ours = _file(process), _ours()
     _kept()[process] = file
     for number in _SIGNALS:
-        if number in ours or signal.getsignal(number) == signal.SIG_DFL:
+        if number in ours or _is_free(number):
             faulthandler.register(number, file, all_threads=True)
             ours.add(number)
             break
     else:
         return Offer(process, start_time(process))
     if os.environ.get(FOLDER) and not faulthandler.is_enabled():
-        if all(signal.getsignal(each) == signal.SIG_DFL for each in _CRASHES):
+        if all(_is_free(each) for each in _CRASHES):
             faulthandler.enable(file)  # a crash leaves its stacks there too
     return Offer(process, start_time(process), number, file.fileno())
+
+
+def keep_offer() -> None:
+    """Withdraw the offer of this process where its signal has got another handler since."""
+    offered = _offer_of(os.getpid())
+    if offered.signal and signal.getsignal(offered.signal) != signal.SIG_DFL:
+        _withdraw(offered)
+
+
+@functools.cache
+def _withdraw(offered: Offer) -> None:
+    os.write(offered.descriptor, _TAKEN)
+
+
+def _is_free(number: int) -> bool:
+    """Whether a signal has no handler here, of Python or of C, as those of `faulthandler` are."""
+    return signal.getsignal(number) == signal.SIG_DFL and not _catches(os.getpid(), number)
 
 
 @functools.cache
@@ -81,8 +99,13 @@ def _file(process: int) -> IO[Any]:
     folder = os.environ.get(FOLDER)
     if folder:
         os.makedirs(folder, exist_ok=True)
-        return open(Path(folder, f"{process}.stack"), "wb", buffering=0)
+        return open(stack_path(folder, process, boot_id()), "wb", buffering=0)
     return open(os.memfd_create("minigrad-stacks"), "wb", buffering=0)
+
+
+def stack_path(folder: str | Path, process: int, boot: int) -> Path:
+    """Where a process writes its stacks, in a folder that hosts may share."""
+    return Path(folder, f"{process}-{boot:x}.stack")
 
 
 @functools.cache
@@ -110,10 +133,14 @@ def stacks_of(offered: Offer) -> str:
 
     Where the process does not offer them, or has no such handler any more, it is left alone.
     """
-    if not offered.signal or start_time(offered.process) != offered.started or not _catches(offered):
+    if not offered.signal or start_time(offered.process) != offered.started:
+        return ""
+    if not _catches(offered.process, offered.signal):
         return ""
     with contextlib.suppress(OSError):
         with open(f"/proc/{offered.process}/fd/{offered.descriptor}", "rb") as file:  # first: it may end soon after
+            if _TAKEN in file.read():
+                return ""
             before = file.seek(0, os.SEEK_END)
             os.kill(offered.process, offered.signal)
             size, deadline = before, time.monotonic() + _PATIENCE_S
@@ -128,12 +155,12 @@ def stacks_of(offered: Offer) -> str:
     return ""
 
 
-def _catches(offered: Offer) -> bool:
-    """Whether a signal has a handler there; without one it would end the process."""
+def _catches(process: int, number: int) -> bool:
+    """Whether a signal has a handler in a process; without one it would end that."""
     with contextlib.suppress(OSError, StopIteration, ValueError):
-        with open(f"/proc/{offered.process}/status") as file:
+        with open(f"/proc/{process}/status") as file:
             caught = next(line for line in file if line.startswith("SigCgt:"))
-        return bool(int(caught.split()[1], 16) >> (offered.signal - 1) & 1)
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
     return False
 
 

@@ -10,6 +10,7 @@ import atexit
 import json
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class Traces:
     def __init__(self, comm: Any, folder: str) -> None:
         self._comm, self._path = weakref.ref(comm), Path(folder, f"rank-{comm.rank}.json")
         self._watched, self._written, self._over = threading.get_ident(), "", threading.Event()
+        since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._born = time.time() - since_boot_s + offer().started / os.sysconf("SC_CLK_TCK")
         os.makedirs(folder, exist_ok=True)
         self._thread = new_thread(self._serve, name="traces")
         self._thread.start()
@@ -64,6 +67,7 @@ class Traces:
             raised = words_of(error)
         seen = Sighting(comm.rank, tuple(comm.made()), "", raised, users(stack), stack)
         told = {"world_size": comm.world_size, "process": list(offer()[:2]), "boot": boot_id(), "thread": self._watched}
+        told["born"] = self._born
         text = json.dumps({**told, "state": state, "error": failed, "sighting": seen.plain()})
         if text != self._written:
             self._written = text

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from minigrad.distributed.comm.dumps import boot_id, lines_of, start_time
+from minigrad.distributed.comm.dumps import boot_id, lines_of, stack_path, start_time
 from minigrad.distributed.comm.hangs import HangReport
 from minigrad.distributed.comm.sightings import DIED, Sighting
 from minigrad.distributed.comm.traces import CLOSED, RUNNING
 from minigrad.distributed.comm.where import users
 from minigrad.errors import ArgumentError
+
+
+_TICK_S = 0.05  # that of the clock by which processes start, and some
 
 
 def read_hang(folder: str | Path) -> HangReport:
@@ -40,14 +44,43 @@ def read_hang(folder: str | Path) -> HangReport:
             f"read_hang: expected files rank-*.json of a run in {path}, got none: start it with "
             f"MINIGRAD_HANG_DIR={path}"
         )
-    left = {data["sighting"]["rank"]: data for data in (json.loads(file.read_text()) for file in files)}
-    size = max(data["world_size"] for data in left.values())
+    left = {int(file.stem.partition("-")[2]): _read(path, file) for file in files if _RANK.fullmatch(file.name)}
+    found = [one for one in left.values() if one is not None]
+    if not found:
+        raise ArgumentError(f"read_hang: expected a file rank-*.json in {path} that can be read, got only broken ones")
+    # all ranks of a run write after the last of them was started, those of one before that wrote earlier
+    newest = max(found, key=lambda one: one.born)
+    left = {rank: one for rank, one in left.items() if one is None or one.written >= newest.born - _TICK_S}
     seen = [
-        _sighting(path, left[rank]) if rank in left else Sighting(rank, unseen=f"has left nothing in {path}")
-        for rank in range(size)
+        one.seen
+        if (one := left.get(rank)) is not None
+        else Sighting(rank, unseen=f"has left {'what can not be read' if rank in left else 'nothing'} in {path}")
+        for rank in range(newest.world_size)
     ]
-    error = next((data["error"] for data in left.values() if data["error"]), "")
-    return HangReport(tuple(seen), error)
+    return HangReport(tuple(seen), next((one.error for one in left.values() if one is not None and one.error), ""))
+
+
+_RANK = re.compile(r"rank-\d+\.json")
+
+
+class _Left(NamedTuple):
+    """What a rank has left: when its process started, when it wrote last, and what."""
+
+    born: float
+    written: float
+    world_size: int
+    error: str
+    seen: Sighting
+
+
+def _read(folder: Path, file: Path) -> _Left | None:
+    """None where a file is cut, or not one of ours."""
+    try:
+        data = json.loads(file.read_text())
+        seen = _sighting(folder, data)
+        return _Left(data["born"], file.stat().st_mtime, data["world_size"], data["error"], seen)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _sighting(folder: Path, data: dict[str, Any]) -> Sighting:
@@ -60,7 +93,7 @@ def _sighting(folder: Path, data: dict[str, Any]) -> Sighting:
         unseen = "was on another host, and may run there"
     elif data["state"] == RUNNING and start_time(process) != started:
         gone = f"{DIED} (process {process} died)"
-    dump = folder / f"{process}.stack"
+    dump = stack_path(folder, process, data["boot"])
     stack = lines_of(dump.read_text(errors="replace"), data["thread"]) if dump.exists() else ()
     stack = stack or seen.stack
     return Sighting(**{**vars(seen), "gone": gone, "unseen": unseen, "stack": stack, "at": users(stack)})

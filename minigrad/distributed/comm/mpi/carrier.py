@@ -16,6 +16,7 @@ from typing import Any, Optional, TypeVar
 
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.calls import Kept, Made, in_words
+from minigrad.distributed.comm.dumps import keep_offer
 from minigrad.distributed.comm.failure import Failure
 from minigrad.distributed.comm.headers import LAST_CALLS, Header, doing, given_up, mismatch, timed_out
 from minigrad.distributed.comm.mpi.offers import Offers
@@ -222,6 +223,7 @@ class Carrier:
         now_s = time.monotonic()
         if now_s - self._told_at_s > _NEWS_S:
             self._told_at_s = now_s
+            keep_offer()
             if self._calls:
                 known = self._talk.peers[self._talk.rank].posted
                 posted = next((call.seq + 1 for call, _, _ in list(self._calls) if isinstance(call, Header)), known)

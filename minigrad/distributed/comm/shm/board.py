@@ -13,7 +13,7 @@ import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.calls import Made
-from minigrad.distributed.comm.dumps import Offer, offer, start_time
+from minigrad.distributed.comm.dumps import Offer, keep_offer, offer, start_time
 from minigrad.distributed.comm.failure import ERRORS
 from minigrad.distributed.comm.headers import (
     GIVE_UP,
@@ -221,6 +221,7 @@ class Board:
 
     def answer(self, line: Callable[[], str]) -> None:
         """Publish where this rank is, if another has asked since the last answer; see `Watcher`."""
+        keep_offer()
         asked = sum(numbers[_ASKED] for numbers in self._numbers)
         if asked != self._numbers[self.rank][_ANSWERED]:
             stack = "\n".join(stack_of(self._numbers[self.rank][_THREAD])).encode()[: _STACK_BYTES - 1] + b"\0"
