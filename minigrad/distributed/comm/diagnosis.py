@@ -7,7 +7,6 @@ that the user's sources are looked into: whether a line stands under an `if` on 
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.headers import GIVE_UP
 from minigrad.distributed.comm.sightings import DIED, Sighting, listed
+from minigrad.distributed.comm.sources import LINE, condition, is_behind
 
 LEFT_OUT, EXTRA, ORDER, SHAPE = "a call left out", "one call too many", "another order", "another array"
 PLAN, WRAPPER, LEFT, RAISED = "another plan", "another wrapper or group", "left early", "raised"
@@ -28,7 +28,6 @@ _MESSAGE = re.compile(r"((send|recv)\((?:to|from) (\d+), tag \d+\)).*: expected 
 _UNLIKE_MESSAGES = re.compile(r"both ends of a message, got (.*) on rank (\d+) and (.*) on rank (\d+)")
 _LAST_MESSAGE = re.compile(r"((send|recv)\((?:to|from) (\d+), tag \d+\))")
 _PLACES = re.compile(r"; rank ([\d, ]+): (?:waiting )?at (\S+:\d+ in [^\s;]+)")
-_LINE = re.compile(r"(\S+):(\d+) in (.*)")
 
 
 class Diagnosis(NamedTuple):
@@ -368,7 +367,7 @@ def _in_sequence(kind: str, sides: _Sides, met: str) -> Diagnosis:
         before = f"before {theirs.what}{_at(theirs.line)}"
         remedy = f"let {who} make {ours.what} too, as {others} did{_at(ours.line)}, {before}"
     elif kind == EXTRA:
-        inside = _condition(theirs.line)
+        inside = condition(theirs.line)
         where = f", which stands under `{inside}`," if inside else ""
         remedy = f"make {theirs.what}{_at(theirs.line)}{where} on all ranks, or on none: {others} did not make it there"
     elif inside := _same_condition(sides):
@@ -423,18 +422,18 @@ def _beside_usual(sides: _Sides, usual: Sequence[Made]) -> str:
     ours, theirs = sides.calls[0], sides.others[0]
     later = [made for made in usual[1:] if made.what == theirs.what]
     if not later:
-        return LEFT_OUT if _is_behind(theirs.line, ours.line) else EXTRA
+        return LEFT_OUT if is_behind(theirs.line, ours.line) else EXTRA
     moved = theirs.line and (theirs.line == ours.line or all(made.line != theirs.line for made in later))
     return ORDER if moved else LEFT_OUT
 
 
 def _by_lines(sides: _Sides) -> tuple[str, _Sides]:
     """By the lines of the two calls alone: one that stands above another one of a function is made before it."""
-    mine, other = _LINE.match(sides.calls[0].line), _LINE.match(sides.others[0].line)
+    mine, other = LINE.match(sides.calls[0].line), LINE.match(sides.others[0].line)
     if _same_condition(sides):
         return ORDER, sides
     for each in (sides, sides.swapped()):
-        if _condition(each.others[0].line) and not _condition(each.calls[0].line):
+        if condition(each.others[0].line) and not condition(each.calls[0].line):
             return EXTRA, each
     if mine is None or other is None or (mine[1], mine[3]) != (other[1], other[3]):
         return LEFT_OUT, sides  # which is what is most often so
@@ -445,49 +444,8 @@ def _by_lines(sides: _Sides) -> tuple[str, _Sides]:
 
 def _same_condition(sides: _Sides) -> str:
     """The `if` on a rank in whose branches both calls stand."""
-    mine, other = _condition(sides.calls[0].line), _condition(sides.others[0].line)
+    mine, other = condition(sides.calls[0].line), condition(sides.others[0].line)
     return mine if mine == other and sides.calls[0].line != sides.others[0].line else ""
-
-
-def _is_behind(line: str, other: str) -> bool:
-    """Whether a line stands behind the loop, or block, of another one of the same function."""
-    mine, its = _LINE.match(line), _LINE.match(other)
-    if mine is None or its is None or (mine[1], mine[3]) != (its[1], its[3]) or int(mine[2]) <= int(its[2]):
-        return False
-    lines = linecache.getlines(mine[1])
-    return int(mine[2]) <= len(lines) and _depth(lines[int(mine[2]) - 1]) < _depth(lines[int(its[2]) - 1])
-
-
-def _condition(line: str) -> str:
-    """The innermost `if` on a rank under which a line stands, as it is written; empty where it stands under none.
-
-    By indentation: Python 3.11 can't parse in two threads at once.
-    """
-    place = _LINE.match(line)
-    lines = linecache.getlines(place[1]) if place is not None else []
-    number = int(place[2]) if place is not None else 0
-    if not 0 < number <= len(lines):
-        return ""
-    depth, words = _depth(lines[number - 1]), lines[number - 1].strip()
-    if words.startswith(("if ", "elif ")) and "rank" in words.partition(": ")[0]:
-        return words.partition(": ")[0].removesuffix(":") + ":"
-    for text in reversed(lines[: number - 1]):
-        words = text.strip()
-        if not words or words.startswith("#") or _depth(text) > depth:
-            continue
-        if _depth(text) < depth:
-            depth = _depth(text)
-            if words.startswith(("if ", "elif ")) and "rank" in words:
-                return words.split("  #")[0]
-            if words.startswith(("def ", "class ", "async def ")):
-                return ""
-            if words.startswith(("else:", "elif ")):
-                depth += 1  # its `if` stands as deep
-    return ""
-
-
-def _depth(text: str) -> int:
-    return len(text) - len(text.lstrip())
 
 
 # ----------------------------------------------------------------------------------------------------------- in words
