@@ -117,6 +117,14 @@ def test_shares_make_up_for_what_does_not_go_with_samples():
     assert "rank 1" in explanation.best.choice and explanation.best.saved_fraction > 0.2
 
 
+def test_who_has_more_to_compute_on_is_not_slow():
+    """Equal ranks, of which one has twice the samples: other shares help, and no rank could be faster."""
+    explanation = explain(two_late((0.0,) * 4, mine=40))
+    assert explanation.best.choice == "shares of 0.5000, 0.5000 (if time goes with samples)"
+    assert explanation.best.replayed_s == pytest.approx(explain(two_late((0.0,) * 4)).paces_s, rel=1e-9)
+    assert not any("as fast as" in choice.choice for choice in explanation.choices)
+
+
 def test_what_happens_now_and_then_counts_for_what_it_costs():
     """Rank 1 is 40 ms late in two steps of eight: the median step is none of them, and yet it costs 10 ms a step."""
     explanation = explain(two_late((0.0, 0.04, 0.0, 0.0)))

@@ -296,6 +296,8 @@ ROWS = [
     (lambda: Timeline.merged([3]), ArgumentError, "Timeline.merged: expected timelines, got 3"),
     (lambda: Timeline().gather(), ArgumentError, "Timeline.gather: expected a communicator in this context, got none"),
     (lambda: Timeline().idle_gaps(0), ArgumentError, "idle_gaps: expected a rank of .., got 0"),
+    (lambda: page_of(Timeline(), 3), ArgumentError, "page_of: expected title as text, got 3"),
+    (lambda: Trace([]).table("a"), ArgumentError, "Trace.table: expected first to be an integer, got 'a'"),
     (lambda: page_of(3), ArgumentError, "page_of: expected a Timeline, or the Trace of a simulation, got 3"),
     (lambda: save_page(3, "run.html"), ArgumentError, "save_page: expected a Timeline, or the Trace"),
     (lambda: Timeline().save("run.png"), ArgumentError, "Timeline.save: expected a path that ends on "),

@@ -196,9 +196,9 @@ def _of_timeline(timeline: Timeline) -> tuple[list[Replayed], tuple[str, ...]]:
 
 
 def _late_in(timeline: Timeline) -> list[Late]:
-    """The ranks that were late in steps that are known."""
-    ranks = {span.rank for span in timeline.spans}
-    return [each for each in explain_ranks(timeline).late if each.steps] if len(ranks) > 1 else []
+    """The ranks that were late in steps that are known, and not since they had more to compute on."""
+    late = explain_ranks(timeline).late if len(timeline.ranks) > 1 else ()
+    return [each for each in late if each.steps and each.samples is None]
 
 
 def _offers(programs: Programs) -> Iterator[Offer]:

@@ -334,21 +334,27 @@ class Trace:
     def table(self, first: int = 0, last: int | None = None) -> str:
         """A line for each rank in each step of [first, last): its seconds, samples and bytes."""
         rows = [["step", "rank", "begin_s", "end_s", *_SECONDS, "samples", "sent_bytes"]]
-        for number in range(self.steps())[first:last]:
+        for number in self._numbers("Trace.table", first, last):
             for rank, trace in enumerate(self.ranks):
                 step = trace.steps[number]
                 seconds = [f"{getattr(step, name):.6f}" for name in ("begin_s", "end_s", *_SECONDS)]
                 rows.append([str(number), str(rank), *seconds, f"{step.samples:g}", str(step.sent_bytes)])
         return table_of(rows)
 
+    def _numbers(self, who: str, first: int, last: int | None) -> range:
+        """The steps [first, last); negative numbers count from the end."""
+        begin, end = as_integer(who, "first", first), None if last is None else as_integer(who, "last", last)
+        return range(self.steps())[begin:end]
+
     def plot(self, first: int = 0, last: int | None = None, width: int = 72) -> str:
-        """Steps [first, last) as a picture in text; print it. `trace.timeline.save("run.html")` has more to see.
+        """Steps [first, last) as a picture in text; print it. `distributed.save_page(trace, "run.html")` has more.
 
         Args:
+            first, last: Numbers of steps; None for all that follow.
             width: Characters of a line, beside the rank's name, >= 1.
 
         Raises:
-            ArgumentError: width is no integer >= 1.
+            ArgumentError: width is no integer >= 1, or first and last are none.
 
         Example:
             >>> from minigrad.distributed import simulate
@@ -364,7 +370,7 @@ class Trace:
                    |                |
         """
         as_integer("Trace.plot", "width", width, 1)
-        chosen = range(self.steps())[first:last]
+        chosen = self._numbers("Trace.plot", first, last)
         spans = [span for span in self.timeline.spans if span.step in chosen]
         return plot_of(spans, len(self.ranks), (chosen.start, chosen.stop), width)
 

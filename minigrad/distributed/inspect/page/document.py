@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from statistics import median
 
+from minigrad.arguments import check_text
 from minigrad.distributed.inspect.explain import Explanation, explain
 from minigrad.distributed.inspect.page.chart import Chart, Facts, chart_of, notes_of
 from minigrad.distributed.inspect.page.curves import curves_of
@@ -74,7 +75,7 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
         record: A timeline, of all ranks (see `Timeline.gather`), or the trace of a simulation.
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: it is neither, or title is no text.
 
     Example:
         >>> timeline = Timeline()
@@ -84,6 +85,7 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
         True
     """
     timeline = timeline_of("page_of", record)
+    check_text("page_of", title=title)
     steps, facts = steps_of(timeline), timeline.facts
     events: dict[int, list[Event]] = {}
     for event in timeline.events:
@@ -114,7 +116,7 @@ def save_page(record: Timeline | Trace, path: str | os.PathLike[str], title: str
         path: Of the file, which is replaced as a whole.
 
     Raises:
-        ArgumentError: record is neither.
+        ArgumentError: record is neither, or title is no text.
     """
     timeline_of("save_page", record)
     replace_file(path, [page_of(record, title).encode()])
