@@ -13,7 +13,7 @@ from minigrad.distributed.record.kineto import rank_trace
 from minigrad.distributed.record.spans import TimeSpan
 from minigrad.distributed.record.timeline import Timeline
 from minigrad.distributed.simulate import Cluster, Link, RankCost
-from tests.distributed.test_attached import BYTES, WIRE_S, train
+from tests.distributed.test_attached import BYTES, WIRE_S, cluster, train
 from tests.distributed.trace_rules import broken_rules
 
 RANKS, STEPS = 4, 50
@@ -67,7 +67,7 @@ def test_every_kernel_was_launched_in_its_step(noted):
         assert [event["name"] for event in steps] == [f"ProfilerStep#{number}" for number in range(STEPS)]
         launched = {e["args"]["correlation"]: e["ts"] for e in events if e["cat"] == "cuda_runtime"}
         kernels = [event for event in events if event["cat"] == "kernel"]
-        assert len(launched) == len(kernels)
+        assert len(launched) == len(kernels) and min(launched) > len(events)
         assert all(launched[each["args"]["correlation"]] <= each["ts"] for each in kernels)
         assert all(type(event[key]) is int for event in events for key in ("ts", "dur", "pid", "tid"))
 
@@ -83,6 +83,7 @@ def test_what_a_rank_computes_is_without_its_parts_and_without_waiting():
         ("backward", "SyncBatchNorm.weight", 10, 14, {}),
     ]
     made = [TimeSpan(3, kind, name, a / 1e3, b / 1e3, 0, fields) for kind, name, a, b, fields in spans]
+    made.append(TimeSpan(3, "wire", "", -0.002, -0.001, -1, {}))  # setting up
     events = rank_trace(3, 4, made, 0.0)["traceEvents"]
     kernels = {(e["name"], e["ts"], e["dur"]) for e in events if e["cat"] == "kernel"}
     assert kernels == {
@@ -120,3 +121,17 @@ def test_holistic_trace_analysis_finds_our_overlap(noted):
     for own in timeline.summary().ranks:
         assert found[own.rank] == pytest.approx(100.0 * own.overlap_fraction, abs=1.0)
     assert len(read.get_profiler_steps()) == STEPS
+
+
+@pytest.mark.hta
+@pytest.mark.filterwarnings("ignore")
+def test_it_reads_the_trace_of_a_few_steps_too(tmp_path):
+    """Of more than 127 events, and less than 127 kernels, before which parameters were broadcast."""
+    from hta.trace_analysis import TraceAnalysis
+
+    trace = simulate.run(train, cluster(1.5), Timeline(), "auto", 6)
+    trace.timeline.to_kineto(tmp_path)
+    table = TraceAnalysis(trace_dir=str(tmp_path)).get_comm_comp_overlap(visualize=False)
+    found = dict(zip(table["rank"], table["comp_comm_overlap_pctg"]))
+    for own in trace.timeline.summary().ranks:
+        assert found[own.rank] == pytest.approx(100.0 * own.overlap_fraction, abs=1.0) and own.overlap_fraction > 0.5

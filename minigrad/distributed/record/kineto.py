@@ -16,6 +16,7 @@ from minigrad.distributed.record.spans import WAITING, TimeSpan
 from minigrad.distributed.record.stretches import Stretch, merged
 
 _COMPUTING, _WIRE = 7, 20  # streams, as PyTorch numbers them
+_FIRST = 1 << 20  # correlation: of small ones alone, that reader keeps the numbers of all events in one byte
 _COMPUTES = ("forward", "backward", "compute", "optimizer")
 _ON_HOST = ("data", "checkpoint")
 _STILL = (*WAITING, "wait", "weighted")
@@ -29,12 +30,12 @@ def rank_trace(rank: int, world_size: int, spans: Sequence[TimeSpan], zero_s: fl
     """The trace of one rank.
 
     Args:
-        spans: Of the rank, in order.
+        spans: Of the rank, in order; setting up is left out.
         zero_s: What is moment 0.
     """
-    own = [span for span in spans if span.rank == rank]
+    own = [span for span in spans if span.rank == rank and span.step >= 0]
     made: list[Entry] = [*_steps(own), *_host(own)]
-    correlation = count(1)
+    correlation = count(_FIRST)
     for name, stream, called_s, stretch in sorted(_kernels(own), key=lambda kernel: kernel[3]):
         link = {"correlation": next(correlation)}
         made.append(("cuda_runtime", "cudaLaunchKernel", None, (called_s, called_s), link))
@@ -54,7 +55,7 @@ def _steps(spans: Sequence[TimeSpan]) -> Iterator[Entry]:
     """Each step, until the next one begins."""
     begins: dict[int, float] = {}
     for span in spans:
-        if span.kind != "wire" and span.step >= 0:
+        if span.kind != "wire":
             begins[span.step] = min(span.began_s, begins.get(span.step, span.began_s))
     last_s = max((span.ended_s for span in spans), default=0.0)
     for number, began_s, ended_s in zip(begins, begins.values(), [*list(begins.values())[1:], last_s]):
