@@ -42,6 +42,10 @@ CASES = {
          rank(1, (BUCKET.format(" bucket 1"), 1), (BUCKET.format(" bucket 0"), 1))],
         "another order", (1,), "a.py:1 in f",
     ),
+    "too many, in a function that one rank calls": (
+        [Sighting(0, (Made(0, A, "a.py:1 in f"), Made(1, C, "a.py:9 in g"))), rank(1, (A, 1), (A, 2))],
+        "one call too many", (0,), "a.py:9 in g",
+    ),
     "shape": ([rank(0, (A, 1)), rank(1, (B, 1))], "another array", (1,), "a.py:1 in f"),
     "root": ([rank(0, ("broadcast(root 0) of 3 int64", 1)), rank(1, ("broadcast(root 1) of 3 int64", 2))],
              "another array", (1,), "a.py:2 in f"),

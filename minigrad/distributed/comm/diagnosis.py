@@ -370,6 +370,8 @@ def _in_sequence(kind: str, sides: _Sides, met: str) -> Diagnosis:
         inside = condition(theirs.line)
         where = f", which stands under `{inside}`," if inside else ""
         remedy = f"make {theirs.what}{_at(theirs.line)}{where} on all ranks, or on none: {others} did not make it there"
+        if not inside:
+            remedy += f"; or, where it came too early, let {who} make {ours.what} before it{_at(ours.line)}"
     elif inside := _same_condition(sides):
         remedy = f"make the same calls in one order in all branches of `{inside}`{_at(theirs.line)}"
     else:
@@ -436,7 +438,9 @@ def _by_lines(sides: _Sides) -> tuple[str, _Sides]:
         if condition(each.others[0].line) and not condition(each.calls[0].line):
             return EXTRA, each
     if mine is None or other is None or (mine[1], mine[3]) != (other[1], other[3]):
-        return LEFT_OUT, sides  # which is what is most often so
+        known = [made.what for made in sides.before]
+        new = sides.calls[0].what in known and sides.others[0].what not in known
+        return EXTRA if new else LEFT_OUT, sides  # which is what is most often so
     if mine[2] == other[2]:
         return ORDER, sides
     return (LEFT_OUT if int(mine[2]) < int(other[2]) else EXTRA), sides
