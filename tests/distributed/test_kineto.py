@@ -134,4 +134,4 @@ def test_it_reads_the_trace_of_a_few_steps_too(tmp_path):
     table = TraceAnalysis(trace_dir=str(tmp_path)).get_comm_comp_overlap(visualize=False)
     found = dict(zip(table["rank"], table["comp_comm_overlap_pctg"]))
     for own in trace.timeline.summary().ranks:
-        assert found[own.rank] == pytest.approx(100.0 * own.overlap_fraction, abs=1.0) and own.overlap_fraction > 0.5
+        assert found[own.rank] == pytest.approx(100.0 * own.overlap_fraction, abs=1.0) and own.overlap_fraction > 0.3
