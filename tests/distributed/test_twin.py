@@ -467,6 +467,40 @@ def test_what_an_optimizer_of_ones_own_keeps_is_as_before_the_step_and_stays():
     assert run(body, 2) == [[1, 2, 3]] * 2
 
 
+class Lookahead(optim.Optimizer):
+    """Goes half of the way back every second step; another optimizer makes its steps."""
+
+    def __init__(self, inner):
+        super().__init__(inner.params(), {})
+        self.inner, self.count, self.slow = inner, 0, [param.detach().clone() for param in inner.params()]
+
+    def step(self, closure=None):
+        self.inner.step()
+        self.count += 1
+        if self.count % 2 == 0:
+            with no_grad():
+                for param, slow in zip(self.params(), self.slow):
+                    slow.copy_(slow + 0.5 * (param - slow))
+                    param.copy_(slow)
+
+
+def test_an_optimizer_around_another_one():
+    def body(comm, watched):
+        manual_seed(2)
+        ddp = DDP(nn.Linear(3, 2), comm)
+        optimizer = Lookahead(optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9))
+        twin = Twin(ddp, optimizer, mean_loss) if watched else None
+        for _ in range(4):
+            batch = made(2 + comm.rank)
+            ddp.zero_grad()
+            mean_loss(ddp, batch).backward()
+            optimizer.step()
+            assert twin is None or not twin.step(batch).notes
+        return [param.tolist() for param in ddp.parameters()]
+
+    assert run(body, 2, True) == run(body, 2, False)
+
+
 def test_a_loss_that_calls_what_is_trained_is_refused():
     def body(comm):
         ddp = DDP(nn.Linear(3, 2), comm)

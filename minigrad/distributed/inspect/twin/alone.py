@@ -5,7 +5,7 @@ Nothing of the wrapper is used: no bucket, no reducer, no collective.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from copy import deepcopy
@@ -74,19 +74,68 @@ class RankBatches:
 
 
 @dataclass(frozen=True)
+class KeptOptimizer:
+    """An optimizer as it was at one moment.
+
+    Attributes:
+        optimizer: It; its class and options count.
+        state: By number of its parameter, copied.
+        more: What its own class keeps beside what all optimizers do, a count of steps say: copied, with the parameters
+            themselves in it, and optimizers in it as this class.
+    """
+
+    optimizer: Optimizer
+    state: dict[int, dict[str, Any]]
+    more: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> KeptOptimizer:
+        """One as it is now."""
+        shared = vars(Optimizer([Parameter(np.zeros(1, np.float32))], {}))
+        own = {name: value for name, value in vars(optimizer).items() if name not in shared}
+        same = {id(param): param for param in optimizer.params()}
+        inner = {name: cls.of(each) for name, each in own.items() if isinstance(each, Optimizer)}
+        more = {name: _copied(each, same) for name, each in own.items() if name not in inner}
+        return cls(optimizer, state_of(optimizer), {**more, **inner})
+
+    def remade(self, params: Mapping[int, Any], exact: bool) -> Optimizer:
+        """It once more, for other parameters.
+
+        Args:
+            params: By the id of the old ones.
+            exact: Whether in float64.
+        """
+        old = self.optimizer
+        made: Optimizer = object.__new__(type(old))
+        for name, each in self.more.items():  # a class of one's own may look at it
+            copy = each.remade(params, exact) if isinstance(each, KeptOptimizer) else _copied(each, params)
+            vars(made)[name] = copy
+        groups = [{**group, "params": [params[id(param)] for param in group["params"]]} for group in old.param_groups]
+        Optimizer.__init__(made, groups, old.defaults, master_weights=old.master_weights)
+        made.load_state_dict({**made.state_dict(), "state": _as_state(self.state, made, exact)})
+        return made
+
+
+def _copied(value: Any, params: Mapping[int, Any]) -> Any:
+    """A copy with other parameters, by the id of the old ones; what can't be copied is shared."""
+    try:
+        return deepcopy(value, dict(params))
+    except Exception:
+        return value
+
+
+@dataclass(frozen=True)
 class Begin:
     """The state in which a step begins.
 
     Attributes:
         module: A copy.
-        optimizer: The state of the optimizer by number of its parameter, copied; empty without one.
-        kept: What else its class keeps, copied; see `kept_by`.
+        optimizer: As it is then; None without one.
         scale: What losses are multiplied by.
     """
 
     module: Module
-    optimizer: dict[int, dict[str, Any]]
-    kept: Mapping[str, Any]
+    optimizer: KeptOptimizer | None
     scale: float
 
 
@@ -165,57 +214,24 @@ def finished(begin: Begin, gradients: Gradients, before_step: Callable[[Module],
 
 
 def stepped(
-    begin: Begin, optimizer: Optimizer, names: Sequence[str], gradients: Gradients, exact: bool, steps: int = 1
+    begin: Begin, names: Sequence[str], gradients: Gradients, exact: bool, steps: int = 1
 ) -> dict[str, Floats]:
     """The parameters after a step of the optimizer with these gradients.
 
     Args:
-        optimizer: Whose class and options count.
         names: Of its parameters, in its order.
         steps: How often it makes the step.
     """
+    assert begin.optimizer is not None
     module = _copy(begin.module, exact)
     params = dict(module.named_parameters())
-    made = copied_optimizer(optimizer, [params[name] for name in names], begin.kept)
-    made.load_state_dict({**made.state_dict(), "state": _as_state(begin.optimizer, made, exact)})
+    of = {id(old): params[name] for old, name in zip(begin.optimizer.optimizer.params(), names)}
+    made = begin.optimizer.remade(of, exact)
     _give(module, gradients)
-    for _ in range(steps):
-        made.step()
+    with float_dtypes_mixed(True) if exact else nullcontext():
+        for _ in range(steps):
+            made.step()
     return values_of(module)
-
-
-def copied_optimizer(optimizer: Optimizer, params: Sequence[Any], kept: Mapping[str, Any]) -> Optimizer:
-    """An optimizer with the options of another, for other parameters in its order; its state is new.
-
-    Args:
-        kept: What else its class keeps; copied.
-    """
-    made: Optimizer = object.__new__(type(optimizer))
-    vars(made).update(_copied(kept, optimizer.params(), params))  # a class of one's own may look at it
-    left, groups = iter(params), []
-    for group in optimizer.param_groups:
-        groups.append({**group, "params": [next(left) for _ in group["params"]]})
-    Optimizer.__init__(made, groups, optimizer.defaults, master_weights=optimizer.master_weights)
-    return made
-
-
-def kept_by(optimizer: Optimizer) -> dict[str, Any]:
-    """What an optimizer's own class keeps beside what all optimizers do, copied: a count of steps, say."""
-    shared = vars(Optimizer([Parameter(np.zeros(1, np.float32))], {}))
-    own = {name: value for name, value in vars(optimizer).items() if name not in shared}
-    params = list(optimizer.params())
-    return _copied(own, params, params)
-
-
-def _copied(values: Mapping[str, Any], old: Iterable[Any], new: Iterable[Any]) -> dict[str, Any]:
-    """Copies, with new parameters in the place of the old ones; what can't be copied is shared."""
-    memo, found = {id(one): other for one, other in zip(old, new)}, {}
-    for name, value in values.items():
-        try:
-            found[name] = deepcopy(value, memo)
-        except Exception:
-            found[name] = value
-    return found
 
 
 def state_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

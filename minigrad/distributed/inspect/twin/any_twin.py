@@ -9,7 +9,7 @@ from typing import Any
 from minigrad.arguments import as_amount, as_integer, check_choice, check_switch
 from minigrad.backend.device import Device
 from minigrad.distributed.ddp.syncbn import SyncBatchNorm
-from minigrad.distributed.inspect.twin.alone import Begin, Gradients, gradients_of, kept_by, state_of, values_of
+from minigrad.distributed.inspect.twin.alone import Begin, Gradients, KeptOptimizer, gradients_of, values_of
 from minigrad.distributed.inspect.twin.compare import TwinReport
 from minigrad.distributed.inspect.twin.judge import Left, Task, judge
 from minigrad.distributed.inspect.twin.watch import RankWatch
@@ -71,8 +71,8 @@ class AnyTwin:
         """Keep what the step begins with."""
         optimizer, scaler = self._task.optimizer, self._scaler
         with self._device.current():
-            state, kept = ({}, {}) if optimizer is None else (state_of(optimizer), kept_by(optimizer))
-            self._begin = Begin(deepcopy(self._module), state, kept, 1.0 if scaler is None else scaler.get_scale())
+            kept = None if optimizer is None else KeptOptimizer.of(optimizer)
+            self._begin = Begin(deepcopy(self._module), kept, 1.0 if scaler is None else scaler.get_scale())
 
     def _left(self) -> Left:
         """What the step has left."""

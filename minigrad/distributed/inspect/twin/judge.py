@@ -205,11 +205,15 @@ class Judge:
         if self._begin.scale != 1.0 and not _all_finite(gradients):  # the scaler leaves the step out
             twin, exact = begun, begun
         else:
-            twin, exact = self._step(gradients), self._step(gradients, exact=True)
+            twin, exact = self._step(gradients), {}
+            try:
+                exact = self._step(gradients, exact=True)
+            except Exception as error:
+                self._notes.append(f"the step in float64 was left out: {type(error).__name__}: {error}")
         expected = {}
         for name, values in twin.items():
             largest = max(_size(values), _size(begun[name]))
-            expected[name] = Expected(values, exact[name], largest, self._dtypes[name])
+            expected[name] = Expected(values, exact.get(name), largest, self._dtypes[name])
         wrong = self._compare("parameter", self._left.values, expected)
         if wrong:
             made = self._other_steps(gradients) if known else self._with_other_gradients(gradients)
@@ -219,9 +223,7 @@ class Judge:
             self._say(explain(moved, changes, wrong, faults, self._task.ulps, _CHANGE))
 
     def _step(self, gradients: Gradients, exact: bool = False, steps: int = 1) -> dict[str, Floats]:
-        optimizer = self._task.optimizer
-        assert optimizer is not None
-        return stepped(self._begin, optimizer, self._task.names, gradients, exact, steps)
+        return stepped(self._begin, self._task.names, gradients, exact, steps)
 
     def _change(self, make: Callable[[], Mapping[str, Floats | None]], begun: Mapping[str, Floats]) -> Gradients:
         return {name: None if values is None else values - begun[name] for name, values in make().items()}
