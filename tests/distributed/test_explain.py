@@ -125,6 +125,13 @@ def test_who_has_more_to_compute_on_is_not_slow():
     assert not any("as fast as" in choice.choice for choice in explanation.choices)
 
 
+def test_a_page_shows_the_median_step_first_and_says_what_was_hidden():
+    """Of 62 ms and what is late; of eight buckets, of 3.95 ms each, and the sum of the samples all but the last."""
+    page = page_of(two_late((0.04, 0.02, 0.0, 0.02)))
+    assert '<output id="which">1</output>' in page and page.count("<h3>Step 1 <small>86.0 ms</small></h3>") == 1
+    assert "of the wire" not in page and "88% was hidden behind what the ranks did" in page_of(two_late((0.0,) * 4))
+
+
 def test_what_happens_now_and_then_counts_for_what_it_costs():
     """Rank 1 is 40 ms late in two steps of eight: the median step is none of them, and yet it costs 10 ms a step."""
     explanation = explain(two_late((0.0, 0.04, 0.0, 0.0)))
@@ -159,9 +166,10 @@ def test_a_page_says_what_would_help_most():
 
 def test_where_nothing_helps_it_says_so():
     timeline = Timeline()
-    cluster = Cluster((RankCost(per_sample_s=1e-3),) * 2, Link(0.0, 1e9))
+    cluster = Cluster((RankCost(per_sample_s=1e-3),) * 2, Link(0.0, BYTES / 3e-4))
     simulate.run(layers, cluster, timeline)
     explanation = explain(timeline)
+    assert 0.002 < explanation.choices[0].saved_fraction < 0.005  # 0.3 ms of 68
     assert explanation.best is None and "nothing that was tried would save 1 % of a step" in str(explanation)
     assert explanation.fraction("compute_s") > 0.99 - 1 / 128
 

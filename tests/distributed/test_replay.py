@@ -201,6 +201,11 @@ def test_what_handing_in_takes_is_taken_again():
     assert held == pytest.approx([8 * 3e-3] * 2)
 
 
+def test_shares_are_of_samples(recorded):
+    passes = [span for span in replay(recorded, shares=[0.5, 0.2, 0.3]).timeline.spans if span.kind == "pass"]
+    assert {(span.rank, span.fields["samples"]) for span in passes} == {(0, 90.0), (1, 36.0), (2, 54.0)}
+
+
 def test_each_rank_is_in_the_sum_of_the_samples(recorded):
     spans = replay(recorded, world_size=6).timeline.spans
     assert {s.fields["sent_bytes"] for s in spans if (s.kind, s.name) == ("wire", "samples")} == {8 * (1 + 6)}
