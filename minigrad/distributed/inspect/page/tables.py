@@ -69,7 +69,7 @@ def totals_of(summary: TimelineSummary) -> str:
         cells.append(f'<td data-overlap-fraction="{overlap!r}">{overlap:.0%}</td>')
         cells.append(f"<td>{bytes_text(each.bytes_sent)}</td>")
         rows.append(cells)
-    return table("What ddp.stats() counts, over the run", [*head, "overlap", "sent"], rows)
+    return table("The seconds of each rank, over the run", [*head, "overlap", "sent"], rows)
 
 
 def choices_of(explanation: Explanation) -> str:
