@@ -17,7 +17,7 @@ from minigrad.distributed.comm.dumps import boot_id, stack_path, start_time
 from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.inspect.__main__ import main
 from minigrad.distributed.inspect.hangs import read_hang
-from minigrad.errors import RankFailedError
+from minigrad.errors import ArgumentError, RankFailedError
 from tests.distributed import hanging
 from tests.distributed.hanging import KINDS, TIMEOUT_S, line
 from tests.distributed.worlds import ROOT, mpirun, run_ranks
@@ -131,6 +131,12 @@ def test_a_job_of_the_launcher_is_explained_by_what_its_ranks_left(scenario, tmp
     if sys.version_info >= (3, 11) and scenario is hanging.held_in_c:
         assert "hang (late): rank 1 is at " in done.stderr  # under the traceback of rank 0
     check_report(scenario, read_hang(tmp_path))
+
+
+def test_a_folder_of_ranks_that_ended_at_once(tmp_path):
+    (tmp_path / "7.stack").touch()
+    with pytest.raises(ArgumentError, match="got none: its ranks had ended before they noted a call"):
+        read_hang(tmp_path)
 
 
 def test_a_folder_that_no_rank_has_written_to(tmp_path, capsys):

@@ -12,7 +12,7 @@ from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.sightings import Sighting, listed
 from minigrad.distributed.comm.diagnosis import Diagnosis, first_difference, diagnose
 
-_WIDEST, _MOST_COLUMNS, _MOST_FRAMES = 58, 4, 6
+_WIDEST, _END, _MOST_COLUMNS, _MOST_FRAMES = 58, 24, 4, 6
 
 
 @dataclass(frozen=True)
@@ -117,4 +117,5 @@ def _cell(made: Made | None) -> tuple[str, str]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 4] + " ..."
+    """Without its middle where it is long: which plan a bucket is of says less than its number and its array do."""
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - _END - 5]} ... {text[-_END:]}"

@@ -40,10 +40,10 @@ def read_hang(folder: str | Path) -> HangReport:
     path = Path(folder)
     files = sorted(path.glob("rank-*.json")) if path.is_dir() else []
     if not files:
-        raise ArgumentError(
-            f"read_hang: expected files rank-*.json of a run in {path}, got none: start it with "
-            f"MINIGRAD_HANG_DIR={path}"
-        )
+        began = path.is_dir() and any(path.glob("*.stack"))
+        advice = "its ranks had ended before they noted a call: look into what they wrote last, and their exit statuses"
+        advice = advice if began else f"start it with MINIGRAD_HANG_DIR={path}"
+        raise ArgumentError(f"read_hang: expected files rank-*.json of a run in {path}, got none: {advice}")
     left = {int(file.stem.partition("-")[2]): _read(path, file) for file in files if _RANK.fullmatch(file.name)}
     found = [one for one in left.values() if one is not None]
     if not found:
