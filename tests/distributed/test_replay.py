@@ -260,7 +260,7 @@ def test_without_a_link_of_a_simulation_one_is_fitted():
 
 REFUSED = [
     ({"order": [0, 1]}, "expected order as the numbers 0 to 7"),
-    ({"order": "soon"}, "expected order to be a list"),
+    ({"order": "soon"}, "expected order as a list of the buckets' numbers, or 'ready'"),
     ({"shares": [0.5, 0.5]}, "expected a share for each of 3 ranks, got 2"),
     ({"bucket_plan": 3}, "expected a BucketPlan"),
     ({"order": [float(number) for number in range(LAYERS)]}, "expected order as the numbers 0 to 7"),

@@ -79,6 +79,8 @@ def in_order(plan: BucketPlan, order: Sequence[int]) -> BucketPlan:
     Raises:
         ArgumentError: it is no such order.
     """
+    if isinstance(order, str):
+        raise ArgumentError(f"{_WHO}: expected order as a list of the buckets' numbers, or 'ready', got {order!r:.100}")
     numbers = list(as_sequence(_WHO, "order", order))
     if not all(map(is_integer, numbers)) or sorted(numbers) != list(range(len(plan.buckets))):
         raise ArgumentError(f"{_WHO}: expected order as the numbers 0 to {len(plan.buckets) - 1}, got {order!r:.100}")
