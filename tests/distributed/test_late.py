@@ -176,6 +176,14 @@ def test_a_rank_that_turns_slow_in_virtual_time():
     assert (whole.rank, whole.phase, round(whole.by_s, 9)) == (2, "compute", 0.02)
 
 
+def test_a_rank_that_was_late_until_a_decision():
+    """Shares that are tried make the level uneven; from step 10 on nobody is late."""
+    uneven = [3.6, 2.7, 3.6, 4.4, 3.6, 2.7, 3.6, 4.4, 3.6, 2.7] + [0.0] * 6
+    assert pattern_in(uneven, spread_of(uneven), 0.1).at == tuple(range(10))
+    assert pattern_in(uneven[::-1], spread_of(uneven), 0.1).at == tuple(range(6, 16))
+    assert pattern_in(uneven[:10], spread_of(uneven[:10]), 0.1).at == tuple(range(10))
+
+
 def test_two_ranks_of_three_are_late_in_virtual_time():
     """What the others take is what the one that is in time takes."""
     timeline, _ = simulated(ranks=tuple(RankCost(per_sample_s=SAMPLE_S * slower) for slower in (1.5, 1.0, 1.5)))

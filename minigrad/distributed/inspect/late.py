@@ -73,7 +73,8 @@ class Late:
         return self.by_s * self.steps_fraction
 
     def __str__(self) -> str:
-        head = "The wire took longer than else" if self.rank is None else f"Rank {self.rank} was late in {self.phase}"
+        phase = "what nobody noted" if self.phase == "other" else self.phase
+        head = "The wire took longer than else" if self.rank is None else f"Rank {self.rank} was late in {phase}"
         if self.pattern == "growing":
             first, last = self.steps[0], self.steps[-1]
             how = f"more and more, from {_ms(self.first_s)} in step {first} to {_ms(self.last_s)} in step {last}"
@@ -138,7 +139,7 @@ class LateReport:
         lines = [str(each) for each in self.late]
         if not lines:
             least = f"{_ms(self.least_fraction * self.step_s)} ({self.least_fraction:.0%})"
-            varies = "varies from step to step or " if self.steps > 1 else ""
+            varies = "was in the first step alone, varies from step to step or " if self.steps > 1 else ""
             but = f"{', on average' if varies else ''}, but for what {varies}was made up for in another"
             what = _counted(self.steps) if self.steps else "all"
             lines = [f"Nobody was late: in {what} no rank took {least} longer than the others in a phase{but}."]

@@ -20,7 +20,7 @@ _QUANTILE, _AT_QUANTILE = 0.35, 0.4538  # of the size of a normal deviate: so fa
 _STANDS_OUT = 4.0  # standard deviations
 _BY_CHANCE = 2.0  # one step has to cost three times as much as many have, two of them twice: anything may happen once
 _MOST_POINTS = 24  # that a line is drawn through
-_LEAST_POINTS = 6
+_LEAST_POINTS, _LEAST_SIDE = 6, 3
 _FILLED = 0.8  # of a stretch of steps
 
 
@@ -75,7 +75,7 @@ def pattern_in(late_s: Sequence[float], spread_s: float, least_s: float, at_once
             found = _growing(late_s, range(at[0], at[-1] + 1), least_s) if at[-1] - at[0] + 1 < count else None
             found = found or _seen("constant", late_s, at)
         elif _is_level([seconds for seconds in late_s if seconds <= stands_out_s], spread_s, least_s):
-            found = _seen("constant", late_s, range(count))
+            found = _seen("constant", late_s, _of_level(late_s, least_s))
         elif at and at != [0]:  # the first step sets much up
             found = _seen("occasional", late_s, at)
     if found is None:
@@ -87,6 +87,21 @@ def pattern_in(late_s: Sequence[float], spread_s: float, least_s: float, at_once
 def _is_level(values: Sequence[float], spread_s: float, least_s: float) -> bool:
     """Whether the middle one of some numbers is more than that, and than its own error."""
     return bool(values) and median(values) > max(least_s, 1.25 * _STANDS_OUT * spread_s / sqrt(len(values)))
+
+
+def _of_level(late_s: Sequence[float], least_s: float) -> range:
+    """The steps of a level: all of them, or those on one side of a step where it ends, or begins."""
+    count = len(late_s)
+    cut = min(range(_LEAST_SIDE, count - _LEAST_SIDE + 1), key=lambda cut: _off_in_two(late_s, cut), default=0)
+    if cut and _off_in_two(late_s, cut) <= 0.5 * _off(late_s):
+        late = [part for part in (range(cut), range(cut, count)) if median(late_s[part[0] : part[-1] + 1]) > least_s]
+        if len(late) == 1:
+            return late[0]
+    return range(count)
+
+
+def _off_in_two(values: Sequence[float], cut: int) -> float:
+    return _off(values[:cut]) + _off(values[cut:])
 
 
 def _seen(pattern: Pattern, late_s: Sequence[float], at: Sequence[int]) -> Seen:
@@ -104,7 +119,7 @@ def _growing(late_s: Sequence[float], places: range, least_s: float) -> Seen | N
     off = sum(abs(y - slope * x - level) for x, y in points)
     values = [y for _, y in points]
     flat = _off(values)
-    steps = min(_off(values[:cut]) + _off(values[cut:]) for cut in range(1, len(values)))
+    steps = min(_off_in_two(values, cut) for cut in range(1, len(values)))
     last_s = slope * places[-1] + level
     rise_s = slope * (len(places) - 1)
     if rise_s < max(2.0 * least_s, 0.5 * last_s) or off > 0.5 * flat or off > steps:
