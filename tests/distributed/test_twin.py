@@ -59,6 +59,25 @@ def test_what_ddp_does_is_what_one_process_does():
             assert report.largest_ulps <= 8.0
 
 
+def test_a_rank_that_waits_at_the_end_of_join_makes_no_step_of_the_twin():
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm)
+        optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+        twin = Twin(ddp, optimizer, mean_loss)
+        with ddp.join():
+            for _ in range(1 + comm.rank):
+                batch = made(2)
+                optimizer.zero_grad()
+                mean_loss(ddp, batch).backward()
+                optimizer.step()
+                seen.append((comm.rank, twin.step(batch).agrees))
+
+    seen = []
+    with pytest.raises(ArgumentError, match=r"expected a step of all ranks, got one of ranks \[1\].*end of join"):
+        run(body, 2)
+    assert sorted(seen) == [(0, True), (1, True)]
+
+
 def test_a_virtual_cluster_is_as_ranks_are():
     trace = simulate.run(trained, simulate.Cluster((simulate.RankCost(0.1), simulate.RankCost(0.2))))
     assert all(report.agrees for reports in trace.results for report in reports)

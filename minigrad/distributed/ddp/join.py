@@ -49,6 +49,7 @@ def joined(
         return len(active) / comm.world_size if divide_by_initial_world_size and active else 1.0
 
     names = ", ".join(type(thing).__name__ for thing in also)
+    reducer.joining = True
     reducer.alike.set_option(JOIN, [divide_by_initial_world_size, throw_on_early_termination, names])
     try:
         with reducer.on_counts(rule):
@@ -59,6 +60,7 @@ def joined(
                 broadcast_parameters(reducer.last_active[0])
                 hand_over("join(also=)", comm, reducer.last_active[0], also)
     finally:
+        reducer.joining = False
         reducer.alike.set_option(JOIN, None)
 
 

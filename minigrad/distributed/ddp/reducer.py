@@ -135,7 +135,7 @@ class Reducer:
         buckets: Those of the plan in force.
         syncing: Whether the next backward synchronises; what counts is its value when backward begins.
         in_order: Other collectives run in backward, as SyncBatchNorm's: buckets must not depend on timing.
-        last_active: The ranks that had data in the last pass in which one had.
+        last_active, joining: The ranks that had data in the last pass in which one had; whether that is in a `join`.
         after_pass: Called at the end of each pass in which a rank had data, on every rank, with those that had.
         unfinished: In errors, why a gradient is not whole yet, for a step say; empty while nothing is under way.
     """
@@ -157,7 +157,7 @@ class Reducer:
             param.listeners += (self,)
         self.syncing, self.in_order = True, False
         self.hook: RegisteredHook | None = None
-        self.last_active: list[int] = []
+        self.last_active, self.joining = list[int](), False
         self.after_pass: Callable[[list[int]], None] | None = None
         self._rule: Rule | None = None
         self._pass: Pass | None = None

@@ -95,6 +95,7 @@ class Twin(AnyTwin):
         module = _module_of(model)
         self._comm = communicator_for("Twin", getattr(model, "comm", None) if comm is None else comm)
         options: dict[str, Any] = {"before_step": before_step, "scaler": scaler, "ulps": ulps, "raises": raises}
+        self._reducer: Any = getattr(model, "reducer", None)
         reduce = _reduce_of(model) if reduce is None else reduce
         super().__init__(module, self._comm.device, optimizer, loss_fn, every, reduce=reduce, **options)
         axis = getattr(model, "batch_dim", 0) if batch_dim is None else batch_dim
@@ -129,7 +130,8 @@ class Twin(AnyTwin):
 
         Raises:
             TwinMismatchError: on all ranks, where something differs, unless `raises` is False.
-            ArgumentError: no forward of the module since the last call, or samples that can't be counted.
+            ArgumentError: no forward of the module since the last call, samples that can't be counted, or ranks that
+                have run out of data inside `join`, and so don't call this.
             DtypeError: something else in the batch.
             ReplicaMismatchError: ranks are at different steps. RankFailedError: rank 0 could not make the step alone,
                 and raises what it failed of.
@@ -151,6 +153,12 @@ class Twin(AnyTwin):
 
     def _compare(self) -> TwinReport:
         comm = self._comm
+        active = self._reducer.last_active if getattr(self._reducer, "joining", False) else []
+        if active and len(active) < comm.world_size:
+            raise ArgumentError(
+                f"rank {comm.rank}: Twin: expected a step of all ranks, got one of ranks {active}, since the others "
+                "wait at the end of join: leave the twin out, or give these batches of 0 samples in its place"
+            )
         told = comm.all_gather_object({"step": self.steps, **self._watch.told()})
         if any(each["step"] != self.steps for each in told):
             raise ReplicaMismatchError(
