@@ -146,7 +146,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "local_sgd": "write average.EveryK(sync_every), and average.DiLoCo() or average.StreamingDiLoCo()",
         "elastic": "write python -m minigrad.distributed.launch -n N --on-failure shrink script.py, where the script "
         "has Trainer.start(..., on_failure='shrink')",
-        "flight_recorder": _HANGS,
+        **dict.fromkeys(["flight_recorder", "_dump_nccl_trace"], _HANGS),
         **dict.fromkeys(["start_timeline", "stop_timeline"], _TIMELINE + " and timeline.to_perfetto(path)"),
         "fsdp": "write DistributedDataParallel: each rank keeps a whole replica",
         "optim": "write minigrad.optim: each rank keeps the state of a whole replica; in the place of "
@@ -195,6 +195,14 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         "average_params": "write average_parameters(model, comm, n) on each rank of distributed.run",
         "from_comm": "write DistributedDataParallel(model, comm), a rank's wrapper",
     },
+    "Timeline": {
+        "record_function": "write with timeline.span(name):",
+        **dict.fromkeys(["export_chrome_trace", "export_stacks"], "write timeline.to_perfetto(path)"),
+        **dict.fromkeys(["key_averages", "table"], "write print(timeline.summary())"),
+        **dict.fromkeys(["start", "stop", "step"], "leave it out: a wrapper that has it writes on it in each step"),
+        "load": "write Timeline.from_json(text)",
+    },
+    "DistributedDataParallel": {"_get_ddp_logging_data": "write ddp.stats()"},
     "Trainer": {
         **dict.fromkeys(["fit", "train"], _RUN),
         "save_checkpoint": "give Checkpoint(folder) to Trainer.start, among its callbacks",
@@ -234,7 +242,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.cuda": {
         "Event": "write time.perf_counter() around the work and cuda.synchronize()",
-        "nvtx": _TIMELINE,
+        **dict.fromkeys(["nvtx", "profiler"], _TIMELINE),
         "Stream": "leave it out: a rank's collectives run on a stream of their own",
         "device": "write with minigrad.device('cuda', index).current():",
         "stream": "leave it out: a rank's collectives run on a stream of their own",

@@ -208,6 +208,7 @@ def _save_page(timeline: Timeline, path: str | _os.PathLike[str]) -> None:
 
 Timeline.writers[".html"] = _save_page
 _offer_classes(globals())
+_tell_lacking("Timeline", Timeline)
 _tell_lacking("DistributedDataParallel", DistributedDataParallel, _SEEDS["DistributedDataParallel"])
 
 if typing.TYPE_CHECKING:

@@ -50,6 +50,7 @@ from minigrad.distributed.inspect import steps_of
 from minigrad.distributed.record.fingerprint import fingerprint
 from minigrad.distributed.simulate import Trace
 from minigrad.errors import (
+    AbsentNameError,
     ArgumentError,
     CollectiveTimeoutError,
     DeviceError,
@@ -293,6 +294,10 @@ ROWS = [
     (lambda: Timeline().span(3), ArgumentError, "Timeline.span: expected kind as text, got 3"),
     (lambda: Timeline().span("data", 4), ArgumentError, "Timeline.span: expected name as text, got 4"),
     (lambda: Timeline().event(3), ArgumentError, "Timeline.event: expected kind as text, got 3"),
+    (lambda: Timeline().event("loss", value=minigrad.ones(1)), ArgumentError, "value as Tensor: write value=x.item"),
+    (lambda: Timeline().span("data", size=np.ones(2)), ArgumentError, "Timeline.span: expected fields as numbers"),
+    (lambda: Timeline().export_chrome_trace, AbsentNameError, "write timeline.to_perfetto"),
+    (lambda: Timeline.merged(Timeline()), ArgumentError, "Timeline.merged: expected timelines in a list"),
     (lambda: Timeline.merged([3]), ArgumentError, "Timeline.merged: expected timelines, got 3"),
     (lambda: Timeline().gather(), ArgumentError, "Timeline.gather: expected a communicator in this context, got none"),
     (lambda: Timeline().idle_gaps(0), ArgumentError, "idle_gaps: expected a rank of .., got 0"),

@@ -250,7 +250,7 @@ def test_what_is_absent_is_not_here():
     places |= {"Metric": train.Metric, "MetricCollection": train.MetricCollection}
     classes = (distributed.Ddp, distributed.DdpConfig, distributed.DistributedDataParallel, distributed.ElChe)
     classes += (train.DistributedTrainer, train.FlowBuilder, train.Graph, train.DdpBuilder, train.Run, train.Worker)
-    classes += (train.Trainer,)
+    classes += (train.Trainer, distributed.Timeline)
     places |= {kind.__name__: kind for kind in classes}
     for where, names in [*INSTEAD.items(), *SEEDS.items()]:
         place = places[where] if where in places else importlib.import_module(where)

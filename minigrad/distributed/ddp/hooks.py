@@ -288,7 +288,10 @@ def _compressed(
     who: str, state: CompressionState, bucket: GradBucket, comm: Communicator, dtype: np.dtype[Any], factor: float
 ) -> Work:
     if not isinstance(state, CompressionState):
-        raise ArgumentError(f"{who}: expected a CompressionState as state, got {type(state).__name__}")
+        raise ArgumentError(
+            f"{who}: expected a CompressionState as state, got {type(state).__name__}: write "
+            f"ddp.register_comm_hook(CompressionState(), {who})"
+        )
     wire = state.wire(bucket, comm, dtype)
     bucket.pack(wire, factor)
     state.note(bucket, wire, factor)

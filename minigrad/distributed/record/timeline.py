@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from minigrad.arguments import as_amount, as_integer, check_text
 from minigrad.backend.ranks import ranks_here
 from minigrad.distributed.comm.clock import HostClock
@@ -81,6 +83,8 @@ class Timeline(Exports):
                 a process that is one rank; else rank 0 of the host's time.
             rank, clock: Its number and what tells its time, in place of a communicator.
         """
+        if comm is not None:
+            check_is_communicator("Timeline.at", comm)
         here: Any = ranks_here() if comm is None else comm
         if rank is None:
             known = hasattr(here, "global_ranks")
@@ -89,8 +93,6 @@ class Timeline(Exports):
             as_integer("Timeline.at", "rank", rank, 0)
         track = self._tracks.get(rank)
         if track is None:
-            if comm is not None:
-                check_is_communicator("Timeline.at", comm)
             tells = clock or getattr(here, "clock", None) or HostClock()
             made = Track(rank, tells.now_s, name_of_clock(tells), self._last_steps)
             made.facts |= getattr(tells, "facts", {})
@@ -105,7 +107,7 @@ class Timeline(Exports):
             fields: What else to keep: numbers, text, lists and mappings of them.
 
         Raises:
-            ArgumentError: kind or name is no text.
+            ArgumentError: kind or name is no text, or a field is a tensor or an array.
 
         Example:
             >>> timeline = Timeline()
@@ -115,11 +117,21 @@ class Timeline(Exports):
             ('optimizer', {'lr': 0.1})
         """
         check_text("Timeline.span", kind=kind, name=name)
+        _check_fields("Timeline.span", fields)
         return OpenSpan(self.at(), kind, name, fields)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Something happened on this context's rank, just now: a decision with its reason, say."""
+        """Something happened on this context's rank, just now: a decision with its reason, say.
+
+        Args:
+            kind: What; numbers of a kind, such as "loss" with value=loss.item(), are a curve on the page.
+            fields: See `span`.
+
+        Raises:
+            ArgumentError: kind is no text, or a field is a tensor or an array.
+        """
         check_text("Timeline.event", kind=kind)
+        _check_fields("Timeline.event", fields)
         self.at().event(kind, **fields)
 
     # ------------------------------------------------------------------------------------------------- reading
@@ -215,6 +227,8 @@ class Timeline(Exports):
             ArgumentError: two know of the same rank, or one is none.
         """
         whole = Timeline()
+        if isinstance(timelines, Timeline) or not isinstance(timelines, Iterable):
+            raise ArgumentError(f"Timeline.merged: expected timelines in a list, got {timelines!r:.100}")
         for each in timelines:
             if not isinstance(each, Timeline):
                 raise ArgumentError(f"Timeline.merged: expected timelines, got {each!r:.100}")
@@ -277,6 +291,16 @@ class Timeline(Exports):
             wanted = f"the text of to_json, of {_FORMAT!r}"
             raise ArgumentError(f"Timeline.from_json: expected {wanted}, got {text!r:.100}: {error}") from error
         return made
+
+
+def _check_fields(who: str, fields: Mapping[str, Any]) -> None:
+    """A tensor would keep all that backward needs until the timeline is read, and be text then."""
+    for name, value in fields.items():
+        if getattr(value, "shape", None) is not None and not isinstance(value, np.generic):
+            raise ArgumentError(
+                f"{who}: expected fields as numbers, text, lists and mappings of them, got {name} as "
+                f"{type(value).__name__}: write {name}=x.item()"
+            )
 
 
 def _text(tracks: Iterable[Track]) -> str:
