@@ -7,7 +7,7 @@ import pytest
 
 import minigrad
 from minigrad import nn, optim
-from minigrad.distributed import DDP, Timeline, Wrapper, explain, replay, run, simulate
+from minigrad.distributed import DDP, Timeline, Wrapper, allreduce_hook, explain, replay, run, simulate
 from minigrad.distributed.inspect.buckets import in_order
 from minigrad.distributed.inspect.steps import steps_of
 from minigrad.distributed.simulate import Cluster, Link, RankCost, Trace
@@ -199,6 +199,29 @@ def test_what_handing_in_takes_is_taken_again():
     held = [sum(span.seconds for span in replay(timeline, bucket_cap_bytes=cap * BYTES).timeline.spans
                 if (span.kind, span.rank, span.step) == ("weighted", 0, 1)) for cap in (1, 2)]  # fmt: skip
     assert held == pytest.approx([8 * 3e-3] * 2)
+
+
+def test_who_is_late_in_handing_buckets_in_could_be_as_fast():
+    """A hook takes rank 1 three milliseconds more for each of eight buckets."""
+
+    def hooked(timeline, late_s):
+        def two(comm):
+            def hook(state, bucket, group):
+                comm.clock.advance(2e-3 + late_s * comm.rank)
+                return allreduce_hook(state, bucket, group)
+
+            ddp = DDP(nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(LAYERS)]), comm,
+                      bucket_cap_bytes=BYTES, timeline=timeline)  # fmt: skip
+            ddp.register_comm_hook(None, hook)
+            for _ in range(3):
+                ddp(minigrad.randn(60, 16)).sum().backward()
+
+        simulate.run(two, Cluster((RankCost(per_sample_s=1e-3),) * 2, LINK))
+        return timeline
+
+    best = explain(hooked(Timeline(), 3e-3)).best
+    assert "handing buckets in" in best.choice and "rank 1 " in best.choice
+    assert best.replayed_s == pytest.approx(walls_s(hooked(Timeline(), 0.0)), rel=1e-9)
 
 
 def test_shares_are_of_samples(recorded):
