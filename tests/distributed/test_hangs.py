@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from minigrad.distributed import HangReport
-from minigrad.distributed.comm import dumps
+from minigrad.distributed import HangReport, SoloCommunicator
+from minigrad.distributed.comm import dumps, traces
 from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.dumps import boot_id, stack_path, start_time
+from minigrad.distributed.comm.shm.board import LINES
+from minigrad.distributed.comm.shm.sightings import Places
 from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.inspect.__main__ import main
 from minigrad.distributed.inspect.hangs import read_hang
-from minigrad.errors import ArgumentError, RankFailedError
+from minigrad.errors import ArgumentError, DistributedError, RankFailedError
 from tests.distributed import hanging
 from tests.distributed.hanging import KINDS, TIMEOUT_S, line
 from tests.distributed.worlds import ROOT, mpirun, run_ranks
@@ -202,3 +204,46 @@ def test_no_handler_of_somebody_else_is_taken_or_called(tmp_path):
         signal.signal(number, before)
     assert not taken and dumps._is_free(number) and not called and text == ""
     assert (tmp_path / "stacks").read_bytes() == dumps._TAKEN
+
+
+def test_stacks_are_those_of_now_and_of_the_process_that_offers_them(tmp_path):
+    number, mine = signal.SIGRTMIN + 6, start_time(os.getpid())
+    with open(tmp_path / "stacks", "wb+", buffering=0) as file:
+        file.write(b'Thread 0x1 (most recent call first):\n  File "old.py", line 3 in g\n')
+        faulthandler.register(number, file)
+        other = dumps.stacks_of(dumps.Offer(os.getpid(), mine + 1, number, file.fileno()))
+        text = dumps.stacks_of(dumps.Offer(os.getpid(), mine, number, file.fileno()))
+        faulthandler.unregister(number)
+    assert other == "" and "old.py" not in text and __file__ in text
+    twice = "".join(f'Thread 0x7 (most recent call first):\n  File "{name}.py", line 3 in f\n' for name in "ab")
+    assert dumps.lines_of(twice, 7) == ("a.py:3 in f",)
+
+
+def test_a_line_for_which_there_is_no_room_has_no_number():
+    places, code = Places(None), hanging.late.__code__
+    places.known = {(0, at): (at + 1, code) for at in range(LINES - 1)}
+    assert places.note(code, 0) == 0
+
+
+def test_a_rank_alone_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINIGRAD_HANG_DIR", str(tmp_path))
+    assert traces.leave_traces(SoloCommunicator()) is None and not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_has_made_no_call_of_its_group_yet_is_seen(tmp_path):
+    def in_group(comm):
+        group = comm.split(0)
+        if comm.rank == 1:
+            hanging.GATE.wait(0.8)
+        group.barrier()
+
+    run_of = {}
+
+    def told(comm):
+        try:
+            in_group(comm)
+        except DistributedError as error:
+            run_of[comm.rank] = error.report.diagnosis
+
+    run_ranks("threads", told, 2, timeout_s=0.3)
+    assert run_of[0][:2] == ("late", (1,)) and run_of[0].line.endswith("in in_group")
