@@ -218,3 +218,6 @@ def test_on_threads_the_parts_add_up():
     for rank in explanation.ranks:
         assert sum(getattr(rank, part) for part in PARTS) == pytest.approx(rank.wall_s, rel=0.05)
     assert len(explanation.choices) >= 5 and explanation.unknown == ""
+    # what the threads' waking up adds to a replay is no merit of a choice, nor its fault
+    assert all(choice.recorded_s == explanation.unchanged.replayed_s for choice in explanation.choices)
+    assert all(choice.saved_fraction >= 0.0 for choice in explanation.choices if choice.choice.startswith("a network"))

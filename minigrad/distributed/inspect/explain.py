@@ -26,6 +26,7 @@ from minigrad.errors import ArgumentError
 _PARTS = {"compute_s": "computing", "waiting_s": "waiting for ranks", "exposed_s": "waiting for the wire"}
 _PARTS |= {"overhead_s": "all else"}
 _WORTH_IT = 0.01  # of a step: less is none
+_UNCHANGED = "as it was"
 _FEWEST = 10  # a rank's shard is no smaller than this part of the recorded one: what so few take is not known
 _NETWORKS = {"a network twice as fast": 0.5, "a network that takes no time": 0.0}
 Offer = tuple[str, Choice]  # in words
@@ -60,7 +61,9 @@ class Explanation:
     Attributes:
         paces_s: How long each step was: from when the last rank had ended the one before until the last one ended it.
         ranks: The seconds of each rank.
-        choices: The steps as they would be under other choices, that which saves most first.
+        choices: The steps as they would be under other choices, that which saves most first; beside `unchanged`, so
+            that what a replay of real ranks leaves out is not taken for what a choice does.
+        unchanged: The recorded steps replayed as they were; None where `unknown`.
         unknown: Why there are none, in words; empty where there are.
         beyond: Which of the choices no option of a training stands for: another network, ranks as fast as others.
     """
@@ -68,6 +71,7 @@ class Explanation:
     paces_s: tuple[float, ...]
     ranks: tuple[RankTime, ...]
     choices: tuple[Replayed, ...] = ()
+    unchanged: Replayed | None = None
     unknown: str = ""
     beyond: tuple[str, ...] = ()
 
@@ -111,6 +115,8 @@ class Explanation:
         lines.append(table_of(rows))
         if self.unknown:
             return "\n".join([*lines, f"what would help is not known: {self.unknown}"])
+        if self.unchanged is not None and abs(self.unchanged.saved_fraction) >= _WORTH_IT:
+            lines.append(f"a replay of what is recorded is not exact, and choices are beside it: {self.unchanged}")
         if self.best is None:
             lines.append("nothing that was tried would save 1 % of a step; what was tried, in a step on average:")
         else:
@@ -163,8 +169,10 @@ def explain(record: Timeline | Trace) -> Explanation:
         choices, beyond = _of_trace(timeline) if isinstance(record, Trace) else _of_timeline(timeline)
     except ArgumentError as error:
         return Explanation(took_s, times, unknown=str(error))
-    choices.sort(key=lambda choice: -choice.saved_fraction)
-    return Explanation(took_s, times, tuple(choices), beyond=beyond)
+    unchanged, *others = choices
+    beside = [replace(each, recorded_s=unchanged.replayed_s) for each in others]
+    beside.sort(key=lambda choice: -choice.saved_fraction)
+    return Explanation(took_s, times, tuple(beside), unchanged, beyond=beyond)
 
 
 def _time_of(rank: int, steps: Sequence[RankStep]) -> RankTime:
@@ -184,14 +192,15 @@ def _of_trace(timeline: Timeline) -> tuple[list[Replayed], tuple[str, ...]]:
     programs, late = trace_programs_of("explain", timeline), _late_in(timeline)
     tried = {words: programs.faster(factor) for words, factor in _NETWORKS.items()}
     tried |= {named(late): punctual_trace(programs, late)} if late else {}
-    return [replayed_trace(each, None, words) for words, each in tried.items()], tuple(tried)
+    each_of = {_UNCHANGED: programs, **tried}
+    return [replayed_trace(each, None, words) for words, each in each_of.items()], tuple(tried)
 
 
 def _of_timeline(timeline: Timeline) -> tuple[list[Replayed], tuple[str, ...]]:
     programs, late = programs_of("explain", timeline), _late_in(timeline)
     tried = {words: _faster(programs, factor) for words, factor in _NETWORKS.items()}
     tried |= {named(late): punctual(programs, late)} if late else {}
-    made = [replayed(programs, choice, words) for words, choice in _offers(programs)]
+    made = [replayed(programs, choice, words) for words, choice in [(_UNCHANGED, Choice()), *_offers(programs)]]
     return [*made, *(replayed(each, Choice(), words) for words, each in tried.items())], tuple(tried)
 
 
