@@ -1,5 +1,6 @@
 """The last calls of a rank, with the lines of the user's code that made them."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -61,3 +62,18 @@ def test_so_many_are_kept():
 
     for calls in run(body, 2, timeout_s=TIMEOUT_S):
         assert [made.seq for made in calls] == list(range(KEPT_CALLS + 2, 2, -1))
+
+
+def test_a_call_that_only_our_code_has_made_has_no_line():
+    """Not that of `threading`, where a rank of Trainer.start begins."""
+    made = []
+
+    def body(comm):
+        thread = threading.Thread(target=comm.barrier)  # nothing of the user's is below it
+        thread.start()
+        thread.join()
+        comm.barrier()
+        made.append([bool(call.line) for call in comm.made()])
+
+    run(body, 2)
+    assert made == [[False, True]] * 2

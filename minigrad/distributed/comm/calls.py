@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from minigrad.distributed.comm.protocol import Communicator
 
 KEPT_CALLS = 64  # of a rank
 OURS = str(Path(__file__).parents[2]) + os.sep
-INSIDE = OURS, contextlib.__file__  # how the names of files begin that are never those of a user
+INSIDE = OURS, contextlib.__file__, threading.__file__  # how the names of files begin that are never those of a user
 Kept = tuple[Any, CodeType, int]  # a call, the code that made it, and where in there: `frame.f_lasti`
 
 
@@ -48,7 +49,9 @@ def user_place() -> tuple[CodeType, int]:
 
 
 def line_of(code: CodeType, at: int) -> str:
-    """The line of an instruction, `frame.f_lasti`, as "file:line in function"."""
+    """The line of an instruction, `frame.f_lasti`, as "file:line in function"; empty where it is not a user's."""
+    if code.co_filename.startswith(INSIDE):
+        return ""
     found = (line for start, end, line in code.co_lines() if start <= at < end and line is not None)
     return f"{code.co_filename}:{next(found, code.co_firstlineno)} in {code.co_name}"
 
