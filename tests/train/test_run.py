@@ -140,16 +140,18 @@ def test_a_failure_that_nobody_looks_at_is_warned_of():
 @pytest.mark.parametrize("options", [{}, {"average": "parameters", "policy": EveryK(500)}], ids=["gradients", "apart"])
 def test_stop_ends_all_ranks_behind_one_step(options):
     """In the middle of a long epoch; each rank has made as many steps, also where one of them was far ahead."""
-    made, run, ahead = {}, None, threading.Event()
+    made, run, ahead, stopped = {}, None, threading.Event(), threading.Event()
 
     def train_fn(model, batch):
         rank = ranks_here().rank
         made[rank] = made.get(rank, 0) + 1
         if rank == 0 and made[rank] == 10:
             ahead.set()
+            assert not options or stopped.wait(10.0)
         if rank == 1 and made[rank] == 3:
             assert not options or ahead.wait(10.0)
             run.stop()
+            stopped.set()
         return LOSS(model(batch[0]), batch[1])
 
     ready = threading.Event()
