@@ -237,7 +237,8 @@ class Sleepy(nn.Module):
     def forward(self, x):
         time.sleep(self.seconds)
         x = self.layer(x)
-        x.register_hook(lambda grad: time.sleep(self.seconds))
+        if x.requires_grad:
+            x.register_hook(lambda grad: time.sleep(self.seconds))
         return x
 
 
@@ -378,7 +379,7 @@ def test_a_local_backward_and_an_evaluation():
     timeline = Timeline(depth=0)
 
     def body(comm):
-        ddp = layers(comm, timeline=timeline)
+        ddp = DDP(nn.Sequential(*[Sleepy(0.01) for _ in range(2)]), comm, timeline=timeline)
         with minigrad.no_grad():
             ddp(minigrad.randn(4, 16))
         with ddp.no_sync():
@@ -392,7 +393,8 @@ def test_a_local_backward_and_an_evaluation():
     spans = [span for span in timeline.spans if span.rank == 0]
     kinds = [span.kind for span in spans if span.kind in ("forward", "pass") or span.name == "local"]
     assert kinds == ["forward", "backward", "forward", "pass"]
-    assert timeline.summary().ranks[0].backward_s == pytest.approx(stats.backward_s, rel=0.05, abs=1e-4)
+    held_s = timeline.summary().ranks[0].backward_s
+    assert held_s == pytest.approx(stats.backward_s, rel=0.05) and held_s > 0.035
     assert {span.step for span in spans} == {0}
 
 
