@@ -64,6 +64,7 @@ class Board:
         notes: What it says of messages.
         told: The lines in which each rank was when this one asked last, the innermost first, as far as they have said;
             None where it has not asked.
+        were_gone: The ranks that made no more calls when it asked, and why: who leaves later leaves for the error.
     """
 
     def __init__(self, rank: int, world_size: int, exchange: Callable[[bytes], list[bytes]]) -> None:
@@ -75,6 +76,7 @@ class Board:
         self._floats = [memoryview(part[:_STAGING_AT]).cast("d") for part in self._segment.parts]
         self.notes = Notes(rank, [part[_NOTES_AT:_SLOTS_AT] for part in self._segment.parts])
         self.told: dict[int, tuple[str, ...]] | None = None
+        self.were_gone: dict[int, str] = {}
         mine, offered = self._numbers[rank], offer()
         mine[_PID], mine[_STARTED], mine[_SIGNAL], mine[_DESCRIPTOR] = offered
         mine[_THREAD] = threading.get_ident()
@@ -209,6 +211,7 @@ class Board:
 
     def ask_lines(self) -> dict[int, str]:
         """Where in the user's code each rank is; empty where its watcher does not say so in time."""
+        self.were_gone = self.gone()
         self._numbers[self.rank][_ASKED] += 1
         wanted = sum(numbers[_ASKED] for numbers in self._numbers)
         ask(lambda: all(numbers[_ANSWERED] >= wanted for numbers in self._numbers))

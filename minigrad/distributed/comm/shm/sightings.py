@@ -70,7 +70,8 @@ def look_after(comm: Any) -> Watcher:
 def _report(comm: Any, error: DistributedError) -> HangReport | None:
     if comm is None:
         return None
-    board, gone = comm.board, comm.board.gone()
+    board = comm.board
+    gone = board.gone() if board.told is None else board.were_gone
     calls = [tuple(made_by(board, rank)) for rank in range(board.world_size)]
     most = max(made[-1].seq if made else -1 for made in calls)
     seen = []
@@ -80,11 +81,16 @@ def _report(comm: Any, error: DistributedError) -> HangReport | None:
         if rank not in gone and (made[-1].seq if made else -1) < most:
             elsewhere = _elsewhere(comm, rank)
             if board.told is not None:  # it is this rank that was tired of waiting
-                offered, thread = offer_of(board, rank)
-                stack = lines_of(stacks_of(offered), thread) or board.told.get(rank, ())
+                stack = board.told.get(rank, ()) or lines_of(*_stacks_of(board, rank))
                 unseen = "" if stack else "did not say in time where it is"
         seen.append(Sighting(rank, made, gone.get(rank, ""), "", users(stack), stack, elsewhere, unseen))
     return HangReport(tuple(seen), str(error))
+
+
+def _stacks_of(board: Board, rank: int) -> tuple[str, int]:
+    """What a process writes that can't say where it is, held in C say; and which of its threads is the rank's."""
+    offered, thread = offer_of(board, rank)
+    return stacks_of(offered), thread
 
 
 def _elsewhere(comm: Any, rank: int) -> str:
