@@ -16,7 +16,7 @@ from minigrad.distributed.comm import dumps, traces
 from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.dumps import boot_id, stack_path, start_time
 from minigrad.distributed.comm.shm import sightings as shm_sightings
-from minigrad.distributed.comm.shm.board import LINES, made_by
+from minigrad.distributed.comm.shm.board import LINES
 from minigrad.distributed.comm.shm.sightings import Places
 from minigrad.distributed.comm.sightings import Sighting
 from minigrad.distributed.inspect.__main__ import main
@@ -73,13 +73,15 @@ def test_processes_of_one_host(scenario, tmp_path):
 def test_a_rank_that_left_for_the_error_is_seen_as_it_was_before(tmp_path, monkeypatch):
     """Rank 0 looks at what rank 1 has made when that process has ended already, of what rank 0 told."""
 
-    def when_it_is_gone(board, rank):
-        deadline = time.monotonic() + 20.0
-        while board.told is not None and not board.gone() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return made_by(board, rank)
+    look = shm_sightings._report
 
-    monkeypatch.setattr(shm_sightings, "made_by", when_it_is_gone)
+    def when_it_is_gone(comm, error):
+        deadline = time.monotonic() + 20.0
+        while comm.board.told is not None and not comm.board.gone() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return look(comm, error)
+
+    monkeypatch.setattr(shm_sightings, "_report", when_it_is_gone)
     run("shm", hanging.another_group, tmp_path)
     check(hanging.another_group, tmp_path)
 
