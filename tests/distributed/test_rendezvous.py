@@ -86,7 +86,7 @@ def test_a_rank_that_comes_twice_or_from_a_larger_world_is_named(number, words):
 
     def body(rank, world_size):
         try:
-            Rendezvous(rank, world_size, "127.0.0.1", port, b"key", 5.0).all_gather(b"")
+            Rendezvous(rank, world_size, "127.0.0.1", port, b"key", 2.0).all_gather(b"")
         except (CollectiveTimeoutError, RankFailedError) as error:
             errors.append(str(error))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -484,6 +485,23 @@ def test_what_an_optimizer_of_ones_own_keeps_is_as_before_the_step_and_stays():
         return optimizer.counts
 
     assert run(body, 2) == [[1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_an_optimizer_keeps_that_can_not_be_copied_is_told(inside):
+    def body(comm):
+        ddp = DDP(nn.Linear(3, 2), comm)
+        optimizer = Harmonic(ddp.parameters())
+        optimizer.lock = threading.Lock()
+        stepping = Lookahead(optimizer) if inside else optimizer
+        twin = Twin(ddp, stepping, mean_loss)
+        batch = made(2)
+        mean_loss(ddp, batch).backward()
+        stepping.step()
+        return twin.step(batch).notes
+
+    name = "inner.lock" if inside else "lock"
+    assert run(body, 2) == [(f"{name} of the optimizer can't be copied: the twin's steps used the same one",)] * 2
 
 
 class Lookahead(optim.Optimizer):

@@ -82,11 +82,13 @@ class KeptOptimizer:
         state: By number of its parameter, copied.
         more: What its own class keeps beside what all optimizers do, a count of steps say: copied, with the parameters
             themselves in it, and optimizers in it as this class.
+        shared: Names of what its own class keeps that can't be copied, a lock say: the twin's steps use the same one.
     """
 
     optimizer: Optimizer
     state: dict[int, dict[str, Any]]
     more: Mapping[str, Any]
+    shared: tuple[str, ...]
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> KeptOptimizer:
@@ -95,8 +97,10 @@ class KeptOptimizer:
         own = {name: value for name, value in vars(optimizer).items() if name not in shared}
         same = {id(param): param for param in optimizer.params()}
         inner = {name: cls.of(each) for name, each in own.items() if isinstance(each, Optimizer)}
-        more = {name: _copied(each, same) for name, each in own.items() if name not in inner}
-        return cls(optimizer, state_of(optimizer), {**more, **inner})
+        alike: list[str] = []
+        more = {name: _copied(each, same, alike, name) for name, each in own.items() if name not in inner}
+        alike += [f"{name}.{which}" for name, each in inner.items() for which in each.shared]
+        return cls(optimizer, state_of(optimizer), {**more, **inner}, tuple(alike))
 
     def remade(self, params: Mapping[int, Any], exact: bool) -> Optimizer:
         """It once more, for other parameters.
@@ -108,7 +112,7 @@ class KeptOptimizer:
         old = self.optimizer
         made: Optimizer = object.__new__(type(old))
         for name, each in self.more.items():  # a class of one's own may look at it
-            copy = each.remade(params, exact) if isinstance(each, KeptOptimizer) else _copied(each, params)
+            copy = each.remade(params, exact) if isinstance(each, KeptOptimizer) else _copied(each, params, [], name)
             vars(made)[name] = copy
         groups = [{**group, "params": [params[id(param)] for param in group["params"]]} for group in old.param_groups]
         Optimizer.__init__(made, groups, old.defaults, master_weights=old.master_weights)
@@ -116,11 +120,12 @@ class KeptOptimizer:
         return made
 
 
-def _copied(value: Any, params: Mapping[int, Any]) -> Any:
-    """A copy with other parameters, by the id of the old ones; what can't be copied is shared."""
+def _copied(value: Any, params: Mapping[int, Any], shared: list[str], name: str) -> Any:
+    """A copy with other parameters, by the id of the old ones; of what can't be copied the name is added to shared."""
     try:
         return deepcopy(value, dict(params))
     except Exception:
+        shared.append(name)
         return value
 
 

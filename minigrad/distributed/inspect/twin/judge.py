@@ -200,6 +200,9 @@ class Judge:
     def _compare_values(self) -> None:
         """The step with the gradients that there are: where those are wrong, the step itself may be right."""
         got, begun = self._left.gradients, values_of(self._begin.module)
+        if self._begin.optimizer is not None and self._begin.optimizer.shared:
+            names = ", ".join(self._begin.optimizer.shared)
+            self._notes.append(f"{names} of the optimizer can't be copied: the twin's steps used the same one")
         known = any(values is not None for values in got.values())
         gradients = got if known else self._right
         if self._begin.scale != 1.0 and not _all_finite(gradients):  # the scaler leaves the step out
