@@ -133,7 +133,8 @@ def test_a_wheel_holds_every_module_and_every_kernel(wheel):
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "minigrad").rglob("*.py")}
     kernels = {f"minigrad/kernels/{path.name}" for path in (ROOT / "kernels").glob("*.[cp]*")}
     page = {f"minigrad/distributed/inspect/page/page.{ending}" for ending in ("css", "js")}
-    assert held == modules | kernels | page | {"minigrad/py.typed"}
+    course = {path.relative_to(ROOT).as_posix() for path in (ROOT / "minigrad" / "course").rglob("*.md")}
+    assert held == modules | kernels | page | course | {"minigrad/py.typed"}
 
 
 def test_a_wheel_carries_its_licence_and_needs_five_packages(wheel):
