@@ -22,7 +22,9 @@ from minigrad.ops.precision import autocasts
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["minigrad"] + [
-    module.name for module in pkgutil.walk_packages(minigrad.__path__, "minigrad.") if module.ispkg
+    module.name
+    for module in pkgutil.walk_packages(minigrad.__path__, "minigrad.")
+    if module.ispkg and not module.name.startswith("minigrad.course.lesson")  # of which nobody imports names
 ]
 HEAVY = ["cupy", "cupyx", "matplotlib", "mpi4py", "scipy", "sklearn", "torch"]
 
