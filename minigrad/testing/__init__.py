@@ -8,7 +8,20 @@ from minigrad.testing import messages as _messages  # and these  # noqa: F401
 from minigrad.testing import rooted as _rooted  # and these  # noqa: F401
 from minigrad.testing.contract import check_communicator
 from minigrad.testing.gradcheck import gradcheck
+from minigrad.testing.grading import Grade, Limits, Workload, WrapperAdapter, grade
 from minigrad.testing.ring import RingAllReduce
 from minigrad.testing.tape import saved_bytes
 
-__all__ = ["RingAllReduce", "assert_close", "check_balancer", "check_communicator", "gradcheck", "saved_bytes"]
+__all__ = [
+    "Grade",
+    "Limits",
+    "RingAllReduce",
+    "Workload",
+    "WrapperAdapter",
+    "assert_close",
+    "check_balancer",
+    "check_communicator",
+    "gradcheck",
+    "grade",
+    "saved_bytes",
+]

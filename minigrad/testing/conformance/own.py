@@ -51,9 +51,18 @@ class MinigradReplica:
         options: dict[str, Any] = {"find_unused_parameters": setup.unused, "bucket_cap_bytes": setup.bucket_bytes}
         if setup.optimizer_first:
             self._optimizer = self._descent(model, setup)
+        self._model = model
         self._ddp = DistributedDataParallel(model, comm, **options)
         if not setup.optimizer_first:
             self._optimizer = self._descent(model, setup)
+
+    def _outputs(self, batch: Arrays) -> Tensor:
+        """A forward through the wrapper."""
+        outputs: Tensor = self._ddp(**{name: Tensor(array) for name, array in batch.items()})
+        return outputs
+
+    def _finish(self) -> None:
+        """What is left to do after a backward: nothing."""
 
     def _descent(self, model: Module, setup: Setup) -> SGD:
         return SGD(model.parameters(), lr=setup.lr, weight_decay=setup.weight_decay)
@@ -70,14 +79,13 @@ class MinigradReplica:
             if not batch:
                 self._ddp.flush()
                 return
-            outputs = self._ddp(**{name: Tensor(array) for name, array in batch.items()})
+            outputs = self._outputs(batch)
             (outputs.sum() * (scale / max(1, len(outputs)))).backward()
+            self._finish()
 
     def backward_within(self, outer: Arrays, inner: Arrays) -> None:
         """See `Extras`."""
-        first, second = (
-            self._ddp(**{name: Tensor(array) for name, array in part.items()}).mean() for part in (outer, inner)
-        )
+        first, second = (self._outputs(part).mean() for part in (outer, inner))
         started: list[Tensor] = []
 
         def hook(leaf: Tensor) -> None:
@@ -85,8 +93,9 @@ class MinigradReplica:
                 started.append(leaf)
                 second.backward()
 
-        removes = [p.register_post_accumulate_grad_hook(hook) for p in self._ddp.module.parameters()]
+        removes = [p.register_post_accumulate_grad_hook(hook) for p in self._model.parameters()]
         first.backward()
+        self._finish()
         for remove in removes:
             remove()
 
@@ -94,19 +103,19 @@ class MinigradReplica:
         """See `Extras`."""
         self._scaler = self._scaler or GradScaler(init_scale)
         self.zero_grad()
-        outputs = self._ddp(**{name: Tensor(array) for name, array in batch.items()})
-        self._scaler.scale(outputs.mean()).backward()
+        self._scaler.scale(self._outputs(batch).mean()).backward()
+        self._finish()
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
     def set_gradients(self, values: Arrays) -> None:
         """See `Extras`."""
         for name, value in values.items():
-            getattr(self._ddp.module, name).grad = Tensor(value.copy())
+            getattr(self._model, name).grad = Tensor(value.copy())
 
     def gradients(self) -> dict[str, Array | None]:
         """See `Replica`."""
-        named = self._ddp.module.named_parameters()
+        named = self._model.named_parameters()
         return {name: None if p.grad is None else p.grad.data.copy() for name, p in named}
 
     def zero_grad(self) -> None:
@@ -115,7 +124,7 @@ class MinigradReplica:
 
     def clip(self, max_norm: float) -> float:
         """See `Replica`."""
-        return float(clip_grad_norm_(self._ddp.module.parameters(), max_norm))
+        return float(clip_grad_norm_(self._model.parameters(), max_norm))
 
     def step(self) -> None:
         """See `Replica`."""
@@ -123,15 +132,15 @@ class MinigradReplica:
 
     def values(self) -> dict[str, Array]:
         """See `Replica`."""
-        return {name: p.data.copy() for name, p in self._ddp.module.named_parameters()}
+        return {name: p.data.copy() for name, p in self._model.named_parameters()}
 
     def buffers(self) -> dict[str, Array]:
         """See `Replica`."""
-        return {name: b.data.copy() for name, b in self._ddp.module.named_buffers()}
+        return {name: b.data.copy() for name, b in self._model.named_buffers()}
 
     def set_buffers(self, values: Arrays) -> None:
         """See `Replica`."""
-        for name, buffer in self._ddp.module.named_buffers():
+        for name, buffer in self._model.named_buffers():
             buffer.copy_(Tensor(values[name]))
 
     def state(self) -> dict[str, Array]:
@@ -141,7 +150,7 @@ class MinigradReplica:
     def evaluate(self, batch: Arrays) -> Array:
         """See `Replica`."""
         with no_grad():
-            return self._ddp(**{name: Tensor(array) for name, array in batch.items()}).data
+            return self._outputs(batch).data
 
     def join(self) -> AbstractContextManager[None]:
         """See `Replica`."""

@@ -1,0 +1,221 @@
+"""What a rank was seen to do, told apart from any clock; and what time it took, computed from that alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+from minigrad.autograd.tape import Reached
+from minigrad.distributed.comm.wrappers import COLLECTIVES, Call
+from minigrad.distributed.simulate.cluster import Cluster
+from minigrad.distributed.simulate.links import Link
+
+BESIDE, BESIDE_EACH = 256, 32  # elements that may travel with gradients, and with each of them
+WHOLE = ("all_gather", "all_gather_object", "gather")  # of which each rank hands in a part
+
+
+class Did(NamedTuple):
+    """One thing that a rank did.
+
+    Attributes:
+        did: "computed" for so many `seconds`; "called" collective `number` of `kind`, handing in `nbytes`, after so
+            many `steps` of computing since the last; "waited" for it; "sent" `nbytes` to rank `number`, with tag
+            `steps`; "took" the next message of rank `number` with that tag; or a "mark", which takes no time.
+    """
+
+    did: Literal["computed", "called", "waited", "sent", "took", "mark"]
+    seconds: float = 0.0
+    number: int = 0
+    kind: str = ""
+    nbytes: int = 0
+    steps: int = 0
+
+
+class RankNotes:
+    """The notes of one rank, taken from outside: what it computes is charged, whatever its clock says.
+
+    It hears of backwards, as a clock does. What is left of a backward when a rank calls something outside of one has
+    passed before; see `VirtualClock`.
+
+    Attributes:
+        notes: So far.
+        marks: How many notes there were at each mark.
+        backwards: That began since the last mark.
+        early: Elements handed in, in a backward, above those that gradients then had; the most since the last mark.
+    """
+
+    def __init__(self, cluster: Cluster, rank: int) -> None:
+        self._cluster, self._rank = cluster, rank
+        self.notes: list[Did] = []
+        self.marks: list[int] = []
+        self.backwards = self.early = 0
+        self._whole_s = self._left_s = 0.0
+        self._nbytes = self._done_bytes = self._leaves = self._complete = self._handed = 0
+        self._walking = False
+        self._step = self._steps = self._calls = 0
+
+    def mark(self) -> None:
+        """A step begins or ends."""
+        self.marks.append(len(self.notes))
+        self.notes.append(Did("mark"))
+        self.backwards = self.early = self._handed = 0
+
+    @contextmanager
+    def forward(self, samples: float) -> Iterator[None]:
+        """Around a forward on so many samples: it passes at once, and its backward is to come."""
+        self.settle()
+        whole_s = self._cluster.compute_s(self._rank, samples, self._step)
+        backward_s = whole_s * self._cluster.backward_fraction
+        self._step += 1
+        self._steps += 1
+        self._computed(whole_s - backward_s)
+        yield
+        self._whole_s = self._left_s = backward_s
+
+    def begin(self, leaves: Reached) -> None:
+        """See `BackwardListener`."""
+        self.backwards += 1
+        self._walking, self._done_bytes, self._complete, self._leaves = True, 0, 0, len(leaves)
+        self._nbytes = sum(leaf.data.nbytes for leaf in leaves)
+
+    def leaf(self, leaf: Any) -> None:
+        """See `BackwardListener`."""
+        self._done_bytes += leaf.data.nbytes
+        self._complete += leaf.data.size
+        self._pass_to(self._whole_s * (1.0 - self._done_bytes / max(1, self._nbytes)))
+
+    def end(self, error: BaseException | None) -> None:
+        """See `BackwardListener`."""
+        self._pass_to(0.0)
+        self._walking = False
+
+    def settle(self) -> None:
+        """Outside of a backward, what is left of one has passed."""
+        if not self._walking:
+            self._pass_to(0.0)
+
+    def _pass_to(self, left_s: float) -> None:
+        if self._left_s > left_s:
+            self._computed(self._left_s - left_s)
+            self._left_s = left_s
+
+    def _computed(self, seconds: float) -> None:
+        self.notes.append(Did("computed", seconds))
+
+    def called(self, call: Call) -> int:
+        """A collective; its number.
+
+        What a reduce_scatter summed is handed in once more to be gathered; counts and padding are beside gradients.
+        """
+        self.settle()
+        nbytes = max(0, call.nbytes)
+        self._handed += max(0, call.count)
+        if self._walking:
+            twice = 1.0 + 1.0 / self._cluster.world_size
+            beside = BESIDE + BESIDE_EACH * self._leaves
+            self.early = max(self.early, self._handed - int(self._complete * twice) - beside)
+        self.notes.append(Did("called", 0.0, self._calls, call.kind, nbytes, self._steps))
+        self._calls, self._steps = self._calls + 1, 0
+        return self._calls - 1
+
+    def waited(self, number: int) -> None:
+        """The wait for a collective is over."""
+        self.settle()
+        self.notes.append(Did("waited", 0.0, number))
+
+    def sent(self, nbytes: int, dst: int, tag: int) -> None:
+        """A message to another rank."""
+        self.settle()
+        self.notes.append(Did("sent", 0.0, dst, "send", nbytes, tag))
+
+    def took(self, src: int, tag: int) -> None:
+        """The wait for a message is over."""
+        self.settle()
+        self.notes.append(Did("took", 0.0, src, "recv", 0, tag))
+
+
+def moments_of(notes: Sequence[Sequence[Did]], link: Link) -> list[list[float]]:
+    """When each rank had done each of its notes, in virtual time, by the rules of `simulate.wire`.
+
+    Args:
+        notes: Of each rank, in its order; all ranks call the same collectives.
+
+    Returns:
+        Seconds from the start, as many for each rank as it has notes; fewer where it waits for what never comes.
+    """
+    network, ranks = _Network(link, len(notes)), range(len(notes))
+    moments: list[list[float]] = [[] for _ in ranks]
+    moved = True
+    while moved:
+        moved = False
+        for rank in ranks:
+            while len(moments[rank]) < len(notes[rank]):
+                now_s = moments[rank][-1] if moments[rank] else 0.0
+                then_s = network.after(rank, now_s, notes[rank][len(moments[rank])])
+                if then_s is None:
+                    break
+                moments[rank].append(then_s)
+                moved = True
+    return moments
+
+
+class _Network:
+    def __init__(self, link: Link, world_size: int) -> None:
+        self._link, self._world_size = link, world_size
+        self._called: dict[int, list[tuple[float, Did]]] = {}
+        self._done_s: dict[int, float] = {}
+        self._free_s = 0.0
+        self._link_free_s = [0.0] * world_size
+        self._there_s: dict[tuple[int, int, int], deque[float]] = {}  # of messages: from, to, tag
+
+    def after(self, rank: int, now_s: float, note: Did) -> float | None:
+        """When the rank has done what is noted; None where that is not known yet."""
+        if note.did == "computed":
+            return now_s + note.seconds
+        if note.did == "called":
+            self._call(now_s, note)
+        elif note.did == "waited":
+            done_s = self._done_s.get(note.number)
+            return None if done_s is None else max(now_s, done_s)
+        elif note.did == "sent":
+            begin_s = max(now_s, self._link_free_s[rank])
+            self._link_free_s[rank] = begin_s + self._message_s(note.nbytes, rank, note.number)
+            self._there_s.setdefault((rank, note.number, note.steps), deque()).append(self._link_free_s[rank])
+        elif note.did == "took":
+            there = self._there_s.get((note.number, rank, note.steps))
+            return max(now_s, there.popleft()) if there else None
+        return now_s
+
+    def _call(self, now_s: float, note: Did) -> None:
+        calls = self._called.setdefault(note.number, [])
+        calls.append((now_s, note))
+        if len(calls) == self._world_size:
+            sizes = [called.nbytes for _, called in calls]
+            nbytes = sum(sizes) if note.kind in WHOLE else max(sizes)
+            steps = max(called.steps for _, called in calls)
+            kind = note.kind if note.kind in COLLECTIVES else "barrier"
+            took_s = self._link.cost_s(kind, nbytes, self._world_size, (), steps)
+            begin_s = max(self._free_s, max(moment_s for moment_s, _ in calls))
+            self._done_s[note.number] = self._free_s = begin_s + took_s
+
+    def _message_s(self, nbytes: int, src: int, dst: int) -> float:
+        return self._link.message_s(nbytes, src, dst)
+
+
+def sent_bytes(note: Did, world_size: int) -> float:
+    """Bytes that a rank sends over the network for a call, where the ranks do so evenly and none sends more than need.
+
+    An all_reduce of n takes 2(W - 1)/W · n, half for the reduce_scatter and half for the all_gather in it.
+    """
+    others = (world_size - 1) / world_size
+    if note.did == "sent":
+        return float(note.nbytes)
+    if note.did != "called":
+        return 0.0
+    if note.kind == "all_reduce":
+        return 2.0 * others * note.nbytes
+    if note.kind in ("all_gather", "all_gather_object"):
+        return (world_size - 1) * note.nbytes
+    return others * note.nbytes

@@ -1,0 +1,123 @@
+"""A grade: right wrappers pass with the figures that they should have; wrong ones and cheats do not, in words."""
+
+import functools
+import time
+
+import numpy as np
+import pytest
+
+from minigrad.distributed import DDP
+from minigrad.distributed.simulate import Cluster, Link
+from minigrad.distributed.simulate.clock import VirtualClock
+from minigrad.errors import ArgumentError
+from minigrad.testing import Grade, Limits, Workload, grade
+from minigrad.testing.grading.unchanged import changed_functions
+from tests.grading import wrappers
+
+CLUSTER = Cluster.of_speeds([1, 1, 2], link=Link(1e-5, 1e8))
+SHORT = Workload(steps=3)
+
+
+@functools.cache
+def graded(wrapper, **limits):
+    """Without the conformance checks, which have tests of their own."""
+    return grade(wrapper, CLUSTER, Limits(**limits), workload=SHORT, checks=(), timeout_s=15.0)
+
+
+@pytest.mark.parametrize("wrapper", [DDP, wrappers.Naive, wrappers.Overlapped])
+def test_honest_wrappers(wrapper):
+    found = graded(wrapper)
+    assert found.passed, str(found)
+    assert found.ratio("step_s") >= 1.0 and 1.0 <= found.ratio("sent_bytes") < 1.01
+
+
+def test_figures_of_a_naive_wrapper_are_those_of_arithmetic():
+    """All of its calls are exposed, each takes what a ring takes: 4 messages of a third."""
+    found = graded(wrappers.Naive).figures
+    sizes = [4 * 96 * 96, 4 * 96] * 8 + [8]
+    exposed_s = sum(4 * (1e-5 + nbytes / 3 / 1e8) for nbytes in sizes)
+    assert found["exposed_s"].value == pytest.approx(exposed_s)
+    assert found["step_s"].value == pytest.approx(exposed_s + 0.009)  # the 9 samples of rank 1
+    assert found["calls"].value == 17 and found["sent_bytes"].value == pytest.approx(4 / 3 * sum(sizes))
+    assert found["sent_bytes"].best == pytest.approx(4 / 3 * sum(sizes[:-1]))
+
+
+def test_overlap_is_worth_its_time():
+    naive, overlapped = graded(wrappers.Naive), graded(wrappers.Overlapped)
+    assert overlapped.ratio("step_s") < 1.1 < 1.4 < naive.ratio("step_s")
+    assert not graded(wrappers.Naive, step_ratio=1.1).passed
+    words = "ms of a step: expected at most 1.1 times the best"
+    assert words in graded(wrappers.Naive, step_ratio=1.1).failed[0]
+
+
+def test_the_same_grade_twice():
+    first, second = (grade(wrappers.Overlapped, CLUSTER, workload=SHORT, checks=()) for _ in range(2))
+    assert first == second and Grade.from_json(first.to_json()) == first
+    assert "passed" in str(first) and "ms of a step" in str(first)
+
+
+def test_a_mean_of_means_is_told_by_the_check_that_it_fails():
+    found = grade(wrappers.MeanOfMeans, CLUSTER, workload=SHORT)
+    assert not found.passed and not found.figures
+    assert found.failed[0].startswith("unequal_batches, fails: ") and "a mean of means" in found.failed[0]
+
+
+def test_a_wrapper_that_is_right_passes_the_checks():
+    found = grade(wrappers.Naive, CLUSTER, workload=SHORT)
+    assert found.passed and "training" in found.passes, str(found)
+
+
+CHEATS = [
+    (wrappers.ElsewhereAndSilent, wrappers.Naive, "does not come from what the communicator gave back"),
+    (wrappers.ElsewhereOnThreads, wrappers.Naive, "does not come from what the communicator gave back"),
+    (wrappers.Elsewhere, wrappers.Naive, "on processes over shared memory"),
+    (wrappers.Winds, wrappers.Overlapped, "the clock was moved"),
+    (wrappers.Advances, wrappers.Overlapped, "clock.advance: expected a wrapper that leaves time alone"),
+    (wrappers.CountsInside, wrappers.Overlapped, "past the communicator"),
+    (wrappers.CallsInside, wrappers.Overlapped, "does not come from what the communicator gave back"),
+    (wrappers.ComputesEarly, wrappers.Overlapped, "one backward in a step"),
+    (wrappers.SendsEarly, wrappers.Overlapped, "handed in before so many gradients were complete"),
+]
+
+
+@pytest.mark.parametrize("cheat, honest, words", CHEATS, ids=[cheat.__name__ for cheat, _, _ in CHEATS])
+def test_a_mark_cannot_be_bought(cheat, honest, words):
+    found = graded(cheat)
+    assert not found.passed and words in found.failed[0], str(found)
+    assert graded(honest).passed
+
+
+def test_memory_of_all_ranks_counts():
+    honest, cheat = (graded(one, peak_ratio=3.0) for one in (wrappers.Overlapped, wrappers.Hoards))
+    assert honest.passed and honest.ratio("peak_bytes") < 2.5, str(honest)
+    assert not cheat.passed and "bytes held beside the bare model" in cheat.failed[0]
+    assert cheat.ratio("peak_bytes") - honest.ratio("peak_bytes") == pytest.approx(4.0, abs=0.6)
+
+
+def test_a_changed_minigrad_is_named(monkeypatch):
+    assert changed_functions() == []
+    monkeypatch.setattr(VirtualClock, "wait_until", lambda self, moment_s, started_s: None)
+    assert changed_functions() == ["minigrad.distributed.simulate.clock.VirtualClock.wait_until"]
+    found = grade(wrappers.Naive, CLUSTER, workload=SHORT)
+    assert "minigrad was changed in this process: " in found.failed[0] and "wait_until" in found.failed[0]
+
+
+def test_a_hang_ends_in_words():
+    began = time.monotonic()
+    found = grade(wrappers.Hangs, CLUSTER, workload=SHORT, checks=(), timeout_s=2.0)
+    assert not found.passed and time.monotonic() - began < 15.0
+    assert "rank 1" in found.failed[0], str(found)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ArgumentError, match="grade: expected a cluster of at least 2 ranks, got 1"):
+        grade(DDP, Cluster.of_speeds([1]))
+    with pytest.raises(ArgumentError, match="grade: expected Limits, got 3"):
+        grade(DDP, CLUSTER, 3)
+    with pytest.raises(ArgumentError, match="grade: expected a function that wraps a module"):
+        grade(None, CLUSTER)
+    with pytest.raises(ArgumentError, match="Workload: expected samples of 3 ranks, got 2"):
+        grade(DDP, CLUSTER, workload=Workload(samples=(1, 2)))
+    with pytest.raises(ArgumentError, match="Grade.ratio: expected one of no figures"):
+        Grade().ratio("step_s")
+    assert np.isinf(graded(DDP).figures["calls"]._replace(best=0.0).ratio)

@@ -1,0 +1,208 @@
+"""Wrappers to be graded, as a student writes them: honest ones, and beside each cheat what it would be without."""
+
+import threading
+import time
+
+import numpy as np
+
+from minigrad import Tensor
+from minigrad.distributed.simulate.clock import VirtualClock
+
+
+class Naive:
+    """One all_reduce for each parameter, after backward."""
+
+    def __init__(self, module, comm):
+        self.module, self.comm = module, comm
+        self.samples = 0
+        for parameter in module.parameters():
+            comm.broadcast(parameter.data).wait()
+        self.trained = [p for p in module.parameters() if p.requires_grad]
+
+    def __call__(self, *inputs):
+        self.samples = len(inputs[0])
+        return self.module(*inputs)
+
+    def weight(self):
+        whole = np.array([float(self.samples)])
+        self.comm.all_reduce(whole).wait()
+        return self.samples / whole[0]
+
+    def finish(self):
+        weight = self.weight()
+        for parameter in self.trained:
+            part = parameter.grad.data * parameter.data.dtype.type(weight)
+            self.comm.all_reduce(part).wait()
+            parameter.grad = Tensor(part)
+
+
+class Overlapped(Naive):
+    """Buckets of some bytes, which travel as soon as they are full."""
+
+    cap_bytes = 40_000
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm)
+        self.ready, self.under_way = [], []
+        self.share = 0.0
+        for parameter in self.trained:
+            parameter.register_post_accumulate_grad_hook(self.on_ready)
+
+    def __call__(self, *inputs):
+        self.samples, self.ready, self.under_way = len(inputs[0]), [], []
+        self.whole = np.array([float(self.samples)])
+        self.count = self.comm.all_reduce(self.whole)
+        return self.module(*inputs)
+
+    def on_ready(self, parameter):
+        if self.count is not None:
+            self.count.wait()
+            self.count, self.share = None, self.samples / self.whole[0]
+        self.ready.append(parameter)
+        if sum(p.grad.data.nbytes for p in self.ready) >= self.cap_bytes:
+            self.launch()
+
+    def launch(self):
+        if self.ready:
+            flat = np.concatenate([p.grad.data.ravel() for p in self.ready])
+            flat *= flat.dtype.type(self.share)
+            self.under_way.append((self.comm.all_reduce(flat), flat, self.ready))
+            self.ready = []
+
+    def finish(self):
+        self.launch()
+        for work, flat, parameters in self.under_way:
+            work.wait()
+            start = 0
+            for parameter in parameters:
+                stop = start + parameter.data.size
+                parameter.grad = Tensor(flat[start:stop].reshape(parameter.shape))
+                start = stop
+        self.under_way = []
+
+
+class MeanOfMeans(Naive):
+    """All ranks count alike."""
+
+    def weight(self):
+        return 1.0 / self.comm.world_size
+
+
+# ---------------------------------------------------------------------------------------------------------- cheats
+
+
+class Elsewhere(Naive):
+    """Exchanges its gradients through a place that all threads see, and sends what it is told to send."""
+
+    places = {}  # of each step and rank
+    fills = True  # hand in as many bytes as there should be
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm)
+        self.step = 0
+
+    def finish(self):
+        self.step += 1
+        here = self.places.setdefault((self.comm.world_size, self.step), {})
+        here[self.comm.rank] = self.samples, [p.grad.data.copy() for p in self.trained]
+        self.comm.barrier()
+        parts = [here[rank] for rank in range(self.comm.world_size)]
+        self.comm.barrier()
+        whole = sum(samples for samples, _ in parts)
+        if self.fills:
+            self.comm.all_reduce(np.zeros(sum(p.data.size for p in self.trained), np.float32)).wait()
+        for i, parameter in enumerate(self.trained):
+            parameter.grad = Tensor(sum(gradients[i] * np.float32(samples / whole) for samples, gradients in parts))
+
+
+class ElsewhereOnThreads(Elsewhere):
+    """The same, where ranks are threads; in processes it is honest."""
+
+    def finish(self):
+        if threading.current_thread() is threading.main_thread():
+            Naive.finish(self)
+        else:
+            super().finish()
+
+
+class ElsewhereAndSilent(ElsewhereOnThreads):
+    fills = False
+
+
+class Winds(Overlapped):
+    """Sets its clock back, through the communicator inside."""
+
+    def finish(self):
+        super().finish()
+        clock = self.comm.inner.clock
+        if isinstance(clock, VirtualClock):
+            clock._now_s -= 0.004
+
+
+class Advances(Overlapped):
+    """Calls what moves the clock that it was given."""
+
+    def finish(self):
+        super().finish()
+        self.comm.clock.advance(0.0)
+
+
+class CountsInside(Overlapped):
+    """Has the samples counted by the communicator inside."""
+
+    def __call__(self, *inputs):
+        comm, self.comm = self.comm, self.comm.inner
+        try:
+            return super().__call__(*inputs)
+        finally:
+            self.comm = comm
+
+
+class CallsInside(Overlapped):
+    """Sends by the communicator inside the one that it was given."""
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm.inner)
+
+
+class ComputesEarly(Overlapped):
+    """Makes a backward of its own in forward, before that time is charged."""
+
+    def __call__(self, *inputs):
+        output = super().__call__(*inputs)
+        (output * output).mean().backward()
+        return super().__call__(*inputs)
+
+
+class SendsEarly(Overlapped):
+    """Launches everything when the first gradient is there, and takes the rest from what it sums up later."""
+
+    def on_ready(self, parameter):
+        if not self.under_way:
+            super().on_ready(parameter)
+            empty = np.zeros(sum(p.data.size for p in self.trained), np.float32)
+            self.under_way.append((self.comm.all_reduce(empty), empty, []))
+        else:
+            self.ready.append(parameter)
+
+
+class Hoards(Overlapped):
+    """Keeps the gradients of all steps on rank 0."""
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm)
+        self.kept = []
+
+    def finish(self):
+        super().finish()
+        if self.comm.rank == 0:
+            self.kept += [np.copy(p.grad.data) for p in self.trained for _ in range(self.comm.world_size)]
+
+
+class Hangs(Naive):
+    """Rank 1 does not come."""
+
+    def finish(self):
+        if self.comm.rank == 1:
+            time.sleep(30.0)
+        super().finish()
