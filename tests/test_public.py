@@ -30,8 +30,8 @@ HEAVY = ["cupy", "cupyx", "matplotlib", "mpi4py", "scipy", "sklearn", "torch"]
 
 
 def is_public(package):
-    """Whether a package gathers names; one that holds nothing but a docstring does not."""
-    return len(source_of(package).body) > 1
+    """Whether a package gathers names: one that holds nothing but a docstring does not, nor does a lesson."""
+    return len(source_of(package).body) > 1 and ".course.lesson" not in package.__name__
 
 
 def source_of(package):
