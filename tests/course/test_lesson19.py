@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigrad.course.lesson19_bits import solution
@@ -10,6 +10,7 @@ from minigrad.distributed import collectives, run
 from tests.course import elsewhere
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2**32))
 def test_the_sum_is_the_librarys_tree(shards_log2, ranks_log2, seed):
     shards = [np.random.default_rng([seed, v]).standard_normal(5) for v in range(2**shards_log2)]
@@ -20,6 +21,7 @@ def test_the_sum_is_the_librarys_tree(shards_log2, ranks_log2, seed):
     assert all(total.tobytes() == right.tobytes() for total in totals)
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 60), st.integers(1, 3), st.integers(0, 3), st.integers(0, 5))
 def test_the_shards_of_all_ranks_are_the_epoch(length, size, shards_log2, epoch):
     shards = 2**shards_log2

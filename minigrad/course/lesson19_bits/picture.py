@@ -11,7 +11,7 @@ from minigrad import nn, optim
 from minigrad.course.drawing import grid
 from minigrad.distributed import DDP, Communicator, run
 
-SHARDS, BATCH, STEPS, WORLDS = 8, 32, 30, (1, 2, 4, 8)
+SHARDS, BATCH, STEPS, WORLDS = 8, 32, 10, (1, 2, 4, 8)
 
 
 def train(comm: Communicator, shards: int) -> tuple[str, str]:
