@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-import minigrad
 from minigrad import nn
 from minigrad.backend.dtypes import Array
+from minigrad.backend.random import manual_seed
 from minigrad.course.lesson import Student, WrongError, expect
 from minigrad.distributed import Communicator, ReduceOp, Work, Wrapper, run
+from minigrad.tensor import Tensor
 
 SHARDS, WORLDS, TIMEOUT_S = 8, (1, 2, 4, 8), 2.0
 Shards = Sequence[Array]
@@ -252,7 +253,7 @@ def _expect_apart(whole: list[Step], other: list[Step], what: str) -> None:
 
 def _trained(comm: Communicator, student: Student) -> bytes:
     """The weights of a small network after an epoch, as bytes: its samples with noise, its gradients in one sum."""
-    minigrad.manual_seed(0)
+    manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 1))
     data = np.random.default_rng(0).standard_normal((LENGTH, 4)).astype(np.float32)
     for parts in student.portable_batches(LENGTH, BATCH, SHARDS, comm.rank, comm.world_size, SEED, EPOCH):
@@ -267,7 +268,7 @@ def _gradient(model: nn.Module, rows: Array, rng: np.random.Generator) -> Array:
     noise = rng.standard_normal(rows.shape).astype(np.float32)
     for param in model.parameters():
         param.grad = None
-    difference = model(minigrad.Tensor(rows + np.float32(0.1) * noise)) - minigrad.Tensor(rows[:, :1])
+    difference = model(Tensor(rows + np.float32(0.1) * noise)) - Tensor(rows[:, :1])
     (difference * difference).sum().backward()
     return np.concatenate([param.grad.numpy().reshape(-1) for param in model.parameters() if param.grad is not None])
 

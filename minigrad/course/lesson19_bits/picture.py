@@ -6,10 +6,11 @@ import zlib
 
 import numpy as np
 
-import minigrad
 from minigrad import nn, optim
+from minigrad.backend.random import manual_seed
 from minigrad.course.drawing import grid
 from minigrad.distributed import DDP, Communicator, run
+from minigrad.tensor import Tensor
 
 SHARDS, BATCH, STEPS, WORLDS = 8, 32, 10, (1, 2, 4, 8)
 
@@ -21,7 +22,7 @@ def train(comm: Communicator, shards: int) -> tuple[str, str]:
         comm: This rank's communicator.
         shards: Logical shards of a batch; with 0 each rank takes its part of the batch at once.
     """
-    minigrad.manual_seed(0)
+    manual_seed(0)
     ddp = DDP(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1)), comm)
     optimizer = optim.SGD(ddp.module.parameters(), lr=0.1)
     rng = np.random.default_rng(19)
@@ -29,7 +30,7 @@ def train(comm: Communicator, shards: int) -> tuple[str, str]:
         batch = rng.standard_normal((BATCH, 4)).astype(np.float32)
         pieces = shards or comm.world_size
         each = pieces // comm.world_size
-        mine = [minigrad.Tensor(part) for part in np.split(batch, pieces)[comm.rank * each :][:each]]
+        mine = [Tensor(part) for part in np.split(batch, pieces)[comm.rank * each :][:each]]
         optimizer.zero_grad(set_to_none=True)
         if shards:
             ddp.backward_shards(lambda x: loss_of(ddp, x), mine)
@@ -40,9 +41,9 @@ def train(comm: Communicator, shards: int) -> tuple[str, str]:
     return f"{values[-1].flat[0]:.9g}", f"{zlib.crc32(b''.join(value.tobytes() for value in values)):08x}"
 
 
-def loss_of(model: nn.Module, x: minigrad.Tensor) -> minigrad.Tensor:
+def loss_of(model: nn.Module, x: Tensor) -> Tensor:
     """How far the model is from the product of the first two numbers of a row."""
-    error: minigrad.Tensor = model(x) - x[:, :1] * x[:, 1:2]
+    error: Tensor = model(x) - x[:, :1] * x[:, 1:2]
     return (error * error).mean()
 
 
