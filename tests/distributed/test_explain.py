@@ -221,3 +221,21 @@ def test_on_threads_the_parts_add_up():
     # what the threads' waking up adds to a replay is no merit of a choice, nor its fault
     assert all(choice.recorded_s == explanation.unchanged.replayed_s for choice in explanation.choices)
     assert all(choice.saved_fraction >= 0.0 for choice in explanation.choices if choice.choice.startswith("a network"))
+
+
+def test_steps_around_a_freezing_are_not_replayed():
+    """The buckets of the steps after it are fewer, and a replay has one plan."""
+
+    def body(comm, timeline, freezes):
+        ddp = DDP(nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(3)]), comm,
+                  bucket_cap_bytes=BYTES, timeline=timeline)  # fmt: skip
+        for step in range(3):
+            ddp.module[0].weight.requires_grad_(not (freezes and step == 1))
+            ddp(minigrad.randn(60, 16)).sum().backward()
+            ddp.zero_grad()
+
+    for freezes in (True, False):
+        timeline = Timeline()
+        simulate.run(body, Cluster((RankCost(),) * 2, LINK), timeline, freezes)
+        words = "expected one plan of buckets in all steps, got 2 buckets in step 1, and 3 before"
+        assert (words in str(explain(timeline))) == freezes

@@ -227,6 +227,12 @@ def _check(
                 if called_s(other.counted) < one.whole.ended_s:
                     raise ArgumentError(f"{who}: expected one pass after the other, got two at once in step {number}")
             for each in own[number]:
+                planned = len(about[each.key[0]]["buckets"])
+                if each.handed and len(each.handed) != planned:
+                    raise ArgumentError(
+                        f"{who}: expected one plan of buckets in all steps, got {len(each.handed)} buckets in step "
+                        f"{number}, and {planned} before: steps around a change, such as freezing, are not replayed"
+                    )
                 for peer in about[each.key[0]]["ranks"]:
                     if each.key not in [there.key for there in passes.get(peer, {}).get(number, [])]:
                         raise ArgumentError(
