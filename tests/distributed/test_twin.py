@@ -614,8 +614,8 @@ UNSEEN = {  # the mutant -> the steps in which it shows, the first step and tens
 def test_a_mutant_that_the_fingerprint_does_not_see(broken):
     """In its steps `replicas_agree` comes before the twin, and is content."""
     steps, step, words = UNSEEN[broken]
-    (module, _), old, new = MUTANTS[broken]
-    found = who_notices((module, old, new), f"twin: {steps}")
+    _, edit = MUTANTS[broken]
+    found = who_notices(edit, f"twin: {steps}")
     tensor = "second.weight" if steps == "unused" else "first.weight"
     shown = rf"twin: {steps}: TwinMismatchError: .* got step {step}: the gradient {tensor} is .* ulps off.*"
     assert re.fullmatch(f"{shown}what would explain it: {words}.*", found, re.DOTALL), found
