@@ -1,0 +1,232 @@
+"""The course's command line and its marks: what a student may do wrong ends in a mark that says so."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from minigrad.course import catalogue, commands, folder, grading, judge, marks
+from minigrad.course.marks import Mark
+from minigrad.errors import ArgumentError
+
+FIRST = "combine_gradients"
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch, capsys):
+    """A student's folder, started with lesson 1."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "adapters", raising=False)
+    assert commands.main(["start", "1", str(tmp_path / "mine")]) == 0
+    capsys.readouterr()
+    yield tmp_path / "mine"
+    sys.modules.pop("adapters", None)
+
+
+def write(mine, text):
+    (mine / "adapters.py").write_text(text)
+
+
+def judged(mine):
+    return judge.judge(mine, catalogue.task(1, 1))
+
+
+def with_body(body):
+    return f"def combine_gradients(comm, gradient, samples):\n    {body}\n"
+
+
+class TestStart:
+    def test_what_is_written_for_a_lesson(self, mine):
+        assert (mine / "lesson01" / "page.md").read_text() == catalogue.text_of(1, "page.md")
+        assert (mine / "lesson01" / "picture.svg").read_text().startswith("<svg")
+        assert set(catalogue.functions_in((mine / "adapters.py").read_text())) == {FIRST, "accumulation_weights"}
+        assert judge.written_in((mine / "adapters.py").read_text()).isdisjoint({FIRST, "accumulation_weights"})
+
+    def test_what_was_written_there_stays(self, mine):
+        own = "# mine\n" + with_body("return None")
+        write(mine, own)
+        folder.start(1, mine)
+        text = (mine / "adapters.py").read_text()
+        assert text.startswith(own) and text.count("def combine_gradients") == 1
+        assert "def accumulation_weights" in text[len(own):]
+        folder.start(1, mine)
+        assert (mine / "adapters.py").read_text() == text
+
+    def test_stubs_of_all_lessons_in_one_file_can_be_imported(self, mine):
+        for number in catalogue.numbers():
+            stubs, _ = folder.stubs_for(number, (mine / "adapters.py").read_text())
+            with (mine / "adapters.py").open("a") as file:
+                file.write(stubs)
+        assert set(catalogue.functions_in((mine / "adapters.py").read_text())) == set(catalogue.tasks())
+        assert judged(mine) == ("not written", "not written yet")
+
+    def test_a_file_that_is_no_python_is_left_alone(self, mine, capsys):
+        write(mine, "def f(:\n")
+        assert commands.main(["start", "1", str(mine)]) == 2
+        assert "SyntaxError in line 1" in capsys.readouterr().err
+        assert (mine / "adapters.py").read_text() == "def f(:\n"
+
+
+class TestJudge:
+    def test_ours_passes(self, mine):
+        write(mine, catalogue.text_of(1, "solution.py"))
+        verdict, words = judged(mine)
+        assert verdict == "passed" and "divisions of a batch" in words
+
+    @pytest.mark.parametrize("text", ["", "import numpy\n", with_body("raise NotImplementedError")])
+    def test_what_is_missing_is_not_written_yet(self, mine, text):
+        write(mine, text)
+        assert judged(mine) == ("not written", "not written yet")
+
+    @pytest.mark.parametrize(("text", "words"), [
+        (with_body("comm.all_reduce(gradient).wait(); gradient /= comm.world_size"), "the mean of the ranks' means"),
+        (with_body("\n    x = {}\n    x['key']"), "line 4 of adapters.py: KeyError: 'key'"),
+        (with_body("import sys; sys.exit(3)"), "expected the function to return or to raise, got sys.exit(3)"),
+        ("\ndef combine_gradients(:\n", "can't be imported: line 2 of adapters.py: SyntaxError"),
+        ("\n\n1 / 0\n", "can't be imported: line 3 of adapters.py: ZeroDivisionError"),
+        ("import no_such_module\n", "can't be imported: line 1 of adapters.py: ModuleNotFoundError"),
+        ("raise SystemExit(4)\n", "it exits, by SystemExit(4)"),
+        ("combine_gradients = 3\n", "not written yet"),
+        ("def combine_gradients():\n    pass\n", "TypeError: combine_gradients() takes 0 positional arguments"),
+    ])
+    def test_what_is_wrong_is_said(self, mine, text, words):
+        write(mine, text)
+        verdict, said = judged(mine)
+        assert verdict != "passed" and words in said
+
+    def test_what_lies_beside_the_file_can_be_imported(self, mine):
+        (mine / "beside.py").write_text(catalogue.text_of(1, "solution.py"))
+        write(mine, "from beside import combine_gradients\n")
+        assert judged(mine)[0] == "passed"
+        sys.modules.pop("beside")
+
+
+class TestProcess:
+    """What only a process shows: prints, hangs and ends."""
+
+    def test_prints_are_shown_and_a_hang_is_stopped(self, mine, capsys):
+        write(mine, "import sys, subprocess, time\n"
+              + with_body("print('here', flush=True); subprocess.Popen(['sleep', '600']); time.sleep(600)"))
+        assert commands.main(["check", "1.1", "--dir", str(mine), "--timeout", "0.5"]) == 1
+        said = capsys.readouterr().out
+        assert "1.1 combine_gradients: it was not over after 0.5 s and was stopped" in said
+        assert "    printed: here" in said
+        mark = marks.read(mine)["1.1"]
+        assert (mark.passed, mark.points, mark.tries, mark.minigrad) == (False, 0, 1, marks.this_minigrad())
+
+    def test_a_process_that_ends_without_an_answer(self, mine):
+        write(mine, "import os\n" + with_body("os._exit(7)"))
+        mark, _ = grading.check(mine, 1, 1)
+        assert not mark.passed and "exited with status 7 before the check was over" in mark.words
+
+    def test_a_task_that_passes_and_one_that_is_not_written(self, mine, capsys):
+        text = catalogue.text_of(1, "solution.py")
+        stubs = catalogue.text_of(1, "task.py").partition("def accumulation_weights")[2]
+        write(mine, text.partition("def accumulation_weights")[0] + "def accumulation_weights" + stubs)
+        assert commands.main(["check", "1", "--dir", str(mine)]) == 1
+        first, second = capsys.readouterr().out.splitlines()
+        assert first.startswith("1.1 combine_gradients: passed, 1 of 1 points: 9 divisions")
+        assert second == "1.2 accumulation_weights: not written yet"
+        found = [(mark.passed, mark.points, mark.tries) for mark in marks.read(mine).values()]
+        assert found == [(True, 1, 1), (False, 0, 0)]
+
+
+class TestMarks:
+    def test_each_hint_comes_once_and_the_last_stays(self, mine, capsys):
+        for _ in range(4):
+            assert commands.main(["hint", "1.1", "--dir", str(mine)]) == 0
+        *shown, last = capsys.readouterr().out.splitlines()
+        assert shown == [f"hint {i} of 3: {hint}" for i, hint in enumerate(catalogue.task(1, 1).hints, start=1)]
+        assert last == shown[2]
+        assert marks.read(mine)["1.1"].hints == 3
+
+    def test_a_solution_is_shown_after_a_try(self, mine, capsys):
+        assert commands.main(["solution", "1.1", "--dir", str(mine)]) == 2
+        assert "expected a try of 1.1 first" in capsys.readouterr().err
+        marks.change(mine, "1.1", lambda old: replace(old, tries=1))
+        assert commands.main(["solution", "1.1", "--dir", str(mine)]) == 0
+        shown = capsys.readouterr().out
+        assert "def combine_gradients" in shown and "def accumulation_weights" not in shown
+        assert commands.main(["solution", "1", "--dir", str(mine)]) == 2
+        assert marks.read(mine)["1.1"].solution_seen and "our solution was seen" in marks.summary(mine)
+
+    def test_the_score_adds_up_and_names_another_minigrad(self, mine, capsys):
+        def passed(old):
+            return replace(old, passed=True, points=1, tries=2, minigrad=marks.this_minigrad())
+
+        marks.change(mine, "1.1", passed)
+        marks.change(mine, "1.2", lambda old: replace(passed(old), minigrad="0.1.0 0123456789ab"))
+        assert commands.main(["score", "--dir", str(mine)]) == 0
+        *lines, last = capsys.readouterr().out.splitlines()
+        [first, second] = [line for line in lines if " 1.1 " in line or " 1.2 " in line]
+        assert "another minigrad" not in first and "made with another minigrad, 0.1.0 0123456789ab" in second
+        possible = sum(task.points for number in catalogue.numbers() for task in catalogue.lesson(number).tasks)
+        assert last == f"2 of {possible} points; this minigrad: {marks.this_minigrad()}"
+
+    def test_the_digest_is_of_every_source(self, monkeypatch, tmp_path):
+        def digest():
+            marks.this_minigrad.cache_clear()
+            return marks.this_minigrad()
+
+        before = digest()
+        (tmp_path / "deep").mkdir()
+        (tmp_path / "deep" / "a.py").write_text("1")
+        monkeypatch.setattr("minigrad.__file__", str(tmp_path / "__init__.py"))
+        one = digest()
+        (tmp_path / "deep" / "a.py").write_text("2")
+        assert len({before, one, digest()}) == 3
+        monkeypatch.undo()
+        assert digest() == before
+
+    def test_marks_are_whole_or_refused(self, mine):
+        marks.change(mine, "1.2", lambda old: old)
+        marks.change(mine, "1.1", lambda old: replace(old, hints=1))
+        assert marks.read(mine) == {"1.1": Mark("1.1", hints=1), "1.2": Mark("1.2")}
+        assert [path.name for path in mine.glob(".marks.json*")] == []
+        for text in ("{", "[]", json.dumps({"marks": {"1.1": {"no": "task"}}})):
+            (mine / "marks.json").write_text(text)
+            with pytest.raises(ArgumentError, match="to begin anew move it away"):
+                marks.read(mine)
+
+
+class TestCommandLine:
+    @pytest.mark.parametrize(("line", "words"), [
+        (["check", "99"], "expected the number of a lesson"),
+        (["check", "1.9"], "expected a task of lesson 1, 1 to 2, got 1.9"),
+        (["check", "one"], "such as 1 or 1.2, got 'one'"),
+        (["start", "1.2", "x"], "start 1"),
+        (["hint", "1"], "hint 1.1"),
+        (["check", "1", "--timeout", "0"], "timeout_s"),
+        (["check", "1", "--dir", "nowhere"], "start LESSON nowhere"),
+        (["score", "--dir", "nowhere"], "expected a folder"),
+    ])
+    def test_what_is_none_ends_with_status_2(self, mine, monkeypatch, capsys, line, words):
+        monkeypatch.chdir(mine)
+        assert commands.main(line) == 2
+        assert words in capsys.readouterr().err
+
+    def test_a_command_that_there_is_not(self, capsys):
+        with pytest.raises(SystemExit) as ended:
+            commands.main(["grade"])
+        assert ended.value.code == 2
+
+    def test_list_and_syllabus_have_every_lesson(self, capsys):
+        for line in (["list"], ["syllabus"]):
+            assert commands.main(line) == 0
+            shown = capsys.readouterr().out
+            assert [n for n in catalogue.numbers() if catalogue.lesson(n).title not in shown] == []
+
+
+@pytest.mark.course
+def test_the_markers_of_pytest_do_the_same_check(mine):
+    text = catalogue.text_of(1, "solution.py")
+    write(mine, text)
+    environment = {**os.environ, "PYTHONPATH": str(catalogue.HERE.parents[1])}
+    options = ["-q", "-p", "no:cacheprovider", "-m", "lesson1_2", "--strict-markers"]
+    command = [sys.executable, "-m", "pytest", *options, "."]
+    done = subprocess.run(command, cwd=mine, env=environment, capture_output=True, text=True, check=False)
+    assert "1 passed, 1 deselected" in done.stdout, done.stdout
+    assert list(marks.read(mine)) == ["1.2"] and marks.read(mine)["1.2"].passed
