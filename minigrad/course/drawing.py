@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from minigrad.arguments import check_real
 from minigrad.errors import ArgumentError
@@ -85,6 +85,7 @@ def curves(
     *,
     x: str,
     y: str,
+    dots: Collection[str] = (),
     log_x: bool = False,
     log_y: bool = False,
 ) -> str:
@@ -93,6 +94,7 @@ def curves(
     Args:
         lines: The points (x, y) of each, in order.
         x: What the axis below says, with its unit; `y`: what the one on the left says.
+        dots: The names whose points are not joined.
         log_x: Whether the axis is logarithmic; `log_y` likewise. Values are > 0 then.
 
     Returns:
@@ -127,7 +129,10 @@ def curves(
     drawing.axis_below(across, top, x)
     for i, (name, line) in enumerate(lines.items()):
         places = [(across.at(a), upward.at(b)) for a, b in line]
-        drawing.polyline(places, colours[name], _DASHES[i // len(_PALETTE) % len(_DASHES)])
+        if name not in dots:
+            drawing.polyline(places, colours[name], _DASHES[i // len(_PALETTE) % len(_DASHES)])
+        if name in dots or len(places) <= 24:
+            drawing.dots(places, colours[name])
     return drawing.finish()
 
 
@@ -288,12 +293,14 @@ class _Drawing:
             self._parts.append("</g>")
 
     def polyline(self, places: Sequence[tuple[float, float]], colour: str, dashes: str) -> None:
-        """Draw a line through places, with dots where they are few."""
+        """Draw a line through places."""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         self._parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"{dashed}/>')
-        if len(places) <= 24:
-            self._parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in places]
+
+    def dots(self, places: Sequence[tuple[float, float]], colour: str) -> None:
+        """Draw a dot at each place."""
+        self._parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in places]
 
     def legend(self, colours: Mapping[str, str]) -> None:
         """Name what the colours are, in as many lines as it takes; nothing where there are none."""

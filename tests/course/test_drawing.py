@@ -111,6 +111,13 @@ def test_a_point_is_where_its_axes_say():
     assert marks["1"] == pytest.approx(x0, abs=0.1) and marks["100"] == pytest.approx(x2, abs=0.1)
 
 
+def test_dots_are_not_joined():
+    drawn = xml.etree.ElementTree.fromstring(
+        drawing.curves("", {"a": [(i, i) for i in range(30)], "b": [(i, i) for i in range(30)]}, x="", y="", dots=["b"])
+    )
+    assert len(list(drawn.iter(f"{SPACE}polyline"))) == 1 and len(list(drawn.iter(f"{SPACE}circle"))) == 30
+
+
 def test_columns_are_as_high_as_their_values():
     drawn = xml.etree.ElementTree.fromstring(drawing.columns("", {"a": {"x": 4, "y": 1}, "b": {"x": 2}}, y=""))
     heights = [float(rect.get("height")) for rect in drawn.iter(f"{SPACE}rect")][3:]
