@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import Tensor
 from minigrad.distributed import Communicator
 from minigrad.nn import Module
+from minigrad.tensor import Tensor
 
 
 class NaiveDdp:

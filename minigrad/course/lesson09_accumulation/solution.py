@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import Tensor
 from minigrad.distributed import Communicator
 from minigrad.nn import Module
 from minigrad.optim import Optimizer, clip_grad_norm_
+from minigrad.tensor import Tensor
 
 
 class AccumulatingDdp:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minigrad import Tensor
 from minigrad.distributed import Communicator
 from minigrad.nn import Module
 from minigrad.optim import Optimizer
+from minigrad.tensor import Tensor
 
 
 def get_ddp_accumulating(module: Module, comm: Communicator) -> Any:
