@@ -30,7 +30,7 @@ ALONE = "this is this rank's own gradient: nothing was combined"
 TIMEOUT_S = 2.0
 
 
-class Net(Module):
+class JointNet(Module):
     """Two layers, a frozen scale and a buffer, in float64; other values for each seed."""
 
     def __init__(self, seed: int) -> None:
@@ -79,7 +79,7 @@ def gradients_of(model: Module) -> dict[str, Array | None]:
     return {name: None if p.grad is None else p.grad.data.copy() for name, p in model.named_parameters()}
 
 
-def gradient_of(model: Net, batch: Batch) -> Gradients:
+def gradient_of(model: JointNet, batch: Batch) -> Gradients:
     """The gradient of the mean over a batch on one device; zeros where it is empty."""
     model.zero_grad()
     if len(batch):
@@ -101,7 +101,7 @@ def descend(model: Module) -> None:
 
 
 @dataclass(frozen=True)
-class Trained:
+class JointRun:
     """What became of the replicas.
 
     Attributes:
@@ -134,7 +134,7 @@ def train(
     steps: Sequence[Sizes],
     backward: Callable[[Any, Sequence[Batch]], Any],
     name: str | None = None,
-) -> Trained:
+) -> JointRun:
     """Train a replica on each rank of a virtual cluster, each with initial values of its own.
 
     Args:
@@ -149,7 +149,7 @@ def train(
     what = f"{name} on {world_size} rank{'s' if world_size > 1 else ''} with {sizes} samples"
 
     def body(comm: Communicator) -> Any:
-        model = Net(comm.rank)
+        model = JointNet(comm.rank)
         state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         arrays = {name: tensor.data for name, tensor in state.items()}
         ddp = wrap(model, comm)
@@ -173,20 +173,20 @@ def train(
             f"that have no samples, or no gradients: {error}"
         ) from error
     started, moved, found = zip(*trace.results)
-    return Trained(what, steps, list(started), set().union(*moved), [list(step) for step in zip(*found)], trace)
+    return JointRun(what, steps, list(started), set().union(*moved), [list(step) for step in zip(*found)], trace)
 
 
 def _told(batches: Sequence[int]) -> str:
     return "+".join(map(str, batches)) or "0"
 
 
-def expect_alike(one: Trained) -> None:
+def expect_alike(one: JointRun) -> None:
     """Require that all ranks began with the values of rank 0, in the arrays that they had.
 
     Raises:
         WrongError: it names rank and tensor.
     """
-    first = {**dict(Net(0).named_parameters()), **dict(Net(0).named_buffers())}
+    first = {**dict(JointNet(0).named_parameters()), **dict(JointNet(0).named_buffers())}
     for rank, started in enumerate(one.started):
         for name, value in started.items():
             kind = "buffer" if name == "seen" else "parameter"
@@ -219,10 +219,10 @@ def expect_conforms(wrap: Callable[..., Any], checks: Sequence[Check]) -> None:
             raise WrongError(f"conformance check {name!r}: {error}. What it looks for: {cause}") from error
 
 
-Guess = Callable[[Net, Sequence[Sequence[Batch]], Sequence[Sizes]], Mapping[str, Gradients]]
+Guess = Callable[[JointNet, Sequence[Sequence[Batch]], Sequence[Sizes]], Mapping[str, Gradients]]
 
 
-def expect_gradients(one: Trained, guess: Guess | None = None) -> None:
+def expect_gradients(one: JointRun, guess: Guess | None = None) -> None:
     """Require the gradients of the joint batch on all ranks, in all steps.
 
     Args:
@@ -232,7 +232,7 @@ def expect_gradients(one: Trained, guess: Guess | None = None) -> None:
     Raises:
         WrongError: it names step, rank and parameter, and what was done instead, where that is known.
     """
-    model = Net(0)
+    model = JointNet(0)
     for number, sizes in enumerate(one.steps):
         parts = [batches_of(size, (number, rank)) for rank, size in enumerate(sizes)]
         wanted = gradient_of(model, joined([batch for part in parts for batch in part]))
@@ -249,7 +249,7 @@ def expect_gradients(one: Trained, guess: Guess | None = None) -> None:
             parameter.data -= RATE * wanted[name] if name in wanted else 0.0
 
 
-def _guesses(model: Net, parts: Sequence[Sequence[Batch]]) -> Mapping[str, Gradients]:
+def _guesses(model: JointNet, parts: Sequence[Sequence[Batch]]) -> Mapping[str, Gradients]:
     """What wrappers come to that combine in another way."""
     shards = [joined(part) if part else batches_of([0], [0])[0] for part in parts]
     means = [gradient_of(model, shard) for shard in shards]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor
-from minigrad.course.joint import Net, batches_of, expect_gradients, gradient_of, joined, train
+from minigrad.course.joint import JointNet, batches_of, expect_gradients, gradient_of, joined, train
 from minigrad.course.lesson import WrongError
 from minigrad.course.lesson05_naive.checks import backward
 from minigrad.course.lesson05_naive.picture import parts_s
@@ -22,7 +22,7 @@ def test_the_parts_of_a_step_are_those_of_the_formulas():
 
 
 def test_the_gradient_that_a_wrapper_is_compared_with_is_that_of_differences():
-    model, batch = Net(0), joined(batches_of([2, 3], [7]))
+    model, batch = JointNet(0), joined(batches_of([2, 3], [7]))
     found, weight = gradient_of(model, batch)["first.weight"], model.first.weight.data
     for i, j in [(0, 0), (3, 2)]:
         losses = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.course.joint import Batch, Net, Trained, expect_alike, expect_conforms, expect_gradients, train
+from minigrad.course.joint import Batch, JointNet, JointRun, expect_alike, expect_conforms, expect_gradients, train
 from minigrad.course.lesson import Student, expect
 from minigrad.course.lesson05_naive import solution
 from minigrad.distributed import Communicator, simulate
@@ -82,10 +82,10 @@ def check_get_ddp_naive(student: Student) -> str:
 
 def _sizes() -> list[int]:
     """Bytes of each trainable parameter of the model."""
-    return [parameter.data.nbytes for parameter in Net(0).parameters() if parameter.requires_grad]
+    return [parameter.data.nbytes for parameter in JointNet(0).parameters() if parameter.requires_grad]
 
 
-def _expect_calls(one: Trained) -> None:
+def _expect_calls(one: JointRun) -> None:
     wanted = [*_sizes(), 8]
     for rank, found in enumerate(one.calls()):
         expect(

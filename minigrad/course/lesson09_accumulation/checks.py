@@ -16,9 +16,9 @@ from minigrad.course.joint import (
     RATE,
     Batch,
     Gradients,
-    Net,
+    JointNet,
     Sizes,
-    Trained,
+    JointRun,
     batches_of,
     expect_alike,
     expect_conforms,
@@ -163,7 +163,7 @@ def _expect_restored(get_ddp: Any, what: str) -> None:
             raise WrongError(f"{what}: after {why} gradients are not combined as before it: {error}") from error
 
 
-def _guesses(model: Net, parts: Sequence[Sequence[Batch]], steps: Sequence[Sizes]) -> Mapping[str, Gradients]:
+def _guesses(model: JointNet, parts: Sequence[Sequence[Batch]], steps: Sequence[Sizes]) -> Mapping[str, Gradients]:
     """What wrappers come to that take the wrong micro-batch, or count the wrong samples."""
     means = [gradient_of(model, joined(part)) if part else {} for part in parts]
     counted = [len(part[-1]) if part else 0 for part in parts]
@@ -180,7 +180,7 @@ def _guesses(model: Net, parts: Sequence[Sequence[Batch]], steps: Sequence[Sizes
     }
 
 
-def _of_one(model: Net, parts: Sequence[Sequence[Batch]], which: int) -> Gradients:
+def _of_one(model: JointNet, parts: Sequence[Sequence[Batch]], which: int) -> Gradients:
     """The combined gradient of one micro-batch of each rank, with the scale that it got."""
     chosen = [part[which] if part else batches_of([0], [0])[0] for part in parts]
     totals = [max(1, sum(map(len, part))) for part in parts]
@@ -252,8 +252,8 @@ def _step(student: Student, max_norm: float, ranks: Sequence[_Stepped], seen: _S
     model.zero_grad()  # the step was made: nothing is left to do with them
 
 
-def _expect_steps(one: Trained, max_norm: float, ranks: Sequence[_Stepped]) -> None:
-    model = Net(0)
+def _expect_steps(one: JointRun, max_norm: float, ranks: Sequence[_Stepped]) -> None:
+    model = JointNet(0)
     calls = 1 + sum(1 for p in model.parameters() if p.requires_grad)
     for number, sizes in enumerate(one.steps):
         where = f"accumulated_step, micro-batches of {_told(sizes)}, max_norm {max_norm:g}: step {number}"
@@ -283,7 +283,7 @@ def _expect_steps(one: Trained, max_norm: float, ranks: Sequence[_Stepped]) -> N
                 parameter.data -= RATE * _factor(norm, max_norm) * mean[name]
 
 
-def _why(moved: Gradients, model: Net, parts: Sequence[Sequence[Batch]], rank: int, max_norm: float) -> str:
+def _why(moved: Gradients, model: JointNet, parts: Sequence[Sequence[Batch]], rank: int, max_norm: float) -> str:
     """What a wrong step was, where that is known."""
     samples = [sum(map(len, part)) for part in parts]
     by_part = [[gradient_of(model, batch) for batch in part] for part in parts]
@@ -318,10 +318,10 @@ def _why(moved: Gradients, model: Net, parts: Sequence[Sequence[Batch]], rank: i
 
 
 def _sum(gradients: Sequence[Gradients], weights: Sequence[float]) -> Gradients:
-    names = gradients[0] if gradients else gradient_of(Net(0), batches_of([0], [0])[0])
+    names = gradients[0] if gradients else gradient_of(JointNet(0), batches_of([0], [0])[0])
     return {
         name: np.sum([w * found[name] for w, found in zip(weights, gradients)], axis=0) + np.zeros_like(value)
-        for name, value in ((name, Net(0).get_parameter(name).data) for name in names)
+        for name, value in ((name, JointNet(0).get_parameter(name).data) for name in names)
     }
 
 
