@@ -1,7 +1,7 @@
 """A grade: right wrappers pass with the figures that they should have; wrong ones and cheats do not, in words."""
 
 import functools
-import time
+import itertools
 
 import numpy as np
 import pytest
@@ -11,11 +11,13 @@ from minigrad.distributed.simulate import Cluster, Link
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.errors import ArgumentError
 from minigrad.testing import Grade, Limits, Workload, grade
+from minigrad.testing.grading import best_step
 from minigrad.testing.grading.unchanged import changed_functions
 from tests.grading import wrappers
 
-CLUSTER = Cluster.of_speeds([1, 1, 2], link=Link(1e-5, 1e8))
+CLUSTER = Cluster.of_speeds([1, 2], link=Link(2e-5, 1e8))
 SHORT = Workload(steps=3)
+heavy = functools.partial(pytest.param, marks=pytest.mark.course)
 
 
 @functools.cache
@@ -24,7 +26,9 @@ def graded(wrapper, **limits):
     return grade(wrapper, CLUSTER, Limits(**limits), workload=SHORT, checks=(), timeout_s=15.0)
 
 
-@pytest.mark.parametrize("wrapper", [DDP, wrappers.Naive, wrappers.Overlapped])
+@pytest.mark.parametrize(
+    "wrapper", [DDP, wrappers.Naive, wrappers.Overlapped, wrappers.Scattered, heavy(wrappers.ByMessages)]
+)
 def test_honest_wrappers(wrapper):
     found = graded(wrapper)
     assert found.passed, str(found)
@@ -32,22 +36,59 @@ def test_honest_wrappers(wrapper):
 
 
 def test_figures_of_a_naive_wrapper_are_those_of_arithmetic():
-    """All of its calls are exposed, each takes what a ring takes: 4 messages of a third."""
+    """All of its calls are exposed, each takes what a ring takes: 2 messages of a half."""
     found = graded(wrappers.Naive).figures
     sizes = [4 * 96 * 96, 4 * 96] * 8 + [8]
-    exposed_s = sum(4 * (1e-5 + nbytes / 3 / 1e8) for nbytes in sizes)
+    exposed_s = sum(2 * (2e-5 + nbytes / 2 / 1e8) for nbytes in sizes)
     assert found["exposed_s"].value == pytest.approx(exposed_s)
-    assert found["step_s"].value == pytest.approx(exposed_s + 0.009)  # the 9 samples of rank 1
-    assert found["calls"].value == 17 and found["sent_bytes"].value == pytest.approx(4 / 3 * sum(sizes))
-    assert found["sent_bytes"].best == pytest.approx(4 / 3 * sum(sizes[:-1]))
+    assert found["step_s"].value == pytest.approx(exposed_s + 0.008)  # the 8 samples of rank 0
+    assert found["calls"].value == 17 and found["sent_bytes"].value == pytest.approx(sum(sizes))
+    assert found["sent_bytes"].best == pytest.approx(sum(sizes[:-1]))
 
 
 def test_overlap_is_worth_its_time():
     naive, overlapped = graded(wrappers.Naive), graded(wrappers.Overlapped)
-    assert overlapped.ratio("step_s") < 1.1 < 1.4 < naive.ratio("step_s")
-    assert not graded(wrappers.Naive, step_ratio=1.1).passed
-    words = "ms of a step: expected at most 1.1 times the best"
-    assert words in graded(wrappers.Naive, step_ratio=1.1).failed[0]
+    assert overlapped.ratio("step_s") < 1.1 < 1.3 < naive.ratio("step_s")
+    limited = graded(wrappers.Naive, step_ratio=1.1)
+    assert not limited.passed and "ms of a step: expected at most 1.1 times the best" in limited.failed[0]
+
+
+def over_s(cluster, sizes, cuts):
+    """When the last of these all_reduces is over; ranks compute 8 ms, backward is the last two thirds."""
+    now_s, start = 0.0, 0
+    for cut in cuts:
+        ready_s = 0.008 * (1 / 3 + 2 / 3 * sum(sizes[:cut]) / sum(sizes))
+        part = sum(sizes[start:cut]) / 3
+        now_s, start = max(now_s, ready_s) + 4 * (cluster.link.latency_s + part / cluster.link.bandwidth_bytes_s), cut
+    return now_s
+
+
+@pytest.mark.parametrize("latency_s, bandwidth", [(1e-5, 1e8), (3e-4, 1e9), (1e-3, 1e8), (0.0, 2e7)])
+def test_no_division_is_better_than_the_best(latency_s, bandwidth):
+    cluster = Cluster.of_speeds([1, 1, 1], link=Link(latency_s, bandwidth))
+    sizes = [1000, 70_000, 400, 30_000, 200_000, 8, 90_000, 60_000]
+    best = best_step(cluster, [8, 8, 8], sizes)
+    some = [c for n in range(8) for c in itertools.combinations(range(1, 8), n)]
+    assert best.step_s == pytest.approx(min(over_s(cluster, sizes, (*cuts, 8)) for cuts in some))
+    assert over_s(cluster, sizes, best.cuts) == pytest.approx(best.step_s) and len(best.cuts) == best.calls
+    assert best.sent_bytes == pytest.approx(4 / 3 * sum(sizes)) and best.exposed_s == pytest.approx(best.step_s - 0.008)
+
+
+def test_the_best_plan_takes_the_best_time():
+    cluster = Cluster.of_speeds([1, 1, 1], link=Link(1e-4, 1e8))
+    best = best_step(cluster, [8, 8, 8], [4 * 96 * 96, 4 * 96] * 8)
+    made = type("Best", (wrappers.AtTheseCuts,), {"cuts": best.cuts})
+    found = grade(made, cluster, workload=Workload(samples=(8, 8, 8), steps=3), checks=())
+    assert found.passed, str(found)
+    assert {name: round(found.ratio(name), 9) for name in found.figures} == dict.fromkeys(found.figures, 1.0)
+
+
+@pytest.mark.course
+def test_compression_has_to_be_declared():
+    half = [Workload(steps=3, tolerance=1e-2, wire_fraction=part) for part in (1.0, 0.5)]
+    secret, declared = (grade(wrappers.Halves, CLUSTER, workload=each, checks=()) for each in half)
+    assert "compression has to be declared" in secret.failed[0] and declared.passed
+    assert declared.ratio("sent_bytes") == pytest.approx(1.0, abs=1e-3)
 
 
 def test_the_same_grade_twice():
@@ -73,6 +114,9 @@ CHEATS = [
     (wrappers.Elsewhere, wrappers.Naive, "on processes over shared memory"),
     (wrappers.Winds, wrappers.Overlapped, "the clock was moved"),
     (wrappers.Advances, wrappers.Overlapped, "clock.advance: expected a wrapper that leaves time alone"),
+    heavy(wrappers.Mixes, wrappers.ByMessages, "do not share the link"),
+    (wrappers.Splits, wrappers.Naive, "expected the ranks of a grade to stay together"),
+    (wrappers.Exits, wrappers.Naive, "raised SystemExit: 3 (wrappers.py"),
     (wrappers.CountsInside, wrappers.Overlapped, "past the communicator"),
     (wrappers.CallsInside, wrappers.Overlapped, "does not come from what the communicator gave back"),
     (wrappers.ComputesEarly, wrappers.Overlapped, "one backward in a step"),
@@ -80,7 +124,7 @@ CHEATS = [
 ]
 
 
-@pytest.mark.parametrize("cheat, honest, words", CHEATS, ids=[cheat.__name__ for cheat, _, _ in CHEATS])
+@pytest.mark.parametrize("cheat, honest, words", CHEATS)
 def test_a_mark_cannot_be_bought(cheat, honest, words):
     found = graded(cheat)
     assert not found.passed and words in found.failed[0], str(found)
@@ -103,10 +147,8 @@ def test_a_changed_minigrad_is_named(monkeypatch):
 
 
 def test_a_hang_ends_in_words():
-    began = time.monotonic()
-    found = grade(wrappers.Hangs, CLUSTER, workload=SHORT, checks=(), timeout_s=2.0)
-    assert not found.passed and time.monotonic() - began < 15.0
-    assert "rank 1" in found.failed[0], str(found)
+    found = grade(wrappers.Hangs, CLUSTER, workload=SHORT, checks=(), timeout_s=3.0)
+    assert not found.passed and "rank 1" in found.failed[0], str(found)
 
 
 def test_bad_arguments_are_refused():
@@ -116,8 +158,8 @@ def test_bad_arguments_are_refused():
         grade(DDP, CLUSTER, 3)
     with pytest.raises(ArgumentError, match="grade: expected a function that wraps a module"):
         grade(None, CLUSTER)
-    with pytest.raises(ArgumentError, match="Workload: expected samples of 3 ranks, got 2"):
-        grade(DDP, CLUSTER, workload=Workload(samples=(1, 2)))
+    with pytest.raises(ArgumentError, match="Workload: expected samples of 2 ranks, got 1"):
+        grade(DDP, CLUSTER, workload=Workload(samples=(1,)))
     with pytest.raises(ArgumentError, match="Grade.ratio: expected one of no figures"):
         Grade().ratio("step_s")
     assert np.isinf(graded(DDP).figures["calls"]._replace(best=0.0).ratio)

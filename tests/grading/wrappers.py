@@ -81,6 +81,74 @@ class Overlapped(Naive):
         self.under_way = []
 
 
+class AtTheseCuts(Overlapped):
+    """Buckets that end after so many gradients, of ranks that have as many samples each: none is counted."""
+
+    cuts = ()
+
+    def __call__(self, *inputs):
+        self.ready, self.under_way, self.came, self.share = [], [], 0, 1.0 / self.comm.world_size
+        return self.module(*inputs)
+
+    def on_ready(self, parameter):
+        self.ready.append(parameter)
+        self.came += 1
+        if self.came in self.cuts:
+            self.launch()
+
+
+class Scattered(Naive):
+    """A reduce_scatter and an all_gather of all gradients."""
+
+    def finish(self):
+        weight, world_size = self.weight(), self.comm.world_size
+        flat = np.concatenate([p.grad.data.ravel() for p in self.trained])
+        whole = np.zeros(-(-flat.size // world_size) * world_size, flat.dtype)
+        whole[: flat.size] = flat * flat.dtype.type(weight)
+        own = np.empty(whole.size // world_size, flat.dtype)
+        self.comm.reduce_scatter(own, whole).wait()
+        self.comm.all_gather(whole, own).wait()
+        start = 0
+        for parameter in self.trained:
+            stop = start + parameter.data.size
+            parameter.grad, start = Tensor(whole[start:stop].reshape(parameter.shape)), stop
+
+
+class ByMessages(Naive):
+    """A ring of messages for each parameter, as lesson 3 has it."""
+
+    def finish(self):
+        weight = self.weight()
+        for parameter in self.trained:
+            whole = self.sum(parameter.grad.data.ravel() * parameter.data.dtype.type(weight))
+            parameter.grad = Tensor(whole.reshape(parameter.shape))
+
+    def sum(self, flat):
+        rank, world_size = self.comm.rank, self.comm.world_size
+        parts = np.zeros((world_size, -(-flat.size // world_size)), flat.dtype)
+        parts.ravel()[: flat.size] = flat
+        got = np.empty_like(parts[0])
+        for turn in range(2 * (world_size - 1)):
+            ahead = turn // (world_size - 1)  # the second time round, sums are handed on
+            sent = self.comm.send(parts[(rank + ahead - turn % (world_size - 1)) % world_size], (rank + 1) % world_size)
+            self.comm.recv(got, (rank - 1) % world_size).wait()
+            sent.wait()
+            here = (rank + ahead - 1 - turn % (world_size - 1)) % world_size
+            parts[here] = got if ahead else parts[here] + got
+        return parts.ravel()[: flat.size].copy()
+
+
+class Halves(Naive):
+    """Gradients travel as float16."""
+
+    def finish(self):
+        weight = self.weight()
+        for parameter in self.trained:
+            part = (parameter.grad.data * weight).astype(np.float16)
+            self.comm.all_reduce(part).wait()
+            parameter.grad = Tensor(part.astype(parameter.data.dtype))
+
+
 class MeanOfMeans(Naive):
     """All ranks count alike."""
 
@@ -199,10 +267,35 @@ class Hoards(Overlapped):
             self.kept += [np.copy(p.grad.data) for p in self.trained for _ in range(self.comm.world_size)]
 
 
+class Mixes(ByMessages):
+    """Sends some gradients by messages and others by collectives, as if both had the link for themselves."""
+
+    def finish(self):
+        mine, self.trained = self.trained, self.trained[:2]
+        Naive.finish(self)
+        self.trained = mine[2:]
+        super().finish()
+        self.trained = mine
+
+
+class Splits(Naive):
+    """Makes a group of all ranks, whose collectives have a channel of their own."""
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm.split(0))
+
+
+class Exits(Naive):
+    """Leaves in its first step."""
+
+    def finish(self):
+        raise SystemExit(3)
+
+
 class Hangs(Naive):
     """Rank 1 does not come."""
 
     def finish(self):
         if self.comm.rank == 1:
-            time.sleep(30.0)
+            time.sleep(1000.0)
         super().finish()

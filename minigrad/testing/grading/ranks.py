@@ -25,6 +25,11 @@ from minigrad.testing.grading.turns import RankTurns
 from minigrad.testing.grading.workload import Truth
 
 
+def _rank_s(timeout_s: float) -> float:
+    """How long a rank is waited for in so long a run, so that there is time to tell."""
+    return min(10.0, timeout_s / 3)
+
+
 class _Starter:
     """What `outcomes` starts ranks by; it wraps nothing."""
 
@@ -50,7 +55,7 @@ def _shared_memory(timeout_s: float) -> Iterator[Communicator]:
 
 def on_processes(steps: GradedSteps, timeout_s: float) -> list[Outcome]:
     """The steps on forked processes over shared memory, whose ranks share nothing but what they send."""
-    run_processes = Processes(lambda: _shared_memory(timeout_s / 2), timeout_s, "fork")
+    run_processes = Processes(lambda: _shared_memory(_rank_s(timeout_s)), timeout_s, "fork")
 
     def start(body: Callable[..., Any], world_size: int, *args: Any) -> Any:
         with warnings.catch_warnings():
@@ -65,7 +70,7 @@ def on_virtual(steps: GradedSteps, timeout_s: float) -> tuple[list[Outcome], int
     traces: list[Trace] = []
 
     def start(body: Callable[..., Any], world_size: int, *args: Any) -> None:
-        traces.append(simulate.run(body, steps.cluster, *args, timeout_s=timeout_s / 2))
+        traces.append(simulate.run(body, steps.cluster, *args, timeout_s=_rank_s(timeout_s)))
 
     found = outcomes(_Starter(start, timeout_s), _body, steps.cluster.world_size, steps)
     return found, sum(map(_carried_bytes, traces))
@@ -78,7 +83,7 @@ def _carried_bytes(trace: Trace) -> int:
 
 def peak_bytes(truth: Truth, wrapper: MakeWrapper | None, cluster: Cluster, timeout_s: float) -> tuple[int, str]:
     """The most that all ranks hold together in the steps after the first; and what went wrong, in words."""
-    turns = RankTurns(cluster.world_size, timeout_s / 2)
+    turns = RankTurns(cluster.world_size, _rank_s(timeout_s))
     steps = GradedSteps(truth, wrapper, cluster, turns=turns)
     was_tracing = tracemalloc.is_tracing()
     gc.collect()
@@ -102,7 +107,7 @@ def _in_turn(steps: GradedSteps, turns: RankTurns, timeout_s: float) -> str:
             turns.end(comm.rank)
 
     def start(body: Callable[..., Any], world_size: int, *args: Any) -> None:
-        run(body, world_size, *args, timeout_s=timeout_s / 2)
+        run(body, world_size, *args, timeout_s=_rank_s(timeout_s))
 
     found = outcomes(_Starter(start, timeout_s), lambda place, adapter: one(place), steps.cluster.world_size)
     return told_of(found)
@@ -112,4 +117,4 @@ def told_of(found: Sequence[Outcome]) -> str:
     """Which ranks did not come to their end, and how it was; empty where all did."""
     ends = [one for one in found if one.kind != "value"]
     first = next((one for one in ends if one.kind == "raised" and one.error != "RankFailedError"), None)
-    return str(first or ends[0]) if ends else ""
+    return "; ".join(str(one).splitlines()[0] for one in ([first] if first else ends))
