@@ -40,7 +40,7 @@ from minigrad.testing.conformance import Processes, report
 from minigrad.testing.conformance.outcome import outcomes
 from minigrad.testing.grading import BASIC
 from minigrad.testing.grading.figures import Measured, figures_of
-from minigrad.testing.grading.mark import Figure
+from minigrad.testing.grading.table import Figure
 from minigrad.testing.grading.notes import RankNotes, moments_of
 from minigrad.testing.grading.steps import GradedRank
 
@@ -132,7 +132,7 @@ def replayed(ranks: Sequence[tuple[list[int], Launched, float]], cluster: Cluste
         notes = RankNotes(cluster, rank)
         leaves = [SimpleNamespace(data=np.empty(nbytes // 4, np.float32)) for nbytes in came]
         for _ in range(workload.steps + 1):
-            notes.mark()
+            notes.begin_step()
             with notes.forward(SAMPLES):
                 pass
             notes.begin(Reached(leaves, []))
@@ -145,9 +145,9 @@ def replayed(ranks: Sequence[tuple[list[int], Launched, float]], cluster: Cluste
             notes.end(None)
             for number in numbers:
                 notes.waited(number)
-        notes.mark()
+        notes.begin_step()
         graded.append(GradedRank(notes, [], [], []))
-    measured = Measured(graded, moments_of([one.account.notes for one in graded], cluster.link))
+    measured = Measured(graded, moments_of([one.notes.did for one in graded], cluster.link))
     return figures_of(measured, workload, cluster, Limits())
 
 
@@ -175,7 +175,8 @@ def by_calls(workload: Workload) -> Of:
 
     def figures(cluster: Cluster, cap_bytes: int) -> Figures:
         if cap_bytes not in seen:
-            adapter: Any = SimpleNamespace(run=Processes(world, 120.0, preload=["torch", "torch._dynamo"]), timeout_s=240.0)
+            run = Processes(world, 120.0, preload=["torch", "torch._dynamo"])
+            adapter: Any = SimpleNamespace(run=run, timeout_s=240.0)
             found = outcomes(adapter, calls_of_torch, RANKS, cap_bytes)
             if any(one.kind != "value" or one.value[2] > 1e-4 for one in found):
                 raise SystemExit("; ".join(map(str, found)))
@@ -214,7 +215,8 @@ def main() -> int:
         figures = [f"{c['step_s'][2]:>14.3f}{c['exposed_fraction'][0]:>12.3f}{c['calls'][0]:>8.1f}" for c in cells]
         print(f"{name:24}{len(passes):>5}/{len(BASIC)} " + "".join(figures))
     best = [told["minigrad"][cluster] for cluster in CLUSTERS]
-    print(f"{'the best':32}" + "".join(f"{1:>14.3f}{c['exposed_fraction'][1]:>12.3f}{c['calls'][1]:>8.1f}" for c in best))
+    figures = [f"{1:>14.3f}{c['exposed_fraction'][1]:>12.3f}{c['calls'][1]:>8.1f}" for c in best]
+    print(f"{'the best':32}" + "".join(figures))
     for name, found in told.items():
         print(f"{name}: does not pass {sorted({c.__name__[6:] for c in BASIC} - set(found['passes'])) or 'none'}")
     if options.json:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minigrad.distributed import DDP
-from minigrad.distributed.simulate import Cluster, Link
+from minigrad.distributed.simulate import Cluster, Link, simulation
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.errors import ArgumentError
 from minigrad.testing import Grade, Limits, Workload, grade
@@ -140,8 +140,15 @@ def test_memory_of_all_ranks_counts():
 
 def test_a_changed_minigrad_is_named(monkeypatch):
     assert changed_functions() == []
-    monkeypatch.setattr(VirtualClock, "wait_until", lambda self, moment_s, started_s: None)
-    assert changed_functions() == ["minigrad.distributed.simulate.clock.VirtualClock.wait_until"]
+    mine = type("VirtualClock", (VirtualClock,), {})
+    for target, value, name in [
+        (simulation, mine, "simulation.VirtualClock"),
+        (VirtualClock, functools.partial(int), "clock.VirtualClock.wait_until"),
+    ]:
+        monkeypatch.setattr(target, name.rpartition(".")[2], value)
+        assert changed_functions() == [f"minigrad.distributed.simulate.{name}"]
+        if target is simulation:
+            monkeypatch.undo()
     found = grade(wrappers.Naive, CLUSTER, workload=SHORT)
     assert "minigrad was changed in this process: " in found.failed[0] and "wait_until" in found.failed[0]
 

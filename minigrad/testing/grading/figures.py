@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minigrad.distributed.simulate.cluster import Cluster
-from minigrad.testing.grading.mark import Figure, Limits
+from minigrad.testing.grading.table import Figure, Limits
 from minigrad.testing.grading.notes import Did, moments_of, sent_bytes
 from minigrad.testing.grading.optimum import Best, best_step
 from minigrad.testing.grading.steps import GradedRank
@@ -38,15 +38,15 @@ class Measured:
         Raises:
             GradingError: they say something else.
         """
-        moments = moments_of([one.account.notes for one in ranks], cluster.link)
+        moments = moments_of([one.notes.did for one in ranks], cluster.link)
         for rank, one in enumerate(ranks):
-            computed = [moments[rank][i] if i < len(moments[rank]) else -1.0 for i in one.account.marks]
+            computed = [moments[rank][i] if i < len(moments[rank]) else -1.0 for i in one.notes.starts]
             if any(abs(a - b) > _SAME * max(1.0, abs(b)) for a, b in zip(computed, one.clock_s)):
                 raise GradingError(
                     f"rank {rank}: its clock says {one.clock_s[-1]:.9g} s, and its calls take {computed[-1]:.9g} s: "
                     "the clock was moved, or something was called past the communicator"
                 )
-        handed = sum(did.nbytes for one in ranks for did in one.account.notes)
+        handed = sum(did.nbytes for one in ranks for did in one.notes.did)
         if handed != carried_bytes:
             raise GradingError(
                 f"the communicator was handed {handed} bytes, and the cluster carried {carried_bytes}: something was "
@@ -56,11 +56,11 @@ class Measured:
 
     def ended_s(self, step: int) -> float:
         """When all ranks had come to the end of a step."""
-        return max(moments[one.account.marks[step + 1]] for moments, one in zip(self.moments, self.ranks))
+        return max(moments[one.notes.starts[step + 1]] for moments, one in zip(self.moments, self.ranks))
 
     def calls(self, step: int) -> list[list[Did]]:
         """What each rank did in a step."""
-        return [one.account.notes[one.account.marks[step] : one.account.marks[step + 1]] for one in self.ranks]
+        return [one.notes.did[one.notes.starts[step] : one.notes.starts[step + 1]] for one in self.ranks]
 
 
 def figures_of(measured: Measured, workload: Workload, cluster: Cluster, limits: Limits) -> dict[str, Figure]:

@@ -15,7 +15,7 @@ from minigrad.testing.conformance.report import report
 from minigrad.testing.grading.adapter import MakeWrapper, WrapperAdapter
 from minigrad.testing.grading.basic import BASIC
 from minigrad.testing.grading.figures import GradingError, Measured, figures_of
-from minigrad.testing.grading.mark import Figure, Grade, Limits
+from minigrad.testing.grading.table import Figure, Grade, Limits
 from minigrad.testing.grading.ranks import on_processes, on_virtual, peak_bytes, told_of
 from minigrad.testing.grading.steps import GradedRank, GradedSteps
 from minigrad.testing.grading.unchanged import changed_functions

@@ -47,13 +47,13 @@ class GradedCommunicator(Wrapper):
     """Around the communicator of one rank, noting each call; results may come with an error planted in them.
 
     Args:
-        account: Takes the notes.
+        notes: Takes them.
         turns: Lets one rank after the other go on; None: all at once.
     """
 
-    def __init__(self, comm: Communicator, account: RankNotes, turns: RankTurns | None = None) -> None:
+    def __init__(self, comm: Communicator, notes: RankNotes, turns: RankTurns | None = None) -> None:
         super().__init__(comm)
-        self._account, self._turns, self._time = account, turns, TellingClock(comm.clock)
+        self._notes, self._turns, self._time = notes, turns, TellingClock(comm.clock)
         self._planted = 0.0
         self._rng = np.random.default_rng(0)
 
@@ -84,13 +84,13 @@ class GradedCommunicator(Wrapper):
             raise ArgumentError("split: expected the ranks of a grade to stay together, got a group of them")
         if call.kind in ("send", "recv"):
             return self._message(call, arrays[0], make)
-        number = self._account.called(call)
+        number = self._notes.called(call)
         if not arrays:
             return self._meeting(number, make)
         work = make()
         if self._turns is not None:
             self._turns.pass_on(self.rank)
-        return _GradedWork(work, lambda: self._account.waited(number), self._error_of(arrays[-1]), self.clock)
+        return _GradedWork(work, lambda: self._notes.waited(number), self._error_of(arrays[-1]), self.clock)
 
     def _meeting(self, number: int, make: Make) -> Any:
         """A call that comes back when all ranks have made it."""
@@ -99,7 +99,7 @@ class GradedCommunicator(Wrapper):
         result = make()
         if self._turns is not None:
             self._turns.go_on(self.rank)
-        self._account.waited(number)
+        self._notes.waited(number)
         return result
 
     def _message(self, call: Call, array: Array, make: Make) -> Work:
@@ -108,9 +108,9 @@ class GradedCommunicator(Wrapper):
         if self._turns is not None:
             self._turns.pass_on(self.rank)
         if call.kind == "send":
-            self._account.sent(call.nbytes, peer, tag)
+            self._notes.sent(call.nbytes, peer, tag)
             return work
-        return _GradedWork(work, lambda: self._account.took(peer, tag), self._error_of(array), self.clock)
+        return _GradedWork(work, lambda: self._notes.took(peer, tag), self._error_of(array), self.clock)
 
     def _error_of(self, array: Array) -> Callable[[], None]:
         """What plants an error in an array that came back; drawn now, in the order of the calls."""

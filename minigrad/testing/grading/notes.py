@@ -22,10 +22,10 @@ class Did(NamedTuple):
     Attributes:
         did: "computed" for so many `seconds`; "called" collective `number` of `kind`, handing in `nbytes`, after so
             many `steps` of computing since the last; "waited" for it; "sent" `nbytes` to rank `number`, with tag
-            `steps`; "took" the next message of rank `number` with that tag; or a "mark", which takes no time.
+            `steps`; "took" the next message of rank `number` with that tag; or "began" a step.
     """
 
-    did: Literal["computed", "called", "waited", "sent", "took", "mark"]
+    did: Literal["computed", "called", "waited", "sent", "took", "began"]
     seconds: float = 0.0
     number: int = 0
     kind: str = ""
@@ -40,26 +40,26 @@ class RankNotes:
     passed before; see `VirtualClock`.
 
     Attributes:
-        notes: So far.
-        marks: How many notes there were at each mark.
-        backwards: That began since the last mark.
-        early: Elements handed in, in a backward, above those that gradients then had; the most since the last mark.
+        did: So far.
+        starts: How many of these there were when each step began.
+        backwards: That began in this step.
+        early: Elements handed in, in a backward of this step, above those that gradients then had; at most.
     """
 
     def __init__(self, cluster: Cluster, rank: int) -> None:
         self._cluster, self._rank = cluster, rank
-        self.notes: list[Did] = []
-        self.marks: list[int] = []
+        self.did: list[Did] = []
+        self.starts: list[int] = []
         self.backwards = self.early = 0
         self._whole_s = self._left_s = 0.0
         self._nbytes = self._done_bytes = self._leaves = self._complete = self._handed = 0
         self._walking = False
         self._step = self._steps = self._calls = 0
 
-    def mark(self) -> None:
-        """A step begins or ends."""
-        self.marks.append(len(self.notes))
-        self.notes.append(Did("mark"))
+    def begin_step(self) -> None:
+        """A step begins, and the one before it ends."""
+        self.starts.append(len(self.did))
+        self.did.append(Did("began"))
         self.backwards = self.early = self._handed = 0
 
     @contextmanager
@@ -102,7 +102,7 @@ class RankNotes:
             self._left_s = left_s
 
     def _computed(self, seconds: float) -> None:
-        self.notes.append(Did("computed", seconds))
+        self.did.append(Did("computed", seconds))
 
     def called(self, call: Call) -> int:
         """A collective; its number.
@@ -116,24 +116,24 @@ class RankNotes:
             twice = 1.0 + 1.0 / self._cluster.world_size
             beside = BESIDE + BESIDE_EACH * self._leaves
             self.early = max(self.early, self._handed - int(self._complete * twice) - beside)
-        self.notes.append(Did("called", 0.0, self._calls, call.kind, nbytes, self._steps))
+        self.did.append(Did("called", 0.0, self._calls, call.kind, nbytes, self._steps))
         self._calls, self._steps = self._calls + 1, 0
         return self._calls - 1
 
     def waited(self, number: int) -> None:
         """The wait for a collective is over."""
         self.settle()
-        self.notes.append(Did("waited", 0.0, number))
+        self.did.append(Did("waited", 0.0, number))
 
     def sent(self, nbytes: int, dst: int, tag: int) -> None:
         """A message to another rank."""
         self.settle()
-        self.notes.append(Did("sent", 0.0, dst, "send", nbytes, tag))
+        self.did.append(Did("sent", 0.0, dst, "send", nbytes, tag))
 
     def took(self, src: int, tag: int) -> None:
         """The wait for a message is over."""
         self.settle()
-        self.notes.append(Did("took", 0.0, src, "recv", 0, tag))
+        self.did.append(Did("took", 0.0, src, "recv", 0, tag))
 
 
 def moments_of(notes: Sequence[Sequence[Did]], link: Link) -> list[list[float]]:

@@ -28,42 +28,42 @@ class GradedRank:
     """What a rank did in the steps, the first of them apart.
 
     Attributes:
-        account: What it was noted to do.
+        notes: What it was noted to do.
         clock_s: What its clock said at the beginning of each step, and at the end.
         digests: Of the gradients after each step, until errors are planted.
         faults: What was wrong with a step, in words.
     """
 
-    account: RankNotes
+    notes: RankNotes
     clock_s: list[float]
     digests: list[str]
     faults: list[str]
 
 
 class _Heard:
-    """Hears of backwards for an account, after the clock has."""
+    """Hears of backwards for an notes, after the clock has."""
 
-    def __init__(self, clock: VirtualClock | None, account: RankNotes, turn: Callable[[], None]) -> None:
-        self._clock, self._account, self._turn = clock, account, turn
+    def __init__(self, clock: VirtualClock | None, notes: RankNotes, turn: Callable[[], None]) -> None:
+        self._clock, self._notes, self._turn = clock, notes, turn
 
     def begin(self, leaves: Reached) -> None:
         """See `BackwardListener`."""
         if self._clock is not None:
             self._clock.begin(leaves)
-        self._account.begin(leaves)
+        self._notes.begin(leaves)
 
     def leaf(self, leaf: Any) -> None:
         """See `BackwardListener`."""
         if self._clock is not None:
             self._clock.leaf(leaf)
-        self._account.leaf(leaf)
+        self._notes.leaf(leaf)
         self._turn()
 
     def end(self, error: BaseException | None) -> None:
         """See `BackwardListener`."""
         if self._clock is not None:
             self._clock.end(error)
-        self._account.end(error)
+        self._notes.end(error)
 
 
 @dataclass
@@ -84,21 +84,21 @@ class GradedSteps:
 
     def __call__(self, comm: Communicator, *_: Any) -> GradedRank:
         clock = comm.clock if isinstance(comm.clock, VirtualClock) else None
-        account = RankNotes(self.cluster, comm.rank)
-        graded = GradedCommunicator(comm, account, self.turns)
+        notes = RankNotes(self.cluster, comm.rank)
+        graded = GradedCommunicator(comm, notes, self.turns)
         be_rank(graded)
         turn = (lambda: None) if self.turns is None else (lambda: self._pass_on(comm.rank))
-        with watching_calls(None), watching_backwards(_Heard(clock, account, turn)):
-            return self._train(graded, comm, account, clock)
+        with watching_calls(None), watching_backwards(_Heard(clock, notes, turn)):
+            return self._train(graded, comm, notes, clock)
 
     def _pass_on(self, rank: int) -> None:
         assert self.turns is not None
         self.turns.pass_on(rank)
 
     def _train(
-        self, graded: GradedCommunicator, comm: Communicator, account: RankNotes, clock: VirtualClock | None
+        self, graded: GradedCommunicator, comm: Communicator, notes: RankNotes, clock: VirtualClock | None
     ) -> GradedRank:
-        workload, seen = self.truth.workload, GradedRank(account, [], [], [])
+        workload, seen = self.truth.workload, GradedRank(notes, [], [], [])
         module = workload.build()
         ddp = module if self.wrapper is None else self.wrapper(module, graded)
         for step in range(workload.steps + 1):
@@ -108,20 +108,20 @@ class GradedSteps:
                 self.turns.pass_on(comm.rank)
                 if comm.rank == 0:
                     tracemalloc.reset_peak()
-            account.mark()
+            notes.begin_step()
             seen.clock_s.append(comm.clock.now_s())
             for parameter in module.parameters():
                 parameter.grad = None
             samples = self.truth.batch(step, comm.rank)
             charged = nullcontext() if clock is None else clock.call(len(samples))
-            with account.forward(len(samples)), charged:
+            with notes.forward(len(samples)), charged:
                 output = ddp(Tensor(samples))
             loss_of(output).backward()
             if self.wrapper is not None:
                 finish_step(ddp)
             if self.turns is None:
                 self._judge(step, module, seen)
-        account.mark()
+        notes.begin_step()
         seen.clock_s.append(comm.clock.now_s())
         return seen
 
@@ -130,11 +130,11 @@ class GradedSteps:
 
     def _judge(self, step: int, module: Module, seen: GradedRank) -> None:
         """Look at the gradients after a step, and at how they came about."""
-        found, right, account = gradients_of(module), self.truth.gradients[step], seen.account
-        if account.backwards != 1:
-            seen.faults.append(f"expected one backward in a step, that of the caller, got {account.backwards}")
-        if account.early > 0:
-            seen.faults.append(f"{account.early} elements were handed in before so many gradients were complete")
+        found, right, notes = gradients_of(module), self.truth.gradients[step], seen.notes
+        if notes.backwards != 1:
+            seen.faults.append(f"expected one backward in a step, that of the caller, got {notes.backwards}")
+        if notes.early > 0:
+            seen.faults.append(f"{notes.early} elements were handed in before so many gradients were complete")
         if not self._is_planted(step):
             seen.digests.append(digest_of(found))
             wrong = wrong_gradient(found, right, self.truth.workload.tolerance)
