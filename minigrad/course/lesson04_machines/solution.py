@@ -56,7 +56,7 @@ def get_solo_communicator() -> Communicator:
     return Solo()
 
 
-class Board:
+class Noticeboard:
     """Where the ranks leave what they call and what they have: number of the call -> rank -> (header, array)."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Board:
 class Threads(Front):
     """A rank that writes on a board, waits until all have, and computes for itself."""
 
-    def __init__(self, rank: int, world_size: int, timeout_s: float, board: Board) -> None:
+    def __init__(self, rank: int, world_size: int, timeout_s: float, board: Noticeboard) -> None:
         super().__init__(rank, world_size, timeout_s=timeout_s)
         self.board = board
         board.ranks.append(self)
@@ -132,7 +132,7 @@ class Threads(Front):
 
 def get_thread_communicators(world_size: int, timeout_s: float) -> list[Communicator]:
     """All on one board."""
-    board = Board()
+    board = Noticeboard()
     return [Threads(rank, world_size, timeout_s, board) for rank in range(world_size)]
 
 

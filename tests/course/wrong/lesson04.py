@@ -35,7 +35,7 @@ def of_threads(kind):
     """Ours, but for a class."""
 
     def get_thread_communicators(world_size, timeout_s):
-        board = solution.Board()
+        board = solution.Noticeboard()
         return [kind(rank, world_size, timeout_s, board) for rank in range(world_size)]
 
     return get_thread_communicators
