@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from minigrad.course import catalogue, commands, folder, grading, judge, marks
+from minigrad.course import catalogue, commands, folder, grading, judge, marks, syllabus
 from minigrad.course.marks import Mark
 from minigrad.errors import ArgumentError
 
@@ -218,6 +218,10 @@ class TestCommandLine:
             assert commands.main(line) == 0
             shown = capsys.readouterr().out
             assert [n for n in catalogue.numbers() if catalogue.lesson(n).title not in shown] == []
+
+
+def test_the_syllabus_is_that_of_the_lessons():
+    assert syllabus.PATH.read_text() == syllabus.text(), "python -m minigrad.course.syllabus writes it again"
 
 
 @pytest.mark.course
