@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import minigrad
 from minigrad.arguments import as_real
+from minigrad.backend.thread import new_thread
 from minigrad.course import catalogue, marks
 from minigrad.course.judge import FILE
 from minigrad.course.marks import Mark
@@ -82,24 +82,46 @@ def _in_a_process(folder: Path, number: int, k: int, timeout_s: float) -> _Verdi
     """Run the judge, and kill it with all that it started where it does not answer in time."""
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "minigrad.course.judge", str(folder), str(number), str(k), str(writing)]
-    with os.fdopen(reading, "rb", buffering=0) as answers, tempfile.TemporaryFile() as output:
+    with os.fdopen(reading, "rb", buffering=0) as answers:
         process = subprocess.Popen(
             command,
             env=_environment(),
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(writing,),
             start_new_session=True,
         )
         os.close(writing)
+        output = _Output(process)
         try:
             kind, words = _followed(process, _Lines(answers), timeout_s)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return _Verdict(kind, words, _end_of(output))
+        return _Verdict(kind, words, output.end())
+
+
+class _Output:
+    """The end of what a process prints, which may be without one: all of it is read, and the last is kept."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self._source, self._kept, self._many = process.stdout, b"", 0
+        self._reader = new_thread(self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with self._source:
+            while more := os.read(self._source.fileno(), 65536):
+                self._many += len(more)
+                self._kept = (self._kept + more)[-SHOWN_CHARACTERS:]
+
+    def end(self) -> str:
+        """It, once the process is gone; a child of it that left its group may hold the pipe, and is not waited for."""
+        self._reader.join(1.0)
+        return ("... " if self._many > SHOWN_CHARACTERS else "") + self._kept.decode("utf-8", "replace")
 
 
 def _followed(process: subprocess.Popen[bytes], answers: _Lines, timeout_s: float) -> tuple[str, str]:
@@ -147,13 +169,6 @@ def _ended(process: subprocess.Popen[bytes]) -> str:
     except subprocess.TimeoutExpired:
         return "went on without an answer"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-
-
-def _end_of(output: IO[bytes]) -> str:
-    """The end of what was printed."""
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - SHOWN_CHARACTERS))
-    return ("... " if size > SHOWN_CHARACTERS else "") + output.read().decode("utf-8", "replace")
 
 
 def _environment() -> dict[str, str]:

@@ -22,6 +22,7 @@ from minigrad.course.lesson import Exercise, Student, WrongError
 
 FILE = "adapters.py"
 NOT_WRITTEN = "not written yet"
+LONGEST = 3000  # characters of a message
 
 
 def written_in(text: str) -> set[str]:
@@ -94,7 +95,7 @@ def _main(folder: str, number: str, k: str, descriptor: str) -> None:
         exercise = catalogue.task(int(number), int(k))
         say(began=True)
         verdict, words = judge(Path(folder).resolve(), exercise)
-        say(verdict=verdict, words=words)
+        say(verdict=verdict, words=words if len(words) <= LONGEST else words[:LONGEST] + " ...")
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the student may have closed it
             stream.flush()
