@@ -35,8 +35,11 @@ def main(arguments: Sequence[str]) -> int:
     """Carry out a command line, and return the exit status."""
     parser = argparse.ArgumentParser("python -m minigrad.course", description="A course on data-parallel training.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    named = next((word for word in arguments if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
-        command.arguments(commands.add_parser(name, help=command.about, description=command.about))
+        own = commands.add_parser(name, help=command.about, description=command.about)
+        if name == named:
+            command.arguments(own)
     options = parser.parse_args(arguments)
     try:
         return COMMANDS[options.command].carry_out(options)
@@ -154,10 +157,28 @@ def _solution(options: argparse.Namespace) -> int:
     return 0
 
 
+# The hunt loads what no other command needs.
+def _hunt_arguments(parser: argparse.ArgumentParser) -> None:
+    from minigrad.course import hunt
+
+    hunt.arguments(parser)
+
+
+def _hunt(options: argparse.Namespace) -> int:
+    from minigrad.course import hunt
+
+    return hunt.carry_out(options)
+
+
 def _score(options: argparse.Namespace) -> int:
     if not options.dir.is_dir():
         raise ArgumentError(f"course score: expected a folder, got {options.dir}")
     print(marks.summary(options.dir))
+    from minigrad.course import hunt
+
+    points, begun = hunt.score(options.dir / hunt.STATE)
+    if begun:
+        print(f"hunts begun: {begun}, {points} points")
     return 0
 
 
@@ -172,6 +193,7 @@ COMMANDS: dict[str, Command] = {
     "check": Command("check what you wrote for a lesson or a task", _check_arguments, _check),
     "hint": Command("show the next hint for a task", _task_arguments, _hint),
     "solution": Command("show our solution, once you tried", _task_arguments, _solution),
+    "hunt": Command("find a bug that was planted in minigrad", _hunt_arguments, _hunt),
     "score": Command("show all marks of a folder", _folder_argument, _score),
     "syllabus": Command("show what a teacher needs: order, minutes, what each lesson proves", _no_arguments, _syllabus),
 }

@@ -214,6 +214,14 @@ class TestCommandLine:
             commands.main(["grade"])
         assert ended.value.code == 2
 
+    def test_a_hunt_is_begun_and_answered_and_scored(self, mine, monkeypatch, capsys):
+        monkeypatch.chdir(mine)
+        assert commands.main(["hunt", "begin"]) == 0
+        assert "minigrad has one bug, or none" in capsys.readouterr().out
+        assert commands.main(["hunt", "answer", "no such thing"]) in (1, 2)
+        assert commands.main(["score"]) == 0
+        assert "points; this minigrad" in capsys.readouterr().out
+
     def test_list_and_syllabus_have_every_lesson(self, capsys):
         for line in (["list"], ["syllabus"]):
             assert commands.main(line) == 0
