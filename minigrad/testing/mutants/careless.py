@@ -104,7 +104,7 @@ def changed(comm: Any, watch: Onlooker) -> None:
         if leaf is ddp.module[0].weight:
             ddp.module[1].weight.grad *= 0.5
 
-    watch.refused(lambda: ddp(ones(2, 3)).mean().backward(on_leaf=halve))
+    watch.refused(lambda: ddp(ones(2, 3)).mean().backward(on_leaf=halve), named=False)
 
 
 def moved(comm: Any, watch: Onlooker) -> None:

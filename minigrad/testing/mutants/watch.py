@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from minigrad.distributed import DistributedDataParallel, Timeline, Twin, simulate
 from minigrad.distributed.record.fingerprint import module_fingerprints
 from minigrad.errors import ArgumentError
@@ -94,12 +96,16 @@ class Onlooker:
         """The program prints something."""
         self.seen.said.append(text)
 
-    def refused(self, what: Callable[[], Any]) -> None:
-        """Do what has to be an error, and print which one it is."""
+    def refused(self, what: Callable[[], Any], *, named: bool = True) -> None:
+        """Do what has to be an error, and print which one it is.
+
+        Args:
+            named: Or print only that it is one, where a rank may hear of another one's first.
+        """
         try:
             what()
         except Exception as error:
-            self.say(f"{type(error).__name__}: {error}")
+            self.say(f"{type(error).__name__}: {error}" if named else "it was refused")
         else:
             self.say("nothing was refused")
 
@@ -168,7 +174,8 @@ def observe(program: Program, *, seed: int = 0, world_size: int | None = None, t
     watches = [Onlooker(seed, None if twin else timeline, twin) for _ in cluster.ranks]
     error = ""
     try:
-        simulate.run(lambda comm: program.train(comm, watches[comm.rank]), cluster, timeout_s=RANKS_S)
+        with np.errstate(all="ignore"):  # of what overflows on purpose
+            simulate.run(lambda comm: program.train(comm, watches[comm.rank]), cluster, timeout_s=RANKS_S)
     except Exception as caught:
         error = f"{type(caught).__name__}: {caught}"
     return RunSeen(program.name, tuple(watch.seen for watch in watches), timeline, error)
