@@ -9,7 +9,8 @@ from minigrad import Tensor, nn
 from minigrad.course.lesson08_overlap import checks
 from minigrad.course.lesson08_overlap.picture import bucketed, naive, overlapped, traced
 from minigrad.course.lesson08_overlap.solution import get_ddp_overlapped
-from minigrad.distributed import DDP, run
+from minigrad.distributed import DDP, ThreadWorld, run
+from minigrad.distributed.run import run_world
 from minigrad.distributed.simulate import Link
 from minigrad.testing.grading import best_step
 
@@ -54,3 +55,20 @@ def test_what_is_asked_is_between_the_best_and_what_does_not_overlap():
         best = best_step(cluster, samples, sizes)
         after_s = best.compute_s + 4 * cluster.link.cost_s("all_reduce", checks.CAP_BYTES, cluster.world_size)
         assert best.exposed_s / best.step_s < place.exposed_fraction < 1.0 - best.compute_s / after_s
+
+
+def test_it_runs_on_devices(cuda):
+    def body(comm):
+        minigrad.manual_seed(0)
+        module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).to(comm.device)
+        ddp = get_ddp_overlapped(module, comm, bucket_cap_bytes=100)
+        x = Tensor(np.random.default_rng(comm.rank).standard_normal((3 + comm.rank, 4)).astype(np.float32)).to(
+            comm.device
+        )
+        ddp(x).square().mean().backward()
+        ddp.finish()
+        return [param.grad.tolist() for param in module.parameters()]
+
+    world = ThreadWorld(2, timeout_s=120)
+    first, second = run_world(body, world, world.communicators([cuda, cuda]))
+    assert first == second

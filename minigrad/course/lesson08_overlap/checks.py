@@ -280,7 +280,7 @@ def check_get_ddp_overlapped(student: Student) -> str:
         expect(mark.passed, f"get_ddp_overlapped, on the {name}: {'; '.join(mark.failed)}")
         exposed, calls = mark.figures["exposed_fraction"], mark.figures["calls"].value
         expect(
-            calls == _CALLS and exposed.value <= place.exposed_fraction,
+            _CALLS - 1 <= calls <= _CALLS and exposed.value <= place.exposed_fraction,
             f"get_ddp_overlapped(bucket_cap_bytes={CAP_BYTES}), on the {name}, eight layers of 4224 bytes: at most "
             f"{place.exposed_fraction:.1%} of a step should be exposed, in {_CALLS} calls, got {exposed.value:.1%} in "
             f"{calls:.0f} calls: {_slow(calls)}",
@@ -291,7 +291,7 @@ def check_get_ddp_overlapped(student: Student) -> str:
 
 def _slow(calls: float) -> str:
     """Which mistake makes a wrapper slow that is right."""
-    if calls < _CALLS:
+    if calls < _CALLS - 1:
         return "a bucket over its cap has to wait for all the gradients in it, and backward is over by then"
     if calls > _CALLS:
         return "each call pays the latency of the link: gradients that fit into a bucket should travel together"

@@ -60,9 +60,11 @@ class Overlapped:
         self.counting.wait()
         for bucket, (flat, work) in zip(self.buckets, self.under_way):
             work.wait()
-            ends = np.cumsum([param.numel() for param in bucket])
-            for param, part in zip(bucket, np.split(flat / self.total.item(), ends[:-1])):
-                gradient(param)[...] = part.reshape(param.shape)
+            flat /= self.total.item()
+            start = 0
+            for param in bucket:
+                gradient(param)[...] = flat[start : start + param.numel()].reshape(param.shape)
+                start += param.numel()
 
 
 def gradient(param: nn.Parameter) -> Any:

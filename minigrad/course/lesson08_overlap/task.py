@@ -33,8 +33,8 @@ def get_ddp_overlapped(module: nn.Module, comm: Communicator, *, bucket_cap_byte
     - A bucket is launched inside `loss.backward()`, as soon as its last gradient is complete and all buckets of lower
       index are launched. So all ranks launch in one order, whatever the order in which their gradients are complete.
       Inside forward and backward nobody waits.
-    - Per step a rank makes one all-reduce for the sum of n, and one for each bucket: no other call. A forward under
-      `minigrad.no_grad()`, which no backward follows, makes none: one rank may evaluate alone.
+    - Per step a rank makes at most one all-reduce for the sum of n, and one for each bucket: no other call. A forward
+      under `minigrad.no_grad()`, which no backward follows, makes none: one rank may evaluate alone.
     - Each backward reaches all parameters that require grad (lesson 10 is about others). One may be used several times,
       or have two names. Except in evaluation there is one backward for each forward.
 
