@@ -17,15 +17,18 @@ def script_of(number, folder, name):
     return folder / name
 
 
-def outcomes(script, *arguments):
-    """What the script prints alone, by the launcher on two ranks, and under mpirun on two, in lines."""
+def outcomes(script, pattern):
+    """What of its output fits a pattern, in order: alone, by the launcher on two ranks, and under mpirun on two.
+
+    mpirun may put the end of a line behind the beginning of another rank's.
+    """
     ways = [
-        subprocess.run([sys.executable, script, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60),
-        launched(script, *arguments),
-        mpirun(2, "-m", "mpi4py", str(script), *arguments),
+        subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60),
+        launched(script),
+        mpirun(2, "-m", "mpi4py", str(script)),
     ]
     assert [done.returncode for done in ways] == [0, 0, 0], "".join(done.stderr for done in ways)
-    return [re.sub(r"^\[\d\] ", "", done.stdout, flags=re.MULTILINE).splitlines() for done in ways]
+    return [sorted(re.findall(pattern, done.stdout)) for done in ways]
 
 
 def launched(script, *arguments):
