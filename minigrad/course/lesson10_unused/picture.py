@@ -18,7 +18,7 @@ from minigrad.tensor import Tensor
 _SUMS = ["who has what", "samples", "east", "west"]  # of our solution, in its order
 
 
-class Branches(nn.Module):
+class TwoBranches(nn.Module):
     """Two branches; a forward uses one or both."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ def one_backward(make: Callable[..., Any]) -> list[tuple[list[str], str]]:
     """
 
     def body(comm: Communicator) -> tuple[list[str], str]:
-        counting, module = Counting(comm), Branches()
+        counting, module = Counting(comm), TwoBranches()
         ddp = make(module, counting)
         try:
             ddp(Tensor(np.full((2, 1), 10.0**comm.rank)), comm.rank == 0).mean().backward()

@@ -36,7 +36,7 @@ class Prescribed(nn.Module):
         return x[:, : SIZES[0]] @ self.first + x[:, SIZES[0] :] @ self.second
 
 
-class Steps(NamedTuple):
+class HookSteps(NamedTuple):
     """What came of the steps of one rank.
 
     Attributes:
@@ -81,7 +81,7 @@ def check_feedback_hook(student: Student) -> str:
     )
 
 
-def _expect_nothing_lost(told: str, found: Sequence[Steps], error: float) -> None:
+def _expect_nothing_lost(told: str, found: Sequence[HookSteps], error: float) -> None:
     for rank, steps in enumerate(found):
         expect(
             np.array_equal(steps.sums, found[0].sums, equal_nan=True),
@@ -107,7 +107,7 @@ def _expect_nothing_lost(told: str, found: Sequence[Steps], error: float) -> Non
     )
 
 
-def _sums_of(hook: Callable[..., Any], rows: Sequence[int], caps: Sequence[int]) -> tuple[list[Steps], float]:
+def _sums_of(hook: Callable[..., Any], rows: Sequence[int], caps: Sequence[int]) -> tuple[list[HookSteps], float]:
     """What the ranks got, and how far its sum is from the exact one, as a fraction of the largest gradient.
 
     Args:
@@ -117,7 +117,7 @@ def _sums_of(hook: Callable[..., Any], rows: Sequence[int], caps: Sequence[int])
     rng = np.random.default_rng(12)
     batches = [(rng.standard_normal(480) * 0.1 + rng.standard_normal((n, 480))).astype(np.float32) for n in rows]
 
-    def body(comm: Communicator) -> Steps:
+    def body(comm: Communicator) -> HookSteps:
         module, state, seen = Prescribed(), dict[Any, Any](), list[Counting]()
         sums, ratio = [], [0.0, 1.0, 0.0]
 
@@ -143,7 +143,7 @@ def _sums_of(hook: Callable[..., Any], rows: Sequence[int], caps: Sequence[int])
                 sums.append(np.concatenate([_gradient(param) for param in module.parameters()]))
             ddp.unwrap()
         sent, plain, rounded = ratio
-        return Steps(np.array(sums), sent, plain, bool(rounded))
+        return HookSteps(np.array(sums), sent, plain, bool(rounded))
 
     try:
         found = run(body, len(rows), timeout_s=TIMEOUT_S)
