@@ -243,6 +243,9 @@ def carry_out(options: argparse.Namespace) -> int:
 def _begin(hunt: Hunt, options: argparse.Namespace) -> Iterator[str]:
     yield f"Level {hunt.level}, seed {hunt.seed}. The program {hunt.program.name!r}: {hunt.program.says}"
     yield f"\n{hunt.source}"
+    if hunt.program.refuses:
+        yield "It makes a mistake on purpose, which minigrad has to refuse, in words that help."
+    yield f"The text is in {inspect.getsourcefile(hunt.program.train)}."
     yield f"It runs on {len(hunt.program.speeds)} ranks of a virtual cluster. minigrad has one bug, or none."
     yield f"look TOOL shows it, one of {', '.join(TOOLS)}; with --right as it is without the bug."
 
