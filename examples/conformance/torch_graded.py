@@ -1,17 +1,19 @@
-"""PyTorch's DistributedDataParallel, a naive wrapper and minigrad's own, graded on the same virtual clusters.
+"""PyTorch's DistributedDataParallel, a naive wrapper and minigrad's own, graded on lessons 5, 7 and 8 of the course.
 
     pip install torch
     python examples/conformance/torch_graded.py [--json FILE]
 
 minigrad's and the naive one are graded by `minigrad.testing.grade`. PyTorch has no virtual clock, so it is measured by
-the calls that it makes: on gloo, each rank a process, a comm hook notes for each bucket its bytes, and of how many
+the calls that it makes: on gloo, two ranks, each a process, a comm hook notes for each bucket its bytes, and of how
 parameters the gradients were complete when it was launched; a hook on each parameter counts those. That is noted in
 the last of three steps, since the first buckets are cut anew after the first step. Forward, backward in the order and
 by the bytes in which the gradients came, the bucket's all_reduces between them and a wait for all at the end are then
 replayed on the virtual cluster, by what computes the time of every grade. Its gradients are compared with those of one
-device. What its hooks and copies cost does not count, as it does not for the others.
+device on the joined batch. What its hooks and copies cost does not count, as it does not for the others.
 
-Each wrapper runs with the bucket cap, of those tried, that is best for it on that cluster.
+    lesson 5: how many of its conformance checks a wrapper passes, and its step, to the best there is
+    lesson 7: its step with the cap that is best for it, to the best there is, on that lesson's clusters
+    lesson 8: what part of a step is exposed with that lesson's cap, on that lesson's clusters
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,29 +32,68 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch_ddp import TorchAdapter, world
 
-from minigrad import Tensor
+from minigrad import Tensor, nn
 from minigrad.autograd.tape import Reached
+from minigrad.course.lesson05_naive import checks as lesson5
+from minigrad.course.lesson07_buckets import checks as lesson7
+from minigrad.course.lesson08_overlap import checks as lesson8
 from minigrad.distributed import DDP
 from minigrad.distributed.comm.wrappers import Call
-from minigrad.distributed.simulate import Cluster, Link
-from minigrad.testing import Limits, Workload, grade
+from minigrad.distributed.simulate import Cluster
+from minigrad.testing import Limits, Workload, WrapperAdapter, grade
 from minigrad.testing.conformance import Processes, report
 from minigrad.testing.conformance.outcome import outcomes
-from minigrad.testing.grading import BASIC
 from minigrad.testing.grading.figures import Measured, figures_of
-from minigrad.testing.grading.table import Figure
 from minigrad.testing.grading.notes import RankNotes, moments_of
 from minigrad.testing.grading.steps import GradedRank
+from minigrad.testing.grading.table import Figure
 
-RANKS, SAMPLES = 4, 8
-LAYERS, WIDTH = 8, 96  # of the workload that `grade` has by default
-CLUSTERS = {
-    "middling": Cluster.of_speeds([1] * RANKS, link=Link(1e-4, 1e9)),
-    "long wires": Cluster.of_speeds([1] * RANKS, link=Link(5e-4, 1e9)),
-    "thin wires": Cluster.of_speeds([1] * RANKS, link=Link(1e-5, 1e8)),
-}
-CAPS_BYTES = (1, 40_000, 80_000, 120_000, 160_000, 1_000_000)
-Launched = list[tuple[int, int]]  # of each bucket: after how many gradients, and its bytes
+CAPS_BYTES = (1, 3_000, 8_500, 17_000, 34_000, 70_000, 140_000, 2**20)
+Figures = dict[str, Figure]
+
+
+class Task(NamedTuple):
+    """What is trained, and where.
+
+    Attributes:
+        lesson, place: Whose, and the name of its cluster.
+        sizes: Of a lesson of layers: their width, and how many; of lesson 7 elements of each parameter.
+        caps: In bytes, of which the best counts.
+    """
+
+    lesson: int
+    place: str
+    cluster: Cluster
+    workload: Workload
+    sizes: tuple[int, ...]
+    caps: tuple[int, ...]
+
+
+class Scales(nn.Module):
+    """The model of lesson 7, in float32: a parameter of each of these sizes, used in order of registration."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.params = nn.ParameterList([nn.Parameter(Tensor(np.ones(n, np.float32))) for n in sizes])
+
+    def forward(self, x: Tensor) -> Any:
+        """(N, 1) -> (N, 1)"""
+        for param in self.params:
+            x = x * param.mean()
+        return x
+
+
+def tasks() -> list[Task]:
+    """Those of the three lessons."""
+    found = [Task(5, "two ranks", lesson5.CLUSTER, Workload(), (96, 8), CAPS_BYTES)]
+    for place, (elements, cluster) in lesson7.clusters().items():
+        sizes = tuple(2 * n for n in elements)  # of float32, so that there are as many bytes
+        samples = (lesson7.SAMPLES,) * cluster.world_size
+        workload = Workload(model=lambda sizes=sizes: Scales(sizes), features=(1,), samples=samples)
+        found.append(Task(7, place, cluster, workload, sizes, CAPS_BYTES))
+    for place, (cluster, _) in lesson8.places().items():
+        found.append(Task(8, place, cluster, lesson8.WORKLOAD, (32, 8), (lesson8.CAP_BYTES,)))
+    return found
 
 
 class Naive:
@@ -81,25 +122,49 @@ class Naive:
 
 # --------------------------------------------------------------------------------------------------- PyTorch's calls
 
+Launched = list[tuple[int, int]]  # of each bucket: after how many gradients, and its bytes
+Did = tuple[list[int], Launched, float]  # bytes of the gradients as they came; the buckets; the largest error of one
 
-def torch_model() -> Any:
-    """The workload's model."""
+
+class TorchScales(torch.nn.Module):
+    """As `Scales`."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.params = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(n)) for n in sizes])
+
+    def forward(self, x: Any) -> Any:
+        """(N, 1) -> (N, 1)"""
+        for param in self.params:
+            x = x * param.mean()
+        return x
+
+
+def torch_model(lesson: int, sizes: tuple[int, ...]) -> Any:
+    """The model of a task."""
     torch.manual_seed(0)
+    if lesson == 7:
+        return TorchScales(sizes)
+    width, count = sizes
     layers: list[Any] = []
-    for _ in range(LAYERS):
-        layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers[:-1])
+    for _ in range(count):
+        layers += [torch.nn.Linear(width, width), torch.nn.ReLU() if lesson == 5 else torch.nn.Tanh()]
+    return torch.nn.Sequential(*layers)
 
 
-def torch_batch(step: int, rank: int) -> Any:
-    """Samples of a rank in a step."""
+def torch_batch(lesson: int, sizes: tuple[int, ...], step: int, rank: int) -> Any:
+    """Eight samples of a rank in a step."""
     rng = np.random.default_rng([step, rank])
-    return torch.tensor(rng.standard_normal((SAMPLES, WIDTH)).astype(np.float32))
+    return torch.tensor(rng.standard_normal((8, 1 if lesson == 7 else sizes[0])).astype(np.float32))
 
 
-def calls_of_torch(place: Any, adapter: Any, cap_bytes: int) -> tuple[list[int], Launched, float]:
-    """What a rank did in its last step: bytes of the gradients as they came, buckets; and the largest error of one."""
-    model = torch_model()
+def calls_of_torch(place: Any, adapter: Any, asked: Sequence[tuple[int, tuple[int, ...], int]]) -> list[Did]:
+    """What a rank did in its last step, for each lesson, sizes and cap."""
+    return [_last_step(place.rank, *each) for each in asked]
+
+
+def _last_step(rank: int, lesson: int, sizes: tuple[int, ...], cap_bytes: int) -> Did:
+    model = torch_model(lesson, sizes)
     ddp = DistributedDataParallel(model, bucket_cap_mb=cap_bytes / 2**20)
     came: list[int] = []
     launched: Launched = []
@@ -117,23 +182,37 @@ def calls_of_torch(place: Any, adapter: Any, cap_bytes: int) -> tuple[list[int],
         came.clear()
         launched.clear()
         ddp.zero_grad()
-        (ddp(torch_batch(step, place.rank)) ** 2).mean().backward()
-    alone = torch_model()
-    (alone(torch.cat([torch_batch(2, rank) for rank in range(RANKS)])) ** 2).mean().backward()
-    pairs = zip(model.parameters(), alone.parameters())
-    error = max(float((p.grad - right.grad).abs().max() / right.grad.abs().max()) for p, right in pairs)
-    return came, launched, error
+        (ddp(torch_batch(lesson, sizes, step, rank)) ** 2).mean().backward()
+    alone = torch_model(lesson, sizes)
+    joined = torch.cat([torch_batch(lesson, sizes, 2, other) for other in range(dist.get_world_size())])
+    (alone(joined) ** 2).mean().backward()
+    pairs = list(zip(model.parameters(), alone.parameters()))
+    return came, launched, max(float((p.grad - q.grad).abs().max() / q.grad.abs().max()) for p, q in pairs)
 
 
-def replayed(ranks: Sequence[tuple[list[int], Launched, float]], cluster: Cluster, workload: Workload) -> Any:
-    """The figures of steps that are each as the last one of PyTorch."""
+def seen_of_torch() -> dict[tuple[int, tuple[int, ...], int], Did]:
+    """What rank 0 did for all tasks and caps; rank 1 has to have done the same."""
+    asked = sorted({(task.lesson, task.sizes, cap) for task in tasks() for cap in task.caps})
+    adapter: Any = SimpleNamespace(run=Processes(world, 240.0, preload=["torch", "torch._dynamo"]), timeout_s=300.0)
+    found = outcomes(adapter, calls_of_torch, 2, asked)
+    if any(one.kind != "value" for one in found):
+        raise SystemExit("; ".join(map(str, found)))
+    for mine, other in zip(*(one.value for one in found)):
+        if mine[:2] != other[:2] or max(mine[2], other[2]) > 1e-4:
+            raise SystemExit(f"ranks did not do the same, or gradients are wrong: {mine}, {other}")
+    return dict(zip(asked, found[0].value))
+
+
+def replayed(did: Did, cluster: Cluster, workload: Workload) -> Figures:
+    """The figures of steps on each rank that are as this one."""
+    came, launched, _ = did
     graded = []
-    for rank, (came, launched, _) in enumerate(ranks):
+    for rank, samples in enumerate(workload.samples_of(cluster.world_size)):
         notes = RankNotes(cluster, rank)
         leaves = [SimpleNamespace(data=np.empty(nbytes // 4, np.float32)) for nbytes in came]
         for _ in range(workload.steps + 1):
             notes.begin_step()
-            with notes.forward(SAMPLES):
+            with notes.forward(samples):
                 pass
             notes.begin(Reached(leaves, []))
             numbers = []
@@ -153,85 +232,60 @@ def replayed(ranks: Sequence[tuple[list[int], Launched, float]], cluster: Cluste
 
 # --------------------------------------------------------------------------------------------------------- the table
 
-Figures = dict[str, Figure]
-Of = Callable[[Cluster, int], Figures]  # what a wrapper comes to on a cluster, with a cap
 
-
-def by_grade(wrap: Callable[[int], Callable[..., Any]], workload: Workload) -> Of:
+def graded_with(wrapper: Callable[..., Any], task: Task) -> Figures:
     """Figures of what minigrad can run."""
-
-    def figures(cluster: Cluster, cap_bytes: int) -> Figures:
-        found = grade(wrap(cap_bytes), cluster, workload=workload, checks=(), timeout_s=120.0)
-        if not found.passed:
-            raise SystemExit(str(found))
-        return dict(found.figures)
-
-    return figures
+    found = grade(wrapper, task.cluster, workload=task.workload, checks=(), timeout_s=120.0)
+    if not found.passed:
+        raise SystemExit(f"lesson {task.lesson}, {task.place}: {found}")
+    return dict(found.figures)
 
 
-def by_calls(workload: Workload) -> Of:
-    """Figures of PyTorch, whose calls are the same on every cluster."""
-    seen: dict[int, Any] = {}
-
-    def figures(cluster: Cluster, cap_bytes: int) -> Figures:
-        if cap_bytes not in seen:
-            run = Processes(world, 120.0, preload=["torch", "torch._dynamo"])
-            adapter: Any = SimpleNamespace(run=run, timeout_s=240.0)
-            found = outcomes(adapter, calls_of_torch, RANKS, cap_bytes)
-            if any(one.kind != "value" or one.value[2] > 1e-4 for one in found):
-                raise SystemExit("; ".join(map(str, found)))
-            seen[cap_bytes] = [one.value for one in found]
-        return dict(replayed(seen[cap_bytes], cluster, workload))
-
-    return figures
-
-
-def row_of(of: Of, caps: Sequence[int]) -> dict[str, Any]:
-    """For each cluster the figures with the best cap."""
-    row: dict[str, Any] = {}
-    for name, cluster in CLUSTERS.items():
-        cap, best = min(((cap, of(cluster, cap)) for cap in caps), key=lambda pair: pair[1]["step_s"].value)
-        row[name] = {"cap_bytes": cap} | {what: [one.value, one.best, one.ratio] for what, one in best.items()}
-    return row
-
-
-def main() -> int:
-    """Print the table, and write it as JSON where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
-    options = parser.parse_args()
-    workload = Workload(samples=(SAMPLES,) * RANKS)
-    rows = {
-        f"PyTorch {torch.__version__}": (by_calls(workload), CAPS_BYTES, report(TorchAdapter(), BASIC).names("passes")),
-        "minigrad": (by_grade(lambda cap: _minigrad(cap), workload), CAPS_BYTES, _passes(DDP)),
-        "naive": (by_grade(lambda cap: Naive, workload), CAPS_BYTES[:1], _passes(Naive)),
-    }
-    told: dict[str, Any] = {}
-    print(f"{'':24}{'checks':>8}" + "".join(f"{name:>34}" for name in CLUSTERS))
-    print(f"{'':24}{'':>8}" + f"{'step / best':>14}{'exposed':>12}{'calls':>8}" * len(CLUSTERS))
-    for name, (of, caps, passes) in rows.items():
-        told[name] = {"passes": passes, **row_of(of, caps)}
-        cells = [told[name][cluster] for cluster in CLUSTERS]
-        figures = [f"{c['step_s'][2]:>14.3f}{c['exposed_fraction'][0]:>12.3f}{c['calls'][0]:>8.1f}" for c in cells]
-        print(f"{name:24}{len(passes):>5}/{len(BASIC)} " + "".join(figures))
-    best = [told["minigrad"][cluster] for cluster in CLUSTERS]
-    figures = [f"{1:>14.3f}{c['exposed_fraction'][1]:>12.3f}{c['calls'][1]:>8.1f}" for c in best]
-    print(f"{'the best':32}" + "".join(figures))
-    for name, found in told.items():
-        print(f"{name}: does not pass {sorted({c.__name__[6:] for c in BASIC} - set(found['passes'])) or 'none'}")
-    if options.json:
-        options.json.write_text(json.dumps(told, indent=1))
-    return 0
-
-
-def _minigrad(cap_bytes: int) -> Callable[..., Any]:
+def with_cap(cap_bytes: int) -> Callable[..., Any]:
+    """minigrad's wrapper with buckets of so many bytes."""
     return lambda module, comm: DDP(module, comm, bucket_cap_bytes=cap_bytes)
 
 
-def _passes(wrapper: Callable[..., Any]) -> list[str]:
-    from minigrad.testing import WrapperAdapter
+def main() -> int:
+    """Print the table, and write its figures as JSON where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args()
+    seen, adapters = seen_of_torch(), [TorchAdapter(), WrapperAdapter(Naive), WrapperAdapter(DDP)]
+    names = [f"PyTorch {torch.__version__.partition('+')[0]}", "naive", "minigrad"]
+    reports = [report(adapter, lesson5.CHECKS) for adapter in adapters]
+    rows = [["lesson", "", *names, "the best"]]
+    rows.append(["5", "checks passed", *(f"{len(r.names('passes'))} of {len(lesson5.CHECKS)}" for r in reports), ""])
+    kept: dict[str, Any] = {n: {"not passed": sorted({*_names(r)})} for n, r in zip(names, reports)}
+    for task in tasks():
+        tried = [
+            [replayed(seen[task.lesson, task.sizes, cap], task.cluster, task.workload) for cap in task.caps],
+            [graded_with(Naive, task)],
+            [graded_with(with_cap(cap), task) for cap in task.caps],
+        ]
+        best = [min(each, key=lambda figures: figures["step_s"].value) for each in tried]
+        for name, figures in zip(names, best):
+            kept[name][f"lesson {task.lesson}, {task.place}"] = {k: [f.value, f.best] for k, f in figures.items()}
+        if task.lesson == 8:
+            exposed = [f"{100 * figures['exposed_fraction'].value:.1f} %" for figures in best]
+            optimum = f"{100 * best[0]['exposed_fraction'].best:.1f} %"
+            rows.append(["8", f"exposed, {task.place}", *exposed, optimum])
+        else:
+            steps = [f"{figures['step_s'].ratio:.3f}" for figures in best]
+            rows.append([str(task.lesson), f"step / best, {task.place}", *steps, "1"])
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+        if row is rows[0]:
+            print("|" + "---|" * len(row))
+    for name in names:
+        print(f"{name}: does not pass {', '.join(kept[name]['not passed']) or 'none'}")
+    if options.json:
+        options.json.write_text(json.dumps(kept, indent=1))
+    return 0
 
-    return report(WrapperAdapter(wrapper), BASIC).names("passes")
+
+def _names(found: Any) -> list[str]:
+    return [f"{row.name} ({row.verdict})" for row in found.rows if row.verdict != "passes"]
 
 
 if __name__ == "__main__":
