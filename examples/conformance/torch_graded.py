@@ -5,8 +5,8 @@
 
 minigrad's and the naive one are graded by `minigrad.testing.grade`. PyTorch has no virtual clock, so it is measured by
 the calls that it makes: on gloo, two ranks, each a process, a comm hook notes for each bucket its bytes, and of how
-parameters the gradients were complete when it was launched; a hook on each parameter counts those. That is noted in
-the last of three steps, since the first buckets are cut anew after the first step. Forward, backward in the order and
+many parameters the gradients were complete when it was launched; a hook on each parameter counts those. That is noted
+in the last of three steps, since buckets are cut anew after the first. Forward, backward in the order and
 by the bytes in which the gradients came, the bucket's all_reduces between them and a wait for all at the end are then
 replayed on the virtual cluster, by what computes the time of every grade. Its gradients are compared with those of one
 device on the joined batch. What its hooks and copies cost does not count, as it does not for the others.
@@ -22,6 +22,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -89,7 +90,7 @@ def tasks() -> list[Task]:
     for place, (elements, cluster) in lesson7.clusters().items():
         sizes = tuple(2 * n for n in elements)  # of float32, so that there are as many bytes
         samples = (lesson7.SAMPLES,) * cluster.world_size
-        workload = Workload(model=lambda sizes=sizes: Scales(sizes), features=(1,), samples=samples)
+        workload = Workload(model=partial(Scales, sizes), features=(1,), samples=samples)
         found.append(Task(7, place, cluster, workload, sizes, CAPS_BYTES))
     for place, (cluster, _) in lesson8.places().items():
         found.append(Task(8, place, cluster, lesson8.WORKLOAD, (32, 8), (lesson8.CAP_BYTES,)))
@@ -251,7 +252,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
-    seen, adapters = seen_of_torch(), [TorchAdapter(), WrapperAdapter(Naive), WrapperAdapter(DDP)]
+    seen = seen_of_torch()
+    adapters: list[Any] = [TorchAdapter(), WrapperAdapter(Naive), WrapperAdapter(DDP)]
     names = [f"PyTorch {torch.__version__.partition('+')[0]}", "naive", "minigrad"]
     reports = [report(adapter, lesson5.CHECKS) for adapter in adapters]
     rows = [["lesson", "", *names, "the best"]]

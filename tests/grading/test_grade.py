@@ -91,10 +91,16 @@ def test_compression_has_to_be_declared():
     assert declared.ratio("sent_bytes") == pytest.approx(1.0, abs=1e-3)
 
 
-def test_the_same_grade_twice():
-    first, second = (grade(wrappers.Overlapped, CLUSTER, workload=SHORT, checks=()) for _ in range(2))
+@pytest.mark.parametrize("wrapper", [wrappers.Overlapped, heavy(DDP)])
+def test_the_same_grade_whatever_the_samples_and_the_step_from_which_errors_come(wrapper, monkeypatch):
+    first, second = (_with_errors_from(step, wrapper, monkeypatch) for step in (2, 3))
     assert first == second and Grade.from_json(first.to_json()) == first
     assert "passed" in str(first) and "ms of a step" in str(first)
+
+
+def _with_errors_from(step, wrapper, monkeypatch):
+    monkeypatch.setattr("secrets.randbelow", lambda end: step - 2)
+    return grade(wrapper, CLUSTER, workload=SHORT, checks=())
 
 
 def test_a_mean_of_means_is_told_by_the_check_that_it_fails():

@@ -14,6 +14,7 @@ from minigrad.distributed.comm.wrappers import Call, Make, Wrapper
 from minigrad.errors import ArgumentError
 from minigrad.testing.grading.notes import RankNotes
 from minigrad.testing.grading.turns import RankTurns
+from minigrad.testing.grading.workload import FEW
 
 
 class TellingClock:
@@ -70,7 +71,7 @@ class GradedCommunicator(Wrapper):
         """Nobody hears of it."""
 
     def plant(self, size_ratio: float, seed: int) -> None:
-        """From now on what comes back, single numbers aside, is larger by size_ratio to twice that, on all ranks alike.
+        """From now on what comes back, few numbers aside, is larger by size_ratio to twice that, on all ranks alike.
 
         Args:
             size_ratio: > 0.
@@ -114,7 +115,7 @@ class GradedCommunicator(Wrapper):
 
     def _error_of(self, array: Array) -> Callable[[], None]:
         """What plants an error in an array that came back; drawn now, in the order of the calls."""
-        if not self._planted or array.size < 2 or not (array.dtype.kind == "f" or is_half(array.dtype)):
+        if not self._planted or array.size < FEW or not (array.dtype.kind == "f" or is_half(array.dtype)):
             return lambda: None
         factor = 1.0 + self._planted * (1.0 + self._rng.random(array.size).reshape(array.shape))
 
