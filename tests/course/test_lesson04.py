@@ -56,8 +56,10 @@ def test_the_script_of_the_page_runs_in_three_ways(tmp_path):
     script = elsewhere.script_of(4, tmp_path, "whoami.py")
     said = elsewhere.outcomes(script, r"rank \d of 2: the sum is \d+")
     assert said == [["rank 0 of 2: the sum is 11", "rank 1 of 2: the sum is 11"]] * 3
-    killed = elsewhere.launched(script, "kill")
-    assert killed.returncode != 0 and "rank 1 failed first: it was ended by SIGKILL" in killed.stderr
-    assert "RankFailedError: rank 0: call 2: barrier" in killed.stderr
     page = catalogue.text_of(4, "page.md").split("```text")[1].split("```")[0]
+    for _ in range(5):  # on a busy machine rank 0 may be ended before it has said anything
+        killed = elsewhere.launched(script, "kill")
+        assert killed.returncode != 0 and "rank 1 failed first: it was ended by SIGKILL" in killed.stderr
+        if "RankFailedError: rank 0: call 2: barrier" in killed.stderr:
+            break
     assert [line.rstrip() for line in page.splitlines()[2:-1] if line.rstrip() not in killed.stderr] == []
