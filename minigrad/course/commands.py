@@ -96,14 +96,17 @@ def _list(options: argparse.Namespace) -> int:
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("lesson", help="its number")
-    parser.add_argument("dir", type=Path, help="your folder; it is made where it is not there")
+    about = "your folder; it is made where it is not there; by default this one, once a lesson was started in it"
+    parser.add_argument("dir", type=Path, nargs="?", help=about)
 
 
 def _start(options: argparse.Namespace) -> int:
     number, k = task_of(options.lesson)
     if k is not None:
         raise ArgumentError(f"course start: expected the number of a lesson, got {options.lesson}: start {number}")
-    print(*folder.start(number, options.dir), sep="\n")
+    if options.dir is None:
+        grading.check_folder(Path())
+    print(*folder.start(number, options.dir or Path()), sep="\n")
     return 0
 
 

@@ -27,6 +27,10 @@ Sizes = Sequence[Sequence[int]]  # of one step: for each rank its batches, each 
 RATE = 0.5
 CLOSE = 1e-10
 ALONE = "this is this rank's own gradient: nothing was combined"
+SHARE = (
+    "this is this rank's own gradient times n_r / Σ n_r: nothing was added up. Is the array that was all-reduced that "
+    "of the gradient? `p.grad.data = array` copies"
+)
 TIMEOUT_S = 2.0
 
 
@@ -241,9 +245,11 @@ def expect_gradients(one: JointRun, guess: Guess | None = None) -> None:
             told = {**guess(model, parts, one.steps[: number + 1]), **told}
         for rank, found in enumerate(one.gradients[number]):
             local = gradient_of(model, joined(parts[rank])) if parts[rank] else {}
-            told.pop(ALONE, None)
+            for why in (ALONE, SHARE):
+                told.pop(why, None)
             if len(parts) > 1:
-                told[ALONE] = local
+                share = sum(map(len, parts[rank])) / max(1, sum(len(batch) for part in parts for batch in part))
+                told[ALONE], told[SHARE] = local, {name: share * value for name, value in local.items()}
             _compare(f"{one.what}: step {number}", rank, found, wanted, told)
         for name, parameter in model.named_parameters():
             parameter.data -= RATE * wanted[name] if name in wanted else 0.0

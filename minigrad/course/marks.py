@@ -113,7 +113,7 @@ def summary(folder: Path) -> str:
 
 
 def _in_words(mark: Mark, points: int) -> str:
-    state = "passed" if mark.passed else f"{mark.tries} tries, not passed" if mark.tries else "-"
+    state = "passed" if mark.passed else f"{mark.tries} tries, the last not passed" if mark.tries else "-"
     said = [f"{state}, {mark.points} of {points}"]
     if mark.passed:
         said.append(f"tries: {mark.tries}")

@@ -166,6 +166,8 @@ class TestMarks:
         assert "another minigrad" not in first and "made with another minigrad, 0.1.0 0123456789ab" in second
         possible = sum(task.points for number in catalogue.numbers() for task in catalogue.lesson(number).tasks)
         assert last == f"2 of {possible} points; this minigrad: {marks.this_minigrad()}"
+        marks.change(mine, "1.1", lambda old: replace(old, passed=False, points=0))
+        assert "2 tries, the last not passed" in marks.summary(mine)
 
     def test_the_digest_is_of_every_source(self, monkeypatch, tmp_path):
         def digest():
@@ -208,6 +210,14 @@ class TestCommandLine:
         monkeypatch.chdir(mine)
         assert commands.main(line) == 2
         assert words in capsys.readouterr().err
+
+    def test_start_adds_to_the_folder_that_one_is_in(self, mine, monkeypatch, capsys):
+        monkeypatch.chdir(mine.parent)
+        assert commands.main(["start", "5"]) == 2
+        assert "start LESSON ." in capsys.readouterr().err
+        monkeypatch.chdir(mine)
+        assert commands.main(["start", "5"]) == 0
+        assert "def get_ddp_naive" in (mine / "adapters.py").read_text()
 
     def test_a_command_that_there_is_not(self, capsys):
         with pytest.raises(SystemExit) as ended:

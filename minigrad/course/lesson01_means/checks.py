@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from minigrad.course.lesson import Student, WrongError, expect
 from minigrad.distributed import Communicator, run
+from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
 
 Array = np.ndarray
 SHARDS = [
@@ -15,9 +17,9 @@ SHARDS = [
     *[(30, 1, 1, 0, 2, 9, 17, 5), (0, 0)],
 ]
 MICRO_BATCHES = [
-    *[[[6, 2], [8]], [[5, 5], [5, 5]], [[9], [], [1, 1, 1]], [[0, 4], [0]], [[3]]],
-    *[[[100, 1], [7, 0, 2]], [[0], []]],
-]
+    *[[[100, 1], [7, 0, 2]], [[6, 2], [8]], [[5, 5], [5, 5]], [[9], [], [1, 1, 1]], [[0, 4], [0]], [[3]]],
+    *[[[0], []]],
+]  # first one in which no two mistakes come to the same
 TIMEOUT_S = 2.0
 
 
@@ -29,6 +31,17 @@ def check_combine_gradients(student: Student) -> str:
         for dtype in (np.float64, np.float32):
             worst = max(worst, _combined(student, rng, shards, dtype))
     return f"{len(SHARDS)} divisions of a batch over 1 to 8 ranks: at most {worst:.0e} off the mean over its samples"
+
+
+def _run(what: str, rank: Callable[[Communicator], Any], world_size: int) -> list[Any]:
+    """Run a function on threads; where they wait for each other in vain, say in which case."""
+    try:
+        return run(rank, world_size, timeout_s=TIMEOUT_S)
+    except (CollectiveMismatchError, CollectiveTimeoutError, RankFailedError) as error:
+        raise WrongError(
+            f"{what}: the ranks do not make the same collectives in the same order. All take part in each, also those "
+            f"that have nothing: {error}"
+        ) from error
 
 
 def _combined(student: Student, rng: np.random.Generator, shards: tuple[int, ...], dtype: Any) -> float:
@@ -43,7 +56,7 @@ def _combined(student: Student, rng: np.random.Generator, shards: tuple[int, ...
         gradient = before[comm.rank].copy()
         return student.combine_gradients(comm, gradient, shards[comm.rank]), gradient
 
-    results = run(rank, len(shards), timeout_s=TIMEOUT_S)
+    results = _run(what, rank, len(shards))
     after = [gradient for _, gradient in results]
     if not sum(shards):
         same = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after))
@@ -100,9 +113,10 @@ def _weighted(student: Student, of_ranks: list[list[int]]) -> None:
     def rank(comm: Communicator) -> Any:
         return student.accumulation_weights(comm, list(of_ranks[comm.rank]))
 
-    for own, got in zip(of_ranks, run(rank, len(of_ranks), timeout_s=TIMEOUT_S)):
+    for own, got in zip(of_ranks, _run(what, rank, len(of_ranks))):
         floats = isinstance(got, list) and [type(factor) for factor in got] == [float] * len(own)
-        expect(floats, f"{what}: expected a list of {len(own)} Python floats for {own}, got {got!r:.100}")
+        expect(floats, f"{what}: expected a list of {len(own)} Python floats for {own}, got {got!r:.100}: "
+                       "float(x) makes one of NumPy's x")
         wanted = [count / total if total else 0.0 for count in own]
         if not np.allclose(got, wanted, rtol=1e-12, atol=0.0):
             raise WrongError(f"{what}: expected {_figures(wanted)} for the rank with {own}, each its tokens over all "
@@ -111,23 +125,28 @@ def _weighted(student: Student, of_ranks: list[list[int]]) -> None:
 
 def _mistaken(got: list[float], own: list[int], of_ranks: list[list[int]]) -> str:
     """Which mistake gives what came, in words to be put behind it."""
-    micro_batches = sum(map(len, of_ranks))
+    micro_batches, mine, ranks = sum(map(len, of_ranks)), len(own) or 1, len(of_ranks)
+    total = sum(map(sum, of_ranks))
     known = {
         "1 / the number of micro-batches: a mean of means. A short micro-batch has as much to say as a long one": [
-            [1 / many] * len(own) for many in (len(own) or 1, micro_batches, micro_batches / len(of_ranks))
+            [1 / many] * len(own) for many in (mine, mine * ranks, micro_batches, micro_batches / ranks)
         ],
         "a share of this rank's own tokens: those of the other ranks have to be counted too": [
             [count / (sum(own) or 1) for count in own]
         ],
         "a share of this rank's tokens divided by the number of ranks, which may have different numbers of tokens": [
-            [count / (sum(own) or 1) / len(of_ranks) for count in own]
+            [count / (sum(own) or 1) / ranks for count in own]
         ],
+        "its tokens over all, times the number of ranks: PyTorch's DDP needs that, which divides by it. Here gradients "
+        "are added up": [[count / (total or 1) * ranks for count in own]],
     }
     if not np.isfinite(got).all():
         return ": where no rank has a token, Σ is 0; do not divide by it"
     for name, values in known.items():
         if any(np.allclose(got, value) for value in values):
             return f": this is {name}"
+    if np.allclose(got, [count / (total or 1) for count in own]):
+        return ": this is right to a few digits only. Are the counts added up, and divided, in float64?"
     return ""
 
 

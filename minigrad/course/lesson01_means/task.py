@@ -13,8 +13,8 @@ def combine_gradients(comm: Communicator, gradient: np.ndarray, samples: int) ->
     """Overwrite this rank's gradient by that of the mean loss over the samples of all ranks.
 
     Every rank calls it, each with its own gradient, of one length and dtype, and its own number of samples. Afterwards
-    all ranks hold the same bits. In float64 it agrees to 1e-12 with the gradient that one device computes from the
-    whole batch.
+    all ranks hold the same bits, where any has samples. In float64 it agrees to 1e-12 with the gradient that one device
+    computes from the whole batch.
 
     Args:
         comm: `comm.all_reduce(array).wait()` overwrites an array by its sum over the ranks, in any float dtype.

@@ -123,7 +123,8 @@ def check_latency_bill_s(student: Student) -> str:
         parameters, nbytes = 2 * layers, 4 * layers * 8 * 9
         call = f"latency_bill_s({parameters}, {nbytes}, {alpha_s:g}, {bandwidth:g}, {world_size})"
         got = student.latency_bill_s(parameters, nbytes, alpha_s, bandwidth, world_size)
-        expect(isinstance(got, tuple) and len(got) == 2, f"{call}: expected a pair of seconds, got {got!r:.100}")
+        pair = "a pair of seconds, for messages and for bytes"
+        expect(isinstance(got, tuple) and len(got) == 2, f"{call}: expected {pair}, got {got!r:.100}")
         for part, link, value in (
             ("messages", simulate.Link(alpha_s), got[0]),
             ("bytes", simulate.Link(0.0, bandwidth), got[1]),
@@ -150,6 +151,7 @@ def _why(part: str, value: float, wanted: float, parameters: int, nbytes: int, w
         nbytes / (nbytes + 8): "that is without the 8 bytes for the number of samples",
         world_size / messages: "that is all bytes once: round a ring it is 2 (W - 1) / W of them",
         float(world_size): "a message has n / W bytes, not n",
+        float(parameters): "nbytes are those of all parameters together",
         1 / 2: "the ring goes round twice: to add up, and to tell",
     }
     for factor, reason in reasons.items():

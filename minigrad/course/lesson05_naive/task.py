@@ -32,7 +32,7 @@ def get_ddp_naive(module: Module, comm: Communicator) -> Any:
 
         A rank may have no samples in a step. It then calls `ddp` with an empty batch, or does not call it at all:
         n = 0, whatever n was in the step before, and gradients may be None. It calls `finish` as all others do, and
-        then has the gradients that the others have.
+        then has the gradients that the others have. Where no rank has any, do not divide by Σ n_r, which is 0.
 
         `finish` makes one `comm.all_reduce` for each trainable parameter, in the order of `module.parameters()`, and
         one more for n, of one float64. (That this is not the best way is what you will see.)
@@ -43,7 +43,9 @@ def get_ddp_naive(module: Module, comm: Communicator) -> Any:
         A parameter with requires_grad = False is broadcast, but not reduced, and its gradient stays None.
 
     Use `comm.broadcast(array, 0).wait()` and `comm.all_reduce(array).wait()`, which change an array in place. `p.data`
-    and `p.grad.data` are arrays. Assign `p.grad = Tensor(array)` where there is none.
+    and `p.grad.data` are arrays. Change them in place too. Where there is no gradient assign one,
+    `p.grad = minigrad.Tensor(array)`; this copies `array`, as `p.grad.data = array` does, and what you do to `array`
+    afterwards is lost.
 
     Args:
         module: This rank's replica.

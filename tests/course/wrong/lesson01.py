@@ -65,6 +65,28 @@ def a_mean_of_means(comm, counts):
     return [1 / len(counts)] * len(counts)
 
 
+def a_mean_of_means_of_ranks(comm, counts):
+    return [1 / len(counts) / comm.world_size] * len(counts)
+
+
+def times_the_ranks(comm, counts):
+    total = np.array([sum(counts)], np.float64)
+    comm.all_reduce(total).wait()
+    return [float(comm.world_size * count / max(total[0], 1)) for count in counts]
+
+
+def tokens_in_single_precision(comm, counts):
+    total = np.array([sum(counts)], np.float32)
+    comm.all_reduce(total).wait()
+    return [float(count / total[0]) for count in counts]
+
+
+def numbers_of_numpy(comm, counts):
+    total = np.array([sum(counts)], np.float64)
+    comm.all_reduce(total).wait()
+    return [count / max(total[0], 1) for count in counts]
+
+
 def own_tokens(comm, counts):
     return [count / sum(counts) if count else 0.0 for count in counts]
 
@@ -99,7 +121,7 @@ WRONG = {
         Wrong(plain_mean, "the mean of the ranks' means"),
         Wrong(sum_only, "not yet divided by Σ n"),
         Wrong(nan_weighted, "0 · NaN is NaN"),
-        Wrong(returns_early, "has returned"),
+        Wrong(returns_early, "also those that have nothing"),
         Wrong(returned, "what was returned is lost"),
         Wrong(in_single_precision, "in the dtype of the gradient"),
         Wrong(divided_twice, "divided once more, by the number of ranks"),
@@ -107,6 +129,10 @@ WRONG = {
     ],
     "accumulation_weights": [
         Wrong(a_mean_of_means, "a mean of means"),
+        Wrong(a_mean_of_means_of_ranks, "a mean of means"),
+        Wrong(times_the_ranks, "Here gradients are added up"),
+        Wrong(tokens_in_single_precision, "in float64?"),
+        Wrong(numbers_of_numpy, "float(x) makes"),
         Wrong(own_tokens, "this rank's own tokens"),
         Wrong(own_tokens_over_ranks, "divided by the number of ranks"),
         Wrong(only_where_there_are_some, "has returned"),

@@ -111,6 +111,19 @@ class NewParameters(NaiveDdp):
             tensor.data = array
 
 
+class AddsUpACopy(NaiveDdp):
+    """An array is assigned as the gradient, which copies it, and is then added up."""
+
+    def finish(self):
+        total = np.array([self._samples], np.float64)
+        self._comm.all_reduce(total).wait()
+        for p in self.module.parameters():
+            if p.requires_grad:
+                array = p.grad.data * (self._samples / float(total[0])) if self._samples else np.zeros_like(p.data)
+                p.grad = Tensor(array)
+                self._comm.all_reduce(array).wait()
+
+
 class OneFlatCall(NaiveDdp):
     """All gradients in one call, which is lesson 7."""
 
@@ -164,6 +177,12 @@ def bill_of_whole_arrays(parameters, nbytes, latency_s, bandwidth_bytes_s, world
     return (parameters + 1) * messages * latency_s, messages * (nbytes + 8) / bandwidth_bytes_s
 
 
+def bill_of_all_bytes_for_each(parameters, nbytes, latency_s, bandwidth_bytes_s, world_size):
+    """nbytes is taken for those of one parameter."""
+    messages = 2 * (world_size - 1)
+    return (parameters + 1) * messages * latency_s, parameters * messages * nbytes / world_size / bandwidth_bytes_s
+
+
 def bill_as_one_number(parameters, nbytes, latency_s, bandwidth_bytes_s, world_size):
     """The sum."""
     messages = 2 * (world_size - 1)
@@ -181,6 +200,7 @@ WRONG = {
         Wrong(OwnInitialValues, "replicas that start apart"),
         Wrong(OwnBuffers, "the buffer 'seen'"),
         Wrong(NewParameters, "an optimizer that was made before"),
+        Wrong(AddsUpACopy, "nothing was added up"),
         Wrong(OneFlatCall, "one of each of the 4 trainable parameters"),
         Wrong(MatricesAlone, "nothing was combined"),
         Wrong(nothing, "an object that is called as the module is"),
@@ -189,6 +209,7 @@ WRONG = {
         Wrong(bill_of_one_message, "there are 2 (W - 1)"),
         Wrong(bill_without_the_count, "without the call for the number of samples"),
         Wrong(bill_of_whole_arrays, "n / W bytes"),
+        Wrong(bill_of_all_bytes_for_each, "of all parameters together"),
         Wrong(bill_as_one_number, "a pair of seconds"),
     ],
 }
