@@ -17,7 +17,7 @@ from minigrad.course import catalogue, folder, grading, marks, syllabus
 from minigrad.errors import ArgumentError
 
 
-class Command(NamedTuple):
+class Verb(NamedTuple):
     """One of them.
 
     Attributes:
@@ -190,13 +190,13 @@ def _syllabus(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS: dict[str, Command] = {
-    "list": Command("list the lessons", _no_arguments, _list),
-    "start": Command("write a lesson's page, and stubs of its tasks, into a folder of yours", _start_arguments, _start),
-    "check": Command("check what you wrote for a lesson or a task", _check_arguments, _check),
-    "hint": Command("show the next hint for a task", _task_arguments, _hint),
-    "solution": Command("show our solution, once you tried", _task_arguments, _solution),
-    "hunt": Command("find a bug that was planted in minigrad", _hunt_arguments, _hunt),
-    "score": Command("show all marks of a folder", _folder_argument, _score),
-    "syllabus": Command("show what a teacher needs: order, minutes, what each lesson proves", _no_arguments, _syllabus),
+COMMANDS: dict[str, Verb] = {
+    "list": Verb("list the lessons", _no_arguments, _list),
+    "start": Verb("write a lesson's page, and stubs of its tasks, into a folder of yours", _start_arguments, _start),
+    "check": Verb("check what you wrote for a lesson or a task", _check_arguments, _check),
+    "hint": Verb("show the next hint for a task", _task_arguments, _hint),
+    "solution": Verb("show our solution, once you tried", _task_arguments, _solution),
+    "hunt": Verb("find a bug that was planted in minigrad", _hunt_arguments, _hunt),
+    "score": Verb("show all marks of a folder", _folder_argument, _score),
+    "syllabus": Verb("show what a teacher needs: order, minutes, what each lesson proves", _no_arguments, _syllabus),
 }

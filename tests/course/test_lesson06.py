@@ -4,7 +4,7 @@ import minigrad
 from minigrad.course.lesson06_ready import checks, solution
 
 ORDERS = {
-    checks.Plain: ["layers.4", "layers.2", "layers.0"],
+    checks.Straight: ["layers.4", "layers.2", "layers.0"],
     checks.Branches: ["head", "left", "right"],
     checks.Reused: ["last", "between", "cell", "first"],
     checks.Tied: ["decoder.bias", "middle", "encoder"],
@@ -22,7 +22,7 @@ def test_the_orders_are_those_that_one_reads_from_the_graph():
 def test_fractions_of_a_model_are_parts_of_its_bytes():
     second, first = 16 * 8 + 8 + 8 + 1, 4 * 16 + 16
     expected = [8, 9, 9 + 16 * 8, second, second + 4 * 16, second + first]
-    found = list(checks.fractions_of(checks.Plain).values())
+    found = list(checks.fractions_of(checks.Straight).values())
     assert max(abs(a - b / (second + first)) for a, b in zip(found, expected)) < 1e-12
 
 

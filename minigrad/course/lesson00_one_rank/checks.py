@@ -16,7 +16,7 @@ SIZES = (1, 2, 3, 4)
 TIMEOUT_S = 2.0
 
 
-class Seen(nn.Module):
+class WatchedModel(nn.Module):
     """A small network that notes how many rows it ran on."""
 
     def __init__(self, seed: int) -> None:
@@ -36,7 +36,7 @@ class Seen(nn.Module):
 
 def by_hand(x: Array, y: Array) -> tuple[list[float], Array]:
     """The losses and the final weights of one device: no DDP, no optimizer, no communicator."""
-    model, losses = Seen(0), []
+    model, losses = WatchedModel(0), []
     for _ in range(STEPS):
         losses.append(step(model, x, y))
     return losses, _weights(model)
@@ -67,7 +67,7 @@ def check_train(student: Student) -> str:
 
 
 def _trained(student: Student, comm: Communicator, x: Array, y: Array) -> tuple[Any, Array, list[int]]:
-    model = Seen(comm.rank)  # other ranks begin elsewhere
+    model = WatchedModel(comm.rank)  # other ranks begin elsewhere
     losses = student.train(comm, model, x.copy(), y.copy(), LR, STEPS)
     return losses, _weights(model), model.rows
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from minigrad import nn, tensor
 from minigrad.course.drawing import curves
-from minigrad.course.lesson00_one_rank.checks import LR, Seen, step
+from minigrad.course.lesson00_one_rank.checks import LR, WatchedModel, step
 from minigrad.course.lesson00_one_rank.solution import train
 from minigrad.distributed import SoloCommunicator, run
 
@@ -23,7 +23,7 @@ def samples() -> tuple[np.ndarray, np.ndarray]:
 def alone(rank: int) -> list[tuple[float, float]]:
     """The loss over all samples while one rank trains on its part, and nothing travels."""
     x, y = samples()
-    model, found = Seen(0), []
+    model, found = WatchedModel(0), []
     for number in range(STEPS):
         found.append((float(number), nn.functional.mse_loss(model(tensor(x)), tensor(y)).item()))
         step(model, x[rank::3], y[rank::3])
@@ -33,8 +33,8 @@ def alone(rank: int) -> list[tuple[float, float]]:
 def picture() -> str:
     """Three lines; those of one rank and of three lie on each other."""
     x, y = samples()
-    one = train(SoloCommunicator(), Seen(0), x, y, LR, STEPS)
-    three = run(lambda comm: train(comm, Seen(comm.rank), x, y, LR, STEPS), 3)[0]
+    one = train(SoloCommunicator(), WatchedModel(0), x, y, LR, STEPS)
+    three = run(lambda comm: train(comm, WatchedModel(comm.rank), x, y, LR, STEPS), 3)[0]
     lines = {
         "one rank": [(float(number), loss) for number, loss in enumerate(one)],
         "three ranks": [(float(number), three[number]) for number in range(0, STEPS, EVERY)],

@@ -64,7 +64,7 @@ class Tied(nn.Module):
         return self.decoder(self.middle(self.encoder(x).tanh()).tanh()).mean(dim=1, keepdim=True)
 
 
-class Plain(nn.Module):
+class Straight(nn.Module):
     """Layers of different sizes, one after the other, in order of registration."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Plain(nn.Module):
         return self.layers(x)
 
 
-MODELS: tuple[type[nn.Module], ...] = (Plain, Branches, Reused, Tied)
+MODELS: tuple[type[nn.Module], ...] = (Straight, Branches, Reused, Tied)
 
 
 def made(kind: type[nn.Module]) -> nn.Module:
