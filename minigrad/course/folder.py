@@ -13,6 +13,10 @@ from minigrad.nn.whole_file import replace_file
 _HEADER = '''"""What I wrote in the course on data-parallel training."""
 
 from __future__ import annotations
+
+import numpy as np
+
+import minigrad
 '''
 _CONFTEST = '''"""Markers of the course: python -m pytest -m lesson1_2. Written by `python -m minigrad.course start`."""
 

@@ -78,6 +78,10 @@ def _described(error: BaseException, path: Path) -> str:
     where = f"line {lines[-1]} of {FILE}: " if lines else f"what {FILE} gave can't be used: "
     if isinstance(error, SystemExit):
         return f"{where}it exits, by SystemExit({error.code!r})"
+    if isinstance(error, NotImplementedError) and frames[-1].name in catalogue.tasks():
+        name = frames[-1].name
+        folder = catalogue.folder_of(catalogue.tasks()[name][0])
+        return f"{where}{name} is {NOT_WRITTEN}: to call ours, from minigrad.course.{folder}.solution import {name}"
     cause = error.__cause__
     because = f"; because of {type(cause).__name__}: {cause}" if cause is not None else ""
     return f"{where}{type(error).__name__}: {error}{because}".rstrip()

@@ -43,6 +43,7 @@ class TestStart:
         assert (mine / "lesson01" / "page.md").read_text() == catalogue.text_of(1, "page.md")
         assert (mine / "lesson01" / "picture.svg").read_text().startswith("<svg")
         assert set(catalogue.functions_in((mine / "adapters.py").read_text())) == {FIRST, "accumulation_weights"}
+        assert "\nimport numpy as np\n\nimport minigrad\n" in (mine / "adapters.py").read_text()
         assert judge.written_in((mine / "adapters.py").read_text()).isdisjoint({FIRST, "accumulation_weights"})
 
     def test_what_was_written_there_stays(self, mine):
@@ -85,6 +86,8 @@ class TestJudge:
         (with_body("comm.all_reduce(gradient).wait(); gradient /= comm.world_size"), "the mean of the ranks' means"),
         (with_body("\n    x = {}\n    x['key']"), "line 4 of adapters.py: KeyError: 'key'"),
         (with_body("import sys; sys.exit(3)"), "expected the function to return or to raise, got sys.exit(3)"),
+        (with_body("accumulation_weights(comm, [1])") + "def accumulation_weights(comm, samples):\n"
+         "    raise NotImplementedError\n", "lesson01_means.solution import accumulation_weights"),
         ("\ndef combine_gradients(:\n", "can't be imported: line 2 of adapters.py: SyntaxError"),
         ("\n\n1 / 0\n", "can't be imported: line 3 of adapters.py: ZeroDivisionError"),
         ("import no_such_module\n", "can't be imported: line 1 of adapters.py: ModuleNotFoundError"),

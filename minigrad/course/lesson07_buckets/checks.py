@@ -1,4 +1,4 @@
-"""Checks of lesson 7: plans of drawn parameters, and the cap on three clusters against all caps."""
+"""Checks of lesson 7: plans of drawn parameters, and the cap on four clusters against all caps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from minigrad.distributed.simulate import Cluster, Link, run
 from minigrad.tensor import Tensor
 
 _DRAWS = 150
-_ALLOWED = 1.1  # of the step of the best cap
+_ALLOWED = 1.02  # of the step of the best cap
+_NEAR = 1.1  # a cap that was computed, and with something left out
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def _check_caps(what: str, plan: list[list[int]], params: list[StandIn], cap: in
                     room > most,
                     f"{what}: bucket {bucket} should be closed only when the next gradient of its kind does "
                     f"not fit in, got it closed at {size} bytes, where {room} would have been within {name} = {most}: "
-                    "each bucket costs a latency",
+                    "each bucket costs a latency; buckets of several kinds are open at the same time",
                 )
 
 
@@ -224,7 +225,11 @@ def check_best_cap_bytes(student: Student) -> str:
     for name, (elements, cluster) in clusters().items():
         nbytes = [8 * n for n in elements]
         cap = student.best_cap_bytes(list(nbytes), cluster, SAMPLES)
-        what = f"best_cap_bytes({nbytes}, <{name}>, {SAMPLES})"
+        seconds = [cluster.compute_s(rank, SAMPLES, 0) for rank in range(cluster.world_size)]
+        what = (
+            f"best_cap_bytes({nbytes}, <{name}>, {SAMPLES}), with {cluster.link.latency_s:g} s a message, "
+            f"{cluster.link.bandwidth_bytes_s:g} bytes/s, and ranks that compute for {seconds} s"
+        )
         expect(
             isinstance(cap, (int, np.integer)) and cap > 0,
             f"{what}: a number of bytes > 0 should come, got {cap!r:.80}",
@@ -235,15 +240,20 @@ def check_best_cap_bytes(student: Student) -> str:
         buckets = len(_cut(nbytes, int(cap)))
         expect(
             took_s <= _ALLOWED * times[best],
-            f"{what}: with {cap} bytes, so {buckets} of them, a step takes {1e3 * took_s:.3g} ms; with {best} bytes, "
-            f"{len(_cut(nbytes, best))} of them, {1e3 * times[best]:.3g} ms; at most {_ALLOWED} times that is allowed: "
-            + _why(buckets, len(_cut(nbytes, best))),
+            f"{what}: with a cap of {cap} bytes, so {buckets} buckets, a step takes {1e3 * took_s:.3g} ms; with {best} "
+            f"bytes, {len(_cut(nbytes, best))} buckets, {1e3 * times[best]:.3g} ms; at most {_ALLOWED} times that is "
+            "allowed: " + _why(buckets, len(_cut(nbytes, best)), took_s / times[best]),
         )
         told.append(f"{took_s / times[best]:.3f} on the {name} ({len(times)} plans)")
     return "step over that of the best cap: " + ", ".join(told)
 
 
-def _why(buckets: int, best: int) -> str:
+def _why(buckets: int, best: int, ratio: float) -> str:
+    if ratio < _NEAR:
+        return (
+            "that is near. Does the step that you compute with this cap take as long? A forward comes before the first "
+            "gradient, and a bucket waits for the slowest rank and for the wire"
+        )
     if buckets > best:
         return "each bucket pays the latency of the link again"
     return "a bucket can't leave before its last gradient is complete, so too much travels after backward is over"

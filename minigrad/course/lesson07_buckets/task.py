@@ -74,7 +74,7 @@ def best_cap_bytes(nbytes: Sequence[int], cluster: Cluster, samples: int) -> int
         samples: Of each rank, > 0.
 
     Returns:
-        A cap in bytes, > 0, whose step takes at most 1.1 times as long as that of the best cap.
+        A cap in bytes, > 0, whose step takes at most 1.02 times as long as that of the best cap.
 
     Example:
         On a link that is all latency one bucket is best, so any cap that holds everything:

@@ -29,11 +29,12 @@ _STEPS = 2
 
 
 class Chain(nn.Module):
-    """Four layers, one after the other."""
+    """Four layers, one after the other, and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(_WIDTH, _WIDTH) for _ in range(4)])
+        self.seen = nn.Buffer(np.zeros(2))
 
     def forward(self, x: Tensor) -> Any:
         """(N, 4) -> (N, 4)"""
@@ -150,8 +151,9 @@ def check_right(get_ddp: Callable[..., Any]) -> int:
         except CollectiveMismatchError as error:
             raise WrongError(
                 f"{case.what} {case.samples}: {str(error).splitlines()[0]}: "
-                "all ranks have to make the same calls in the same order: launch buckets in order of index, "
-                "and call nothing in a forward under no_grad(), which one rank may make alone"
+                "all ranks have to make the same calls in the same order: launch buckets in order of index, in each "
+                "hook all that can go then, which may be two, and call nothing in a forward under no_grad(), which "
+                "one rank may make alone"
             ) from error
         for step in range(_STEPS):
             own = [_own(case, rank, step) for rank in range(len(case.samples))]
@@ -166,16 +168,27 @@ def check_right(get_ddp: Callable[..., Any]) -> int:
 def _steps(comm: Communicator, get_ddp: Callable[..., Any], case: HardModel) -> list[dict[str, Array | None]]:
     """The gradients of each step, on one rank."""
     module = case.model(comm.rank)
-    for tensor in module.parameters():
+    tensors = [*module.parameters(), *module.buffers()]
+    for tensor in tensors:
         tensor.data += comm.rank
+    arrays = [tensor.data for tensor in tensors]
     ddp = get_ddp(module, comm, bucket_cap_bytes=_CAP_BYTES)
     expect(callable(ddp), f"get_ddp_overlapped: an object to call should come, got {ddp!r:.80}")
     expect(callable(getattr(ddp, "finish", None)), f"get_ddp_overlapped: {type(ddp).__name__} should have finish()")
-    same = zip(module.parameters(), case.model(comm.rank).parameters())
+    first = case.model(comm.rank)
+    for what, own, right in (
+        ("parameters", module.parameters(), first.parameters()),
+        ("buffers", module.buffers(), first.buffers()),
+    ):
+        expect(
+            all(np.array_equal(a.data, b.data) for a, b in zip(own, right)),
+            f"get_ddp_overlapped: when it returns, {what} should be those of rank 0 on every rank, got others: ranks "
+            "would go different ways from the start. Broadcast each tensor.data, and wait()",
+        )
     expect(
-        all(np.array_equal(a.data, b.data) for a, b in same),
-        "get_ddp_overlapped: when it returns, parameters should be those of rank 0 on every rank, got others: ranks "
-        "would go different ways from the start",
+        all(tensor.data is array for tensor, array in zip(tensors, arrays)),
+        "get_ddp_overlapped: parameters and buffers should stay in the arrays that they are in, got others: what else "
+        "has such an array, as an optimizer, would not see the values of rank 0",
     )
     found = []
     for step in range(_STEPS):
@@ -243,6 +256,7 @@ _CHECKS = (
     buckets.check_all_ranks_have_the_same_bits,
 )
 _CALLS = 5  # four buckets, and the samples
+_MORE_BYTES = 1.1  # of those that the gradients need: more than the samples are
 
 
 def layers() -> nn.Module:
@@ -283,14 +297,19 @@ def check_get_ddp_overlapped(student: Student) -> str:
             _CALLS - 1 <= calls <= _CALLS and exposed.value <= place.exposed_fraction,
             f"get_ddp_overlapped(bucket_cap_bytes={CAP_BYTES}), on the {name}, eight layers of 4224 bytes: at most "
             f"{place.exposed_fraction:.1%} of a step should be exposed, in {_CALLS} calls, got {exposed.value:.1%} in "
-            f"{calls:.0f} calls: {_slow(calls)}",
+            f"{calls:.0f} calls: {_slow(calls, mark.ratio('sent_bytes'))}",
         )
         told.append(f"{exposed.value:.1%} on the {name}")
     return f"{compared} gradients; exposed: {', '.join(told)}"
 
 
-def _slow(calls: float) -> str:
+def _slow(calls: float, bytes_ratio: float) -> str:
     """Which mistake makes a wrapper slow that is right."""
+    if bytes_ratio > _MORE_BYTES:
+        return (
+            f"{bytes_ratio:.2g} times the bytes of the gradients were sent: a bucket has their dtype, and each of them "
+            "once"
+        )
     if calls < _CALLS - 1:
         return "a bucket over its cap has to wait for all the gradients in it, and backward is over by then"
     if calls > _CALLS:

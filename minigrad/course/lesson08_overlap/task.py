@@ -29,7 +29,8 @@ def get_ddp_overlapped(module: nn.Module, comm: Communicator, *, bucket_cap_byte
       are NaN, which a mean over no samples gives.
     - When it is made, all parameters and buffers of all ranks become those of rank 0, in the arrays that they are in.
     - Gradients travel in buckets of at most bucket_cap_bytes, or of one single gradient, cut from the last parameter to
-      the first as in lesson 7. There is one dtype, float32 or float64, and one device, the CPU.
+      the first as in lesson 7, the first no smaller than the others. There is one dtype, float32 or float64, and one
+      device, the CPU. A bucket travels in that dtype.
     - A bucket is launched inside `loss.backward()`, as soon as its last gradient is complete and all buckets of lower
       index are launched. So all ranks launch in one order, whatever the order in which their gradients are complete.
       Inside forward and backward nobody waits.
@@ -40,7 +41,8 @@ def get_ddp_overlapped(module: nn.Module, comm: Communicator, *, bucket_cap_byte
 
     What minigrad has for it:
 
-        module.parameters()             the parameters, in order of registration, each once; module.buffers()
+        module.parameters()             the parameters, in order of registration, each once; module.buffers() has
+                                        tensors too, with a .data
         param.requires_grad, param.shape, param.numel()
         param.data                      its values, a NumPy array; param.data.nbytes
         param.grad                      None, or a Tensor; param.grad.data is a NumPy array of the parameter's shape

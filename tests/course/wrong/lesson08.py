@@ -139,6 +139,44 @@ class StartsApart(Overlapped):
         super().__init__(module, Silent(), bucket_cap_bytes)
 
 
+class WithoutBuffers(Overlapped):
+    """Only parameters are made alike."""
+
+    def __init__(self, module, comm, bucket_cap_bytes):
+        kept = [(buffer, buffer.data.copy()) for buffer in module.buffers()]
+        super().__init__(module, comm, bucket_cap_bytes)
+        for buffer, data in kept:
+            buffer.data[...] = data
+
+
+class MovesParameters(Overlapped):
+    """Values of rank 0, in new arrays."""
+
+    def __init__(self, module, comm, bucket_cap_bytes):
+        super().__init__(module, comm, bucket_cap_bytes)
+        for param in module.parameters():
+            param.data = param.data.copy()
+
+
+class GoesOnWithOne(Overlapped):
+    """In a hook at most one bucket leaves; one that was ready before stays."""
+
+    def _complete(self, index, param):
+        self.missing[index] -= 1
+        following = len(self.under_way)
+        if following < len(self.buckets) and self.missing[following] == 0:
+            self._launch(self.buckets[following])
+
+
+class InDoubles(Overlapped):
+    """A bucket is float64, whatever gradients are."""
+
+    def _launch(self, bucket):
+        flat = np.concatenate([param.grad.data.reshape(-1) for param in bucket], dtype=np.float64)
+        flat = flat * self.samples if self.samples else np.zeros_like(flat)
+        self.under_way.append((flat, self.comm.all_reduce(flat)))
+
+
 class NanOfNoSamples(Overlapped):
     """0 times NaN."""
 
@@ -177,6 +215,10 @@ WRONG = {
         Wrong(of(OneStepOnly), "has to be set back for the next"),
         Wrong(of(CountsInEvaluation), "call nothing in a forward under no_grad()"),
         Wrong(of(StartsApart), "should be those of rank 0"),
+        Wrong(of(WithoutBuffers), "buffers should be those of rank 0"),
+        Wrong(of(MovesParameters), "in the arrays that they are in"),
+        Wrong(of(GoesOnWithOne), "all that can go then, which may be two"),
+        Wrong(of(InDoubles), "a bucket has their dtype"),
         Wrong(of(NanOfNoSamples), "0 * NaN is NaN"),
         Wrong(of(Overlapped, 2**30), "a bucket over its cap"),
         Wrong(of(Overlapped, 1), "each call pays the latency"),
