@@ -1,7 +1,7 @@
 """Lesson 6: our orders by hand, where DDP gives those of the check."""
 
 import minigrad
-from minigrad.course.lesson06_ready import checks, solution
+from minigrad.course.lesson06_ready import checks, picture, solution
 
 ORDERS = {
     checks.Straight: ["layers.4", "layers.2", "layers.0"],
@@ -29,3 +29,8 @@ def test_fractions_of_a_model_are_parts_of_its_bytes():
 def test_the_input_is_the_same_every_time_and_may_be_a_leaf():
     assert checks.batch().tolist() == checks.batch(requires_grad=True).tolist()
     assert checks.batch(requires_grad=True).requires_grad and isinstance(checks.batch(), minigrad.Tensor)
+
+
+def test_the_picture_shows_each_gradient_complete_the_last_one_too():
+    text = picture()
+    assert [f"no. {number}</text>" in text for number in range(1, 9)] == [True] * 8

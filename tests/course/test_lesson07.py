@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minigrad.course.lesson07_buckets import checks, solution
+from minigrad.course.lesson07_buckets.picture import lines
 from minigrad.distributed import plan_buckets
 from minigrad.distributed.ddp.buckets import Entry
 
@@ -39,3 +40,10 @@ def test_caps_have_every_plan_once():
     assert [solution._cut(nbytes, cap) for cap in checks.caps_of(nbytes)] == [
         plan for i, plan in enumerate(plans) if i == 0 or plan != plans[i - 1]
     ]
+
+
+def test_one_line_of_the_picture_climbs_one_has_its_least_in_between_and_one_falls():
+    climbs, between, falls = ([ms for _, ms in line] for line in lines().values())
+    assert climbs == pytest.approx(sorted(climbs), abs=0.02) and climbs[-1] > 2 * climbs[0]
+    assert falls == sorted(falls, reverse=True)
+    assert min(between) < 0.9 * min(between[0], between[-1])

@@ -11,19 +11,19 @@ from minigrad.distributed import Communicator
 from minigrad.distributed.simulate import Cluster, run
 
 _SAMPLES = 30
+_AFTER = 1 / 6  # of the step is shown after it, where all gradients are complete
 
 
 def picture() -> str:
     """A row for forward and backward, and one for each parameter."""
     began_s, begin_s, end_s, ready_s = run(_body, Cluster.of_speeds([1.0])).results[0]
     order = sorted(ready_s, key=ready_s.__getitem__)
+    after_s = end_s + _AFTER * (end_s - began_s)
     whole = [(began_s, begin_s, "forward", "forward"), (begin_s, end_s, "backward", "begin … end")]
     rows = [("this rank", whole)]
     for name, moment_s in ready_s.items():
-        bars = [(begin_s, moment_s, "incomplete", "")]
-        if moment_s < end_s:
-            bars.append((moment_s, end_s, "complete", f"leaf, number {order.index(name) + 1}"))
-        rows.append((name, bars))
+        leaf = (moment_s, after_s, "complete", f"leaf, no. {order.index(name) + 1}")
+        rows.append((name, [(begin_s, moment_s, "incomplete", ""), leaf]))
     in_ms = [(name, [(1e3 * a, 1e3 * b, kind, label) for a, b, kind, label in bars]) for name, bars in rows]
     return timeline("When each gradient is complete, in order of registration; `cell` is called three times", in_ms)
 

@@ -54,14 +54,10 @@ def trained(shards: int) -> list[tuple[str, str]]:
 
 def picture() -> str:
     """The weights of both ways, and whether they are those of one rank."""
-    ways = [trained(0), trained(SHARDS)]
+    columns_of = [column for way in (trained(0), trained(SHARDS)) for column in zip(*way)]
     cells = [
-        [
-            (text, "the bits of one rank" if one[1] == way[0][1] else "other bits")
-            for one, way in zip(row, ways)
-            for text in one
-        ]
-        for row in zip(*ways)
+        [(text, "the bits of one rank" if text == column[0] else "other bits") for text, column in zip(row, columns_of)]
+        for row in zip(*columns_of)
     ]
     rows = [f"{world_size} rank{'s' if world_size > 1 else ''}" for world_size in WORLDS]
     columns = ["by ranks: the last one", "checksum of all", f"by {SHARDS} shards: the last one", "checksum of all"]
