@@ -32,6 +32,14 @@ def test_equal_shards_are_far_from_the_best_and_other_balancers_near(case):
     assert over_best(by_speed, case) <= 1.05  # the median of five readings, another right answer
 
 
+def test_sizes_may_be_an_array():
+    def in_an_array(state, batch_size, readings):
+        state, sizes, reason = choose_shards(state, batch_size, readings)
+        return state, np.array(sizes), reason
+
+    assert over_best(in_an_array, cases()[0]) == over_best(choose_shards, cases()[0])
+
+
 def test_what_minigrad_decides_by_default_passes_too():
     assert over_best(balance_strategy(), cases()[0]) <= 1.05
 

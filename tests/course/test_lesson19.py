@@ -1,11 +1,13 @@
 """Lesson 19: our solution against the library's own order of sums, for any sizes; the script of its page."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigrad.course.lesson19_bits import solution
+from minigrad.course.lesson19_bits import picture, solution
 from minigrad.distributed import collectives, run
 from tests.course import elsewhere
 
@@ -30,6 +32,12 @@ def test_the_shards_of_all_ranks_are_the_epoch(length, size, shards_log2, epoch)
     assert len(taken) == len(set(taken)) == length // (size * shards) * size * shards
     apart = [list(solution.portable_batches(length, size * shards, shards, r, shards, 7, epoch)) for r in range(shards)]
     assert [i for step in zip(*apart) for part in step for i in part[0][1].tolist()] == taken
+
+
+def test_equal_bits_have_one_colour_in_the_picture():
+    drawn = re.findall(r'<rect x="([^"]+)".* fill="([^"]+)".*/>\n<text [^>]*>([^<]+)</text>', picture())
+    colours = {(x, text): {fill for at, fill, said in drawn if (at, said) == (x, text)} for x, _, text in drawn}
+    assert len(drawn) == 2 + 16 and {len(found) for found in colours.values()} == {1}
 
 
 @pytest.mark.course

@@ -168,8 +168,12 @@ def _decided(
     told, again = (choose(copy.deepcopy(state), case.batch_size, list(readings)) for _ in range(2))
     where = f"choose_shards, {case.name}, after step {step}"
     expect(
-        isinstance(told, (tuple, list)) and len(told) == 3 and isinstance(told[2], str),
+        all(isinstance(each, (tuple, list)) and len(each) == 3 and isinstance(each[2], str) for each in (told, again)),
         f"{where}: expected (state, sizes, reason), with the reason as a text, got {told!r:.200}",
+    )
+    expect(
+        all(isinstance(each[1], (tuple, list, np.ndarray)) for each in (told, again)),
+        f"{where}: expected the samples of each rank in a list, got {told[1]!r:.200}",
     )
     expect(
         _survives_json(told[0]),
@@ -177,7 +181,7 @@ def _decided(
         "a resumed run reads it from a file: use lists for tuples and texts as keys",
     )
     expect(
-        told == again,
+        (told[0], list(told[1]), told[2]) == (again[0], list(again[1]), again[2]),
         f"{where}: expected one decision on the same arguments, got {told!r:.200} and then {again!r:.200}: what is "
         "remembered belongs into the state, for every rank decides by itself",
     )

@@ -70,10 +70,11 @@ def train_locally(
 
     Args:
         comm: The ranks.
-        module: Its parameters are of one dtype, and have equal values on all ranks; it has no buffers.
+        module: Its parameters are of one dtype, and have equal values on all ranks; it has no buffers. Their values
+            are changed in place, by `param.copy_` under `minigrad.no_grad()`, say: the optimizer holds on to them.
         optimizer: Of these parameters, the inner one. Its state stays as it is where ranks meet.
-        batches: (x, y) for each step, of len(x) samples: at least one. The ranks have as many batches each; a batch of
-            one rank may have more samples than that of another.
+        batches: (x, y) for each step, of len(x) samples: at least one. The ranks have as many batches each; a batch may
+            have more samples than that of another rank, or than the one before.
         loss_of: The mean over the samples of a batch.
         every: Steps between two meetings, >= 1.
         lr, momentum: Of the outer step.

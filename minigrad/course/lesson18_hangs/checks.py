@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 import time
@@ -129,7 +130,7 @@ def _wrong(kind: str, base: list[tuple[str, str]], number: int, rng: random.Rand
     if kind == "left out":
         return before + (after or base)[:1]
     if kind == "extra":
-        what = rng.choice(["broadcast(root 0) of 7 float32", base[(number + 1) % len(base)][0]])
+        what = ("broadcast(root 0) of 7 float32", base[(number + 1) % len(base)][0])[number % 2]  # one for all of them
         return [*before, (what, "train.py:99"), *[here][: rng.randint(0, 1)]]
     if kind == "order":
         return [*before, after[0], here][: number + rng.randint(1, 2)]
@@ -138,14 +139,40 @@ def _wrong(kind: str, base: list[tuple[str, str]], number: int, rng: random.Rand
     return before
 
 
+def by_hand() -> list[tuple[str, list[dict[str, Any]], str, tuple[int, ...]]]:
+    """What the drawn ones leave out: in words, the ranks, and the kind and the ranks to accuse."""
+    loss, other_line = ("all_reduce(SUM) of 1 float32", "train.py:10"), ("all_reduce(SUM) of 1 float32", "train.py:30")
+    barrier, odd = ("barrier", "train.py:20"), ("broadcast(root 0) of 7 float32", "train.py:99")
+
+    def rank(number: int, *calls: tuple[str, str], gone: str = "", first: int = 0) -> dict[str, Any]:
+        return {"rank": number, "calls": [(first + i, *call) for i, call in enumerate(calls)], "gone": gone}
+
+    both, twice = [rank(0, loss, barrier), rank(1, loss, barrier)], (loss, barrier, loss, barrier)
+    died, raised = rank(2, loss, gone="died"), rank(3, loss, gone="raised")
+    return [
+        ("a rank that has made no call", [*both, rank(2)], "late", (2,)),
+        ("one call that a rank makes at another line", [*both, rank(2, other_line, barrier)], "", ()),
+        ("a rank with another call, and one that raised since", [*both, rank(2, loss, odd), raised], "extra", (2,)),
+        ("a rank that died and one that raised, which counts", [*both, died, raised], "raised", (3,)),
+        (
+            "a rank whose list begins after the call that others made before",
+            [rank(0, *twice), rank(1, barrier, first=2), rank(2, *twice)],
+            "left out",
+            (1,),
+        ),
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------- the diagnosis
 
 
 def check_diagnose_hang(student: Student) -> str:
-    """The kind and the ranks of real runs, then of drawn ones; of right ones nobody."""
+    """The kind and the ranks of real runs, then of some by hand and of drawn ones; of right ones nobody."""
     for fault in ("", *KINDS):
         words = f"recorded on three threads, {f'rank 1 is {fault!r}' if fault else 'a right run'}"
         _expect_diagnosis(student, recorded(fault)[0], fault, (1,) if fault else (), words)
+    for words, ranks, kind, accused in by_hand():
+        _expect_diagnosis(student, ranks, kind, accused, words)
     rng = random.Random(18)
     right = 0
     for number in range(DRAWN):
@@ -159,21 +186,24 @@ def check_diagnose_hang(student: Student) -> str:
 def _expect_diagnosis(
     student: Student, ranks: list[dict[str, Any]], kind: str, accused: tuple[int, ...], words: str
 ) -> None:
-    got: Any = student.diagnose_hang(ranks)
-    right = isinstance(got, tuple) and len(got) == 2 and got[0] == kind and tuple(got[1]) == accused
+    got: Any = student.diagnose_hang(copy.deepcopy(ranks))
     expect(
-        right,
+        _is_pair(got) and got[0] == kind and tuple(got[1]) == accused,
         f"diagnose_hang ({words}): expected {(kind, accused)}, got {got!r}. {_why(got, kind, accused)}\n"
         f"{_table(ranks)}",
     )
 
 
+def _is_pair(got: Any) -> bool:
+    return isinstance(got, tuple) and len(got) == 2 and isinstance(got[1], (tuple, list))
+
+
 def _why(got: Any, kind: str, accused: tuple[int, ...]) -> str:
     """Which mistake that is, most likely."""
-    if not (isinstance(got, tuple) and len(got) == 2):
+    if not _is_pair(got):
         return "It returns a pair: the kind, and a tuple of ranks"
     if not kind:
-        return "All have made the same calls: nobody is accused, also where ranks have left since, or keep fewer calls"
+        return "All have made the same calls: nobody is accused, also where lines differ, or lists are of other lengths"
     if not got[0]:
         return "They can't go on: align the calls by their numbers, not by their places in the lists"
     if got[0] == "late":
@@ -269,7 +299,8 @@ def check_find_missing(student: Student) -> str:
             if arrivals[rank] == NEVER or rank in missing:
                 continue
             who = f"find_missing (timeout_s=1, {words}: called at {arrivals} s): rank {rank}"
-            expect(got == missing, f"{who}: expected {missing}, got {got!r}{_why_not(got, missing, rank)}")
+            right = isinstance(got, list) and got == missing
+            expect(right, f"{who}: expected {missing}, got {got!r}{_why_not(got, missing, rank)}")
             most_s = 2.1 if rank else 1.05
             expect(took_s <= most_s, f"{who}: expected an answer within {most_s} s, got one after {took_s:.2f} s: one "
                    "deadline for all ranks, not one for each")

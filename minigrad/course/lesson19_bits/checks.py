@@ -74,7 +74,18 @@ def check_sum_in_one_order(student: Student) -> str:
                 _expect_bits(f"{what}: rank {rank}", total, right, shards, world_size)
             same = all(np.array_equal(part, before) for part, before in zip(shards, kept))
             expect(same, f"{what}: expected the parts to stay as they are, got others: add into an array of your own")
+    for count, world_size in ((2, 2), (4, 1), (16, 4)):
+        shards = [rng.standard_normal(257).astype(np.float32) for _ in range(count)]
+        what = f"sum_in_one_order of {count} shards, float32 (257,), on {world_size} ranks"
+        for rank, total in enumerate(_sums(student, shards, world_size)):
+            _expect_bits(f"{what}: rank {rank}", total, _halves(shards), shards, world_size)
     return f"the bits of one rank on 2, 4 and 8; one shard after the other would have given {apart} of 544 sums others"
+
+
+def _halves(shards: Shards) -> Array:
+    """The same for any power of two: the first half of the shards, and the second."""
+    middle = len(shards) // 2
+    return np.asarray(_halves(shards[:middle]) + _halves(shards[middle:])) if middle else shards[0]
 
 
 def _sums(student: Student, shards: Shards, world_size: int) -> list[Any]:
@@ -107,7 +118,7 @@ def _mistake(got: Array, shards: Shards, world_size: int) -> str:
 
     each = len(shards) // world_size
     groups = [list(shards[i : i + each]) for i in range(0, len(shards), each)]
-    wide = tree([part.astype(np.longdouble if part.dtype == np.float64 else np.float64) for part in shards])
+    wide = _halves([part.astype(np.longdouble if part.dtype == np.float64 else np.float64) for part in shards])
     orders: dict[str, Callable[[], Array]] = {
         "those are the bits of adding one shard after the other: another number of ranks cuts that order elsewhere, "
         "and can't go on as it began": lambda: one_by_one(shards),
@@ -148,8 +159,12 @@ def check_portable_batches(student: Student) -> str:
     _expect_epoch(whole)
     for world_size in WORLDS[1:]:
         _expect_same(whole, _epoch(student, world_size), world_size)
-    _expect_apart(whole, _epoch(student, 1, epoch=EPOCH + 1), f"epochs {EPOCH} and {EPOCH + 1}")
-    _expect_apart(whole, _epoch(student, 1, seed=SEED + 1), f"seeds {SEED} and {SEED + 1}")
+    later, other = _epoch(student, 1, epoch=EPOCH + 1), _epoch(student, 1, seed=SEED + 1)
+    _expect_apart(whole, later, f"epochs {EPOCH} and {EPOCH + 1}")
+    _expect_apart(whole, other, f"seeds {SEED} and {SEED + 1}")
+    _expect_own_noise(
+        [*_places(later, f"seed {SEED}, epoch {EPOCH + 1}, "), *_places(other, f"seed {SEED + 1}, epoch {EPOCH}, ")]
+    )
     for first in (2, STEPS):
         later = _epoch(student, 2, first_step=first)
         expect(
@@ -175,17 +190,28 @@ def _epoch(student: Student, world_size: int, seed: int = SEED, epoch: int = EPO
         for rank in range(world_size):
             call = f"portable_batches({LENGTH}, {BATCH}, {SHARDS}, {rank}, {world_size}, ..)"
             np.random.seed(world_size + rank)
+            before = _state_of_numpy()
             found = student.portable_batches(LENGTH, BATCH, SHARDS, rank, world_size, seed, epoch, first_step)
-            for number, parts in enumerate(found):
+            for number, parts in enumerate(map(list, found)):
                 expect(number < STEPS, f"{call}: expected {STEPS} steps, got more: a short last batch is left out")
                 steps += [{}] * (number == len(steps))
                 shards = list(range(rank * each, (rank + 1) * each))
                 got = [part[0] for part in parts]
                 expect(got == shards, f"{call}: expected shards {shards} in each step, got {got}")
                 steps[number] = steps[number] | {part[0]: _seen(call, *part) for part in parts}
+            expect(
+                _state_of_numpy() == before,
+                f"{call}: expected np.random's own state to stay as it is, got another: what is drawn from it, and "
+                "np.random.seed, change what others draw, and what they draw changes this; use a np.random.Generator",
+            )
     finally:
         np.random.set_state(state)
     return steps
+
+
+def _state_of_numpy() -> tuple[bytes, int]:
+    _, key, position, *_ = np.random.get_state(legacy=True)
+    return np.asarray(key).tobytes(), int(position)
 
 
 def _seen(call: str, shard: int, indices: Any, generator: Any) -> tuple[list[int], list[float]]:
@@ -207,8 +233,12 @@ def _expect_epoch(whole: list[Step]) -> None:
         not twice, f"portable_batches: expected each of {LENGTH} samples at most once an epoch, got {twice[:5]} again"
     )
     expect(samples != sorted(samples), "portable_batches: expected an order drawn by seed and epoch, got 0, 1, 2, ..")
-    places = [(f"step {n}, shard {v}", noise) for n, step in enumerate(whole) for v, (_, noise) in step.items()]
-    _expect_own_noise(places)
+    _expect_own_noise(_places(whole))
+
+
+def _places(steps: list[Step], where: str = "") -> list[tuple[str, list[float]]]:
+    """What the generator of each shard gives, by its place."""
+    return [(f"{where}step {n}, shard {v}", noise) for n, step in enumerate(steps) for v, (_, noise) in step.items()]
 
 
 def _expect_own_noise(drawn: Sequence[tuple[str, list[float]]]) -> None:

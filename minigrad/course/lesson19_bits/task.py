@@ -64,7 +64,7 @@ def portable_batches(
         The generator, from which the caller draws noise (for augmentation, for dropout), gives the same numbers for
         any W, and whatever was drawn from others before. Each (seed, epoch, step, shard) has noise of its own.
 
-    Nothing is drawn from np.random's own state, which others may have used.
+    Nothing is drawn from np.random's own state, which others may have used, and it is left as it is.
 
     Args:
         length: Of the data set.

@@ -85,6 +85,10 @@ def remembers_outside(state, batch_size, readings):
     return None, with_one_each(batch_size, divide_batch(batch_size, speeds)), "as before, and a little of now"
 
 
+def no_sizes(state, batch_size, readings):
+    return state, None, "left to somebody else"
+
+
 def no_reason(state, batch_size, readings):
     return state, divide_batch(batch_size, [1.0] * len(readings))
 
@@ -105,6 +109,7 @@ WRONG = {
         Wrong(without_samples_none_again, "leave it one"),
         Wrong(with_tuples, "use lists for tuples"),
         Wrong(remembers_outside, "expected one decision on the same arguments"),
+        Wrong(no_sizes, "expected the samples of each rank in a list, got None"),
         Wrong(no_reason, "expected (state, sizes, reason)"),
     ],
 }

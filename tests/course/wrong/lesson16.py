@@ -38,7 +38,10 @@ def in_place(start, average, velocity, lr, momentum):
     return start, velocity
 
 
-def _trained(comm, module, optimizer, batches, loss_of, every, lr, momentum, *, counts=True, moves=True, ends=True):
+def _trained(
+    comm, module, optimizer, batches, loss_of, every, lr, momentum,
+    *, counts=True, moves=True, ends=True, resets=True, gathers=False,
+):
     params = list(module.parameters())
     start = np.concatenate([param.detach().numpy().ravel() for param in params])
     velocity, samples = np.zeros_like(start), 0
@@ -50,9 +53,14 @@ def _trained(comm, module, optimizer, batches, loss_of, every, lr, momentum, *, 
         if made % every == 0 or (ends and made == len(batches)):
             here = np.concatenate([param.detach().numpy().ravel() for param in params])
             sums = np.append(here * samples, samples)
-            comm.all_reduce(sums).wait()
+            if gathers:
+                everyone = np.empty((comm.world_size, len(sums)))
+                comm.all_gather(everyone, sums).wait()
+                sums = everyone.sum(axis=0)
+            else:
+                comm.all_reduce(sums).wait()
             values, velocity = outer_step(start, sums[:-1] / sums[-1], velocity, lr, momentum)
-            start, samples = values if moves else start, 0
+            start, samples = values if moves else start, 0 if resets else samples
             _put(params, values)
 
 
@@ -74,6 +82,16 @@ def never_at_the_end(comm, module, optimizer, batches, loss_of, every, lr=1.0, m
 
 def start_stays(comm, module, optimizer, batches, loss_of, every, lr=1.0, momentum=0.0):
     _trained(comm, module, optimizer, batches, loss_of, every, lr, momentum, moves=False)
+
+
+def samples_of_all_steps(comm, module, optimizer, batches, loss_of, every, lr=1.0, momentum=0.0):
+    """Counts samples from the beginning, not since the ranks met last."""
+    _trained(comm, module, optimizer, batches, loss_of, every, lr, momentum, resets=False)
+
+
+def gathered(comm, module, optimizer, batches, loss_of, every, lr=1.0, momentum=0.0):
+    """The right numbers, by a call that brings each rank the arrays of all."""
+    _trained(comm, module, optimizer, batches, loss_of, every, lr, momentum, gathers=True)
 
 
 def one_call_a_parameter(comm, module, optimizer, batches, loss_of, every, lr=1.0, momentum=0.0):
@@ -143,6 +161,8 @@ WRONG = {
         Wrong(plain_mean, "a rank counts by its samples"),
         Wrong(never_at_the_end, "once more at the end"),
         Wrong(start_stays, "start and velocity are those after the last meeting"),
+        Wrong(samples_of_all_steps, "samples since they met last"),
+        Wrong(gathered, "all_reduce of 27 elements"),
         Wrong(one_call_a_parameter, "what goes over a slow link"),
         Wrong(gradients_each_step, "averaged by hand"),
     ],

@@ -100,6 +100,27 @@ def by_the_mean_step(steps, rank, phase):
     return count * (before_s - max(busy_s.values()))
 
 
+def without_the_optimizer(steps, rank, phase):
+    """As `seconds_won`, but a rank is busy until it hands in: what comes after is forgotten."""
+    return _won(steps, rank, phase, PHASES[:-1], least_s=0.0)
+
+
+def slower_where_it_was_early(steps, rank, phase):
+    """As `seconds_won`, but a rank that was early is made as slow as the middle one."""
+    return _won(steps, rank, phase, PHASES, least_s=-1.0)
+
+
+def _won(steps, rank, phase, phases, least_s):
+    won_s = 0.0
+    for each in steps.values():
+        busy_s = {r: sum(seconds_of(own, p) for p in phases) for r, own in each.items()}
+        before_s = max(busy_s.values())
+        others_s = median(seconds_of(own, phase) for r, own in each.items() if r != rank)
+        busy_s[rank] -= max(least_s, seconds_of(each[rank], phase) - others_s)
+        won_s += before_s - max(busy_s.values())
+    return won_s
+
+
 WRONG = {
     "who_was_late": [
         Wrong(longest_step, "the steps of all ranks are equally long"),
@@ -113,6 +134,8 @@ WRONG = {
     "seconds_won": [
         Wrong(all_lateness, "only what is left between the two is won"),
         Wrong(what_others_waited, "only what is left between the two is won"),
+        Wrong(without_the_optimizer, "the optimizer's time is waited for too"),
+        Wrong(slower_where_it_was_early, "it does not become slower"),
         Wrong(by_the_mean_step, "each step has a last rank of its own"),
     ],
 }

@@ -36,6 +36,17 @@ def without_lines(ranks):
     return solution.diagnose_hang(moved)
 
 
+def another_line_another_call(ranks):
+    moved = [{**each, "calls": [(n, f"{what} at {line}", line) for n, what, line in each["calls"]]} for each in ranks]
+    return solution.diagnose_hang(moved)
+
+
+def died_before_raised(ranks):
+    other = {"raised": "died", "died": "raised"}
+    kind, accused = solution.diagnose_hang([{**each, "gone": other.get(each["gone"], each["gone"])} for each in ranks])
+    return other.get(kind, kind), accused
+
+
 def who_is_behind(ranks):
     """Accuses those that have made fewer calls than others, whatever they made."""
     made = {each["rank"]: each["calls"][-1][0] if each["calls"] else -1 for each in ranks}
@@ -104,9 +115,11 @@ def without_end(comm, timeout_s, pause=time.sleep):
 WRONG = {
     "diagnose_hang": [
         Wrong(last_calls, "expected ('late', (1,))"),
-        Wrong(by_places, "drawn, number"),
+        Wrong(by_places, "a rank whose list begins after the call that others made before"),
         Wrong(whoever_is_gone, "a right run"),
         Wrong(without_lines, "which line is their call of"),
+        Wrong(another_line_another_call, "also where lines differ"),
+        Wrong(died_before_raised, "a rank that died and one that raised, which counts"),
         Wrong(who_is_behind, "Late is who lacks the call and is neither gone"),
     ],
     "find_missing": [

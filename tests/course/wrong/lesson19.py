@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from minigrad.course.lesson19_bits import solution
+from minigrad.distributed import SoloCommunicator
 from tests.course.wrong import Wrong
 
 
@@ -43,6 +44,13 @@ def sum_in_place(comm, parts):
             parts[i] += parts[i + stride]
         stride *= 2
     return solution._tree([*_gathered(comm, parts[0])]).copy()
+
+
+def sum_of_eight(comm, parts):
+    """The tree over eight; what is left over is added in the end."""
+    shards = [part for rank in _gathered(comm, np.stack(parts)) for part in rank]
+    first = solution.sum_in_one_order(SoloCommunicator(), shards[:8])
+    return functools.reduce(np.add, shards[8:], first)
 
 
 def mean_in_order(comm, parts):
@@ -105,6 +113,24 @@ def order_of_numpy(length, batch_size, shards, rank, world_size, seed, epoch, fi
     )
 
 
+def seeds_numpy(length, batch_size, shards, rank, world_size, seed, epoch, first_step=0):
+    """The same order everywhere, at the cost of whoever draws from np.random."""
+    np.random.seed([seed, epoch])
+    order = np.random.permutation(length)
+    return _batches(
+        length, batch_size, shards, rank, world_size, first_step, order,
+        lambda step, shard: np.random.default_rng([seed, epoch, step, shard]),
+    )
+
+
+def seed_plus_epoch(length, batch_size, shards, rank, world_size, seed, epoch, first_step=0):
+    """As PyTorch's DistributedSampler does for the order."""
+    return _batches(
+        length, batch_size, shards, rank, world_size, first_step, _order(seed, epoch, length),
+        lambda step, shard: np.random.default_rng([seed + epoch, step, shard]),
+    )
+
+
 def from_the_start(length, batch_size, shards, rank, world_size, seed, epoch, first_step=0):
     return solution.portable_batches(length, batch_size, shards, rank, world_size, seed, epoch)
 
@@ -122,13 +148,16 @@ WRONG = {
         Wrong(sum_in_float64, "in a wider dtype"),
         Wrong(sum_in_place, "expected the parts to stay as they are"),
         Wrong(mean_in_order, "not the sum of all shards"),
+        Wrong(sum_of_eight, "of 16 shards, float32 (257,), on 4 ranks: rank 0: expected the bits of the tree"),
     ],
     "portable_batches": [
         Wrong(ranks_take_turns, "cut the batch by shards, not by ranks"),
         Wrong(noise_of_the_rank, "not on the rank or on what was drawn before"),
         Wrong(noise_added_up, "0 + 1 is 1 + 0"),
         Wrong(the_same_epoch, "expected another order in epochs 2 and 3"),
-        Wrong(order_of_numpy, "no state of np.random's own"),
+        Wrong(order_of_numpy, "np.random's own state to stay as it is"),
+        Wrong(seeds_numpy, "np.random's own state to stay as it is"),
+        Wrong(seed_plus_epoch, "in seed 5, epoch 3, step 0, shard 0 and in seed 6, epoch 2"),
         Wrong(from_the_start, "a run that goes on after a restart"),
         Wrong(short_last_batch, "a short last batch is left out"),
     ],
