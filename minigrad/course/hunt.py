@@ -7,11 +7,14 @@ import hashlib
 import inspect
 import json
 import random
+import re
 import runpy
 import secrets
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from minigrad.arguments import as_integer, check_choice
@@ -113,6 +116,8 @@ class Hunt:
     def run(self, script: Path, arguments: Sequence[str] = ()) -> int:
         """Run a script of one's own with the bug in force, as `python script.py arguments`, and give its exit status.
 
+        The bug is in force in the script's process, and in those that it forks; in others that it starts it is not.
+
         Raises:
             ArgumentError: there is no such file.
         """
@@ -123,8 +128,8 @@ class Hunt:
         return status
 
     def hint(self) -> str:
-        """What the bug has to do with; costs a point."""
-        self._own["hints"] += 1
+        """What the bug has to do with; costs a point, until it is found."""
+        self._own["hints"] += not self.found
         self._write()
         if self._mutant is None:
             return "A tool that finds nothing tells something too."
@@ -155,16 +160,16 @@ class Hunt:
     def _is_right(self, said: str) -> bool:
         if said == NO_BUG:
             return self._mutant is None
-        if said.isdigit():
-            if int(said) not in MUTANTS:
+        if re.fullmatch("[0-9]+", said):
+            if len(said) > 9 or int(said) not in MUTANTS:
                 raise ArgumentError(f"Hunt.answer: expected the number of a planted bug, got {said}: see `candidates`")
             return self._mutant is not None and self._mutant.number == int(said)
-        file, _, line = said.rpartition(":")
-        if not file.endswith(".py") or not line.isdigit():
+        match = re.fullmatch(r"(.*[^/]\.py):([0-9]{1,9})", said)
+        if not match:
             raise ArgumentError(f'Hunt.answer: expected "FILE.py:LINE", a number or "{NO_BUG}", got {said!r}')
         if self._mutant is None:
             return False
-        place, number = self._mutant.place, int(line)
+        file, place, number = match[1], self._mutant.place, int(match[2])
         near = place.first_line <= number <= place.last_line or abs(number - place.line) <= NEAR
         return near and f"/{place.file.as_posix()}".endswith(f"/{file.lstrip('./')}")
 
@@ -174,6 +179,8 @@ class Hunt:
 
     def _write(self) -> None:
         if self._path is not None:
+            if not self._path.parent.is_dir():
+                raise ArgumentError(f"Hunt: expected a folder for {self._path}, got none: make it first")
             beside = self._path.with_name(f"{self._path.name}.new")
             beside.write_text(json.dumps(self._hunts, indent=1) + "\n", encoding="utf-8")
             beside.replace(self._path)
@@ -198,7 +205,8 @@ def _read(path: Path | None) -> dict[str, Any]:
     try:
         hunts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         good = all({"salt", "answer", "tries", "hints", "looks", "found"} <= own.keys() for own in hunts.values())
-    except (ValueError, AttributeError):
+        good = good and all(type(own[name]) is int for own in hunts.values() for name in ("tries", "hints"))
+    except (ValueError, AttributeError, OSError):
         good = False
     if not good:
         raise ArgumentError(f"Hunt: expected {path} to be a file of hunts, got something else: delete it")
@@ -211,10 +219,25 @@ def _run(script: Path, arguments: Sequence[str]) -> int:
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    except Exception as error:
+        error.__traceback__ = _within(script, error.__traceback__)
+        traceback.print_exception(error)
+        return 1
     finally:
         sys.stdout.flush()
     return 0
+
+
+def _within(script: Path, frames: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in a script; all of it where none does."""
+    part = frames
+    while part is not None and part.tb_frame.f_code.co_filename != str(script):
+        part = part.tb_next
+    return part or frames
 
 
 # --------------------------------------------------------------------------------------------- the command line

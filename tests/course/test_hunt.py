@@ -3,6 +3,8 @@
 import argparse
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -54,7 +56,9 @@ def test_no_bug_is_an_answer():
     assert not Hunt(*ODD).answer("no bug").right
 
 
-@pytest.mark.parametrize("said", ["", "passes.py", "passes:12", "passes.py:", "-1", "0", "99999", "nothing", "a.py:x"])
+@pytest.mark.parametrize(
+    "said", ["", "passes.py", "passes:12", "passes.py:", "-1", "0", "99999", "nothing", "a.py:x", "²", ".py:12"]
+)
 def test_what_is_no_answer_costs_nothing(said):
     hunt = Hunt(*ODD)
     with pytest.raises(ArgumentError, match="Hunt.answer: expected"):
@@ -66,6 +70,13 @@ def test_a_hint_costs_a_point():
     hunt = Hunt(*ODD)
     assert "twin" in hunt.hint() and hunt.points == POINTS - 1
     assert "finds nothing" in Hunt(*NONE).hint()
+
+
+def test_a_hint_costs_nothing_once_the_bug_is_found():
+    hunt = Hunt(*NONE)
+    hunt.answer("no bug")
+    hunt.hint()
+    assert hunt.points == POINTS
 
 
 def test_looking_shows_the_bug_and_costs_nothing():
@@ -92,6 +103,30 @@ def test_a_script_of_ones_own_has_the_bug(tmp_path, capfd):
         Hunt(*ODD).run(tmp_path / "none.py")
 
 
+def test_what_a_script_raises_is_told_with_its_line(tmp_path, capfd):
+    script = tmp_path / "raises.py"
+    script.write_text("def half(x):\n    return x / 0\n\nhalf(2)\n")
+    assert Hunt(*NONE).run(script) == 1
+    told = capfd.readouterr().err
+    assert "line 2, in half" in told and "hunt.py" not in told
+    assert told.endswith("ZeroDivisionError: division by zero\n")
+    script.write_text("import sys\nsys.exit('enough')\n")
+    assert Hunt(*NONE).run(script) == 1 and capfd.readouterr().err == "enough\n"
+
+
+def test_a_script_may_fork(tmp_path, capfd):
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import multiprocessing\nfrom minigrad.distributed.collectives import pairwise\n"
+        "def add(a, b):\n    a[0] += b[0]\n"
+        "child = multiprocessing.get_context('fork').Process(\n"
+        "    target=lambda: print(pairwise([[1], [2], [4]], add), flush=True))\n"
+        "child.start()\nchild.join()\n"
+    )
+    assert Hunt(*ODD).run(script) == 0
+    assert capfd.readouterr().out == "[3]\n"  # the bug is there too
+
+
 def test_the_file_counts_tries_and_has_no_answer(tmp_path):
     path = tmp_path / "hunts.json"
     hunt = Hunt(*ODD, state=path)
@@ -112,7 +147,8 @@ def test_the_file_counts_tries_and_has_no_answer(tmp_path):
 
 def test_a_file_that_is_none_or_of_another_bug_is_refused(tmp_path):
     path = tmp_path / "hunts.json"
-    for text in ("[1]", "{", '{"level 2 seed 10": {}}'):
+    one = {"salt": "", "answer": "", "tries": "x", "hints": 0, "looks": {}, "found": False}
+    for text in ("[1]", "{", '{"level 2 seed 10": {}}', json.dumps({"level 2 seed 10": one})):
         path.write_text(text)
         with pytest.raises(ArgumentError, match="to be a file of hunts, got something else"):
             Hunt(*ODD, state=path)
@@ -150,3 +186,10 @@ def test_the_command_line(tmp_path, capsys):
         with pytest.raises(ArgumentError):
             command(tmp_path, *words)
     assert (tmp_path / STATE).is_file()
+    with pytest.raises(ArgumentError, match="expected a folder"):
+        command(tmp_path / "none", "look", "loss")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    line = f"{sys.executable} -m minigrad.course hunt --level 2 candidates | true"
+    assert subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stderr == ""

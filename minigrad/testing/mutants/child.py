@@ -25,7 +25,7 @@ def in_child(edit: Edit | None, body: Callable[[], Any], timeout_s: float = 20.0
         edit: None for minigrad as it is.
         body: Returns what can be pickled.
         timeout_s: Seconds until the process is killed, > 0.
-        quiet: What it writes to the standard error goes nowhere.
+        quiet: What it writes to the standard error goes nowhere, and it may start no processes.
 
     Raises:
         RankFailedError: body did not return in time, the process ended before, or what body returned can't be
@@ -41,7 +41,7 @@ def in_child(edit: Edit | None, body: Callable[[], Any], timeout_s: float = 20.0
     timeout_s = as_real("in_child", "timeout_s", timeout_s, above=0.0)
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(edit, body, theirs, quiet), daemon=True)
+    process = context.Process(target=_child, args=(edit, body, theirs, quiet), daemon=quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # BLAS has threads; they hold nothing that we need
         process.start()
