@@ -15,7 +15,7 @@ from minigrad.errors import DistributedError
 from minigrad.nn import Module, Parameter
 from minigrad.tensor import Tensor
 from minigrad.testing import WrapperAdapter
-from minigrad.testing.conformance import VerdictError, parameters
+from minigrad.testing.conformance import VerdictError, means, parameters, replicas
 
 TIMEOUT_S = 0.6
 _CHECKS = (
@@ -30,6 +30,8 @@ _CHECKS = (
     parameters.check_unused_after_used,
     parameters.check_unused_by_all_after_used,
     parameters.check_rank_that_uses_nothing,
+    replicas.check_replicas_start_alike,
+    means.check_unequal_batches,
 )
 
 

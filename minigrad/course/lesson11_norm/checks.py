@@ -16,7 +16,7 @@ from minigrad.errors import DistributedError
 from minigrad.tensor import Tensor
 
 TIMEOUT_S = 2.0
-EPS = 1e-5
+EPS = 2e-3  # another than the default
 SHARDS = ((4, 3), (5, 0, 2), (1, 1, 1, 1), (0, 7), (6,))  # rows of each rank
 COLUMNS = 3
 
@@ -116,7 +116,7 @@ def check_sync_norm_forward(student: Student) -> str:
             _check_forward(student.sync_norm_forward, sizes, np.dtype(dtype), offset, tolerance)
     few, many = (_traffic(lambda comm, x: student.sync_norm_forward(comm, x, EPS), rows) for rows in (4, 400))
     _expect_traffic("sync_norm_forward", few, many, 3)
-    return f"{3 * len(SHARDS)} sets of shards, to 1e-12 in float64; {len(few[0])} collective, {few[1]} bytes a rank"
+    return f"{3 * len(SHARDS)} sets of shards, to 1e-12 in float64; {_traffic_told(few)}"
 
 
 def _parts(sizes: Sequence[int], dtype: np.dtype[Any], offset: float) -> list[Array]:
@@ -136,6 +136,21 @@ def _joined(parts: Sequence[Array]) -> tuple[Array, Array]:
     return ((rows - mean) * inverse).astype(np.float64), inverse.astype(np.float64)
 
 
+def _mistaken(parts: Sequence[Array]) -> dict[str, tuple[Array, Array]]:
+    """Mean and 1 / sqrt(variance + eps) as mistakes have them, by what is said of them."""
+    rows, filled = np.concatenate(parts).astype(np.float64), [part.astype(np.float64) for part in parts if len(part)]
+    mean, variance = rows.mean(axis=0), rows.var(axis=0)
+    means, variances = (np.mean([take(part, axis=0) for part in filled], axis=0) for take in (np.mean, np.var))
+    sample = variance * len(rows) / max(1, len(rows) - 1)
+    return {
+        "what comes without eps": (mean, 1.0 / np.sqrt(variance)),
+        "what comes of eps = 1e-5, and not of the one that was given": (mean, 1.0 / np.sqrt(variance + 1e-5)),
+        "what comes of eps outside of the root": (mean, 1.0 / (np.sqrt(variance) + EPS)),
+        "what comes of the variance of a sample, Σ(x - mean)² / (count - 1)": (mean, 1.0 / np.sqrt(sample + EPS)),
+        "what comes of the mean of the ranks' means and of their variances": (means, 1.0 / np.sqrt(variances + EPS)),
+    }
+
+
 def _check_forward(
     forward: Callable[..., Any], sizes: tuple[int, ...], dtype: np.dtype[Any], offset: float, tolerance: float
 ) -> None:
@@ -144,16 +159,20 @@ def _check_forward(
     told = f"sync_norm_forward, ranks with {list(sizes)} rows of {dtype.name} around {offset:,.0f}"
     found = _on_ranks(told, sizes, lambda comm: forward(comm, parts[comm.rank], EPS))
     whole, inverse = _joined(parts)
-    cuts = np.split(whole, np.cumsum(sizes)[:-1])
+    others, cuts = _mistaken(parts), np.split(whole, np.cumsum(sizes)[:-1])
     hint = "Are the statistics in float64, and about the mean? E[x²] - E[x]² loses as many digits as mean² has"
     for rank, (rows, its_inverse, count) in enumerate(found):
         here = f"{told}: rank {rank}"
         expect(np.array_equal(parts[rank], kept[rank]), f"{here}: expected x to stay as it is, got it changed")
         own = _joined([kept[rank]])[0] if sizes[rank] else cuts[rank]
-        mistakes = {"the rows normalised by the statistics of this rank alone": own}
+        mistakes = {
+            "the rows normalised by the statistics of this rank alone": own,
+            **{why: (kept[rank] - mean) * inv for why, (mean, inv) in others.items()},
+        }
+        inverses = {why: inv for why, (_, inv) in others.items()}
         expect(np.asarray(rows).dtype == dtype, f"{here}: expected rows of {dtype.name}, got {np.asarray(rows).dtype}")
         _expect_near(f"{here}: the normalised rows", rows, cuts[rank], tolerance, mistakes, hint)
-        _expect_near(f"{here}: 1 / sqrt(variance + eps)", its_inverse, inverse, tolerance, {}, hint)
+        _expect_near(f"{here}: 1 / sqrt(variance + eps)", its_inverse, inverse, tolerance, inverses, hint)
         expect(int(count) == sum(sizes), f"{here}: expected the count of all rows, {sum(sizes)}, got {count}")
         expect(
             np.array_equal(its_inverse, found[0][1]),
@@ -182,6 +201,10 @@ def _traffic(call: Callable[[Communicator, Array], Any], rows: int) -> tuple[lis
     return run(body, 2, timeout_s=TIMEOUT_S)[0]
 
 
+def _traffic_told(found: tuple[list[str], int]) -> str:
+    return f"{len(found[0])} collective{'s' * (len(found[0]) > 1)}, {found[1]} bytes a rank"
+
+
 def _expect_traffic(name: str, few: tuple[list[str], int], many: tuple[list[str], int], most: int) -> None:
     expect(
         1 <= len(few[0]) <= most,
@@ -203,7 +226,7 @@ def check_sync_norm_backward(student: Student) -> str:
             _check_backward(student.sync_norm_backward, sizes, np.dtype(dtype), tolerance)
     few, many = (_traffic(lambda comm, x: student.sync_norm_backward(comm, x, x, x[0], 2), rows) for rows in (4, 400))
     _expect_traffic("sync_norm_backward", few, many, 1)
-    return f"{2 * len(SHARDS)} sets of shards, to 1e-12 in float64; {len(few[0])} collective, {few[1]} bytes a rank"
+    return f"{2 * len(SHARDS)} sets of shards, to 1e-12 in float64; {_traffic_told(few)}"
 
 
 def _check_backward(
@@ -233,7 +256,8 @@ def _check_backward(
             "without the part that comes through the mean": inverse * (g - r * slope),
         }
         here = f"{told}: rank {rank}"
-        expect(np.asarray(got).dtype == dtype, f"{here}: expected a gradient of {dtype.name}, got {got.dtype}")
+        kind = np.asarray(got).dtype
+        expect(kind == dtype, f"{here}: expected a gradient of {dtype.name}, got {kind}")
         _expect_near(f"{here}: the gradient of x", got, right[rank], tolerance, mistakes)
 
 

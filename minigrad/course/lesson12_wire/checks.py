@@ -43,7 +43,7 @@ class HookSteps(NamedTuple):
         sums: The combined gradients of each step, (steps, 480).
         sent_bytes, plain_bytes: On a ring, by the hook and by an all-reduce of float32, of the bucket with the largest
             ratio.
-        rounded: Whether an all-reduce went in 16 bits.
+        rounded: Whether an all-reduce or a reduce-scatter went in 16 bits.
     """
 
     sums: Array
@@ -73,7 +73,7 @@ def check_feedback_hook(student: Student) -> str:
     expect(
         compressed <= 1.1 * plain,
         f"feedback_hook: a network that ends with a loss of {plain:.4f} without it ends with {compressed:.4f}, more "
-        "than 1.1 times that",
+        "than 1.1 times that: does too much come too late?",
     )
     return (
         f"{fraction:.2f} of the bytes; nothing lost after {STEPS} steps, nor with a new plan of buckets; the loss of a "
@@ -97,8 +97,8 @@ def _expect_nothing_lost(told: str, found: Sequence[HookSteps], error: float) ->
     why = "what a message leaves out, by rounding or by choice, has to be kept, and added before the next message"
     if found[0].rounded:
         why += (
-            "; and all_reduce in 16 bits rounds the sum once more, which is in nobody's residual: whoever adds up in "
-            "float32 can keep what rounding takes from the sum"
+            "; and all_reduce or reduce_scatter in 16 bits rounds the sum once more, which is in nobody's residual: "
+            "whoever adds up in float32 can keep what rounding takes from the sum"
         )
     expect(
         error <= 1e-4,
@@ -151,9 +151,19 @@ def _sums_of(hook: Callable[..., Any], rows: Sequence[int], caps: Sequence[int])
         expect(False, f"feedback_hook: the ranks did not make the same calls: {error}")
         raise
     exact = STEPS * sum(batch.sum(axis=0, dtype=np.float64) for batch in batches) / sum(rows)
-    off = np.max(np.abs(found[0].sums.sum(axis=0, dtype=np.float64) - exact))
-    largest = np.max(np.abs(exact)) / STEPS
+    total, largest = found[0].sums.sum(axis=0, dtype=np.float64), np.max(np.abs(exact)) / STEPS
+    _expect_undivided(total, exact, 0.01 * largest, len(rows))
+    off = np.max(np.abs(total - exact))
     return found, float(off / largest) if np.isfinite(off) else np.inf
+
+
+def _expect_undivided(total: Array, exact: Array, near: float, ranks: int) -> None:
+    for factor, why in ((1 / ranks, "add up, and don't divide"), (ranks, "they were added up twice")):
+        expect(
+            not np.all(np.abs(total - factor * exact) <= factor * near),
+            f"feedback_hook on {ranks} ranks: what came out is {factor:.4g} times the sum of the gradients: gradients "
+            f"come in times n_r / Σ n already: {why}",
+        )
 
 
 def _gradient(param: nn.Parameter) -> Array:
@@ -173,7 +183,8 @@ class _Counted:
         sent = self._counting.sent_bytes
         if sent / self._plain > self._ratio[0] / self._ratio[1]:
             self._ratio[:2] = [sent, self._plain]
-        in_16_bits = [call.kind == "all_reduce" and call.nbytes == 2 * call.count for call in self._counting.calls]
+        sums = [call for call in self._counting.calls if call.kind in ("all_reduce", "reduce_scatter")]
+        in_16_bits = [call.nbytes == 2 * call.count for call in sums]
         self._ratio[2] = max(self._ratio[2], float(any(in_16_bits)))
 
 
@@ -226,10 +237,11 @@ def _check_step(step: Callable[..., Any], told: str, gradients: list[Array]) -> 
     scale, lr = 2.0**16, 2.0**14
     told = f"scaled_step where {told}"
 
-    def body(comm: Communicator) -> tuple[Array, Any, Counting]:
+    def body(comm: Communicator) -> tuple[Array, Array, Any, Counting]:
         counting, param = Counting(comm), np.ones(len(gradients[comm.rank]), np.float32)
-        next_scale = step(counting, param, gradients[comm.rank].copy(), scale, lr)
-        return param, next_scale, counting
+        gradient = gradients[comm.rank].copy()
+        next_scale = step(counting, param, gradient, scale, lr)
+        return param, gradient, next_scale, counting
 
     try:
         with np.errstate(all="ignore"):
@@ -238,7 +250,11 @@ def _check_step(step: Callable[..., Any], told: str, gradients: list[Array]) -> 
         expect(False, f"{told}: the ranks did not make the same calls: all ask, whatever they have seen: {error}")
         raise
     skips = not all(np.isfinite(gradient).all() for gradient in gradients)
-    for rank, (param, next_scale, counting) in enumerate(found):
+    for rank, (param, gradient, next_scale, counting) in enumerate(found):
+        expect(
+            np.array_equal(gradient, gradients[rank], equal_nan=True),
+            f"{told}: expected gradient to stay as it is on rank {rank}, got it changed, to {gradient}",
+        )
         moved = np.any(param != 1.0)
         expect(
             not (skips and moved),

@@ -28,6 +28,7 @@ def feedback_hook(state: dict[Any, Any], bucket: GradBucket, comm: Communicator)
       any number of steps, and then 16 with gradients of zero, the sums that came out add up to those of the exact
       gradients, to 1e-4 of the largest.
     - That holds too where the model is wrapped anew on the way, with other buckets, and the hook gets the same state.
+    - What is late is not too late: a small network ends with at most 1.1 times the loss that it has without the hook.
 
     Args:
         state: A dict of this rank, empty at first, for you to keep what you like in.

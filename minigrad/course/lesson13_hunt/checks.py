@@ -149,9 +149,10 @@ def check_first_difference(student: Student) -> str:
 
 def _part(student: Student, run: Any, other: Any, where: Any, what: str) -> None:
     got = student.first_difference(run, other)
+    why = "a tuple, and no list" if isinstance(got, list) else "steps come first, then buckets, then ranks"
     expect(
         got == where and (got is None or isinstance(got, tuple)),
-        f"first_difference: {what}: expected {where}, got {got!r}: steps come first, then buckets, then ranks",
+        f"first_difference: {what}: expected {where}, got {got!r}: {why}",
     )
 
 
@@ -163,21 +164,25 @@ def check_name_the_bug(student: Student) -> str:
     for world_size, seed in RIGHT:
         steps = [_shown(step) for step in steps_of(None, world_size, seed)]
         got = student.name_the_bug(steps)
+        told = f"name_the_bug: a right run of {world_size} ranks: expected 'right', got {got!r}"
+        expect(got in WHY or got == "right", f"{told}, which is no kind: {', '.join(map(repr, WHY))} or 'right'")
         off = max(_off(step) for step in steps)
-        expect(
-            got == "right",
-            f"name_the_bug: a right run of {world_size} ranks: expected 'right', got {got!r}: its gradients are up to "
-            f"{off:.0e} off Σ n·g / Σ n, which is rounding; a tool that blames right programs is not believed again",
-        )
-    missed = []
+        rounding = off and got in ("weights", "old gradients")
+        why = f": its gradients are up to {off:.0e} off Σ n·g / Σ n, which is rounding" if rounding else ""
+        expect(got == "right", f"{told}{why}; a tool that blames right programs is not believed again")
+    missed, kinds = [], set()
     for bug, kind in BUGS.items():
         got = student.name_the_bug([_shown(step) for step in steps_of(bug)])
-        if got != kind:
+        if got == kind:
+            kinds.add(kind)
+        else:
             missed.append(f"{bug!r} is {kind!r}, got {got!r}: {WHY[kind]}")
     named = len(BUGS) - len(missed)
     if named < NEEDED:
         listed = "; ".join(missed[:3])
         raise WrongError(f"name_the_bug: expected {NEEDED} of {len(BUGS)} planted bugs named, got {named}. {listed}")
+    for kind in WHY:
+        expect(kind in kinds, f"name_the_bug: expected a bug of each kind named, got none of {kind!r}: {WHY[kind]}")
     return f"named {named} of {len(BUGS)} planted bugs, and blamed none of {len(RIGHT)} right runs"
 
 

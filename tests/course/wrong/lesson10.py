@@ -190,6 +190,19 @@ class MeanOfUsers(Agrees):
                 self.combine(param, here / total)
 
 
+class StartsApart(Agrees):
+    """Leaves the parameters to the seed."""
+
+    def __init__(self, module, comm, find_unused_parameters=False):
+        self.module, self.comm, self.find_unused, self.samples = module, comm, find_unused_parameters, 0
+
+
+class CountsRanks(Agrees):
+    def __call__(self, *inputs):
+        self.samples = 1
+        return self.module(*inputs)
+
+
 class FromHooks:
     """Sends each gradient when it is complete, as the lesson on overlap does; nothing comes from an unused one."""
 
@@ -230,5 +243,7 @@ WRONG = {
         Wrong(ByNames, "A parameter of two names lies in two buckets"),
         Wrong(FrozenToo, "A frozen parameter travels along"),
         Wrong(MeanOfUsers, "is left out of the mean"),
+        Wrong(StartsApart, "replicas that start one apart stay so"),
+        Wrong(CountsRanks, "a mean of means"),
     ],
 }

@@ -94,6 +94,28 @@ def answers_in_float64(comm, x, eps=1e-5):
     return ours.sync_norm_forward(comm, x.astype(np.float64), eps)
 
 
+def without_eps(comm, x, eps=1e-5):
+    return ours.sync_norm_forward(comm, x, 0.0)
+
+
+def eps_of_its_own(comm, x, eps=1e-5):
+    return ours.sync_norm_forward(comm, x, 1e-5)
+
+
+def forward_of_a_sample(comm, x, eps=1e-5):
+    rows, inverse, count = ours.sync_norm_forward(comm, x, eps)
+    unbiased = 1.0 / np.sqrt((1.0 / inverse**2 - eps) * count / max(1, count - 1) + eps)
+    return (rows / inverse * unbiased).astype(x.dtype), unbiased, count
+
+
+def mean_over_ranks(comm, x, eps=1e-5):
+    wide = x.astype(np.float64)
+    sums = np.concatenate([wide.mean(axis=0), wide.var(axis=0), [len(x) * comm.world_size]]) / comm.world_size
+    comm.all_reduce(sums).wait()
+    mean, variance = np.split(sums[:-1], 2)
+    return normalised(x, mean, variance, eps, int(sums[-1]))
+
+
 # ------------------------------------------------------------------------------------------------- sync_norm_backward
 
 
@@ -132,6 +154,10 @@ def backward_empty_stays_out(comm, grad, normalised, inverse, count):
     return ours.sync_norm_backward(comm, grad, normalised, inverse, count) if len(grad) else grad
 
 
+def forgets_to_return(comm, grad, normalised, inverse, count):
+    ours.sync_norm_backward(comm, grad, normalised, inverse, count)
+
+
 def two_calls(comm, grad, normalised, inverse, count):
     parts = np.split(own_sums(grad, normalised), 2)
     for part in parts:
@@ -154,6 +180,10 @@ WRONG = {
         Wrong(gathers_the_rows, "send sums, not rows"),
         Wrong(empty_rank_stays_out, "a rank without rows has to make the same calls"),
         Wrong(answers_in_float64, "expected rows of float32, got float64"),
+        Wrong(without_eps, "this is what comes without eps"),
+        Wrong(eps_of_its_own, "not of the one that was given"),
+        Wrong(forward_of_a_sample, "the variance of a sample"),
+        Wrong(mean_over_ranks, "the mean of the ranks' means"),
     ],
     "sync_norm_backward": [
         Wrong(backward_alone, "its rows act on those of the others too"),
@@ -162,5 +192,6 @@ WRONG = {
         Wrong(only_the_scale, "mean and variance depend on x, too"),
         Wrong(backward_empty_stays_out, "a rank without rows has to make the same calls"),
         Wrong(two_calls, "expected at most 1 collective"),
+        Wrong(forgets_to_return, "expected a gradient of float64, got object"),
     ],
 }

@@ -47,6 +47,29 @@ def both_ways(comm, wide):
     return received[: len(wide)], rest[: len(wide)]
 
 
+def adds_up_in_halves(state, bucket, comm):
+    """The sum of the parts is rounded by reduce_scatter."""
+    flat = bucket.buffer()
+    for param, gradient in zip(bucket.parameters(), bucket.gradients()):
+        gradient.data[...] += state.get(param, 0.0)
+    part = -(-len(flat) // comm.world_size)
+    wire, mine = np.zeros(comm.world_size * part, np.float16), np.empty(part, np.float16)
+    wire[: len(flat)] = flat
+    flat -= wire[: len(flat)]
+    for param, gradient in zip(bucket.parameters(), bucket.gradients()):
+        state[param] = gradient.data.copy()
+    comm.reduce_scatter(mine, wire).wait()
+    comm.all_gather(wire, mine).wait()
+    flat[...] = wire[: len(flat)]
+    return Done()
+
+
+def divides(state, bucket, comm):
+    half_without_memory(state, bucket, comm)
+    bucket.buffer()[...] /= comm.world_size
+    return Done()
+
+
 def memory_by_bucket(state, bucket, comm):
     flat = bucket.buffer()
     kept = state.get(bucket.index(), 0.0)
@@ -142,6 +165,14 @@ def sees_only_nan(comm, param, gradient, scale, lr):
     return scale
 
 
+def unscales_in_place(comm, param, gradient, scale, lr):
+    if agreed(comm, not np.isfinite(gradient).all()):
+        return scale / 2
+    param -= lr * (gradient.astype(np.float32) / scale)
+    gradient /= np.float16(scale)
+    return scale
+
+
 def steps_first(comm, param, gradient, scale, lr):
     param -= lr * (gradient.astype(np.float32) / scale)
     return scale / 2 if agreed(comm, not np.isfinite(gradient).all()) else scale
@@ -151,6 +182,8 @@ WRONG = {
     "feedback_hook": [
         Wrong(half_without_memory, "rounds the sum once more"),
         Wrong(half_with_own_memory, "rounds the sum once more"),
+        Wrong(adds_up_in_halves, "reduce_scatter in 16 bits rounds the sum once more"),
+        Wrong(divides, "add up, and don't divide"),
         Wrong(memory_by_bucket, "keep it by parameter"),
         Wrong(largest, "by rounding or by choice, has to be kept"),
         Wrong(nothing_smaller, "expected at most 0.55 of the bytes"),
@@ -163,6 +196,7 @@ WRONG = {
         Wrong(unscales_in_float16, "Is the scale taken out in float32"),
         Wrong(adds_gradients_up, "no step was made"),
         Wrong(sees_only_nan, "the ranks decide together"),
+        Wrong(unscales_in_place, "expected gradient to stay as it is"),
         Wrong(steps_first, "before the first writes"),
     ],
 }

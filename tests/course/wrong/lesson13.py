@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minigrad.course.lesson13_hunt.solution import name_the_bug
+from minigrad.course.lesson13_hunt.solution import first_difference, name_the_bug
 from tests.course.wrong import Wrong
 
 
@@ -33,6 +33,11 @@ def of_rank_0(run, other):
             if int(prints[0]) != int(theirs[0]):
                 return step, bucket, 0
     return None if len(run) == len(other) else (min(len(run), len(other)), 0, 0)
+
+
+def as_a_list(run, other):
+    found = first_difference(run, other)
+    return None if found is None else list(found)
 
 
 def trusts_the_loss(steps):
@@ -69,11 +74,21 @@ def agreement_is_enough(steps):
     return "buffers" if any((step["buffers"] != step["buffers"][0]).any() for step in steps) else "right"
 
 
+def believes_the_ranks(steps):
+    """Looks at rank 0 where ranks do not have the same gradient; names all other kinds."""
+    return name_the_bug([{**step, "combined": step["combined"][:1]} for step in steps])
+
+
+def in_capitals(steps):
+    return name_the_bug(steps).capitalize()
+
+
 WRONG = {
     "first_difference": [
         Wrong(as_floats, "a fingerprint has 64 bits, and a float has 53"),
         Wrong(bucket_by_bucket, "steps come first, then buckets, then ranks"),
         Wrong(of_equal_length, "one ended after three steps: expected (3, 0, 0), got None"),
+        Wrong(as_a_list, "got [3, 0, 0]: a tuple, and no list"),
         Wrong(of_rank_0, "runs that part in one bit"),
     ],
     "name_the_bug": [
@@ -82,6 +97,8 @@ WRONG = {
         Wrong(equal_weights, "a right run of 3 ranks: expected 'right', got 'weights'"),
         Wrong(first_step_alone, "got 'right': no weights make this gradient out of those of this step"),
         Wrong(rank_0_alone, "compare the ranks with each other"),
+        Wrong(believes_the_ranks, "named, got none of 'not reduced'"),
+        Wrong(in_capitals, "got 'Right', which is no kind"),
         Wrong(agreement_is_enough, "expected 8 of 10 planted bugs named, got 3"),
     ],
 }
