@@ -112,6 +112,16 @@ def without_end(comm, timeout_s, pause=time.sleep):
     return np.flatnonzero(here == 0).tolist()
 
 
+def without_a_pause(comm, timeout_s, pause=time.sleep):
+    if comm.rank:
+        comm.send(np.zeros(1), 0)
+        return []
+    signs = [comm.recv(np.empty(1), rank) for rank in range(1, comm.world_size)]
+    while not all(sign.done() for sign in signs):
+        pass
+    return []
+
+
 WRONG = {
     "diagnose_hang": [
         Wrong(last_calls, "expected ('late', (1,))"),
@@ -127,6 +137,7 @@ WRONG = {
         Wrong(a_deadline_for_each, "one deadline for all ranks"),
         Wrong(told_to_nobody, "has to be told to the others"),
         Wrong(impatient, "before rank 0 could have answered"),
+        Wrong(without_a_pause, "waits without a pause"),
         Wrong(without_end, "no deadline?"),
     ],
 }
