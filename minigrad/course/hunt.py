@@ -270,7 +270,8 @@ def _begin(hunt: Hunt, options: argparse.Namespace) -> Iterator[str]:
         yield "It makes a mistake on purpose, which minigrad has to refuse, in words that help."
     yield f"The text is in {inspect.getsourcefile(hunt.program.train)}."
     yield f"It runs on {len(hunt.program.speeds)} ranks of a virtual cluster. minigrad has one bug, or none."
-    yield f"look TOOL shows it, one of {', '.join(TOOLS)}; with --right as it is without the bug."
+    tools = [tool for tool in TOOLS if tool != "twin" or hunt.program.twins]
+    yield f"look TOOL shows it, one of {', '.join(tools)}; with --right as it is without the bug."
 
 
 def _look(hunt: Hunt, options: argparse.Namespace) -> Iterator[str]:

@@ -190,6 +190,15 @@ def test_the_command_line(tmp_path, capsys):
         command(tmp_path / "none", "look", "loss")
 
 
+def test_a_tool_that_cannot_follow_the_program_is_not_offered(capsys):
+    for seed in (10, 5):  # "unequal", and "local steps", which no twin follows
+        options = argparse.ArgumentParser()
+        hunting.arguments(options)
+        hunting.carry_out(options.parse_args(["--level", "2", "--seed", str(seed)]))
+        offered = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("look TOOL"))
+        assert ("twin" in offered) == Hunt(2, seed).program.twins == (seed == 10)
+
+
 def test_a_reader_that_has_seen_enough_is_no_error():
     line = f"{sys.executable} -m minigrad.course hunt --level 2 candidates | true"
     assert subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stderr == ""
