@@ -68,7 +68,7 @@ def is_stub(function: ast.FunctionDef) -> bool:
     return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
 
 
-def functions_in(text: str) -> dict[str, ast.FunctionDef]:
+def functions_in(text: str | bytes) -> dict[str, ast.FunctionDef]:
     """The functions of a Python text, but for those inside others and those with an underscore in front."""
     found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     return {function.name: function for function in found if not function.name.startswith("_")}

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         return COMMANDS[options.command].carry_out(options)
-    except ArgumentError as error:
+    except (ArgumentError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

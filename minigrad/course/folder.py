@@ -64,7 +64,7 @@ def start(number: int, folder: Path) -> list[str]:
     """
     lesson = catalogue.lesson(number)
     path = folder / FILE
-    there = path.read_text(encoding="utf-8") if path.is_file() else ""
+    there = path.read_bytes() if path.is_file() else b""
     stubs, names = stubs_for(number, there)
     page = folder / f"lesson{number:02d}"
     page.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,8 @@ def start(number: int, folder: Path) -> list[str]:
         if not (folder / name).exists():
             _write(folder / name, text)
     if stubs or not there:
-        _write(path, there + ("" if there else _HEADER) + stubs)
+        added = (("" if there else _HEADER) + stubs).encode()
+        replace_file(path, [there + (added.replace(b"\n", b"\r\n") if b"\r\n" in there else added)])
     said = [f"{page / 'page.md'}: read this first"]
     if names:
         said.append(f"{path}: write {', '.join(names)} there")
@@ -83,7 +84,7 @@ def start(number: int, folder: Path) -> list[str]:
     return [*said, f"python -m minigrad.course check {number} --dir {folder}"] if lesson.tasks else said
 
 
-def stubs_for(number: int, there: str) -> tuple[str, list[str]]:
+def stubs_for(number: int, there: str | bytes) -> tuple[str, list[str]]:
     """What to add to a student's file for a lesson, and the functions in it that are not there yet.
 
     Raises:
@@ -93,7 +94,8 @@ def stubs_for(number: int, there: str) -> tuple[str, list[str]]:
         tree = ast.parse(there)
     except SyntaxError as error:
         raise ArgumentError(
-            f"course: expected {FILE} to be Python, got a {type(error).__name__} in line {error.lineno}: mend it first"
+            f"course: expected {FILE} to be Python, got a {type(error).__name__} in line {error.lineno or 1}, "
+            f"{error.msg}: mend it first"
         ) from error
     has = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]

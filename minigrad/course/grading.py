@@ -95,7 +95,7 @@ def _in_a_process(folder: Path, number: int, k: int, timeout_s: float) -> _Verdi
         os.close(writing)
         output = _Output(process)
         try:
-            kind, words = _followed(process, _Lines(answers), timeout_s)
+            kind, words = _followed(process, _Lines(answers), output, timeout_s)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -124,17 +124,28 @@ class _Output:
         return ("... " if self._many > SHOWN_CHARACTERS else "") + self._kept.decode("utf-8", "replace")
 
 
-def _followed(process: subprocess.Popen[bytes], answers: _Lines, timeout_s: float) -> tuple[str, str]:
+def _followed(
+    process: subprocess.Popen[bytes], answers: _Lines, output: _Output, timeout_s: float
+) -> tuple[str, str]:
     """What becomes of the process, in words."""
-    if answers.next(START_S) is None:
-        raise ArgumentError(f"course: expected a check that begins, got a process that {_ended(process)}")
+    try:
+        begun = answers.next(START_S)
+    except TimeoutError:
+        raise ArgumentError(f"course: expected a check that begins within {START_S:g} s, got none") from None
+    if begun is None:
+        raise ArgumentError(
+            f"course: expected a check that begins, got a process that {_ended(process)}: does a file beside "
+            f"{FILE} have the name of a module of Python's? It printed: {output.end()[-300:].strip()}"
+        )
     try:
         answer = answers.next(timeout_s)
+        if answer is not None:
+            return str(answer["verdict"]), str(answer["words"])
+    except (ValueError, TypeError, KeyError):
+        return "wrong", "something else than the check wrote into its pipe: only open files of your own"
     except TimeoutError:
         return "wrong", f"it was not over after {timeout_s:g} s and was stopped: does it wait for something, or loop?"
-    if answer is None:
-        return "wrong", f"the process {_ended(process)} before the check was over: os._exit, or a crash?"
-    return answer["verdict"], answer["words"]
+    return "wrong", f"the process {_ended(process)} before the check was over: os._exit, or a crash?"
 
 
 class _Lines:

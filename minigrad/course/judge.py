@@ -7,17 +7,21 @@ come in time.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from minigrad.course import catalogue
+from minigrad.course.kept import changed_since, values_now
 from minigrad.course.lesson import Exercise, Student, WrongError
 
 FILE = "adapters.py"
@@ -25,14 +29,24 @@ NOT_WRITTEN = "not written yet"
 LONGEST = 3000  # characters of a message
 
 
-def written_in(text: str) -> set[str]:
+def written_in(text: str | bytes, module: ModuleType | None = None) -> set[str]:
     """The names of the tasks that a student's file may have: all but those that are stubs.
+
+    Args:
+        module: What the file has come to: a name of it that is another thing than the stub is written.
 
     Raises:
         SyntaxError: it is no Python.
     """
-    stubs = {name for name, function in catalogue.functions_in(text).items() if catalogue.is_stub(function)}
+    functions = catalogue.functions_in(text).items()
+    stubs = {name for name, stub in functions if catalogue.is_stub(stub) and _is_that(stub, module)}
     return set(catalogue.tasks()) - stubs
+
+
+def _is_that(stub: ast.FunctionDef, module: ModuleType | None) -> bool:
+    """Whether a name of a module is still the function of these lines."""
+    code = getattr(getattr(module, stub.name, None), "__code__", None)
+    return module is None or (code is not None and code.co_firstlineno == stub.lineno)
 
 
 def judge(folder: Path, exercise: Exercise) -> tuple[str, str]:
@@ -41,21 +55,52 @@ def judge(folder: Path, exercise: Exercise) -> tuple[str, str]:
     Returns:
         "passed", "wrong" or "not written", and in words what was found.
     """
-    path = folder / FILE
+    path, before = folder / FILE, values_now()
+    with _without_exit():
+        try:
+            text = path.read_bytes()
+            written_in(text)
+            module = _load(path)
+            names = written_in(text, module)
+        except BaseException as error:
+            return "wrong", f"{FILE} can't be imported: {_described(error, path)}"
+        own = {name: getattr(module, name) for name in names if callable(getattr(module, name, None))}
+        if exercise.name not in own:
+            return "not written", NOT_WRITTEN
+        try:
+            words = exercise.check(Student(own, catalogue.Solutions()))
+        except WrongError as error:
+            return "wrong", str(error) + _never_run(own[exercise.name])
+        except BaseException as error:
+            return "wrong", _described(error, path) + _never_run(own[exercise.name])
+    if changed := changed_since(before):
+        return "wrong", f"{FILE} put something else in the place of {', '.join(changed[:3])}: leave it as it is"
+    return "passed", words
+
+
+def _never_run(function: Any) -> str:
+    """Says so where a function does nothing when it is called."""
+    if inspect.iscoroutinefunction(function):
+        return "; it is an async function, of which a call runs nothing: write def"
+    return "; it has a yield, and a call of it runs nothing" if inspect.isgeneratorfunction(function) else ""
+
+
+class _ExitError(Exception):
+    """The student's code calls sys.exit: a rank that ends in silence leaves nothing to be looked at."""
+
+
+@contextlib.contextmanager
+def _without_exit() -> Iterator[None]:
+    """sys.exit raises what is not taken for an end."""
+
+    def refuse(code: object = None) -> None:
+        raise _ExitError(f"expected the function to return or to raise, got sys.exit({code!r})")
+
+    kept, sys.exit = sys.exit, refuse  # type: ignore[assignment]
     try:
-        names = written_in(path.read_text(encoding="utf-8"))
-        module = _load(path)
-    except BaseException as error:
-        return "wrong", f"{FILE} can't be imported: {_described(error, path)}"
-    own = {name: getattr(module, name) for name in names if callable(getattr(module, name, None))}
-    if exercise.name not in own:
-        return "not written", NOT_WRITTEN
-    try:
-        return "passed", exercise.check(Student(own, catalogue.Solutions()))
-    except WrongError as error:
-        return "wrong", str(error)
-    except BaseException as error:
-        return "wrong", _described(error, path)
+        yield
+    finally:
+        sys.exit = kept
 
 
 def _load(path: Path) -> ModuleType:
@@ -72,7 +117,8 @@ def _load(path: Path) -> ModuleType:
 def _described(error: BaseException, path: Path) -> str:
     """What was raised, and by which line of the student's file."""
     if isinstance(error, SyntaxError):
-        return f"line {error.lineno} of {FILE}: {type(error).__name__}: {error.msg}"
+        line = f"line {error.lineno} of {FILE}: " if error.lineno else ""
+        return f"{line}{type(error).__name__}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     where = f"line {lines[-1]} of {FILE}: " if lines else f"what {FILE} gave can't be used: "
@@ -83,8 +129,16 @@ def _described(error: BaseException, path: Path) -> str:
         folder = catalogue.folder_of(catalogue.tasks()[name][0])
         return f"{where}{name} is {NOT_WRITTEN}: to call ours, from minigrad.course.{folder}.solution import {name}"
     cause = error.__cause__
-    because = f"; because of {type(cause).__name__}: {cause}" if cause is not None else ""
-    return f"{where}{type(error).__name__}: {error}{because}".rstrip()
+    because = f"; because of {type(cause).__name__}: {_words(cause)}" if cause is not None else ""
+    return f"{where}{type(error).__name__}: {_words(error)}{because}".rstrip()
+
+
+def _words(error: BaseException) -> str:
+    """What an error says, which may be an error itself, or nothing that a file can hold."""
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except BaseException:
+        return "it can't be shown"
 
 
 def _main(folder: str, number: str, k: str, descriptor: str) -> None:
@@ -99,6 +153,7 @@ def _main(folder: str, number: str, k: str, descriptor: str) -> None:
         exercise = catalogue.task(int(number), int(k))
         say(began=True)
         verdict, words = judge(Path(folder).resolve(), exercise)
+        words = words.encode("utf-8", "backslashreplace").decode()
         say(verdict=verdict, words=words if len(words) <= LONGEST else words[:LONGEST] + " ...")
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the student may have closed it

@@ -7,6 +7,7 @@ import fcntl
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,7 +73,11 @@ def read(folder: Path) -> dict[str, Mark]:
     path = folder / "marks.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["marks"]
-        return {task: Mark(**mark) for task, mark in found.items()}
+        marks = {task: Mark(**mark) for task, mark in found.items()}
+        for task, mark in marks.items():
+            if not re.fullmatch(r"\d+\.\d+", task) or not isinstance(mark.points + mark.tries + mark.hints, int):
+                raise ValueError(f"something else for {task!r}")
+        return marks
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from minigrad.course import catalogue, commands, folder, grading, judge, marks, syllabus
@@ -91,6 +92,10 @@ class TestJudge:
         ("\ndef combine_gradients(:\n", "can't be imported: line 2 of adapters.py: SyntaxError"),
         ("\n\n1 / 0\n", "can't be imported: line 3 of adapters.py: ZeroDivisionError"),
         ("import no_such_module\n", "can't be imported: line 1 of adapters.py: ModuleNotFoundError"),
+        (with_body("import sys; sys.exit(0)"), "expected the function to return or to raise, got sys.exit(0)"),
+        (with_body("yield"), "it has a yield"),
+        (with_body("raise ValueError('\\udc80')"), "ValueError: \\udc80"),
+        ("class Error(Exception):\n    def __str__(self):\n        1 / 0\nraise Error\n", "Error: it can't be shown"),
         ("raise SystemExit(4)\n", "it exits, by SystemExit(4)"),
         ("combine_gradients = 3\n", "not written yet"),
         ("def combine_gradients():\n    pass\n", "TypeError: combine_gradients() takes 0 positional arguments"),
@@ -99,6 +104,44 @@ class TestJudge:
         write(mine, text)
         verdict, said = judged(mine)
         assert verdict != "passed" and words in said
+
+    @pytest.mark.parametrize("head", [b"\xef\xbb\xbf", b"# -*- coding: latin-1 -*-\n# caf\xe9\n"])
+    def test_a_file_is_in_any_encoding_that_python_reads(self, mine, head):
+        text = head + with_body("comm.all_reduce(gradient)").replace("\n", "\r\n").encode()
+        (mine / "adapters.py").write_bytes(text)
+        folder.start(2, mine)
+        assert (mine / "adapters.py").read_bytes().startswith(text)
+        assert judged(mine)[0] == "wrong" and "can't be imported" not in judged(mine)[1]
+
+    def test_one_that_python_does_not_read_is_refused(self, mine):
+        (mine / "adapters.py").write_bytes(b"x = 'caf\xe9'\n")
+        assert "can't be imported" in judged(mine)[1] and "utf-8" in judged(mine)[1]
+        with pytest.raises(ArgumentError, match="to be Python, got a SyntaxError"):
+            folder.start(1, mine)
+
+    def test_a_stub_that_is_replaced_further_down_is_written(self, mine):
+        stub = "def combine_gradients(comm, gradient, samples):\n    raise NotImplementedError\n"
+        write(mine, stub + with_body("return 1").replace("combine", "my") + "combine_gradients = my_gradients\n")
+        assert judged(mine)[0] == "wrong"
+
+    @pytest.mark.parametrize("change", [
+        "import minigrad.course.lesson01_means.checks as checks\nchecks.check_combine_gradients = checks.SHARDS = 1",
+        "import minigrad.course.lesson as lesson\nlesson.Student.__getattr__ = lambda self, name: None",
+        "import numpy\nnumpy.allclose = lambda *a, **k: True",
+    ])
+    def test_a_mark_that_another_minigrad_would_give_is_none(self, mine, monkeypatch, change):
+        from minigrad.course import lesson
+        from minigrad.course.lesson01_means import checks
+
+        for place, name in ((checks, "check_combine_gradients"), (lesson.Student, "__getattr__"), (np, "allclose")):
+            monkeypatch.setattr(place, name, getattr(place, name))
+        monkeypatch.setattr(checks, "SHARDS", checks.SHARDS)
+        passes = replace(catalogue.task(1, 1), check=lambda student: "1")
+        write(mine, change + "\n" + with_body("return 1"))
+        verdict, said = judge.judge(mine, passes)
+        assert verdict == "wrong" and "put something else in the place of" in said
+        write(mine, with_body("return 1"))
+        monkeypatch.undo()
 
     def test_what_lies_beside_the_file_can_be_imported(self, mine):
         (mine / "beside.py").write_text(catalogue.text_of(1, "solution.py"))
@@ -125,6 +168,12 @@ class TestProcess:
         write(mine, "import os\n" + with_body("os._exit(7)"))
         mark, _ = grading.check(mine, 1, 1)
         assert not mark.passed and "exited with status 7 before the check was over" in mark.words
+
+    def test_what_others_write_into_the_pipe_of_the_check_is_no_mark(self, mine):
+        body = "for fd in range(3, 30):\n        try: os.write(fd, b'x\\n')\n        except OSError: pass"
+        write(mine, "import os\n" + with_body(body))
+        mark, _ = grading.check(mine, 1, 1)
+        assert not mark.passed and "wrote into its pipe" in mark.words
 
     def test_a_task_that_passes_and_one_that_is_not_written(self, mine, capsys):
         text = catalogue.text_of(1, "solution.py")
@@ -192,7 +241,9 @@ class TestMarks:
         marks.change(mine, "1.1", lambda old: replace(old, hints=1))
         assert marks.read(mine) == {"1.1": Mark("1.1", hints=1), "1.2": Mark("1.2")}
         assert [path.name for path in mine.glob(".marks.json*")] == []
-        for text in ("{", "[]", json.dumps({"marks": {"1.1": {"no": "task"}}})):
+        for text in ("{", "[]", json.dumps({"marks": {"1.1": {"no": "task"}}}),
+                     json.dumps({"marks": {"one": {"task": "one"}}}),
+                     json.dumps({"marks": {"1.1": {"task": "1.1", "points": "1"}}})):
             (mine / "marks.json").write_text(text)
             with pytest.raises(ArgumentError, match="to begin anew move it away"):
                 marks.read(mine)
@@ -207,6 +258,7 @@ class TestCommandLine:
         (["hint", "1"], "hint 1.1"),
         (["check", "1", "--timeout", "0"], "timeout_s"),
         (["check", "1", "--dir", "nowhere"], "start LESSON nowhere"),
+        (["start", "1", "adapters.py"], "adapters.py"),
         (["score", "--dir", "nowhere"], "expected a folder"),
     ])
     def test_what_is_none_ends_with_status_2(self, mine, monkeypatch, capsys, line, words):

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.course.counting import Awaited
 from minigrad.course.lesson import Student, WrongError, expect
-from minigrad.distributed import Communicator, Recording, ReduceOp, run
+from minigrad.distributed import Communicator, ReduceOp, run
 from minigrad.testing import check_communicator
 
 Array = np.ndarray
@@ -24,6 +25,7 @@ CONTRACT = [
     "training_equals_one_device_and_has_the_bits_of_threads-float64",
 ]
 DTYPES = [np.float32, np.float64, np.float16, np.int64, np.uint8]
+LEFT = "expected a wait() for each collective, got none for {}: until then what it fills may hold anything"
 TIMEOUT_S = 2.0
 
 
@@ -33,6 +35,7 @@ def check_communicator_by_parts(student: Student) -> str:
         for shape in SHAPES:
             for op in OPS if world_size > 1 else OPS[:1]:
                 _all_reduced(student, world_size, shape, op)
+        _all_reduced(student, world_size, (5,), ReduceOp.SUM, "float64")
 
     def world(body: Callable[[Communicator], None], world_size: int, timeout_s: float) -> object:
         return run(lambda comm: body(student.communicator_by_parts(comm)), world_size, timeout_s=timeout_s)
@@ -44,20 +47,24 @@ def check_communicator_by_parts(student: Student) -> str:
     return f"the bits of all_reduce, {len(SHAPES)} shapes on 1 to 4 ranks; {len(CONTRACT)} cases of the contract hold"
 
 
-def _all_reduced(student: Student, world_size: int, shape: tuple[int, ...], op: ReduceOp) -> None:
+def _all_reduced(
+    student: Student, world_size: int, shape: tuple[int, ...], op: ReduceOp, dtype: str = "float32"
+) -> None:
     """Try one array a rank."""
-    what = f"communicator_by_parts(comm).all_reduce, {op.name} of shape {shape} on {world_size} ranks"
+    what = f"communicator_by_parts(comm).all_reduce, {op.name} of {dtype} of shape {shape} on {world_size} ranks"
     rng = np.random.default_rng(2)
-    before = [rng.standard_normal(shape).astype(np.float32) for _ in range(world_size)]
+    before = [rng.standard_normal(shape).astype(dtype) for _ in range(world_size)]
 
     def rank(comm: Communicator) -> tuple[Array, Array, list[Any]]:
-        recording = Recording(comm)
+        recording = Awaited(comm)
         own, array = student.communicator_by_parts(recording), before[comm.rank].copy()
         expect(hasattr(own, "all_reduce"), f"{what}: expected a communicator, got {own!r:.60}")
         work = own.all_reduce(array, op)
         expect(hasattr(work, "wait"), f"{what}: expected a Work, which has wait(), got {work!r:.60}: return the one of "
                "the all_gather")
         work.wait()
+        left = recording.not_awaited
+        expect(not left, f"{what}: {LEFT.format(left)}")
         wanted = before[comm.rank].copy()
         comm.all_reduce(wanted, op).wait()
         return array, wanted, recording.calls
@@ -85,6 +92,8 @@ def _difference(got: Array, wanted: Array, before: Array, op: ReduceOp, rank: in
     places = f"element {differ[0]}" if len(differ) == 1 else f"elements {differ[0]} to {differ[-1]}"
     end = differ[-1] == got.size - 1 and len(differ) < got.size
     why = ": a length that the ranks do not divide has to be filled up to the next that they do" if end else ""
+    if np.allclose(got, wanted, rtol=1e-5, atol=1e-6):
+        why = f": only the last digits differ. Has all that is exchanged the dtype of the array, {wanted.dtype}?"
     if op is not ReduceOp.SUM and len(differ) == got.size:
         why = f": is op passed on? It is {op.name} here"
     return f"expected {_few(wanted)} on rank {rank}, got {_few(got)}, {places} of {got.size} wrong{why}"
@@ -102,12 +111,14 @@ def check_broadcast_by_sum(student: Student) -> str:
 def _broadcast(student: Student, world_size: int, root: int, dtype: Any) -> None:
     """Try one array a rank."""
     what = f"broadcast_by_sum, {np.dtype(dtype).name}, root {root} of {world_size} ranks"
-    special = [-0.0, np.inf, np.nan] if np.dtype(dtype).kind == "f" else [0, 1, 127]
-    before = [np.array([rank + 1, 200 - rank, *special], np.float64).astype(dtype) for rank in range(world_size)]
+    special = [-0.0, np.inf, np.nan] if np.dtype(dtype).kind == "f" else [0, 1, min(np.iinfo(dtype).max, 2**53 + 1)]
+    before = [np.array([rank + 1, 200 - rank, *special], dtype) for rank in range(world_size)]
 
     def rank(comm: Communicator) -> tuple[Array, list[Any]]:
-        recording, array = Recording(comm), before[comm.rank].copy()
+        recording, array = Awaited(comm), before[comm.rank].copy()
         student.broadcast_by_sum(recording, array, root)
+        left = recording.not_awaited
+        expect(not left, f"{what}: {LEFT.format(left)}")
         return array, recording.calls
 
     for number, (got, calls) in enumerate(run(rank, world_size, timeout_s=TIMEOUT_S)):
@@ -127,6 +138,8 @@ def _reason(got: Array, before: list[Array], root: int) -> str:
     with np.errstate(all="ignore"):
         if np.array_equal(got, sum(before[1:], before[0].copy()), equal_nan=True):
             return ": that is the sum of all ranks' arrays; the others have to add nothing"
+    if np.allclose(got.astype(np.float64), wanted.astype(np.float64), equal_nan=True):
+        return f": is all that is exchanged of the array's dtype? Floats don't hold each {wanted.dtype}"
     if any(np.array_equal(got, other, equal_nan=True) for other in before):
         return ": that is the array of another rank"
     return ""

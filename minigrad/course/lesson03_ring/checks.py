@@ -16,7 +16,7 @@ from minigrad.course.lesson03_ring import solution
 from minigrad.distributed import Communicator, Wrapper, simulate
 from minigrad.distributed.comm.protocol import Work
 from minigrad.distributed.comm.work import WorkAround
-from minigrad.errors import CollectiveTimeoutError
+from minigrad.errors import CollectiveTimeoutError, RankFailedError
 
 AllReduce = Callable[[Array, Communicator], Any]
 TIMEOUT_S = 2.0
@@ -30,7 +30,7 @@ class _Watched(Wrapper):
 
     def __init__(self, comm: Communicator, what: str) -> None:
         super().__init__(comm)
-        self._what, self._sent = what, list[_Sent]()
+        self._what, self._sent, self._asked = what, list[_Sent](), list[_Sent]()
 
     def send(self, array: Array, dst: int, tag: int = 0) -> Work:
         """Keep what is sent, to compare."""
@@ -39,12 +39,21 @@ class _Watched(Wrapper):
         self._sent.append(work)
         return work
 
+    def recv(self, array: Array, src: int, tag: int = 0) -> Work:
+        """Note what is asked for."""
+        told = f"{self._what}: rank {self.rank} asked rank {src} for {array.size} elements"
+        work = _Sent(self.inner.recv(array, src, tag), array[:0], told)
+        self._asked.append(work)
+        return work
+
     def check_taken(self) -> None:
         """Require that this rank waited for each message.
 
         Raises:
             WrongError: it did not.
         """
+        for work in self._asked:
+            expect(work.is_over, f"{work.told} and did not wait for them: call wait() on what recv returns")
         for work in self._sent:
             work.check()
             expect(
@@ -134,6 +143,11 @@ def ran(all_reduce: AllReduce, world_size: int, length: int, link: simulate.Link
             f"{what}: the ranks wait for each other for ever. Did each wait for what it sent to be taken before it "
             f"asked for what comes? Send, then recv, then wait for both. {error}"
         ) from error
+    except RankFailedError as error:
+        raise WrongError(
+            f"{what}: a rank returned while another one still sends to it, or waits for it. Does each wait for what it "
+            "asks for, by wait() on what recv returns, and take as many messages as are sent to it?"
+        ) from error
     called = {str(span.fields["collective"]) for span in trace.timeline.spans if span.kind == "wire"} - {"recv"}
     expect(not called, f"{what}: expected messages by send and recv alone, got the collective {', '.join(called)}")
     sends = [event for event in trace.timeline.events if event.is_message]
@@ -175,8 +189,8 @@ def expect_sum(one: Ran) -> None:
         )
 
 
-def expect_same_bits(all_reduce: AllReduce, world_size: int) -> None:
-    """Require the same bits on all ranks, of numbers whose sum depends on its order."""
+def expect_same_bits(all_reduce: AllReduce, world_size: int) -> Ran:
+    """Require the same bits on all ranks, of numbers whose sum depends on its order, and their sum."""
     one = ran(all_reduce, world_size, 97, dtype="f4")
     for rank, array in enumerate(one.after):
         if array.tobytes() != one.after[0].tobytes():
@@ -186,6 +200,11 @@ def expect_same_bits(all_reduce: AllReduce, world_size: int) -> None:
                 f"{float(array[at])!r} on rank {rank} in element {at}: the ranks add up in different orders, and "
                 "(a + b) + c is not a + (b + c) in floating point. Replicas that step by them drift apart"
             )
+    expect(
+        np.allclose(one.after[0], np.sum(one.before, axis=0), atol=1e-4),
+        f"{one.what}: expected the sum of float32 as of float64, got another: are sums right for whole numbers only?",
+    )
+    return one
 
 
 def lengths(world_size: int) -> Iterator[int]:
@@ -204,7 +223,7 @@ def check_ring_all_reduce(student: Student) -> str:
             expect_sum(one)
             _expect_ring(one, world_size, length, most)
             cases += 1
-        expect_same_bits(all_reduce, world_size)
+        _expect_ring(expect_same_bits(all_reduce, world_size), world_size, 97, most)
     link = simulate.Link(ALPHA_S, 1 / BETA_S)
     for world_size in (2, 5, 8):
         one = ran(all_reduce, world_size, 100 * world_size, link)
@@ -230,7 +249,8 @@ def _expect_ring(one: Ran, world_size: int, length: int, most: int) -> None:
             one.sent[rank] <= most * chunk,
             f"{one.what}: expected rank {rank} to send at most 2 (W - 1) chunks of ceil(length / W) = {chunk} "
             f"elements, {most * chunk} in all, got {one.sent[rank]} in {one.messages[rank]} messages, the largest of "
-            f"{one.largest}: pass on a chunk at a time, not the whole array",
+            f"{one.largest}: pass on a chunk at a time, not the whole array, in the array's dtype, "
+            f"{one.before[0].dtype}",
         )
         expect(
             one.messages[rank] <= most,

@@ -104,8 +104,8 @@ def check_ready_order(student: Student) -> str:
             first = _order(student, module, what, right, with_input)
             expect(_gradients(module) == _reference(kind), _left(what))
             kept = list(first)
-            module.zero_grad()
             _order(student, module, f"{what}, a second time", right, with_input)
+            expect(_gradients(module) == _reference(kind, 2), _left(f"{what}, a second time, which adds to the first"))
             expect(
                 first == kept,
                 f"ready_order({what}): the list of the first call grew in the second backward: {first}: "
@@ -161,9 +161,10 @@ def _gradients(module: nn.Module) -> list[list[float] | None]:
     return [None if param.grad is None else param.grad.reshape(-1).tolist() for param in module.parameters()]
 
 
-def _reference(kind: type[nn.Module]) -> list[list[float] | None]:
+def _reference(kind: type[nn.Module], backwards: int = 1) -> list[list[float] | None]:
     module = made(kind)
-    module(batch()).mean().backward()
+    for _ in range(backwards):
+        module(batch()).mean().backward()
     return _gradients(module)
 
 
@@ -187,8 +188,7 @@ def check_ready_fractions(student: Student) -> str:
     earliest = 1.0
     for kind in MODELS:
         right = fractions_of(kind)
-        trace = run(_body, Cluster.of_speeds([1.0], per_sample_s=0.01), student, kind)
-        found, passed_s = trace.results[0]
+        found, passed_s = _timed(student, kind)
         what = f"ready_fractions({kind.__name__}, after {_WAITED_S} s between forward and backward)"
         expect(isinstance(found, dict), f"{what}: a dict of fractions by name should come, got {found!r:.80}")
         expect(set(found) == set(right), f"{what}: {sorted(right)} should be in it, got {sorted(map(str, found))}")
@@ -206,6 +206,7 @@ def check_ready_fractions(student: Student) -> str:
             + _mistaken(found, right, worst),
         )
         earliest = min(earliest, *right.values())
+    _expect_clock_is_read(student)
     return f"{len(MODELS)} models; the first gradient is complete after {earliest:.1%} of backward"
 
 
@@ -223,12 +224,41 @@ def _mistaken(found: dict[str, float], right: dict[str, float], worst: str) -> s
     return "divide by what the whole backward takes, from its beginning until it has returned"
 
 
-def _body(comm: Communicator, student: Student, kind: type[nn.Module]) -> tuple[dict[str, float], float]:
+def _expect_clock_is_read(student: Student) -> None:
+    """Require other fractions on a clock whose backward does not take time by bytes."""
+    found, passed_s = _timed(student, Straight, faster=2.0)
+    ended_s = _WAITED_S + forward_s() + passed_s
+    began_s = ended_s - passed_s
+    for name, fraction in fractions_of(Straight).items():
+        moment_s = began_s + fraction * passed_s
+        right = (moment_s**2 - began_s**2) / (ended_s**2 - began_s**2)
+        expect(
+            abs(float(found[name]) - right) < 1e-9,
+            f"ready_fractions(Straight, on a clock that goes faster and faster): {right:.4f} should come for {name}, "
+            f"got {float(found[name]):.4f}: read the clock that you are given; not every backward takes time by bytes",
+        )
+
+
+def forward_s() -> float:
+    """What a forward takes on the virtual clock: half of a backward."""
+    return 5 * 0.01 / 3
+
+
+def _timed(student: Student, kind: type[nn.Module], faster: float = 1.0) -> tuple[dict[str, float], float]:
+    """What a student's function returns, and what passes on the virtual clock, of which it sees a power."""
+    trace = run(_body, Cluster.of_speeds([1.0], per_sample_s=0.01), student, kind, faster)
+    found: tuple[dict[str, float], float] = trace.results[0]
+    return found
+
+
+def _body(
+    comm: Communicator, student: Student, kind: type[nn.Module], faster: float
+) -> tuple[dict[str, float], float]:
     module = made(kind)
     loss = module(batch()).mean()
     comm.clock.advance(_WAITED_S)
     began_s = comm.clock.now_s()
-    found = student.ready_fractions(module, loss, SimpleNamespace(now_s=comm.clock.now_s))
+    found = student.ready_fractions(module, loss, SimpleNamespace(now_s=lambda: comm.clock.now_s() ** faster))
     return found, comm.clock.now_s() - began_s
 
 

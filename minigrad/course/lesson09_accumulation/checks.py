@@ -77,6 +77,8 @@ class _Seen:
             callable(self.ddp) and hasattr(self.ddp, "no_sync"),
             f"{what}: expected an object that is called as the module is and has no_sync(), got {self.ddp!r:.100}",
         )
+        found = getattr(self.ddp, "module", None)
+        expect(found is module, f"{what}: expected ddp.module to be the module, got {found!r:.100}")
 
     def __call__(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.ddp(inputs)
@@ -147,11 +149,13 @@ def _expect_restored(get_ddp: Any, what: str) -> None:
         seen.finish()
 
     def failing(seen: _Seen, batches: Sequence[Batch]) -> None:
+        came = False
         try:
             with seen.ddp.no_sync():
                 raise KeyError("a batch that cannot be read")
         except KeyError:
-            pass
+            came = True
+        expect(came, f"{what}: expected an exception in no_sync() to come out of it, got none: it was swallowed")
         _backward(seen, batches)
 
     for backward, why in ((nested, "an inner no_sync()"), (failing, "a no_sync() that was left by an exception")):
@@ -219,11 +223,12 @@ def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass
 class _Stepped:
-    """What a rank came to in each step: the norm that it was told, the values then, and its collectives."""
+    """What a rank came to in each step: the norm that it was told, the values then, its collectives and losses."""
 
     norms: list[Any] = field(default_factory=list)
     values: list[Gradients] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+    rows: list[list[int]] = field(default_factory=list)
 
 
 def check_accumulated_step(student: Student) -> str:
@@ -246,7 +251,14 @@ def _step(student: Student, max_norm: float, ranks: Sequence[_Stepped], seen: _S
     for parameter in parameters:
         parameter.grad = Tensor(np.full_like(parameter.data, STALE))
     pairs = [(Tensor(batch.inputs), Tensor(batch.targets)) for batch in batches]
-    noted.norms.append(student.accumulated_step(seen.ddp, SGD(parameters, lr=RATE), _loss, pairs, max_norm))
+    rows: list[int] = []
+
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        rows.append(len(outputs))
+        return _loss(outputs, targets)
+
+    noted.rows.append(rows)
+    noted.norms.append(student.accumulated_step(seen.ddp, SGD(parameters, lr=RATE), loss_fn, pairs, max_norm))
     noted.values.append({name: p.data.copy() for name, p in model.named_parameters()})
     noted.calls.append(seen.comm.calls - before)
     model.zero_grad()  # the step was made: nothing is left to do with them
@@ -262,6 +274,12 @@ def _expect_steps(one: JointRun, max_norm: float, ranks: Sequence[_Stepped]) -> 
         norm = _norm(mean)
         for rank, noted in enumerate(ranks):
             found, got = noted.calls[number], noted.norms[number]
+            largest, most = max(noted.rows[number], default=0), max(sizes[rank], default=0)
+            expect(
+                largest <= most,
+                f"{where}: expected a loss of at most {most} samples at a time on rank {rank}, got {largest}: pass "
+                "micro-batches through ddp one by one; all at once may be too much for the memory",
+            )
             expect(
                 found <= calls,
                 f"{where}: expected gradients to be exchanged once, by {calls} all_reduces, got {found} of rank "
@@ -275,7 +293,11 @@ def _expect_steps(one: JointRun, max_norm: float, ranks: Sequence[_Stepped]) -> 
                     f"{_why(moved, model, parts, rank, max_norm)}"
                 )
             expect(
-                isinstance(got, (int, float)) and math.isclose(got, norm, rel_tol=1e-9),
+                isinstance(got, (int, float)),
+                f"{where}: expected the norm before clipping as a Python float, got {got!r:.100} on rank {rank}",
+            )
+            expect(
+                math.isclose(got, norm, rel_tol=1e-9),
                 f"{where}: expected the norm before clipping, {norm:.6g}, on rank {rank}, got {got!r:.100}",
             )
         for name, parameter in model.named_parameters():

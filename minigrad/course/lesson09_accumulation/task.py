@@ -38,7 +38,7 @@ def get_ddp_accumulating(module: Module, comm: Communicator) -> Any:
         `no_sync()` is a context manager. It may be used in another one, and left by an exception; afterwards things are
         as they were before it.
 
-        `ddp.module` is the module.
+        `ddp.module` is the module. `ddp(*inputs)` is its forward, of one input or more; the first has n samples.
 
     Args:
         module: This rank's replica.
@@ -66,7 +66,8 @@ def accumulated_step(
         The gradient is clipped to a 2-norm of max_norm, by `minigrad.optim.clip_grad_norm_`, as one device would clip
         that of the joint batch.
 
-        The ranks exchange gradients once.
+        The ranks exchange gradients once. A micro-batch goes through `ddp` by itself: all at once may be too much for
+        the memory.
 
     Args:
         ddp: Made by `get_ddp_accumulating`: it has `no_sync()`, `finish()` and `module`.
@@ -76,6 +77,6 @@ def accumulated_step(
         max_norm: > 0.
 
     Returns:
-        The norm of the gradient before it was clipped: the same number on all ranks.
+        The norm of the gradient before it was clipped, a Python float: the same on all ranks.
     """
     raise NotImplementedError

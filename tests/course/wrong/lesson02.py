@@ -60,6 +60,34 @@ class GathersAll(Wrapper):
         return work
 
 
+class InFloat64(Whole):
+    def all_reduce(self, array, op=ReduceOp.SUM, layout=""):
+        wide = array.astype(np.float64)
+        work = super().all_reduce(wide, op, layout)
+        array[...] = wide
+        return work
+
+
+class InFloat32(Whole):
+    def all_reduce(self, array, op=ReduceOp.SUM, layout=""):
+        narrow = array.astype(np.float32)
+        work = super().all_reduce(narrow, op, layout)
+        array[...] = narrow
+        return work
+
+
+class WaitsOnce(Wrapper):
+    def all_reduce(self, array, op=ReduceOp.SUM, layout=""):
+        part = np.zeros(-(-array.size // self.world_size), array.dtype)
+        padded = np.zeros(part.size * self.world_size, array.dtype)
+        padded[: array.size] = array.reshape(-1)
+        self.inner.reduce_scatter(part, padded, op)
+        work = self.inner.all_gather(padded, part)
+        work.wait()
+        array.reshape(-1)[...] = padded[: array.size]
+        return work
+
+
 def itself(comm):
     return comm
 
@@ -87,6 +115,21 @@ def from_rank_0(comm, array, root):
     comm.all_reduce(as_bytes).wait()
 
 
+def not_awaited(comm, array, root):
+    as_bytes = array.view(np.uint8)
+    if comm.rank != root:
+        as_bytes[...] = 0
+    comm.all_reduce(as_bytes)
+
+
+def by_float64(comm, array, root):
+    wide = array.astype(np.float64)
+    if comm.rank != root:
+        wide[...] = -0.0
+    comm.all_reduce(wide).wait()
+    array[...] = wide
+
+
 def the_thing_itself(comm, array, root):
     comm.broadcast(array, root).wait()
 
@@ -99,6 +142,9 @@ WRONG = {
         Wrong(ReturnsNothing, "expected a Work"),
         Wrong(InACopy, "overwrite the array"),
         Wrong(GathersAll, "expected one reduce_scatter, then one all_gather, got all_gather"),
+        Wrong(InFloat64, "the dtype of the array, float32"),
+        Wrong(InFloat32, "the dtype of the array, float64"),
+        Wrong(WaitsOnce, "got none for 1 reduce_scatter"),
         Wrong(itself, "the thing that is to be written"),
     ],
     "broadcast_by_sum": [
@@ -106,6 +152,8 @@ WRONG = {
         Wrong(of_floats, "-0.0 + 0.0 is 0.0"),
         Wrong(of_all, "the sum of all ranks' arrays"),
         Wrong(from_rank_0, "the array of another rank"),
+        Wrong(not_awaited, "got none for 1 all_reduce"),
+        Wrong(by_float64, "Floats don't hold each int64"),
         Wrong(the_thing_itself, "expected calls of all_reduce alone, got broadcast"),
     ],
 }

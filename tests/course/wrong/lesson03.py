@@ -73,6 +73,26 @@ def ring_of_a_new_array(array: Any, comm: Any) -> Any:
     return total
 
 
+def ring_in_float64(array: Any, comm: Any) -> None:
+    """Right sums, of twice the bytes where the array is float32."""
+    total = array.astype(np.float64)
+    ring(total, comm)
+    array[...] = total
+
+
+def ring_that_does_not_wait_for_what_comes(array: Any, comm: Any) -> None:
+    """What recv returns is dropped."""
+    rank, size = comm.rank, comm.world_size
+    chunks = np.array_split(array, size)
+    for turn in range(2 * (size - 1)):
+        comes = chunks[(rank - turn - 1) % size]
+        came = np.zeros_like(comes)
+        sent = comm.send(chunks[(rank - turn) % size], (rank + 1) % size)
+        comm.recv(came, (rank - 1) % size)
+        sent.wait()
+        comes[...] = comes + came if turn < size - 1 else came
+
+
 def star(array: Any, comm: Any) -> None:
     """Rank 0 adds all up, and tells all."""
     if comm.rank:
@@ -155,6 +175,8 @@ WRONG = {
         Wrong(ring_of_whole_arrays, "not the whole array"),
         Wrong(ring_of_a_mean, "this is the mean"),
         Wrong(ring_of_a_new_array, "Change it in place"),
+        Wrong(ring_in_float64, "in the array's dtype, float32"),
+        Wrong(ring_that_does_not_wait_for_what_comes, "wait() on what recv returns"),
         Wrong(star, "one neighbour only"),
         Wrong(by_a_collective, "got the collective all_reduce"),
     ],

@@ -52,6 +52,26 @@ def twice(module, loss):
     return order
 
 
+def of_this_backward_alone(module, loss):
+    """What the gradients were before is lost."""
+    names, order = _names(module), []
+    module.zero_grad()
+    loss.backward(on_leaf=lambda leaf: order.append(names[id(leaf)]) if id(leaf) in names else None)
+    return order
+
+
+def by_bytes(module, loss, clock):
+    """The clock is not read: the bytes of the gradients tell, on the clock of a simulation."""
+    names, done, order = {id(param): name for name, param in module.named_parameters()}, 0, {}
+    sizes = {name: param.data.nbytes for name, param in module.named_parameters()}
+    reached = []
+    loss.backward(on_leaf=lambda leaf: reached.append(names[id(leaf)]))
+    for name in reached:
+        done += sizes[name]
+        order[name] = done
+    return {name: each / done for name, each in order.items()}
+
+
 def counted(module, loss, clock):
     """The k-th of n gradients is taken for k/n."""
     names, order = _names(module), []
@@ -97,10 +117,12 @@ WRONG = {
         Wrong(every_leaf, "an input is no parameter"),
         Wrong(hooks_that_stay, "a hook that you registered is still there"),
         Wrong(all_names, "a shared parameter goes by its first name"),
+        Wrong(of_this_backward_alone, "a second time, which adds to the first"),
         Wrong(twice, "run backward once"),
     ],
     "ready_fractions": [
         Wrong(counted, "that counts gradients"),
+        Wrong(by_bytes, "read the clock that you are given"),
         Wrong(since_zero, "the clock has run before backward began"),
         Wrong(what_is_left, "that is what is left of backward"),
         Wrong(seconds, "divide by what the whole backward takes"),

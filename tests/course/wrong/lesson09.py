@@ -96,6 +96,29 @@ class StuckByAnException(AccumulatingDdp):
         self._is_syncing = before
 
 
+class SwallowsAnException(AccumulatingDdp):
+    """An exception within no_sync ends there."""
+
+    @contextmanager
+    def no_sync(self):
+        before, self._is_syncing = self._is_syncing, False
+        try:
+            yield
+        except Exception:
+            pass
+        finally:
+            self._is_syncing = before
+
+
+class KeepsItsModule(AccumulatingDdp):
+    """The module is there under another name."""
+
+    module = property(lambda self: None, lambda self, module: setattr(self, "kept", module))
+
+    def __init__(self, module, comm):
+        self.kept, self._comm, self._samples, self._is_syncing = module, comm, 0, True
+
+
 def step(ddp, optimizer, loss_fn, micro_batches, max_norm, *, wrong=""):
     """A step with one mistake."""
     if wrong != "stale":
@@ -160,6 +183,13 @@ def sends_each(*args):
     return step(*args, wrong="sends")
 
 
+def all_at_once(ddp, optimizer, loss_fn, micro_batches, max_norm):
+    """One large batch instead of several small ones."""
+    pairs = list(zip(*[(inputs.data, targets.data) for inputs, targets in micro_batches]))
+    whole = [tuple(Tensor(np.concatenate(part)) for part in pairs)] if pairs else []
+    return step(ddp, optimizer, loss_fn, whole, max_norm)
+
+
 def is_absent(*args):
     """A rank without micro-batches goes on at once."""
     return step(*args, wrong="absent")
@@ -174,6 +204,8 @@ WRONG = {
         Wrong(SendsTheFirst, "the first micro-batches alone"),
         Wrong(NeverAgain, "nothing was combined"),
         Wrong(SyncAfterAnInnerOne, "put back what was there before"),
+        Wrong(SwallowsAnException, "it was swallowed"),
+        Wrong(KeepsItsModule, "expected ddp.module to be the module"),
         Wrong(StuckByAnException, "after a no_sync() that was left by an exception"),
     ],
     "accumulated_step": [
@@ -184,6 +216,7 @@ WRONG = {
         Wrong(clips_its_own, "each rank clipped its own gradient"),
         Wrong(clips_nothing, "it is not clipped"),
         Wrong(sends_each, "exchanged once"),
+        Wrong(all_at_once, "one by one"),
         Wrong(is_absent, "calls finish() too"),
     ],
 }
