@@ -1,5 +1,7 @@
-"""The figures of lesson 8 in the course's README, but for PyTorch's, which need PyTorch."""
+"""The figures of the table in the course's README: those of lesson 8, and with PyTorch all."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from minigrad.distributed import DDP
 from minigrad.testing import grade
 from tests.grading import wrappers
 
+ROOT = Path(__file__).parents[2]
 README = Path(minigrad.course.__file__).parent / "README.md"
 
 
@@ -29,3 +32,14 @@ def test_the_table_of_the_course(place):
     told = " | ".join(f"{100 * part:.1f} %" for part in (exposed[0].value, exposed[1].value, exposed[1].best))
     (row,) = [line for line in README.read_text().splitlines() if line.startswith(f"| 8 | exposed, {place} | ")]
     assert row.endswith(f" | {told} |")
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+def test_the_script_prints_the_table_of_the_course():
+    """All rows, but for the head, which has PyTorch's version."""
+    script = ROOT / "examples" / "conformance" / "torch_graded.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=ROOT)
+    printed = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert done.returncode == 0 and len(printed) == 10, done.stdout + done.stderr
+    assert printed[1:] == [line for line in README.read_text().splitlines() if line.startswith("| ")][1:]
