@@ -6,11 +6,12 @@ import itertools
 import numpy as np
 import pytest
 
+from minigrad import Tensor, nn
 from minigrad.distributed import DDP
 from minigrad.distributed.simulate import Cluster, Link, simulation
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.errors import ArgumentError
-from minigrad.testing import Grade, Limits, Workload, grade
+from minigrad.testing import Grade, Limits, Workload, WrapperAdapter, grade
 from minigrad.testing.grading import best_step
 from minigrad.testing.grading.unchanged import changed_functions
 from tests.grading import wrappers
@@ -127,6 +128,12 @@ CHEATS = [
     (wrappers.CallsInside, wrappers.Overlapped, "does not come from what the communicator gave back"),
     (wrappers.ComputesEarly, wrappers.Overlapped, "one backward in a step"),
     (wrappers.SendsEarly, wrappers.Overlapped, "handed in before so many gradients were complete"),
+    (wrappers.KnowsEarly, wrappers.Naive, "handed in before so many gradients were complete"),
+    heavy(wrappers.KnowsEarlier, wrappers.Naive, "handed in before so many gradients were complete"),
+    heavy(wrappers.MessagesEarly, wrappers.ByMessages, "handed in before so many gradients were complete"),
+    (wrappers.Rewrites, wrappers.Overlapped, "what was noted of it was changed"),
+    (wrappers.Judges, wrappers.Naive, "minigrad was changed in a step: minigrad.testing.grading.steps.untouched"),
+    (wrappers.Unwritten, wrappers.Naive, "raised NotImplementedError"),
 ]
 
 
@@ -142,6 +149,49 @@ def test_memory_of_all_ranks_counts():
     assert honest.passed and honest.ratio("peak_bytes") < 2.5, str(honest)
     assert not cheat.passed and "bytes held beside the bare model" in cheat.failed[0]
     assert cheat.ratio("peak_bytes") - honest.ratio("peak_bytes") == pytest.approx(4.0, abs=0.6)
+
+
+def test_what_is_measured_is_what_is_graded():
+    found = graded(wrappers.Hides, peak_ratio=3.0)
+    assert "where memory is measured" in found.failed[0], str(found)
+
+
+@pytest.mark.course
+def test_memory_of_ranks_that_make_unlike_calls():
+    """All hold a copy of the largest gradient beside its own."""
+    found = graded(wrappers.ByServer, peak_ratio=1.0)
+    assert found.passed, str(found)
+
+
+def test_leaves_of_a_wrapper_take_no_time_of_backward():
+    loaded, alone = graded(wrappers.Loads), graded(wrappers.Overlapped)
+    assert loaded.passed and loaded.figures["step_s"] == alone.figures["step_s"]
+
+
+class Buffered(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(96, 8, dtype=np.float64))
+        self.register_buffer("seen", Tensor(np.zeros(5000)))
+
+
+def test_models_of_other_dtypes_with_buffers():
+    """minigrad's wrapper sends these in forward."""
+    found = grade(DDP, CLUSTER, workload=Workload(model=Buffered, steps=3), checks=())
+    assert found.passed, str(found)
+
+
+@pytest.mark.parametrize(
+    "model, words",
+    [
+        (lambda: nn.Sequential(nn.Linear(96, 96), nn.BatchNorm1d(96)), "as with BatchNorm or Dropout"),
+        (lambda: nn.Sequential(nn.Linear(96, 96), nn.Dropout(0.5)), "as with BatchNorm or Dropout"),
+        (nn.ReLU, "expected a model with something to train, got none"),
+        (lambda: None, "expected model to make a Module, got a function that makes None"),
+    ],
+)
+def test_models_without_a_right_gradient_are_refused(model, words):
+    with pytest.raises(ArgumentError, match=words):
+        grade(DDP, CLUSTER, workload=Workload(model=model), checks=())
 
 
 def test_a_changed_minigrad_is_named(monkeypatch):
@@ -175,4 +225,14 @@ def test_bad_arguments_are_refused():
         grade(DDP, CLUSTER, workload=Workload(samples=(1,)))
     with pytest.raises(ArgumentError, match="Grade.ratio: expected one of no figures"):
         Grade().ratio("step_s")
+    for checks in (3, "means", [1]):
+        with pytest.raises(ArgumentError, match="grade: expected checks as "):
+            grade(DDP, CLUSTER, checks=checks)
+    with pytest.raises(ArgumentError, match="Workload: expected model as a function that makes one, got Linear"):
+        Workload(model=nn.Linear(2, 2))
+    with pytest.raises(ArgumentError, match="Workload.samples_of: expected world_size"):
+        Workload().samples_of(0)
+    for bad in [(None,), (DDP, 3), (DDP, None, -1.0)]:
+        with pytest.raises(ArgumentError, match="WrapperAdapter: expected "):
+            WrapperAdapter(*bad)
     assert np.isinf(graded(DDP).figures["calls"]._replace(best=0.0).ratio)

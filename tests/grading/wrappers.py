@@ -2,11 +2,15 @@
 
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 
+import minigrad.testing.grading.steps as judging
 from minigrad import Tensor
 from minigrad.distributed.simulate.clock import VirtualClock
+from minigrad.nn import Parameter
+from minigrad.testing.grading.notes import Did
 
 
 class Naive:
@@ -138,6 +142,27 @@ class ByMessages(Naive):
         return parts.ravel()[: flat.size].copy()
 
 
+class ByServer(Naive):
+    """All send their gradients to rank 0, and get the sum back: ranks send and take unlike numbers of messages."""
+
+    def finish(self):
+        weight, comm = self.weight(), self.comm
+        for parameter in self.trained:
+            part = parameter.grad.data * parameter.data.dtype.type(weight)
+            got = np.empty_like(part)
+            if comm.rank:
+                comm.send(part, 0).wait()
+                comm.recv(part, 0).wait()
+            else:
+                for rank in range(1, comm.world_size):
+                    comm.recv(got, rank).wait()
+                    part = part + got
+                for rank in range(1, comm.world_size):
+                    comm.send(part, rank).wait()
+            parameter.grad = Tensor(part)
+        comm.barrier()
+
+
 class Halves(Naive):
     """Gradients travel as float16."""
 
@@ -254,6 +279,128 @@ class SendsEarly(Overlapped):
             self.ready.append(parameter)
 
 
+class KnowsEarly(Naive):
+    """Has its gradients before backward, by a thread that nobody hears, and hands them in as it is let.
+
+    Attributes:
+        at_once: In forward; else with each gradient that is complete one and a half of it.
+    """
+
+    at_once = True
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm)
+        for parameter in self.trained:
+            parameter.register_post_accumulate_grad_hook(self.on_ready)
+
+    def __call__(self, *inputs):
+        output, weight = super().__call__(*inputs), self.weight()
+        self.hears = False
+        thread = threading.Thread(target=self.compute, args=inputs)
+        thread.start()
+        thread.join()
+        self.hears = True
+        self.flat = np.concatenate([p.grad.data.ravel() for p in self.trained]) * np.float32(weight)
+        for parameter in self.trained:
+            parameter.grad = None
+        self.complete, self.handed, self.under_way = 0, 0, []
+        if self.at_once:
+            self.hand_in(self.flat.size)
+        return output
+
+    def compute(self, x):
+        output = self.module(x)
+        ((output * output).sum() * (1.0 / len(output))).backward()
+
+    def on_ready(self, parameter):
+        if self.hears:
+            self.complete += parameter.data.size
+            self.hand_in(min(self.flat.size, self.complete * 3 // 2))
+
+    def hand_in(self, stop):
+        if stop > self.handed:
+            self.under_way.append(self.comm.all_reduce(self.flat[self.handed : stop]))
+            self.handed = stop
+
+    def finish(self):
+        self.hand_in(self.flat.size)
+        for work in self.under_way:
+            work.wait()
+        start = 0
+        for parameter in self.trained:
+            stop = start + parameter.data.size
+            parameter.grad, start = Tensor(self.flat[start:stop].reshape(parameter.shape)), stop
+
+
+class KnowsEarlier(KnowsEarly):
+    at_once = False
+
+
+class MessagesEarly(KnowsEarly):
+    """Two ranks send each other what they know, in the first part of backward."""
+
+    at_once = False
+
+    def hand_in(self, stop):
+        if not self.handed:
+            other, self.handed = 1 - self.comm.rank, self.flat.size
+            self.got = np.empty_like(self.flat)
+            self.under_way = [self.comm.recv(self.got, other), self.comm.send(self.flat, other)]
+
+    def finish(self):
+        for work in self.under_way:
+            work.wait()
+        self.under_way, self.flat = [], self.flat + self.got
+        super().finish()
+
+
+class Loads(Overlapped):
+    """Has a large parameter of its own, complete last: as if most of backward were to come when gradients are there."""
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm)
+        self.load = Parameter(np.zeros(1_000_000, np.float32))
+
+    def __call__(self, x):
+        return super().__call__(x + self.load.sum() * 0.0)
+
+
+class Rewrites(Winds):
+    """Sets its clock back, and writes down that it computed as much less."""
+
+    def finish(self):
+        super().finish()
+        self.comm._notes.did.append(Did("computed", -0.004))
+
+
+class Judges(ElsewhereOnThreads):
+    """Puts its own judge in the place of minigrad's until it is deleted."""
+
+    untouched = staticmethod(judging.untouched)
+    made = []
+
+    def __init__(self, module, comm):
+        super().__init__(module, comm)
+        self.made.append(comm.rank)
+
+    def finish(self):
+        judging.untouched = lambda *found: ""
+        super().finish()
+
+    def __del__(self):
+        self.made.pop()
+        if not self.made:
+            judging.untouched = self.untouched
+
+
+class Hides(Overlapped):
+    """Does nothing where memory is measured."""
+
+    def on_ready(self, parameter):
+        if not tracemalloc.is_tracing():
+            super().on_ready(parameter)
+
+
 class Hoards(Overlapped):
     """Keeps the gradients of all steps on rank 0."""
 
@@ -290,6 +437,13 @@ class Exits(Naive):
 
     def finish(self):
         raise SystemExit(3)
+
+
+class Unwritten(Naive):
+    """A stub."""
+
+    def finish(self):
+        raise NotImplementedError
 
 
 class Hangs(Naive):

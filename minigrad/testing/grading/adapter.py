@@ -7,7 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from minigrad.arguments import as_real
 from minigrad.distributed import run
+from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
 from minigrad.testing.conformance.adapter import Arrays, Setup
 from minigrad.testing.conformance.own import LinearModel, MinigradReplica
@@ -44,9 +46,7 @@ class WrapperReplica(MinigradReplica):
             options["find_unused_parameters"] = True
         if setup.optimizer_first:
             self._optimizer = self._descent(self._model, setup)
-        self._ddp = wrapper(self._model, comm, **options)
-        if not callable(self._ddp):
-            raise TypeError(f"the wrapper: expected an object to call as forward, got {self._ddp!r:.100}")
+        self._ddp = wrapped(wrapper, self._model, comm, **options)
         if not setup.optimizer_first:
             self._optimizer = self._descent(self._model, setup)
 
@@ -98,6 +98,9 @@ class WrapperAdapter:
         run: run(body, world_size, *args) calls body(comm, *args) on every rank; threads by default.
         timeout_s: Of a run, > 0; a rank that has not ended by then is out of time.
 
+    Raises:
+        ArgumentError: an argument is none of these.
+
     Example:
         >>> from minigrad.distributed import DDP
         >>> from minigrad.testing import WrapperAdapter, conformance
@@ -107,7 +110,12 @@ class WrapperAdapter:
     def __init__(
         self, wrapper: MakeWrapper, run: Callable[..., Any] | None = None, timeout_s: float = RUN_S
     ) -> None:
-        self.wrapper, self.timeout_s = wrapper, timeout_s
+        if not callable(wrapper):
+            raise ArgumentError(f"WrapperAdapter: expected a function that wraps a module, got {wrapper!r:.100}")
+        if run is not None and not callable(run):
+            raise ArgumentError(f"WrapperAdapter: expected run as a function, got {run!r:.100}")
+        self.wrapper = wrapper
+        self.timeout_s = as_real("WrapperAdapter", "timeout_s", timeout_s, above=0.0, finite=True)
         self.run = run if run is not None else self._on_threads
 
     def _on_threads(self, body: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
@@ -116,6 +124,18 @@ class WrapperAdapter:
     def wrap(self, place: Any, setup: Setup) -> WrapperReplica:
         """Wrap the model of a setup; `place` is a communicator."""
         return WrapperReplica(self.wrapper, place, setup)
+
+
+def wrapped(wrapper: MakeWrapper, module: Any, comm: Any, **options: Any) -> Any:
+    """What a wrapper makes.
+
+    Raises:
+        TypeError: nothing that can be called.
+    """
+    ddp = wrapper(module, comm, **options)
+    if not callable(ddp):
+        raise TypeError(f"the wrapper: expected an object to call as forward, got {ddp!r:.100}")
+    return ddp
 
 
 def finish_step(ddp: Any) -> None:

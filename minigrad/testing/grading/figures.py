@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.testing.grading.table import Figure, Limits
@@ -32,12 +33,19 @@ class Measured:
     moments: list[list[float]]
 
     @staticmethod
-    def of(ranks: list[GradedRank], cluster: Cluster, carried_bytes: int) -> Measured:
+    def of(
+        ranks: list[GradedRank], cluster: Cluster, carried_bytes: int, samples: Sequence[int]
+    ) -> Measured:
         """Compute times from the notes, and compare both with what clocks and network of the cluster say.
+
+        Args:
+            samples: Of each rank in a step.
 
         Raises:
             GradingError: they say something else.
         """
+        for rank, one in enumerate(ranks):
+            _check_computed(one, cluster, rank, samples[rank])
         moments = moments_of([one.notes.did for one in ranks], cluster.link)
         for rank, one in enumerate(ranks):
             computed = [moments[rank][i] if i < len(moments[rank]) else -1.0 for i in one.notes.starts]
@@ -61,6 +69,18 @@ class Measured:
     def calls(self, step: int) -> list[list[Did]]:
         """What each rank did in a step."""
         return [one.notes.did[one.notes.starts[step] : one.notes.starts[step + 1]] for one in self.ranks]
+
+
+def _check_computed(one: GradedRank, cluster: Cluster, rank: int, samples: int) -> None:
+    """Each step computes for as long as the cluster says, whatever became of notes."""
+    for step, (start, stop) in enumerate(pairwise(one.notes.starts)):
+        seconds = [did.seconds for did in one.notes.did[start:stop]]
+        should_s = cluster.compute_s(rank, samples, step)
+        if min(seconds) < 0.0 or abs(sum(seconds) - should_s) > _SAME * max(1.0, should_s):
+            raise GradingError(
+                f"rank {rank}: expected to compute {should_s:.9g} s in a step, got {sum(seconds):.9g} s: what was "
+                "noted of it was changed"
+            )
 
 
 def figures_of(measured: Measured, workload: Workload, cluster: Cluster, limits: Limits) -> dict[str, Figure]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 
 from minigrad.arguments import as_real
 from minigrad.distributed.simulate.cluster import Cluster, check_cluster
 from minigrad.errors import ArgumentError
 from minigrad.testing.conformance.adapter import Check
-from minigrad.testing.conformance.outcome import Outcome
+from minigrad.testing.conformance.outcome import NotOfferedError, Outcome
 from minigrad.testing.conformance.report import report
 from minigrad.testing.grading.adapter import MakeWrapper, WrapperAdapter
 from minigrad.testing.grading.basic import BASIC
@@ -22,7 +22,7 @@ from minigrad.testing.grading.unchanged import changed_functions
 from minigrad.testing.grading.workload import Truth, Workload, check_workload, part_of
 
 MOST_PROCESSES = 4
-FINE = 0.05  # copies of the gradients; less of memory is the interpreter's own matter
+FINE, FINE_BYTES = 0.25, 65536.0  # copies of the gradients, or of all ranks: less is the interpreter's own matter
 
 
 def grade(
@@ -69,7 +69,12 @@ def grade(
         raise ArgumentError(f"grade: expected Limits, got {limits!r:.100}")
     until = time.monotonic() + as_real("grade", "timeout_s", timeout_s, above=0.0, finite=True)
     grading = _Grading(wrapper, cluster, limits or Limits(), check_workload(workload), until)
-    return copy_context().run(grading.grade, tuple(checks))
+    if isinstance(checks, str) or not isinstance(checks, Iterable):
+        raise ArgumentError(f"grade: expected checks as a sequence of functions, got {checks!r:.100}")
+    asked = list(checks)
+    if bad := [check for check in asked if not callable(check) or not hasattr(check, "__name__")]:
+        raise ArgumentError(f"grade: expected checks as functions, got {bad[0]!r:.100}")
+    return copy_context().run(grading.grade, tuple(asked))
 
 
 class _Grading:
@@ -80,6 +85,7 @@ class _Grading:
     ) -> None:
         self.wrapper, self.cluster, self.limits, self.workload = wrapper, cluster, limits, workload
         self.until = until
+        self.truth: Truth  # of the steps that were measured
         self.figures: dict[str, Figure] = {}
         self.passes: list[str] = []
         self.not_offered: list[str] = []
@@ -90,9 +96,10 @@ class _Grading:
         try:
             self._unchanged()
             self._conforms(checks)
-            self.figures |= figures_of(self._right(), self.workload, self.cluster, self.limits)
+            measured = self._right()
+            self.figures |= figures_of(measured, self.workload, self.cluster, self.limits)
             if self.limits.peak_ratio is not None:
-                self._hold()
+                self._hold(measured)
             self._unchanged()
         except GradingError as error:
             failed.append(str(error))
@@ -149,11 +156,15 @@ class _Grading:
             carried.append(nbytes)
             return found
 
-        return Measured.of(self._ranks("the virtual cluster", start), cluster, carried[0])
+        self.truth = truth
+        return Measured.of(self._ranks("the virtual cluster", start), cluster, carried[0], truth.counts)
 
     def _ranks(self, where: str, start: Callable[[float], list[Outcome]]) -> list[GradedRank]:
         """What ranks did in the steps, where all came to the end and nothing was wrong."""
-        found = start(self._left_s())
+        try:
+            found = start(self._left_s())
+        except NotOfferedError as error:
+            raise GradingError(f"on {where}: {error}") from error
         if problem := told_of(found):
             raise GradingError(f"on {where}: {problem}")
         seen: list[GradedRank] = [one.value for one in found]
@@ -162,15 +173,24 @@ class _Grading:
                 raise GradingError(f"on {where}, rank {rank}: {one.faults[0]}")
         return seen
 
-    def _hold(self) -> None:
+    def _hold(self, measured: Measured) -> None:
         """The most memory, beside that of the bare model, whose first run is to warm up."""
-        truth, world_size = Truth(self.workload, self.cluster.world_size), self.cluster.world_size
+        truth, world_size = self.truth, self.cluster.world_size
         held = list[int]()
         for wrapper in (None, None, self.wrapper):
-            nbytes, failure = peak_bytes(truth, wrapper, self.cluster, self._left_s())
-            if failure:
-                raise GradingError(f"on threads in turn: {failure}")
-            held.append(nbytes)
-        copies = (held[2] - held[1]) / world_size / truth.gradient_bytes
-        peak = round(copies / FINE) * FINE * truth.gradient_bytes
+
+            def start(timeout_s: float, wrapper: MakeWrapper | None = wrapper) -> list[Outcome]:
+                nbytes, found = peak_bytes(truth, wrapper, self.cluster, timeout_s)
+                held.append(nbytes)
+                return found
+
+            seen = self._ranks("threads in turn", start)
+        for rank, (one, other) in enumerate(zip(seen, measured.ranks)):
+            if one.digests[: len(other.digests)] != other.digests or one.notes.handed_in() != other.notes.handed_in():
+                raise GradingError(
+                    f"rank {rank}: expected the same gradients and calls where memory is measured, got others: what is "
+                    "measured has to be what is graded"
+                )
+        fine = max(FINE * truth.gradient_bytes, FINE_BYTES / world_size)
+        peak = round((held[2] - held[1]) / world_size / fine) * fine
         self.figures["peak_bytes"] = Figure(peak, float(truth.gradient_bytes), self.limits.peak_ratio)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class GradedCommunicator(Wrapper):
     def __init__(self, comm: Communicator, notes: RankNotes, turns: RankTurns | None = None) -> None:
         super().__init__(comm)
         self._notes, self._turns, self._time = notes, turns, TellingClock(comm.clock)
+        self._everybody = [f"calls of rank {rank}" for rank in range(self.world_size)]
         self._planted = 0.0
         self._rng = np.random.default_rng(0)
 
@@ -88,14 +89,22 @@ class GradedCommunicator(Wrapper):
         number = self._notes.called(call)
         if not arrays:
             return self._meeting(number, make)
-        work = make()
-        if self._turns is not None:
-            self._turns.pass_on(self.rank)
+        work = self._in_turn(make(), self._everybody[self.rank], self._everybody)
         return _GradedWork(work, lambda: self._notes.waited(number), self._error_of(arrays[-1]), self.clock)
+
+    def _in_turn(self, work: Work, mine: Hashable, ends: Sequence[Hashable]) -> Work:
+        """A call that was made, which is waited for turn by turn, until the others have come to it."""
+        if self._turns is None:
+            return work
+        times = self._turns.tell(mine)
+        self._turns.pass_on(self.rank)
+        return _InTurn(work, self._turns, self.rank, ends, times)
 
     def _meeting(self, number: int, make: Make) -> Any:
         """A call that comes back when all ranks have made it."""
         if self._turns is not None:
+            times = self._turns.tell(self._everybody[self.rank])
+            self._turns.wait_for(self.rank, self._everybody, times)
             self._turns.leave_off(self.rank)
         result = make()
         if self._turns is not None:
@@ -105,11 +114,11 @@ class GradedCommunicator(Wrapper):
 
     def _message(self, call: Call, array: Array, make: Make) -> Work:
         peer, tag = (int(part.split()[-1]) for part in call.detail.split(","))
-        work: Work = make()
-        if self._turns is not None:
-            self._turns.pass_on(self.rank)
+        src, dst = (self.rank, peer) if call.kind == "send" else (peer, self.rank)
+        ends = [f"{kind} from {src} to {dst}, tag {tag}" for kind in ("send", "recv")]
+        work = self._in_turn(make(), ends[call.kind == "recv"], ends)
         if call.kind == "send":
-            self._notes.sent(call.nbytes, peer, tag)
+            self._notes.sent(call, peer, tag)
             return work
         return _GradedWork(work, lambda: self._notes.took(peer, tag), self._error_of(array), self.clock)
 
@@ -123,6 +132,26 @@ class GradedCommunicator(Wrapper):
             array[...] = (array * factor).astype(array.dtype)
 
         return plant
+
+
+class _InTurn(WorkAround):
+    """A call under way on threads that take turns: who waits for it lets the others go on."""
+
+    def __init__(self, inner: Work, turns: RankTurns, rank: int, ends: Sequence[Hashable], times: int) -> None:
+        super().__init__(inner)
+        self._turns, self._rank, self._ends, self._times = turns, rank, ends, times
+
+    def done(self) -> bool:
+        """Whether the result is there; where it is not, others go on before that is told."""
+        if not self._turns.is_there(self._ends, self._times):
+            self._turns.pass_on(self._rank)
+            return False
+        return self.inner.done()
+
+    def wait(self, host: bool = False) -> None:
+        """Wait, while others go on."""
+        self._turns.wait_for(self._rank, self._ends, self._times)
+        self.inner.wait(host)
 
 
 class _GradedWork(WorkAround):

@@ -12,7 +12,7 @@ from minigrad.distributed.comm.wrappers import COLLECTIVES, Call
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.links import Link
 
-BESIDE, BESIDE_EACH = 256, 32  # elements that may travel with gradients, and with each of them
+BESIDE, BESIDE_EACH = 256, 32  # elements that may travel with gradients, and with each: counts, padding
 WHOLE = ("all_gather", "all_gather_object", "gather")  # of which each rank hands in a part
 
 
@@ -43,24 +43,29 @@ class RankNotes:
         did: So far.
         starts: How many of these there were when each step began.
         backwards: That began in this step.
-        early: Elements handed in, in a backward of this step, above those that gradients then had; at most.
+        early: Elements handed in, before this step's backward is over, above those that gradients then had; at most.
+
+    Args:
+        beside: Elements that may travel with the gradients of a step.
     """
 
-    def __init__(self, cluster: Cluster, rank: int) -> None:
-        self._cluster, self._rank = cluster, rank
+    def __init__(self, cluster: Cluster, rank: int, beside: int = BESIDE) -> None:
+        self._cluster, self._rank, self._beside = cluster, rank, beside
         self.did: list[Did] = []
         self.starts: list[int] = []
         self.backwards = self.early = 0
         self._whole_s = self._left_s = 0.0
-        self._nbytes = self._done_bytes = self._leaves = self._complete = self._handed = 0
-        self._walking = False
+        self._nbytes = self._done_bytes = self._complete = 0
+        self._handed = self._summed = 0.0
+        self._walking = self._is_over = False
         self._step = self._steps = self._calls = 0
 
     def begin_step(self) -> None:
         """A step begins, and the one before it ends."""
         self.starts.append(len(self.did))
         self.did.append(Did("began"))
-        self.backwards = self.early = self._handed = 0
+        self.backwards = self.early = self._complete = 0
+        self._handed, self._is_over, self._summed = 0.0, False, 0.0
 
     @contextmanager
     def forward(self, samples: float) -> Iterator[None]:
@@ -77,7 +82,7 @@ class RankNotes:
     def begin(self, leaves: Reached) -> None:
         """See `BackwardListener`."""
         self.backwards += 1
-        self._walking, self._done_bytes, self._complete, self._leaves = True, 0, 0, len(leaves)
+        self._walking, self._done_bytes, self._complete = True, 0, 0
         self._nbytes = sum(leaf.data.nbytes for leaf in leaves)
 
     def leaf(self, leaf: Any) -> None:
@@ -89,7 +94,7 @@ class RankNotes:
     def end(self, error: BaseException | None) -> None:
         """See `BackwardListener`."""
         self._pass_to(0.0)
-        self._walking = False
+        self._walking, self._is_over = False, True
 
     def settle(self) -> None:
         """Outside of a backward, what is left of one has passed."""
@@ -105,30 +110,44 @@ class RankNotes:
         self.did.append(Did("computed", seconds))
 
     def called(self, call: Call) -> int:
-        """A collective; its number.
-
-        What a reduce_scatter summed is handed in once more to be gathered; counts and padding are beside gradients.
-        """
+        """A collective; its number."""
         self.settle()
         nbytes = max(0, call.nbytes)
-        self._handed += max(0, call.count)
-        if self._walking:
-            twice = 1.0 + 1.0 / self._cluster.world_size
-            beside = BESIDE + BESIDE_EACH * self._leaves
-            self.early = max(self.early, self._handed - int(self._complete * twice) - beside)
+        self._hand_in(call)
         self.did.append(Did("called", 0.0, self._calls, call.kind, nbytes, self._steps))
         self._calls, self._steps = self._calls + 1, 0
         return self._calls - 1
+
+    def _hand_in(self, call: Call) -> None:
+        """Count elements by what an all_reduce of them would hand in; what was summed and is gathered is half of it."""
+        count, world_size = max(0, call.count), self._cluster.world_size
+        if call.kind in ("all_gather", "gather"):
+            again = min(self._summed, count)
+            self._summed -= again
+            self._handed += again * world_size / 2 + count - again
+        elif call.kind == "send":
+            self._handed += count / (world_size - 1)
+        else:
+            self._handed += count if call.kind == "all_reduce" else count / 2
+        if call.kind in ("reduce_scatter", "all_to_all"):
+            self._summed += count / world_size
+        if not self._is_over:
+            self.early = max(self.early, int(self._handed) - self._complete - self._beside)
 
     def waited(self, number: int) -> None:
         """The wait for a collective is over."""
         self.settle()
         self.did.append(Did("waited", 0.0, number))
 
-    def sent(self, nbytes: int, dst: int, tag: int) -> None:
+    def sent(self, call: Call, dst: int, tag: int) -> None:
         """A message to another rank."""
         self.settle()
-        self.did.append(Did("sent", 0.0, dst, "send", nbytes, tag))
+        self._hand_in(call)
+        self.did.append(Did("sent", 0.0, dst, "send", call.nbytes, tag))
+
+    def handed_in(self) -> list[Did]:
+        """The calls and messages so far."""
+        return [did for did in self.did if did.did in ("called", "sent")]
 
     def took(self, src: int, tag: int) -> None:
         """The wait for a message is over."""

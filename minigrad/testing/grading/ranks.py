@@ -81,8 +81,10 @@ def _carried_bytes(trace: Trace) -> int:
     return sum(wire) + sum(int(event.fields["nbytes"]) for event in trace.timeline.events if event.kind == "sent")
 
 
-def peak_bytes(truth: Truth, wrapper: MakeWrapper | None, cluster: Cluster, timeout_s: float) -> tuple[int, str]:
-    """The most that all ranks hold together in the steps after the first; and what went wrong, in words."""
+def peak_bytes(
+    truth: Truth, wrapper: MakeWrapper | None, cluster: Cluster, timeout_s: float
+) -> tuple[int, list[Outcome]]:
+    """The most that all ranks hold together in the steps after the first; and what became of each."""
     turns = RankTurns(cluster.world_size, _rank_s(timeout_s))
     steps = GradedSteps(truth, wrapper, cluster, turns=turns)
     was_tracing = tracemalloc.is_tracing()
@@ -91,26 +93,25 @@ def peak_bytes(truth: Truth, wrapper: MakeWrapper | None, cluster: Cluster, time
         tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        failure = _in_turn(steps, turns, timeout_s)
-        return tracemalloc.get_traced_memory()[1] - before, failure
+        found = _in_turn(steps, turns, timeout_s)
+        return tracemalloc.get_traced_memory()[1] - before, found
     finally:
         if not was_tracing:
             tracemalloc.stop()
 
 
-def _in_turn(steps: GradedSteps, turns: RankTurns, timeout_s: float) -> str:
-    def one(comm: Communicator, *_: Any) -> None:
+def _in_turn(steps: GradedSteps, turns: RankTurns, timeout_s: float) -> list[Outcome]:
+    def one(comm: Communicator) -> GradedRank:
         turns.begin(comm.rank)
         try:
-            steps(comm)
+            return steps(comm)
         finally:
             turns.end(comm.rank)
 
     def start(body: Callable[..., Any], world_size: int, *args: Any) -> None:
         run(body, world_size, *args, timeout_s=_rank_s(timeout_s))
 
-    found = outcomes(_Starter(start, timeout_s), lambda place, adapter: one(place), steps.cluster.world_size)
-    return told_of(found)
+    return outcomes(_Starter(start, timeout_s), lambda place, adapter: one(place), steps.cluster.world_size)
 
 
 def told_of(found: Sequence[Outcome]) -> str:

@@ -16,10 +16,11 @@ from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.nn.module import Module
 from minigrad.nn.watch import watching_calls
 from minigrad.tensor import Tensor
-from minigrad.testing.grading.adapter import MakeWrapper, finish_step
+from minigrad.testing.grading.adapter import MakeWrapper, finish_step, wrapped
 from minigrad.testing.grading.graded import GradedCommunicator
-from minigrad.testing.grading.notes import RankNotes
+from minigrad.testing.grading.notes import BESIDE, BESIDE_EACH, RankNotes
 from minigrad.testing.grading.turns import RankTurns
+from minigrad.testing.grading.unchanged import changed_functions
 from minigrad.testing.grading.workload import Truth, digest_of, gradients_of, loss_of, untouched, wrong_gradient
 
 
@@ -41,19 +42,25 @@ class GradedRank:
 
 
 class _Heard:
-    """Hears of backwards for an notes, after the clock has."""
+    """Hears of backwards for notes, after the clock has; of the parameters of the model and no other leaves."""
 
-    def __init__(self, clock: VirtualClock | None, notes: RankNotes, turn: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: VirtualClock | None, notes: RankNotes, turn: Callable[[], None], module: Module
+    ) -> None:
         self._clock, self._notes, self._turn = clock, notes, turn
+        self._parameters = {id(p): p for p in module.parameters()}
 
     def begin(self, leaves: Reached) -> None:
         """See `BackwardListener`."""
+        leaves = Reached((leaf for leaf in leaves if id(leaf) in self._parameters), leaves.numbers)
         if self._clock is not None:
             self._clock.begin(leaves)
         self._notes.begin(leaves)
 
     def leaf(self, leaf: Any) -> None:
         """See `BackwardListener`."""
+        if id(leaf) not in self._parameters:
+            return
         if self._clock is not None:
             self._clock.leaf(leaf)
         self._notes.leaf(leaf)
@@ -84,23 +91,23 @@ class GradedSteps:
 
     def __call__(self, comm: Communicator, *_: Any) -> GradedRank:
         clock = comm.clock if isinstance(comm.clock, VirtualClock) else None
-        notes = RankNotes(self.cluster, comm.rank)
+        module = self.truth.workload.build()
+        notes = RankNotes(self.cluster, comm.rank, beside_gradients(module))
         graded = GradedCommunicator(comm, notes, self.turns)
         be_rank(graded)
         turn = (lambda: None) if self.turns is None else (lambda: self._pass_on(comm.rank))
-        with watching_calls(None), watching_backwards(_Heard(clock, notes, turn)):
-            return self._train(graded, comm, notes, clock)
+        with watching_calls(None), watching_backwards(_Heard(clock, notes, turn, module)):
+            return self._train(module, graded, notes, clock)
 
     def _pass_on(self, rank: int) -> None:
         assert self.turns is not None
         self.turns.pass_on(rank)
 
     def _train(
-        self, graded: GradedCommunicator, comm: Communicator, notes: RankNotes, clock: VirtualClock | None
+        self, module: Module, graded: GradedCommunicator, notes: RankNotes, clock: VirtualClock | None
     ) -> GradedRank:
-        workload, seen = self.truth.workload, GradedRank(notes, [], [], [])
-        module = workload.build()
-        ddp = module if self.wrapper is None else self.wrapper(module, graded)
+        workload, seen, comm = self.truth.workload, GradedRank(notes, [], [], []), graded.inner
+        ddp = module if self.wrapper is None else wrapped(self.wrapper, module, graded)
         for step in range(workload.steps + 1):
             if self._is_planted(step) and not self._is_planted(step - 1):
                 graded.plant(self.truth.error_ratio(), self.truth.planted_seed)
@@ -119,8 +126,7 @@ class GradedSteps:
             loss_of(output).backward()
             if self.wrapper is not None:
                 finish_step(ddp)
-            if self.turns is None:
-                self._judge(step, module, seen)
+            self._judge(step, module, seen)
         notes.begin_step()
         seen.clock_s.append(comm.clock.now_s())
         return seen
@@ -130,7 +136,14 @@ class GradedSteps:
 
     def _judge(self, step: int, module: Module, seen: GradedRank) -> None:
         """Look at the gradients after a step, and at how they came about."""
-        found, right, notes = gradients_of(module), self.truth.gradients[step], seen.notes
+        notes = seen.notes
+        if self.turns is not None:  # nothing is copied, for memory is measured
+            grads = ((name, p.grad) for name, p in module.named_parameters())
+            seen.digests.append(digest_of({name: None if grad is None else grad.data for name, grad in grads}))
+            return
+        if changed := changed_functions():
+            seen.faults.append(f"minigrad was changed in a step: {changed[0]} is not what its file says")
+        found, right = gradients_of(module), self.truth.gradients[step]
         if notes.backwards != 1:
             seen.faults.append(f"expected one backward in a step, that of the caller, got {notes.backwards}")
         if notes.early > 0:
@@ -144,3 +157,9 @@ class GradedSteps:
                 f"the gradient of {untouched_by!r} is right, but does not come from what the communicator gave back: "
                 "it was exchanged outside the communicator, or used before the wait() was over"
             )
+
+
+def beside_gradients(module: Module) -> int:
+    """Elements that may travel before gradients are there: counts, padding, and the buffers of the model."""
+    buffers = sum(buffer.data.size for _, buffer in module.named_buffers())
+    return BESIDE + BESIDE_EACH * sum(1 for _ in module.parameters()) + int(buffers)

@@ -36,7 +36,9 @@ class Limits:
         exposed_fraction: That as a part of the step, no ratio.
         bytes_ratio: Of what a rank sends in a step.
         calls_ratio: Of collectives and messages of a rank in a step.
-        peak_ratio: Of the most memory that the ranks hold beside the bare model. It is measured only where it is asked.
+        peak_ratio: Of the most memory that the ranks hold beside the bare model, as tracemalloc sees it: of Python and
+            NumPy, not of mmap or C. It is measured only where it is asked, in steps of a quarter of a copy, or of
+            64 KiB of all ranks, if that is more.
     """
 
     step_ratio: float | None = None

@@ -45,7 +45,7 @@ class Workload:
     no figure depends on them, and a wrapper can't know those of other ranks.
 
     Attributes:
-        model: Makes it, from the seed that is set before.
+        model: Makes it, from the seed that is set before. It takes each sample by itself: no BatchNorm, no Dropout.
         features: Shape of a sample.
         samples: Of each rank in a step, > 0; by default 8, and more by rank: 8, 9, 10, 11, 8, 9, ...
         steps: That are measured, >= 3; one more comes before them.
@@ -68,7 +68,7 @@ class Workload:
     def __post_init__(self) -> None:
         keep_as(self, as_integer, "steps", least=3)
         keep_as(self, as_real, "wire_fraction", "tolerance", above=0.0, most=1.0)
-        if not callable(self.model):
+        if not callable(self.model) or isinstance(self.model, Module):
             raise ArgumentError(f"Workload: expected model as a function that makes one, got {self.model!r:.100}")
         for name, least in (("features", 1), ("samples", 1)):
             sizes = as_sequence("Workload", name, getattr(self, name))
@@ -78,8 +78,9 @@ class Workload:
         """Samples of each of so many ranks, the first ones of `samples`.
 
         Raises:
-            ArgumentError: there are more ranks.
+            ArgumentError: there are more ranks, or none.
         """
+        world_size = as_integer("Workload.samples_of", "world_size", world_size, 1)
         if not self.samples:
             return tuple(8 + rank % 4 for rank in range(world_size))
         if len(self.samples) < world_size:
@@ -89,7 +90,10 @@ class Workload:
     def build(self) -> Module:
         """The model, the same in each call."""
         manual_seed(0)
-        return self.model()
+        model: Any = self.model()
+        if not isinstance(model, Module):
+            raise ArgumentError(f"Workload: expected model to make a Module, got a function that makes {model!r:.100}")
+        return model
 
 
 @dataclass(frozen=True)
@@ -114,18 +118,39 @@ class Truth:
         self.planted_from = 2 + secrets.randbelow(workload.steps - 1)  # from this step on errors come back
         self.planted_seed = secrets.randbits(63)
         model, self.leaves = workload.build(), list[Leaf]()
-        names = {id(p): name for name, p in model.named_parameters()}
-        self.gradients = [self._alone(model, step, names) for step in range(workload.steps + 1)]
-        if not self.leaves:
+        if not any(p.requires_grad for p in model.parameters()):
             raise ArgumentError("Workload: expected a model with something to train, got none")
+        self._dtype = next(model.parameters()).dtype
+        names = {id(p): name for name, p in model.named_parameters()}
+        self.gradients = [self._alone(model, self._joined(step), names) for step in range(workload.steps + 1)]
+        self._check_apart(model, names)
 
     def batch(self, step: int, rank: int) -> Array:
         """Samples of a rank in a step, (n, *features)."""
         rng = np.random.default_rng([self._secret, step, rank])
-        return rng.standard_normal((self.counts[rank], *self.workload.features)).astype(np.float32)
+        return rng.standard_normal((self.counts[rank], *self.workload.features)).astype(self._dtype)
 
-    def _alone(self, model: Module, step: int, names: dict[int, str]) -> Gradients:
-        joined = np.concatenate([self.batch(step, rank) for rank in range(len(self.counts))])
+    def _joined(self, step: int) -> Array:
+        return np.concatenate([self.batch(step, rank) for rank in range(len(self.counts))])
+
+    def _check_apart(self, model: Module, names: dict[int, str]) -> None:
+        """The ranks' gradients, by their samples, have to come to that of the joined batch."""
+        whole, leaves = sum(self.counts), self.leaves
+        mean: Gradients = dict.fromkeys(names.values())
+        for rank, count in enumerate(self.counts):
+            for name, value in self._alone(model, self.batch(0, rank), names).items():
+                if value is not None:
+                    before = mean[name]
+                    part = value * value.dtype.type(count / whole)
+                    mean[name] = part if before is None else before + part
+        self.leaves = leaves
+        if wrong := wrong_gradient(mean, self.gradients[0], self.workload.tolerance):
+            raise ArgumentError(
+                "Workload: expected a model that takes each sample by itself, so that gradients of ranks come to that "
+                f"of the joined batch, got another, as with BatchNorm or Dropout: in their mean, {wrong}"
+            )
+
+    def _alone(self, model: Module, joined: Array, names: dict[int, str]) -> Gradients:
         self.leaves = []
         for p in model.parameters():
             p.grad = None
@@ -160,7 +185,9 @@ def digest_of(gradients: Gradients) -> str:
     """The same for the same bits."""
     digest = hashlib.blake2b(digest_size=8)
     for name, value in gradients.items():
-        digest.update(name.encode() + (b"-" if value is None else value.tobytes()))
+        digest.update(name.encode() + (b"-" if value is None else b"+"))
+        if value is not None:
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
