@@ -126,6 +126,9 @@ class GradedSteps:
             loss_of(output).backward()
             if self.wrapper is not None:
                 finish_step(ddp)
+            looks = comm.rank == 0 if self.planted else step == workload.steps  # it takes a while
+            if looks and self.turns is None and (changed := changed_functions()):
+                seen.faults.append(f"minigrad was changed in a step: {changed[0]} is not what its file says")
             self._judge(step, module, seen)
         notes.begin_step()
         seen.clock_s.append(comm.clock.now_s())
@@ -141,8 +144,6 @@ class GradedSteps:
             grads = ((name, p.grad) for name, p in module.named_parameters())
             seen.digests.append(digest_of({name: None if grad is None else grad.data for name, grad in grads}))
             return
-        if changed := changed_functions():
-            seen.faults.append(f"minigrad was changed in a step: {changed[0]} is not what its file says")
         found, right = gradients_of(module), self.truth.gradients[step]
         if notes.backwards != 1:
             seen.faults.append(f"expected one backward in a step, that of the caller, got {notes.backwards}")
