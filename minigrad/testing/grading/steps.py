@@ -156,7 +156,7 @@ class GradedSteps:
         elif untouched_by := untouched(found, right, self.truth.workload.tolerance):
             seen.faults.append(
                 f"the gradient of {untouched_by!r} is right, but does not come from what the communicator gave back: "
-                "it was exchanged outside the communicator, or used before the wait() was over"
+                "it was exchanged outside the communicator, or as objects, or used before the wait() was over"
             )
 
 
