@@ -43,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         return COMMANDS[options.command].carry_out(options)
+    except BrokenPipeError:  # of who reads, whom no error reaches
+        raise
     except (ArgumentError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
