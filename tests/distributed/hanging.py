@@ -183,6 +183,6 @@ def main(folder, names):
 
 if __name__ == "__main__":
     if sys.argv[1] == "init":
-        NAMES[sys.argv[2]](init(timeout_s=TIMEOUT_S))
+        NAMES[sys.argv[2]](init(timeout_s=2.0))  # to start MPI takes up to a second
     else:
         main(sys.argv[1], sys.argv[2:])
