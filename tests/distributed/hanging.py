@@ -183,6 +183,7 @@ def main(folder, names):
 
 if __name__ == "__main__":
     if sys.argv[1] == "init":
-        NAMES[sys.argv[2]](init(timeout_s=2.0))  # to start MPI takes up to a second
+        under_mpirun = "PMI_RANK" in os.environ  # which takes up to a second to start
+        NAMES[sys.argv[2]](init(timeout_s=3.0 if under_mpirun else TIMEOUT_S))
     else:
         main(sys.argv[1], sys.argv[2:])
