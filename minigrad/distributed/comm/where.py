@@ -6,8 +6,6 @@ thread does not get to run, that is said.
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import sys
 import sysconfig
 import threading
@@ -18,7 +16,6 @@ from types import FrameType
 from typing import Any
 
 from minigrad.distributed.comm.calls import OURS
-from minigrad.distributed.comm.dumps import lines_of
 
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _TICK_S = 0.1
@@ -35,28 +32,15 @@ def user_line(thread: int) -> str:
 
 
 def stack_of(thread: int) -> tuple[str, ...]:
-    """The lines of a thread that are not ours, the innermost first; none where the thread has ended.
-
-    They are written in C, while no other thread runs: Python 3.11 may crash where one walks the frames of another that
-    goes on meanwhile.
-    """
-    with open(os.memfd_create("stacks"), "w+b") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        lines = lines_of(file.read().decode(errors="replace"), thread)
-    lines = lines or _walked(thread)  # of more than a hundred threads some are left out
-    while len(lines) > 1 and lines[-1].startswith(f"{threading.__file__}:"):
-        lines = lines[:-1]  # how a thread begins
-    return lines
-
-
-def _walked(thread: int) -> tuple[str, ...]:
+    """The lines of a thread that are not ours, the innermost first; none where the thread has ended."""
     frames: list[FrameType] = []
     frame = sys._current_frames().get(thread)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(OURS):
             frames.append(frame)
         frame = frame.f_back
+    while len(frames) > 1 and frames[-1].f_code.co_filename == threading.__file__:
+        frames.pop()  # how a thread begins
     return tuple(f"{each.f_code.co_filename}:{each.f_lineno} in {each.f_code.co_name}" for each in frames)
 
 
