@@ -37,6 +37,21 @@ def channels_first(y: Array, shape: tuple[int, ...]) -> Array:
     return y.reshape(shape[2], shape[0], *shape[3:], shape[1]).transpose(back)
 
 
+def to_nhwc(x: Array) -> Array:
+    """(N, C, ...) as contiguous (N, H, W, C), for kernels: x's own memory where it lies so already, otherwise a copy.
+
+    H is the first spatial axis, W all the others as one; an axis that x does not have is of length 1.
+    """
+    moved = array_module(x).ascontiguousarray(x.transpose(0, *range(2, x.ndim), 1))
+    height = x.shape[2] if x.ndim > 2 else 1
+    return moved.reshape(x.shape[0], height, math.prod(x.shape[3:]), x.shape[1])
+
+
+def from_nhwc(y: Array, shape: tuple[int, ...]) -> Array:
+    """(N, H, W, C) as a view of the given shape (N, C, ...): what `to_nhwc` does, undone."""
+    return y.reshape(shape[0], *shape[2:], shape[1]).transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
+
+
 def as_images(x: Array, axes: int) -> Array:
     """Images or rows of pixels, one or many, as (N, C, H, W): a row is an image of height 1.
 

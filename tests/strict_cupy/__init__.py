@@ -13,6 +13,7 @@ from tests.strict_cupy.device import no_sync, syncs
 from tests.strict_cupy.errors import CaptureError, MissingError, RefusedError, StrictError
 from tests.strict_cupy.namespace import MODULES, cupy
 from tests.strict_cupy.streams import machine
+from tests.strict_cupy.work import Work, counted
 
 __all__ = [
     "MODULES",
@@ -20,6 +21,8 @@ __all__ = [
     "MissingError",
     "RefusedError",
     "StrictError",
+    "Work",
+    "counted",
     "cupy",
     "machine",
     "ndarray",

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.strict_cupy.errors import StrictError
 from tests.strict_cupy.streams import get_current_stream, refuse_while_capturing
+from tests.strict_cupy.work import add
 
 # cudaDataType_t, with the types of computation that it takes, and the dtype of alpha and beta
 _TYPES: dict[int, tuple[Any, tuple[int, ...], Any]] = {
@@ -67,6 +68,7 @@ def gemmStridedBatchedEx(
     with np.errstate(all="ignore"):
         left, right = (x.astype(compute) for x in (a.mT if transa else a, b.mT if transb else b))
         c[...] = np.matmul(left, right)
+    add("gemm", a.nbytes + b.nbytes + c.nbytes)
     calls.append({"m": m, "n": n, "k": k, "batch": batchCount, "compute": computeType, "lda": lda, "ldb": ldb})
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tests.strict_cupy.errors import CaptureError, StrictError
+from tests.strict_cupy.work import add, note
 
 _thread = threading.local()
 _addresses = itertools.count(4096)
@@ -75,6 +76,7 @@ class Graph:
     def launch(self, stream: Stream | None = None) -> None:
         """Put all of it on a stream."""
         stream = stream if stream is not None else get_current_stream()
+        add("graph")
         for work in self._works:
             stream.submit(work)
 
@@ -376,13 +378,21 @@ def perform(work: Callable[[], Any], who: str, arguments: list[Any], out: Any) -
         arguments: What it reads, for telling views from new memory.
         out: The memory that it writes and that was named by the caller, if any.
     """
+    named = out if out is None or isinstance(out, list) else [out]
     if not is_late():
-        return work()
-    stream = get_current_stream()
-    if out is not None or who in _IN_PLACE or who.endswith(".at"):
-        stream.submit(lambda: _forget(work()))
-        return out
-    return _late(who, work(), work, arguments, stream)
+        result = work()
+    elif named is not None or who in _IN_PLACE or who.endswith(".at"):
+        get_current_stream().submit(lambda: _forget(work()))
+        result = out
+    else:
+        result = _late(who, work(), work, arguments, get_current_stream())
+    note(who, arguments, result, _written(who, arguments, named))
+    return result
+
+
+def _written(who: str, arguments: list[Any], named: Any) -> Any:
+    """The memory that a call writes and did not make; None where it made what it returns."""
+    return arguments if who in _IN_PLACE or who.endswith(".at") else named
 
 
 _IN_PLACE = frozenset({"setitem", "copyto", "fill", "sort", "put", "fill_diagonal"})
