@@ -78,6 +78,10 @@ class Node:
     grad_view: Array | None = None  # only leaves have one
     grad_given: tuple[Array, Stamp] | None = None
 
+    def free(self) -> None:
+        """Let go of what a backward needed, after it."""
+        self.backward, self.saved, self.inputs, self.output_stamp = freed, (), [], None
+
 
 Edge = Node | Variable | None
 
@@ -318,7 +322,7 @@ def walk(
         if leaves is not None:
             _announce(node.inputs, leaves, first)
         if not retain:  # the arrays of the forward pass die as early as possible
-            node.backward, node.saved, node.inputs, node.output_stamp = freed, (), [], None
+            node.free()
 
 
 def _changed(node: Node, what: str) -> AutogradError:

@@ -16,6 +16,7 @@ from minigrad.ops.axes import max_axes, row_dot, sum_axes, unbroadcast
 from minigrad.ops.linalg import product, wide_product
 from minigrad.ops.noise import Drops, dropped, take_drops
 from minigrad.ops.operands import check_float, same_device
+from minigrad.ops.pieces import room_for
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -177,15 +178,21 @@ def _give_scores(edges: list[Edge], dscores: Array, query: Array, key: Array, fo
     dscores *= form.factor
     low = shape.shared(converted(dscores, query.dtype) if is_half(query.dtype) else dscores)
     if dquery is not None:
-        found = shape.apart(product(low, key, _like(query, low, key)))
-        accumulate(dquery, unbroadcast(found, query.shape))
+        if shape.heads is None:
+            _give_product(dquery, low, key, query)
+        else:
+            found = shape.apart(product(low, key, _like(query, low, key)))
+            accumulate(dquery, unbroadcast(found, query.shape))
     if dkey is not None:
         _give_product(dkey, low.swapaxes(-1, -2), shape.shared(query), key)
 
 
 def _give_product(edge: Edge, a: Array, b: Array, x: Array) -> None:
-    """Accumulate a @ b as the gradient of x."""
-    accumulate(edge, unbroadcast(product(a, b, _like(x, a, b)), x.shape))
+    """Accumulate a @ b as the gradient of x, written where it belongs if x is a piece of a whole."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    alike = x.ndim > 2 and x.shape == (*batch, a.shape[-2], b.shape[-1])
+    out = room_for(edge, x.shape) if alike else None
+    accumulate(edge, unbroadcast(product(a, b, _like(x, a, b) if out is None else out), x.shape))
 
 
 def _scores(query: Array, key: Array, factor: float, shape: _Shape) -> Array:

@@ -15,7 +15,7 @@ from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeErr
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand, masked, same_device
-from minigrad.ops.join import part_backward
+from minigrad.ops.join import part_backward, slice_of
 from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor, record
 
@@ -42,7 +42,7 @@ def getitem(x: TensorLike, index: Any) -> Tensor:
     if arrays:
         check_index_arrays("getitem", x, parts)
     else:
-        return record(data, part_backward, (x,), (x.data.shape, parts), view_of=x)
+        return slice_of(x, data, parts)
     watched = [part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, Tensor)]
     backward = part_backward if all(array.dtype.kind == "b" for array in arrays) else _pick_backward
     return record(data, backward, (x, *watched), (x.data.shape, parts, *watched))

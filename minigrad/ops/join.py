@@ -16,6 +16,7 @@ from minigrad.ops.axes import normalize_axis
 from minigrad.ops.border import BORDERS, bordered
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, cast, same_device
+from minigrad.ops.pieces import empty_in_order, memory_order, pieces_of
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
 
@@ -99,7 +100,24 @@ def _stack_backward(node: Node, grad: Array) -> None:
 
 def _part(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
     """A view of a part of x, at integers and slices that are known to fit."""
-    return record(x.data[parts + (...,)], part_backward, (x,), (x.data.shape, parts), view_of=x)
+    return slice_of(x, x.data[parts + (...,)], parts)
+
+
+def slice_of(x: Tensor, data: Array, parts: tuple[Any, ...]) -> Tensor:
+    """The tensor of a view that x.data[parts] gave, at integers, slices, None and Ellipsis."""
+    return record(data, _slice_backward, (x,), (x.data.shape, parts, memory_order(x.data)), view_of=x)
+
+
+def _slice_backward(node: Node, grad: Array) -> None:
+    edge, (shape, parts, order) = node.inputs[0], node.saved
+    if not isinstance(edge, Node) or edge.grad_array is not None:
+        accumulate_at(edge, shape, parts, grad)
+        return
+    whole = empty_in_order(array_module(grad), shape, order, grad.dtype)
+    if grad.size < whole.size:
+        whole[...] = 0
+    whole[parts] = grad
+    accumulate(edge, whole)
 
 
 def part_backward(node: Node, grad: Array) -> None:
@@ -151,7 +169,8 @@ def split(x: TensorLike, split_size_or_sections: int | Sequence[int], dim: int =
     if sum(lengths) != total or min(lengths, default=0) < 0:
         raise ShapeError(f"split: expected lengths that add up to {total}, axis {dim} of {x.shape}, got {lengths}")
     starts = np.cumsum((0, *lengths)).tolist()
-    return tuple(narrow(x, axis, start, length) for start, length in zip(starts, lengths))
+    before = (slice(None),) * axis
+    return pieces_of(x, [(*before, slice(start, start + length)) for start, length in zip(starts, lengths)])
 
 
 @method
@@ -179,7 +198,8 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
     axis = normalize_axis("unbind", dim, x.ndim)
     if not x.ndim:
         raise ShapeError("unbind: expected a tensor with at least one axis, got shape ()")
-    return tuple(_part(x, (slice(None),) * axis + (i,)) for i in range(x.data.shape[axis]))
+    before = (slice(None),) * axis
+    return pieces_of(x, [(*before, i, ...) for i in range(x.data.shape[axis])])
 
 
 def pad(x: TensorLike, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
