@@ -19,6 +19,9 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 	@echo "make clean   remove the environment, builds and caches"
 
+# A rank and thread of BLAS a core, for one rank too: several would wait for each other wherever a core is busy.
+demo: export OMP_NUM_THREADS = 1
+demo: export OPENBLAS_NUM_THREADS = 1
 demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/01_digits.py --ranks 1
 	$(BIN)/python examples/01_digits.py --ranks 2

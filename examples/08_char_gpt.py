@@ -30,7 +30,6 @@ from tqdm import tqdm
 
 import minigrad
 from minigrad import Tensor, distributed, nn, optim
-from minigrad.backend.memory import keep_freed_memory
 from minigrad.data import DataLoader, DistributedSampler, Sequences, Text, text
 from minigrad.distributed import Communicator, DistributedDataParallel, SoloCommunicator
 from minigrad.nn import functional as F
@@ -337,7 +336,7 @@ def main() -> int:
         parser.error(f"expected --ranks to divide {GLOBAL_BATCH}, got {options.ranks}")
     if options.ranks > 1 and options.device not in (None, "cpu"):
         parser.error(f"expected the CPU for thread ranks, got --device {options.device}: start a process for each GPU")
-    keep_freed_memory()  # a step needs the same arrays again and again
+    minigrad.keep_freed_memory()  # a step needs the same arrays again and again
     if options.ranks > 1:
         return 0 if all(distributed.run(body, options.ranks, options)) else 1
     return 0 if body(distributed.init(device=options.device), options) else 1

@@ -42,6 +42,7 @@ from minigrad.backend.dtypes import (
 )
 from minigrad.backend.flags import debug as debug, raise_all_found as raise_all_found
 from minigrad.backend.gemm import allow_tf32 as allow_tf32
+from minigrad.backend.memory import keep_freed_memory as keep_freed_memory
 from minigrad.backend.random import (
     Generator as Generator,
     get_rng_state as get_rng_state,

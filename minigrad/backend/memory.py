@@ -70,6 +70,7 @@ def is_stretched(array: Array) -> bool:
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+_KEPT_BYTES = 2**30
 
 
 def same_part(view: Array, whole: Array, other: Array) -> Array:
@@ -94,7 +95,8 @@ def keep_freed_memory() -> bool:
 
     A training step frees and allocates the same large arrays again and again; each time the system has to map them
     page by page. Keeping them takes a quarter to a third off the step of a small convolutional network on a CPU, and
-    costs what the largest step had in use. It holds for the whole process, which is why nothing calls it unasked.
+    costs what the largest step had in use. It holds for the whole process, which is why nothing calls it unasked:
+    `Trainer.start` takes keep_memory=True, and the launcher --keep-memory, for every rank.
 
     Returns:
         Whether the C library could do it: glibc can, others can't.
@@ -103,4 +105,17 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return all(mallopt(option, 2**30) for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
+    return all(mallopt(option, _KEPT_BYTES) for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
+
+
+def environment_that_keeps_memory() -> dict[str, str]:
+    """What makes a process keep freed memory from its beginning, as `keep_freed_memory` does, when it is started."""
+    return dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(_KEPT_BYTES))
+
+
+def can_keep_freed_memory() -> bool:
+    """Whether the C library is glibc, whose processes can keep freed memory."""
+    try:
+        return bool(ctypes.CDLL(None).gnu_get_libc_version)
+    except (OSError, AttributeError, TypeError):
+        return False

@@ -5,6 +5,7 @@ that read them as torchrun sets them, MASTER_ADDR, MASTER_PORT and a fresh MINIG
 as BLAS threads. Lines of output are prefixed with the rank. When a rank fails, the others are ended and the last lines
 that it wrote to stderr are shown again; no child is left behind.
 
+With --keep-memory each rank keeps freed memory, as `minigrad.keep_freed_memory()` does.
 With --on-failure shrink the others are not ended, but told of it, by the lifeline that each can ask for. The exit
 status is 0 then where any rank ended well, else that of the first that failed.
 """
@@ -26,7 +27,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import IO, TextIO
 
-from minigrad.arguments import check_choice
+from minigrad.arguments import check_choice, check_switch
+from minigrad.backend.memory import can_keep_freed_memory, environment_that_keeps_memory
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.bootstrap import BLAS_THREADS
 from minigrad.distributed.comm.checks import default_timeout_s
@@ -34,6 +36,7 @@ from minigrad.distributed.comm.rendezvous import free_port
 from minigrad.distributed.comm.shm.segment import remove_segments_of
 from minigrad.distributed.living.line import DESCRIPTOR, ON_FAILURE
 from minigrad.distributed.living.switchboard import Switchboard
+from minigrad.errors import ArgumentError
 
 _GRACE_S = 5.0
 _CAUSE_S = 1.0
@@ -165,16 +168,23 @@ def environment_of(rank: int, world_size: int, port: int, key: str, base: dict[s
     }
 
 
-def launch(command: Sequence[str], world_size: int, on_failure: str = "stop") -> int:
+def launch(command: Sequence[str], world_size: int, on_failure: str = "stop", keep_memory: bool = False) -> int:
     """Run a command as world_size ranks.
 
     Args:
         on_failure: "stop" ends all ranks when one fails; "shrink" lets the others go on.
+        keep_memory: Let every rank keep freed memory, as `minigrad.keep_freed_memory` does.
 
     Returns:
         The exit status of the first that failed, else 0; with "shrink" 0 where any rank ended well.
+
+    Raises:
+        ArgumentError: keep_memory where the C library is not glibc.
     """
     check_choice("launch", ("stop", "shrink"), on_failure=on_failure)
+    check_switch("launch", keep_memory=keep_memory)
+    if keep_memory and not can_keep_freed_memory():
+        raise ArgumentError("launch: expected keep_memory where the C library is glibc, got another")
     port, key = free_port(), secrets.token_hex(16)
     ranks: list[Rank] = []
     interrupted: list[int] = []
@@ -190,6 +200,7 @@ def launch(command: Sequence[str], world_size: int, on_failure: str = "stop") ->
         for rank in range(world_size):
             descriptor = board.descriptor_for(rank)
             base = {**os.environ, DESCRIPTOR: str(descriptor), ON_FAILURE: on_failure}
+            base |= environment_that_keeps_memory() if keep_memory else {}
             environment = environment_of(rank, world_size, port, key, base)
             ranks.append(Rank(rank, list(command), environment, descriptor))
         for started in ranks:
@@ -286,6 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--on-failure", choices=["stop", "shrink"], default="stop", help="whether the others go on when a rank fails"
     )
+    parser.add_argument("--keep-memory", action="store_true", help="let ranks keep freed memory for their next step")
     parser.add_argument("-m", "--module", action="store_true", help="script is the name of a module")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -293,7 +305,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.nproc_per_node < 1:
         parser.error(f"argument -n: expected at least 1 rank, got {options.nproc_per_node}")
     command = [sys.executable, *(["-m"] if options.module else []), options.script, *options.arguments]
-    return launch(command, options.nproc_per_node, options.on_failure)
+    try:
+        return launch(command, options.nproc_per_node, options.on_failure, options.keep_memory)
+    except ArgumentError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Training steps of minigrad against PyTorch on the CPU. Run by hand, where PyTorch is installed:
 
-    python -m tests.benchmarks.steps [workload ...] [--threads 1] [--rounds 5] [--seconds 0.5]
+    python -m tests.benchmarks.steps [workload ...] [--threads 1 2] [--rounds 5] [--seconds 0.5] [--out FILE]
 
-Both frameworks build the same model by the same code from the same weights. Each runs in a process of its own; they
-take turns, round by round, and the medians of the rounds are compared. Before that the losses of the first four steps
-must agree to 1e-5. minigrad keeps freed memory; with MINIGRAD_STEPS_PLAIN=1 in the environment it does not.
-
-Workloads: a: MLP 64-64-10, batch 32, SGD. b: MLP 784-512-512-10, batch 128, Adam. c: CNN on 3x32x32, batch 64, SGD:
-[conv3x3-BN-ReLU-maxpool2] 3->32->64, a residual conv3x3(64)-BN-ReLU, mean over pixels, linear 10. d: CNN on 1x8x8,
-batch 64, SGD: conv3x3(32)-GN-ReLU, conv3x3(64)-GN-ReLU, maxpool2, linear 10.
+Both frameworks build the same model by the same code from the same weights: tests/benchmarks/workloads.py has a to f and
+digits. minigrad runs as it is, and with `keep_freed_memory()`; PyTorch as it is, with a fused optimizer, and where there
+are images with channels last, alone and together. Each runs in a process of its own; they take turns, round by round.
+Of PyTorch's the one with the least median stands in the table, and the ratios are those of the rounds: median, least and
+most. Before anything is timed the losses of the first four steps must agree to 1e-5. Memory is the most that the process
+held above what it held after its imports.
 """
 
 from __future__ import annotations
@@ -16,109 +15,76 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
-SHAPES = {"a": (32, 64), "b": (128, 784), "c": (64, 3, 32, 32), "d": (64, 1, 8, 8)}
+from tests.benchmarks.workloads import TRAININGS, train_step
+
 CHECKED_STEPS = 4
 TOLERANCE = 1e-5
 MISLEADING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # they would give NumPy the kernels of an older processor
+OURS = ("minigrad", "minigrad kept")
+HEADER = """\
+| | threads | minigrad, ms | kept, ms | PyTorch, ms | its best | ratio | kept, ratio | MB | kept, MB | PyTorch, MB | ratio |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
-# --------------------------------------------------------------------------------------- one model, two frameworks
+def theirs(workload):
+    """The variants of PyTorch."""
+    images = len(TRAININGS[workload].shape) == 4
+    return ("torch", "torch fused", *(("torch last", "torch fused last") if images else ()))
 
 
-def build(nn, workload):
-    """The model of a workload, from torch.nn or minigrad.nn."""
-    if workload == "a":
-        return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    if workload == "b":
-        return nn.Sequential(
-            nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
-        )
-    if workload == "d":
-        return nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1),
-            nn.GroupNorm(8, 32),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1),
-            nn.GroupNorm(8, 64),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(64 * 16, 10),
-        )
-
-    def stage(inputs, outputs):
-        return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-
-    class Residual(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Sequential(*stage(64, 64))
-
-        def forward(self, x):
-            return self.body(x) + x
-
-    class Mean(nn.Module):
-        def forward(self, x):
-            return x.mean((2, 3))
-
-    layers = [*stage(3, 32), nn.MaxPool2d(2), *stage(32, 64), nn.MaxPool2d(2), Residual(), Mean(), nn.Linear(64, 10)]
-    return nn.Sequential(*layers)
+# ------------------------------------------------------------------------------------------------------- children
 
 
-def make_step(framework, workload):
-    """A function that does one training step and returns the loss."""
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal(SHAPES[workload], dtype=np.float32)
-    labels = rng.integers(0, 10, len(images))
+def make_step(variant, workload):
+    """A function that does one training step and returns the loss, and the bytes held before the model was made."""
+    training, framework = TRAININGS[workload], variant.split()[0]
+    images, labels = training.batch()
+    weights = training.weights()
     if framework == "torch":
         import torch
+        from torch import nn, optim
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        nn, optim, tensor, no_grad = torch.nn, torch.optim, torch.from_numpy, torch.no_grad
+        tensor = torch.from_numpy
     else:
         from minigrad import Tensor as tensor
-        from minigrad import nn, no_grad, optim
+        from minigrad import nn, optim
         from minigrad.backend.memory import keep_freed_memory
 
-        if not os.environ.get("MINIGRAD_STEPS_PLAIN"):
+        if "kept" in variant:
             keep_freed_memory()
-    model, loss_of = build(nn, workload), nn.CrossEntropyLoss()
-    with no_grad():
-        for parameter in model.parameters():
-            shape = tuple(parameter.shape)
-            scale = 1.0 / np.sqrt(max(1, np.prod(shape[1:])))
-            start = 1.0 if len(shape) == 1 else 0.0
-            parameter.copy_(tensor((start + scale * rng.standard_normal(shape)).astype(np.float32)))
-    x, y = tensor(images), tensor(labels)
-    parameters = list(model.parameters())
-    if workload == "b":
-        optimizer = optim.Adam(parameters, lr=1e-3)
-    else:
-        optimizer = optim.SGD(parameters, lr=0.02, momentum=0.9)
-
-    def step():
-        optimizer.zero_grad()
-        loss = loss_of(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step
+    base = held_bytes("VmRSS")
+    model = training.build(nn)
+    model.load_state_dict({key: tensor(np.array(value)) for key, value in weights.items()})
+    x, labels = tensor(images), tensor(labels)
+    if "last" in variant:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    options = {"fused": True} if "fused" in variant else {}
+    optimizer = training.optimizer(optim, model.parameters(), **options)
+    criterion = nn.CrossEntropyLoss()
+    return lambda: train_step(model, optimizer, criterion, x, labels).item(), base
 
 
-# ----------------------------------------------------------------------------------------------- parent and children
+def held_bytes(name):
+    """A figure of this process's memory, as Linux counts it: VmRSS now, or VmHWM at most so far."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) * 1024
 
 
-def serve(framework, workload):
-    """Child: report the first losses, then the median time of a step for each number of seconds read from stdin."""
-    step = make_step(framework, workload)
+def serve(variant, workload):
+    """Report the first losses; then, for each number of seconds read from stdin, a step's median time and the memory."""
+    step, base = make_step(variant, workload)
     print(json.dumps([step() for _ in range(CHECKED_STEPS)]), flush=True)
     for line in sys.stdin:
         times, end = [], time.perf_counter() + float(line)
@@ -126,19 +92,20 @@ def serve(framework, workload):
             start = time.perf_counter()
             step()
             times.append(time.perf_counter() - start)
-        print(json.dumps(statistics.median(times)), flush=True)
+        print(json.dumps([statistics.median(times), held_bytes("VmHWM") - base]), flush=True)
 
 
 class Child:
-    """One framework on one workload, in a process of its own."""
+    """One variant of one framework on one workload, in a process of its own."""
 
-    def __init__(self, framework, workload, threads):
+    def __init__(self, variant, workload, threads):
         environment = {name: value for name, value in os.environ.items() if name not in MISLEADING}
         environment.update({f"{name}_NUM_THREADS": str(threads) for name in ("OPENBLAS", "OMP", "MKL")})
-        command = [sys.executable, "-m", "tests.benchmarks.steps", "--serve", framework, workload]
+        command = [sys.executable, "-m", "tests.benchmarks.steps", "--serve", variant, workload]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
+        self.times, self.nbytes = [], 0
         self.losses = self.read()
 
     def read(self):
@@ -148,11 +115,12 @@ class Child:
             raise SystemExit(f"{' '.join(self.process.args)}: ended with {self.process.wait()}")
         return json.loads(line)
 
-    def time_s(self, seconds):
-        """The median time of a step, over this long."""
+    def measure(self, seconds):
+        """Take one round of this long."""
         self.process.stdin.write(f"{seconds}\n")
         self.process.stdin.flush()
-        return self.read()
+        time_s, self.nbytes = self.read()
+        self.times.append(time_s)
 
     def close(self):
         """End it, and wait until it has ended."""
@@ -161,42 +129,97 @@ class Child:
         self.process.stdout.close()
 
 
+# --------------------------------------------------------------------------------------------------------- parent
+
+
 def compare(workload, threads, rounds, seconds):
-    """Check the losses, then let both take turns; print medians in ms and their ratio."""
-    children = [Child(framework, workload, threads) for framework in ("minigrad", "torch")]
+    """Check the losses, then let all take turns; the measured children by variant.
+
+    Raises:
+        SystemExit: the losses differ: it would be no comparison.
+    """
+    children = {}
     try:
-        ours, theirs = (np.array(child.losses) for child in children)
-        if not np.allclose(ours, theirs, rtol=TOLERANCE, atol=0.0):
-            raise SystemExit(f"{workload}: expected the losses {theirs.tolist()}, got {ours.tolist()}")
-        for child in children:
-            child.time_s(seconds)
-        times = [[child.time_s(seconds) for child in children] for _ in range(rounds)]
+        for variant in (*OURS, *theirs(workload)):
+            children[variant] = Child(variant, workload, threads)
+        expected = children["torch"].losses
+        for variant, child in children.items():
+            if not np.allclose(child.losses, expected, rtol=TOLERANCE, atol=0.0):
+                raise SystemExit(f"{workload}: expected of {variant} the losses {expected}, got {child.losses}")
+            child.measure(seconds)
+            child.times.clear()
+        for _ in range(rounds):
+            for child in children.values():
+                child.measure(seconds)
     finally:
-        for child in children:
+        for child in children.values():
             child.close()
-    mine, others = (statistics.median(column) * 1e3 for column in zip(*times))
-    ratios = sorted(a / b for a, b in times)
-    print(
-        f"{workload}  minigrad {mine:8.3f} ms  torch {others:8.3f} ms  "
-        f"ratio {statistics.median(ratios):.2f} [{ratios[0]:.2f}-{ratios[-1]:.2f}]",
-        flush=True,
+    return children
+
+
+def row(workload, threads, children):
+    """A line of the table."""
+    best = min(theirs(workload), key=lambda variant: statistics.median(children[variant].times))
+    other = children[best]
+    mine = [children[variant] for variant in OURS]
+    ratios = []
+    for child in mine:
+        found = sorted(a / b for a, b in zip(child.times, other.times))
+        ratios.append(f"**{statistics.median(found):.2f}** [{found[0]:.2f}-{found[-1]:.2f}]")
+    times = [f"{statistics.median(child.times) * 1e3:.3f}" for child in (*mine, other)]
+    memory = [f"{child.nbytes / 1e6:.0f}" for child in (*mine, other)]
+    share = f"{mine[0].nbytes / max(other.nbytes, 1):.2f}"
+    name = best.removeprefix("torch").strip() or "as it is"
+    return "| " + " | ".join([workload, str(threads), *times, name, *ratios, *memory, share]) + " |"
+
+
+def processor():
+    """What the processor calls itself."""
+    found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.processor()
+
+
+def page(rows):
+    """What ran on what, and the table."""
+    import torch
+
+    return "\n".join(
+        [
+            f"# Training steps on a CPU: {processor()}, {os.cpu_count()} cores",
+            "",
+            f"`python -m tests.benchmarks.steps`. NumPy {np.__version__}, Python {platform.python_version()}; PyTorch "
+            f"{torch.__version__}. float32; milliseconds a step, medians of interleaved rounds; ratio minigrad / PyTorch, "
+            "lower is better: median [least-most] of the rounds. \"kept\" is with `keep_freed_memory()`. MB: the most "
+            "held above what was held after the imports; its ratio is that without keeping.",
+            "",
+            HEADER,
+            *rows,
+            "",
+        ]
     )
 
 
 def main():
     """Compare the workloads that were asked for, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=list(SHAPES), metavar="workload", help="a, b, c or d")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("workloads", nargs="*", default=list(TRAININGS), metavar="workload", help=", ".join(TRAININGS))
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each round and framework")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each round and variant")
+    parser.add_argument("--out", type=Path, help="a file that gets the table")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(*options.workloads)
         return
-    for workload in options.workloads:
-        compare(workload, options.threads, options.rounds, options.seconds)
+    print(HEADER, flush=True)
+    rows = []
+    for threads in options.threads:
+        for workload in tqdm(options.workloads, disable=None):
+            rows.append(row(workload, threads, compare(workload, threads, options.rounds, options.seconds)))
+            print(rows[-1], flush=True)
+    if options.out:
+        options.out.write_text(page(rows))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ c: CNN on 3 x 32 x 32, batch 64, SGD with momentum: conv3x3 - batch norm - ReLU 
    residual block of 64, the mean over pixels, an affine layer.
 d: GPT of 2 layers, 128 wide, 4 heads, 64 tokens of 65 kinds, batch 16, AdamW: norms first, GELU by tanh, learned
    positions, a head of its own, no dropout.
-e: MLP 784-2048-2048-2048-2048-10, batch 256, Adam: products and memory.
+e: MLP 784-2048-2048-2048-2048-10, batch 256, Adam at 1e-4: products and memory.
 f: LSTM of 128 over 64 tokens of 65 kinds, embedded in 64, batch 32, Adam.
 digits: CNN with group norm on 1 x 8 x 8, batch 128, Adam.
 """
@@ -158,9 +158,14 @@ def momentum(library: Library, params: Any, **options: Any) -> Any:
     return library.SGD(params, lr=0.02, momentum=0.9, **options)
 
 
-def adam(library: Library, params: Any, **options: Any) -> Any:
+def adam(library: Library, params: Any, lr: float = 1e-3, **options: Any) -> Any:
     """Adam."""
-    return library.Adam(params, lr=1e-3, **options)
+    return library.Adam(params, lr=lr, **options)
+
+
+def slow_adam(library: Library, params: Any, **options: Any) -> Any:
+    """Adam at 1e-4, for wide layers."""
+    return adam(library, params, 1e-4, **options)
 
 
 def adamw(library: Library, params: Any, **options: Any) -> Any:
@@ -173,7 +178,7 @@ TRAININGS = {
     "b": Training(lambda n: mlp(n, 784, 512, 512, 10), (128, 784), adam),
     "c": Training(residual, (64, 3, 32, 32), momentum),
     "d": Training(gpt, (16, LENGTH), adamw, takes_tokens=True),
-    "e": Training(lambda n: mlp(n, 784, 2048, 2048, 2048, 2048, 10), (256, 784), adam),
+    "e": Training(lambda n: mlp(n, 784, 2048, 2048, 2048, 2048, 10), (256, 784), slow_adam),
     "f": Training(lstm, (32, LENGTH), adam, takes_tokens=True),
     "digits": Training(digits, (128, 1, 8, 8), adam),
 }

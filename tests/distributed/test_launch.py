@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import minigrad
+from minigrad.backend.memory import can_keep_freed_memory, environment_that_keeps_memory
 from minigrad.distributed import launch
+from minigrad.errors import ArgumentError
 from tests.distributed.processes import all_gone
 
 SCRIPT = """
@@ -129,6 +131,21 @@ def test_two_launches_at_once_do_not_clash(script):
 def test_a_script_finds_its_rank_as_under_torchrun():
     environment = launch.environment_of(1, 2, 29500, "key", {"RANK": "7"})
     assert [environment[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == list("1212")
+
+
+@pytest.mark.skipif(not can_keep_freed_memory(), reason="only glibc keeps freed memory")
+@pytest.mark.parametrize("option", [[], ["--keep-memory"]])
+def test_ranks_keep_memory_where_that_is_asked_for(tmp_path, option):
+    path = tmp_path / "script.py"
+    path.write_text("import os\nprint(*[name for name in sorted(os.environ) if name.startswith('MALLOC_')])\n")
+    done = _launch("-n", "1", *option, str(path))
+    assert done.returncode == 0 and done.stdout.split()[1:] == sorted(environment_that_keeps_memory()) * bool(option)
+
+
+def test_memory_is_not_kept_in_silence_where_it_can_not_be(monkeypatch):
+    monkeypatch.setattr(launch, "can_keep_freed_memory", lambda: False)
+    with pytest.raises(ArgumentError, match="expected keep_memory where the C library is glibc"):
+        launch.launch(["true"], 1, keep_memory=True)
 
 
 def test_wrong_number_of_ranks(script):

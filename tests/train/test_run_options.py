@@ -11,6 +11,7 @@ from minigrad.distributed.simulate import Cluster
 from minigrad.errors import ArgumentError
 from minigrad.train import RunConfig
 from minigrad.train.options import RULES, Combination, refused
+from minigrad.train.run import start as started
 from tests.train.runs import MAKERS, make_plain, start
 
 
@@ -102,3 +103,19 @@ def test_all_others_run(engine):
             raise AssertionError(f"{combination} with {more}") from error
         assert all(bool(x.isfinite().all()) for x in state.params.values()), combination
         assert run.history and all(metrics.loss > 0.0 for metrics in run.history), combination
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_memory_is_kept_where_that_is_asked_for(monkeypatch, keeps):
+    asked = []
+    monkeypatch.setattr(started, "keep_freed_memory", lambda: asked.append(True) or True)
+    start(ranks=1, batch_size=4, epochs=1, keep_memory=keeps).join()
+    assert asked == [True] * keeps
+
+
+def test_memory_is_not_kept_in_silence_where_it_can_not_be(monkeypatch):
+    monkeypatch.setattr(started, "keep_freed_memory", lambda: False)
+    with pytest.raises(ArgumentError, match="expected keep_memory=True where the C library is glibc"):
+        start(ranks=1, batch_size=4, epochs=1, keep_memory=True)
+    with pytest.raises(ArgumentError, match="expected keep_memory to be True or False, got 1"):
+        start(ranks=1, batch_size=4, epochs=1, keep_memory=1)

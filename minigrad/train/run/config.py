@@ -85,6 +85,7 @@ class RunConfig:
         max_steps: End after so many steps, >= 1, where parameters are combined rounds: of a batch a rank, with Cadence
             of as many as it says. None: no end but that of the epochs.
         timeout_s: How long ranks wait for each other, where they live in this process.
+        keep_memory: Let the whole process keep freed memory for its next step: see `minigrad.keep_freed_memory`.
         progress: Whether there is a progress bar; None: on a terminal.
         has_drawn_seed: Whether nobody has said a seed; then a run that is resumed has that which it had.
 
@@ -127,6 +128,7 @@ class RunConfig:
     on_failure: Literal["stop", "shrink"] = field(default="stop", kw_only=True)
     max_steps: int | None = field(default=None, kw_only=True)
     timeout_s: float | None = field(default=None, kw_only=True)
+    keep_memory: bool = field(default=False, kw_only=True)
     progress: bool | None = field(default=None, kw_only=True)
     has_drawn_seed: bool = field(init=False, repr=False, compare=False)
 
@@ -166,7 +168,7 @@ class RunConfig:
         keep_as(self, as_integer, "max_batch_diff", least=0, optional=True)
         keep_as(self, as_integer, "ranks", "max_steps", "check_replicas_every", least=1, optional=True)
         keep_as(self, as_real, "max_grad_norm", "timeout_s", above=0.0, finite=True, optional=True)
-        check_switch(WHO, shuffle=self.shuffle)
+        check_switch(WHO, shuffle=self.shuffle, keep_memory=self.keep_memory)
         if self.progress is not None:
             check_switch(WHO, progress=self.progress)
         if self.shares is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.backend.memory import keep_freed_memory
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.record.listening import overheard
+from minigrad.errors import ArgumentError
 from minigrad.train.run.alike import options_of
 from minigrad.train.run.apart import train_apart
 from minigrad.train.run.config import WHO, RunConfig
@@ -21,6 +23,8 @@ from minigrad.train.run.rank import Worker
 
 def start(config: RunConfig) -> Run:
     """Begin a run; see `Trainer.start`."""
+    if config.keep_memory and not keep_freed_memory():
+        raise ArgumentError(f"{WHO}: expected keep_memory=True where the C library is glibc, got it on another")
     is_apart = config.combination.engine == "coordinated"
     living = living_rank(config) if is_apart else None
     place: Any = place_of(config) if living is None else living
