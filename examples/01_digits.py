@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--dtype", choices=sorted(ALLOWED_DIFFERENCE), default="float32")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--smoke", action="store_true", help="two epochs, a lower target: takes seconds")
-    parser.add_argument("--keep-memory", action="store_true", help="keep freed memory for the next step: faster on a CPU")
+    parser.add_argument("--keep-memory", action="store_true", help="keep freed memory for the next step")
     options = parser.parse_args()
     if min(options.ranks, options.epochs) < 1:
         parser.error(f"expected --ranks and --epochs of at least 1, got {options.ranks} and {options.epochs}")

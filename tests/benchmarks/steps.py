@@ -2,12 +2,12 @@
 
     python -m tests.benchmarks.steps [workload ...] [--threads 1 2] [--rounds 5] [--seconds 0.5] [--out FILE]
 
-Both frameworks build the same model by the same code from the same weights: tests/benchmarks/workloads.py has a to f and
-digits. minigrad runs as it is, and with `keep_freed_memory()`; PyTorch as it is, with a fused optimizer, and where there
-are images with channels last, alone and together. Each runs in a process of its own; they take turns, round by round.
-Of PyTorch's the one with the least median stands in the table, and the ratios are those of the rounds: median, least and
-most. Before anything is timed the losses of the first four steps must agree to 1e-5. Memory is the most that the process
-held above what it held after its imports.
+Both frameworks build the same model by the same code from the same weights: tests/benchmarks/workloads.py has a to f
+and digits. minigrad runs as it is, and with `keep_freed_memory()`; PyTorch as it is, with a fused optimizer, and where
+there are images with channels last, alone and together. Each runs in a process of its own; they take turns, round by
+round. Of PyTorch's the one with the least median stands in the table, and the ratios are those of the rounds: median,
+least and most. Before anything is timed the losses of the first four steps must agree to 1e-5. Memory is the most that
+the process held above what it held after its imports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOLERANCE = 1e-5
 MISLEADING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # they would give NumPy the kernels of an older processor
 OURS = ("minigrad", "minigrad kept")
 HEADER = """\
-| | threads | minigrad, ms | kept, ms | PyTorch, ms | its best | ratio | kept, ratio | MB | kept, MB | PyTorch, MB | ratio |
+| | threads | minigrad, ms | kept, ms | PyTorch, ms | its best | ratio | kept, ratio | MB | kept | PyTorch | ratio |
 |---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
@@ -83,7 +83,7 @@ def held_bytes(name):
 
 
 def serve(variant, workload):
-    """Report the first losses; then, for each number of seconds read from stdin, a step's median time and the memory."""
+    """Report the first losses; then, for each number of seconds from stdin, a step's median time and the memory."""
     step, base = make_step(variant, workload)
     print(json.dumps([step() for _ in range(CHECKED_STEPS)]), flush=True)
     for line in sys.stdin:
@@ -188,9 +188,9 @@ def page(rows):
             f"# Training steps on a CPU: {processor()}, {os.cpu_count()} cores",
             "",
             f"`python -m tests.benchmarks.steps`. NumPy {np.__version__}, Python {platform.python_version()}; PyTorch "
-            f"{torch.__version__}. float32; milliseconds a step, medians of interleaved rounds; ratio minigrad / PyTorch, "
-            "lower is better: median [least-most] of the rounds. \"kept\" is with `keep_freed_memory()`. MB: the most "
-            "held above what was held after the imports; its ratio is that without keeping.",
+            f"{torch.__version__}. float32; milliseconds a step, medians of interleaved rounds; ratio minigrad / "
+            "PyTorch, lower is better: median [least-most] of the rounds. \"kept\" is with `keep_freed_memory()`. MB: "
+            "the most held above what was held after the imports; its ratio is that without keeping.",
             "",
             HEADER,
             *rows,

@@ -13,7 +13,8 @@ from minigrad.train.checkpoint import Checkpoint
 from minigrad.train.run.config import RunConfig
 
 _OWN = {"make_model", "make_optimizer", "train_fn", "dataset", "comm", "devices", "cluster", "callbacks", "timeline"}
-_OWN |= {"progress", "guard", "policy", "timeout_s", "keep_memory", "has_drawn_seed"}  # a guard is compared where it is asked
+_OWN |= {"progress", "guard", "policy", "timeout_s", "keep_memory"}  # a guard is compared where it is asked
+_OWN |= {"has_drawn_seed"}
 
 
 def options_of(config: RunConfig) -> dict[str, str]:

@@ -14,6 +14,7 @@ from minigrad.distributed.comm.nccl.world import World
 
 _GATHERED = struct.Struct("<Q")  # gatherings so far; in a state a point follows, and a line
 _STATE_BYTES = _GATHERED.size + WAYPOINT_BYTES  # before that line
+_LOOK_S = 0.5  # from one look at the line of a rank that stays where it is to the next
 _TOLD_EVERY = 256  # calls, after which the others are told how far a rank is, or sooner
 
 
@@ -36,7 +37,7 @@ class Progress:
         self._mine, self.trail = world.peers[world.rank], Trail()
         self.mailed = 0
         self._told = 0, 0, 0, ""  # points, gatherings, messages and line that rank 0, or at rank 0 the others, know of
-        self._tell_at_s = 0.0
+        self._tell_at_s = self._look_at_s = 0.0
         self._states: dict[int, Message] = {}  # at rank 0: of the others
         self._fresh = set[int]()  # at rank 0: whose state the others have not been told
         self.awaited = set[int]()
@@ -76,7 +77,7 @@ class Progress:
         self._tell_at_s = now_s + self._tick_s
         point = self.trail.end()
         so_far = point.done, self._mine.gathered, self.mailed
-        now = (*so_far, self._world.line() if self._told[:3] == so_far else "")
+        now = (*so_far, self._line(now_s) if self._told[:3] == so_far else "")
         mine = [] if self._star.has_left or self._told == now else [self.state(point, now[3])]
         if self._world.rank != 0:
             if mine and self._star.tell(mine[0]):
@@ -87,3 +88,10 @@ class Progress:
         if mine or states:
             self._told = now
             self._star.broadcast(bundle([*mine, *states]))
+
+    def _line(self, now_s: float) -> str:
+        """The line at which this rank is or, shortly after a look, was."""
+        if now_s < self._look_at_s:
+            return self._told[3]
+        self._look_at_s = now_s + _LOOK_S
+        return self._world.line()
