@@ -72,6 +72,21 @@ template <typename Op, typename T> __device__ __forceinline__ T block_reduce(T x
     return warp_reduce<Op>(lane < warps ? partial[lane] : Op::template identity<T>());
 }
 
+// Whether the calling block is the last one of a launch to come here; all its threads call it, once in a launch. It sees
+// what the others wrote before they came, if it reads that as volatile. `arrived` is 0 before the launch, and after it.
+__device__ __forceinline__ bool is_last_block(unsigned* arrived) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(arrived, 1u) == gridDim.x - 1;
+        if (last) atomicExch(arrived, 0u);
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
 // ----------------------------------------------------------------------------------------------------------- loops
 
 // The elements of a thread in a loop over a whole array, for any grid:

@@ -1,10 +1,8 @@
 // Whether integers lie in a range. What does not is kept in `found` until the host reads from the device anyway.
 
-#include "common.cuh"
+#include "found.cuh"
 
 namespace {
-
-enum Found { flagged, value_found, least, end, found_count };
 
 // Every x has to lie in [low, high), or be `allowed`. Of all that do not, in this launch and in later ones, one is kept.
 template <typename T>
@@ -13,11 +11,7 @@ __device__ void check(const T* x, long long count, long long low, long long high
     for (long long i = mg::first_element(); i < count; i += mg::element_stride()) {
         const long long value = x[i];
         if ((value >= low && value < high) || value == allowed) continue;
-        if (atomicCAS(&found[flagged], 0ull, 1ull) == 0ull) {
-            found[value_found] = static_cast<unsigned long long>(value);
-            found[least] = static_cast<unsigned long long>(low);
-            found[end] = static_cast<unsigned long long>(high);
-        }
+        mg::keep_found(found, value, low, high);
     }
 }
 

@@ -12,7 +12,7 @@ from minigrad.autograd.tape import Edge, Node, Variable, backwards_under_way, le
 from minigrad.backend.device import CPU, Device, array_module, device_of, to_host
 from minigrad.backend.dtypes import Array, as_dtype, is_float
 from minigrad.backend.flags import raise_found
-from minigrad.backend.memory import duplicate
+from minigrad.backend.memory import duplicate, one_like
 from minigrad.bound import BoundMethods
 from minigrad.errors import AutogradError, DeviceError, DtypeError, ShapeError
 from minigrad.kept import check_at_rest, drop_gradient, give_gradient
@@ -291,7 +291,7 @@ class Tensor(BoundMethods["Tensor", "Selection"]):
                 raise ShapeError(
                     f"backward: expected a scalar, got shape {self.shape}: reduce it with .sum(), or pass gradient="
                 )
-            return array_module(self.data).ones(self.shape, self.dtype)
+            return one_like(self.data)
         self._check_like("backward", grad)
         # a gradient may be overwritten, by this backward perhaps
         return duplicate(grad.data) if grad.stamp is not None and grad.stamp.viewers is not None else grad.data

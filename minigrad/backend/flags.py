@@ -76,14 +76,30 @@ def check_range(who: str, what: str, x: Array, low: int, high: int, allowed: int
         return
     loader = kernels_for(x)
     assert loader is not None
+    with checked_by_kernel(who, what, x, low, high, allowed) as found:
+        bounds = (np.int64(bound) for bound in (low, high, low if allowed is None else allowed))
+        args = (contiguous(x), np.int64(x.size), *bounds, found)
+        loader.launch("range_check", f"range_check_{x.dtype.name}", loader.blocks(x.size), loader.threads, args)
+
+
+@contextmanager
+def checked_by_kernel(
+    who: str, what: str, x: Array, low: int, high: int, allowed: int | None = None
+) -> Iterator[Array | None]:
+    """`check_range` by a kernel that reads x anyway, and that is launched inside the block.
+
+    It gets the words where that kernel keeps what is out of range (see kernels/found.cuh); None where all was checked
+    at once.
+    """
+    if not x.size or isinstance(x, np.ndarray):
+        check_range(who, what, x, low, high, allowed)
+        yield None
+        return
     board = _board(x)
     kind = board.kinds.setdefault((who, what), len(board.kinds))
     assert kind < _KINDS
-    found = board.words[kind * _WORDS : (kind + 1) * _WORDS]
-    bounds = (np.int64(bound) for bound in (low, high, low if allowed is None else allowed))
-    args = (contiguous(x), np.int64(x.size), *bounds, found)
-    loader.launch("range_check", f"range_check_{x.dtype.name}", loader.blocks(x.size), loader.threads, args)
     _findings.unread.add(x.device.id)
+    yield board.words[kind * _WORDS : (kind + 1) * _WORDS]
     if _debug.get():
         raise_found(x)
 

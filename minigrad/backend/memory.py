@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import array_module, device_of
+from minigrad.backend.device import Place, array_module, device_of, place_of, to_place
 from minigrad.backend.dtypes import Array
 
 ALIGN_BYTES = 64  # a cache line; wide enough for every vector load
@@ -52,6 +53,16 @@ def duplicate(array: Array) -> Array:
         return array.copy()
     with device_of(array).current():
         return array.copy()
+
+
+def one_like(array: Array) -> Array:
+    """1 in the shape and dtype of an array of one element, beside it; kept, so nobody writes to it."""
+    return _kept_one(array.shape, array.dtype, place_of(array))
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_one(shape: tuple[int, ...], dtype: np.dtype[Any], place: Place) -> Array:
+    return to_place(np.ones(shape, dtype), place)
 
 
 def address_of(array: Array) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_real, check_choice, is_number
-from minigrad.autograd.tape import Edge, Node, accumulate, lend
+from minigrad.autograd.tape import Edge, Node, accumulate, destination, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.errors import DivisionByZeroError, DtypeError, ShapeError
@@ -31,7 +31,7 @@ def pass_on(edge: Edge, grad: Array, shape: tuple[int, ...]) -> None:
     if grad.shape == shape:
         lend(edge, grad)
     else:
-        accumulate(edge, unbroadcast(grad, shape))
+        accumulate(edge, unbroadcast(grad, shape, destination(edge)))
 
 
 @method

@@ -164,16 +164,19 @@ def _ones(n: int, dtype: np.dtype[Any]) -> Array:
     return ones
 
 
-def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
+def unbroadcast(grad: Array, shape: tuple[int, ...], out: Array | None = None) -> Array:
     """Sum a gradient over the axes along which an operand of this shape was broadcast.
 
-    Returns grad itself where nothing was.
+    Args:
+        out: Where the sum may go; that is the result if it is there.
+
+    Returns grad itself where nothing was broadcast.
     """
     if grad.shape == shape:
         return grad
     extra = grad.ndim - len(shape)
     if len(shape) == 1 and grad.size and shape[0] == grad.shape[-1] and grad.flags.c_contiguous:
-        return column_sum(grad.reshape(-1, shape[0]))
-    summed = grad.sum(axis=tuple(range(extra))) if extra else grad
-    stretched = tuple(i for i, n in enumerate(shape) if n == 1 and summed.shape[i] != 1)
+        return column_sum(grad.reshape(-1, shape[0]), out)
+    stretched = tuple(i for i, n in enumerate(shape) if n == 1 and grad.shape[extra + i] != 1)
+    summed = grad.sum(axis=tuple(range(extra)), out=None if stretched else out) if extra else grad
     return summed.sum(axis=stretched, keepdims=True) if stretched else summed

@@ -15,8 +15,8 @@ from minigrad.arguments import as_integer, as_real, check_choice, kind_of
 from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, widened
-from minigrad.backend.flags import check_range
-from minigrad.backend.fused.cross_entropy import mean_loss, row_gradients, row_losses
+from minigrad.backend.flags import check_range, checked_by_kernel
+from minigrad.backend.fused.cross_entropy import row_gradients, row_losses
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
@@ -100,21 +100,19 @@ def _cross_entropy_by_kernels(
 ) -> Tensor:
     _check_labels("cross_entropy", input, target)
     rows, labels = contiguous(_class_rows(input.data)), contiguous(target.data.reshape(-1))
-    check_range("cross_entropy", "labels", labels, 0, rows.shape[1], ignore_index)
     weights = None if weight is None else contiguous(weight.data)
-    losses, found = row_losses(rows, labels.astype(np.int64, copy=False), weights, ignore_index, smoothing)
-    divisor = None
-    if reduction == "mean":
-        data, divisor = mean_loss(losses, found)
-    else:
-        data = reduce_losses(losses.reshape(target.data.shape), reduction, input.dtype)
-    saved = (input, weight, target, found, divisor)  # found views the memory of the first three
+    with checked_by_kernel("cross_entropy", "labels", labels, 0, rows.shape[1], ignore_index) as place:
+        wide = labels.astype(np.int64, copy=False)
+        data, found = row_losses(rows, wide, weights, ignore_index, smoothing, reduction, place)
+    if reduction == "none":
+        data = data.astype(input.dtype, copy=False).reshape(target.data.shape)
+    saved = (input, weight, target, found)  # found views the memory of the first three
     return record(data, _cross_entropy_by_kernels_backward, _beside(weight, input, target), saved)
 
 
 def _cross_entropy_by_kernels_backward(node: Node, grad: Array) -> None:
-    input, _, _, found, divisor = node.saved
-    dx = row_gradients(found, contiguous(grad.reshape(-1)) if grad.ndim else grad, divisor)
+    input, _, _, found = node.saved
+    dx = row_gradients(found, contiguous(grad.reshape(-1)) if grad.ndim else grad)
     accumulate(node.inputs[0], _from_class_rows(dx, input.data.shape, grad.dtype))
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer
-from minigrad.autograd.tape import Edge, Node, accumulate, own_gradient
+from minigrad.autograd.tape import Edge, Node, accumulate, destination, own_gradient
 from minigrad.backend.device import array_module, to_device, to_host
 from minigrad.backend.dtypes import Array, converted, is_half, widened
-from minigrad.backend.flags import check_range
+from minigrad.backend.flags import check_range, checked_by_kernel
+from minigrad.backend.fused.embedding import pick_rows, sum_rows
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.methods import method, method_as
@@ -156,50 +158,45 @@ def _add_at(edge: Edge, shape: tuple[int, ...], index: tuple[Any, ...], grad: Ar
         xp.add.at(own_gradient(edge, shape, grad), index, grad)
 
 
-def _add_rows(edge: Edge, shape: tuple[int, ...], dim: int, index: Array, grad: Array) -> None:
+def _add_rows(
+    edge: Edge, shape: tuple[int, ...], dim: int, index: Array, grad: Array, skipped: int | None = None
+) -> None:
     """`_add_at` for one integer array that picked along one axis: grad has index's axes in the place of that axis.
 
     Rows that were picked by the same number are sorted together and summed in a fixed order: on a GPU add.at takes
-    them in another one each time, and so has other bits; on NumPy it takes two to thirteen times as long.
+    them in another one each time, and so has other bits; on NumPy it takes two to thirteen times as long. A kernel may
+    skip one number, for which rows then have any values.
     """
     if edge is None:
         return
-    xp = array_module(grad)
-    if not grad.size or (xp is np and grad.size == index.size):
+    xp, by_kernels = array_module(grad), kernels_for(grad) is not None
+    if not grad.size or (not by_kernels and grad.size == index.size):
         _add_at(edge, shape, (slice(None),) * dim + (index,), grad)
         return
     axes = tuple(range(index.ndim))
     rows = xp.moveaxis(grad, [dim + axis for axis in axes], axes).reshape(index.size, -1)
+    if by_kernels:
+        _add_rows_by_kernel(edge, shape, dim, index, rows, skipped)
+        return
     wrapped = index.reshape(-1).astype(np.intp) % shape[dim]
     order = wrapped.argsort()
     named, rows = wrapped[order], widened(rows.take(order, 0))
-    if xp is np:
-        starts = np.flatnonzero(np.concatenate([[True], named[1:] != named[:-1]]))
-        total, picked = np.moveaxis(own_gradient(edge, shape, grad), dim, 0), named[starts]
-        sums = total[picked] + np.add.reduceat(rows, starts, 0).reshape(-1, *total.shape[1:])
-        total[picked] = converted(sums, grad.dtype) if is_half(grad.dtype) else sums
-    else:
-        sums = _sums_by_name(named, rows, shape[dim]).reshape(-1, *shape[:dim], *shape[dim + 1 :])
-        accumulate(edge, xp.moveaxis(sums.astype(grad.dtype, copy=False), 0, dim))
+    starts = np.flatnonzero(np.concatenate([[True], named[1:] != named[:-1]]))
+    total, picked = np.moveaxis(own_gradient(edge, shape, grad), dim, 0), named[starts]
+    sums = total[picked] + np.add.reduceat(rows, starts, 0).reshape(-1, *total.shape[1:])
+    total[picked] = converted(sums, grad.dtype) if is_half(grad.dtype) else sums
 
 
-def _sums_by_name(named: Array, rows: Array, length: int) -> Array:
-    """For each number in [0, length) the sum of the rows that it names; written over rows.
-
-    The k-th of log2(N) rounds adds to each row the one 2ᵏ before it, where that has the same name, so that the last of
-    a name has the sum (Hillis and Steele, "Data parallel algorithms", 1986). No host waits for a count, and an
-    element that is not finite stays in its sum.
-
-    Shapes:
-        named: (N,), sorted; rows: (N, D) -> (length, D)
-    """
-    xp, reach = array_module(rows), 1
-    while reach < len(named):
-        rows[reach:] += xp.where((named[reach:] == named[:-reach])[:, None], rows[:-reach], 0)
-        reach *= 2
-    numbers = xp.arange(length)
-    last = xp.searchsorted(named, numbers, side="right") - 1  # -1, which is the last, where none is as small
-    return xp.where((named[last] == numbers)[:, None], rows[last], 0)
+def _add_rows_by_kernel(
+    edge: Edge, shape: tuple[int, ...], dim: int, index: Array, rows: Array, skipped: int | None
+) -> None:
+    place = destination(edge) if dim == 0 else None
+    if place is not None and place.flags.c_contiguous:
+        sum_rows(rows, index, shape[0], skipped, place.reshape(shape[0], -1))
+        accumulate(edge, place)
+        return
+    sums = sum_rows(rows, index, shape[dim], skipped).reshape(-1, *shape[:dim], *shape[dim + 1 :])
+    accumulate(edge, array_module(sums).moveaxis(sums, 0, dim))
 
 
 # --------------------------------------------------------------------------------------------- picking by tensors
@@ -360,16 +357,22 @@ def embedding(weight: Tensor, index: Tensor, padding_idx: int | None = None) -> 
     rows = weight.shape[0]
     if padding_idx is not None and not -rows <= as_integer("embedding", "padding_idx", padding_idx) < rows:
         raise IndexRangeError(f"embedding: expected padding_idx in [0, {rows}), got {padding_idx}")
-    check_range("embedding", "indexes", index.data, 0, rows)
+    if kernels_for(weight.data) is not None and rows:
+        with checked_by_kernel("embedding", "indexes", index.data, 0, rows) as found:
+            data = pick_rows(weight.data, index.data, found)
+    else:
+        check_range("embedding", "indexes", index.data, 0, rows)
+        data = weight.data.take(index.data, 0)
     saved = (index, weight.shape, padding_idx)
-    return record(weight.data.take(index.data, 0), _embedding_backward, (weight, index), saved)
+    return record(data, _embedding_backward, (weight, index), saved)
 
 
 def _embedding_backward(node: Node, grad: Array) -> None:
     index, shape, padding_idx = node.saved
-    if padding_idx is not None:
-        grad = masked(grad, (index.data != padding_idx % shape[0])[..., None])
-    _add_rows(node.inputs[0], shape, 0, index.data, grad)
+    skipped = None if padding_idx is None else padding_idx % shape[0]
+    if skipped is not None and kernels_for(grad) is None:
+        grad = masked(grad, (index.data != skipped)[..., None])
+    _add_rows(node.inputs[0], shape, 0, index.data, grad, skipped)
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:

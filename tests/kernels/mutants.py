@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.backend.kernels import kernel_source
-from tests.kernel_suite import bits, dropout, grad_scale, norm, optimizer, range_check, replicas, rows
+from tests.kernel_suite import bits, dropout, embedding, grad_scale, norm, optimizer, range_check, replicas, rows
 
 # Lines that make kernels of one dtype: for speed only those of float32 are kept.
 _OTHER_DTYPES = re.compile(r"^[A-Z_]+\((?:f64|f16|bf16|8|16|64), .*\)$", re.MULTILINE)
@@ -120,6 +120,24 @@ def layer_norm(on: Any) -> None:
     rows.test_layer_norm_of_rows(on, "f32", True)
 
 
+def names(most_looks: int) -> Callable[[Any], None]:
+    def test(on: Any) -> None:
+        with grad_scale.pytest.MonkeyPatch.context() as patch:
+            patch.setattr(embedding.embedding, "_MOST_LOOKS", most_looks)
+            embedding.check_sums(on, "f32")
+            embedding.check_skipped(on)
+
+    return test
+
+
+looking, sorting = names(2**40), names(0)
+
+
+def wrapping(on: Any) -> None:
+    for bad in (-1, 7, -8):
+        embedding.test_an_index_out_of_range_wraps_around_and_is_kept(on, bad)
+
+
 def words(on: Any) -> None:
     for counter in dropout.COUNTERS:
         dropout.test_words_of_philox(on, counter)
@@ -190,8 +208,17 @@ MUTANTS = [
     Mutant("the first alignment only", "reduce_replicas", "aligned<N>(replicas[r]);", "aligned<N>(replicas[0]);",
            replicas_shifted),
     # cross_entropy.cu
-    Mutant("exp overflows", "cross_entropy", "total += exp(value - most)", "total += exp(value)",
+    Mutant("not rescaled", "cross_entropy", "total * exp(largest - x) + A(1)", "total + A(1)", cross_entropy),
+    Mutant("lanes not rescaled", "cross_entropy", "total * exp(largest - all.largest)", "total", cross_entropy),
+    Mutant("starts at 0", "cross_entropy", "A largest = lowest<A>()", "A largest = 0",
            rows.test_large_logits_do_not_overflow),
+    Mutant("sums not shifted", "cross_entropy", "sum + mass * (from - to)", "sum", cross_entropy),
+    Mutant("the first block reduces", "cross_entropy", "== gridDim.x - 1", "== 0",
+           rows.test_the_last_block_reduces_the_losses_of_all),
+    Mutant("blocks count on", "cross_entropy", "if (last) atomicExch(arrived, 0u);", "",
+           rows.test_the_last_block_reduces_the_losses_of_all),
+    Mutant("ignored labels kept", "cross_entropy", "found && !ignored && !valid", "found && !valid",
+           rows.test_labels_that_are_classes_or_ignored_are_not_kept),
     Mutant("the label beside", "cross_entropy", "if (c == label)", "if (c == label + 1)", cross_entropy),
     Mutant("ignored rows pull", "cross_entropy", "ignored ? A(0) : value", "ignored ? value : value",
            rows.test_an_ignored_row_counts_for_nothing_even_if_it_is_nan),
@@ -211,6 +238,19 @@ MUTANTS = [
     Mutant("one key", "dropout", "key1 += weyl1", "key1 += weyl0", words),
     Mutant("bits of a neighbour", "dropout", ">> (16 * k) &", ">> (8 * k) &", drop),
     Mutant("a vector too many", "dropout", "wide && i + per_word <= count", "wide && i < count", drop),
+    # embedding.cu
+    Mutant("no wrap", "embedding", "return rest < 0 ? rest + length : rest", "return rest", wrapping),
+    Mutant("a bad index passes", "embedding", "Team::leads() && name != place", "Team::leads() && name > place",
+           wrapping),
+    Mutant("one lane on", "embedding", "__ffs(static_cast<int>(left)) - 1", "__ffs(static_cast<int>(left))", looking),
+    Mutant("bits of lanes beyond", "embedding", "first + lane < count && wrapped", "wrapped", looking),
+    Mutant("one row of a warp", "embedding", "left; left &= left - 1", "left; left = 0", looking),
+    Mutant("nothing skipped", "embedding", "name == skipped ? 0 : count", "count", looking),
+    Mutant("sums that are not there yet", "embedding", "    partial[warp][lane] = sum;\n    __syncthreads();\n",
+           "    partial[warp][lane] = sum;\n", looking),
+    Mutant("each of a run begins it", "embedding", " || (first > 0 && index[order[first - 1]] == name)", "", sorting),
+    Mutant("runs run on", "embedding", "i < count && index[order[i]] == name", "i < count", sorting),
+    Mutant("in no order", "embedding", "rows[order[i] * width + column]", "rows[i * width + column]", sorting),
     # fingerprint.cu
     Mutant("counts from 0", "fingerprint", "static_cast<Word>(first + k) + 1)", "static_cast<Word>(first + k))",
            fingerprint),

@@ -15,7 +15,7 @@ from tests.cases import CASES
 from tests.cases.evaluate import evaluate
 from tests.kernels.cuda_on_cpu import HostKernels
 
-BY_KERNELS = {"cross_entropy", "layer_norm", "dropout"}
+BY_KERNELS = {"cross_entropy", "dropout", "embedding", "index_select", "layer_norm"}
 FUSED = [case for case in CASES if case.id.split("-")[0] in BY_KERNELS]
 
 

@@ -1,7 +1,7 @@
 """Cross-entropy of rows of logits with labels: softmax and loss in one pass, and the gradient in another.
 
 The reference is `minigrad.ops.cross_entropy` in host memory. No probabilities are kept between the passes, only two
-numbers for each row.
+numbers for each row. The last block of the forward pass reduces the losses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import compute_dtype, row_blocks
+from minigrad.backend.fused.rows import arrivals, compute_dtype, row_blocks
 from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
 
 
@@ -26,6 +26,7 @@ class LabelledRows(NamedTuple):
         mass: The sum of weight, of no axes; None without weight or smoothing.
         largest, totals, factors: (R,): the largest logit, the sum of exp(x - largest), and the weight of the row: 0
             where its label is ignored, NaN where it is no class.
+        divisor: Σ factor, of no axes, where the mean was taken, else None.
     """
 
     x: Array
@@ -37,47 +38,56 @@ class LabelledRows(NamedTuple):
     largest: Array
     totals: Array
     factors: Array
+    divisor: Array | None
+
+
+_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
 def row_losses(
-    x: Array, labels: Array, weight: Array | None, ignore_index: int, smoothing: float
+    x: Array,
+    labels: Array,
+    weight: Array | None,
+    ignore_index: int,
+    smoothing: float,
+    reduction: str = "none",
+    found: Array | None = None,
 ) -> tuple[Array, LabelledRows]:
-    """The loss of each row, weighted, 0 where the label is ignored; in float32, for float64 logits in float64."""
+    """The loss of each row, weighted, 0 where the label is ignored; in float32, for float64 logits in float64.
+
+    Args:
+        reduction: "none"; or "mean", Σ loss / Σ factor, NaN where no row counts, or "sum": of no axes, in x's dtype.
+        found: Where a label that is no class is kept, see `minigrad.backend.flags`.
+    """
     loader = _loader(x)
     xp, dtype = array_module(x), compute_dtype(x.dtype)
     losses, largest, totals, factors = (xp.empty(len(x), dtype) for _ in range(4))
-    blocks, by_block = row_blocks(loader, x)
-    shape = (np.int64(len(x)), np.int64(x.shape[1]))
-    options = (np.int64(ignore_index), np.float64(smoothing), by_block)
-    if len(x):
-        args = (x, labels, weight, *shape, *options, losses, largest, totals, factors)
+    mass = xp.empty((), dtype) if weight is not None and smoothing else None
+    result = None if reduction == "none" else xp.empty((), x.dtype)
+    divisor = xp.empty((), dtype) if reduction == "mean" else None
+    if len(x) or result is not None:
+        blocks, by_block = row_blocks(loader, x)
+        shape = (np.int64(len(x)), np.int64(x.shape[1]))
+        options = (np.int64(ignore_index), np.float64(smoothing), by_block)
+        end = (np.int32(_REDUCTIONS[reduction]), None if result is None else arrivals(x), result, divisor)
+        args = (x, labels, weight, *shape, *options, losses, largest, totals, factors, mass, found, *end)
         loader.launch("cross_entropy", f"cross_entropy_forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
-    mass = xp.asarray(weight.astype(dtype).sum()) if weight is not None and smoothing else None
-    return losses, LabelledRows(x, labels, weight, mass, ignore_index, smoothing, largest, totals, factors)
+    rows = LabelledRows(x, labels, weight, mass, ignore_index, smoothing, largest, totals, factors, divisor)
+    return losses if result is None else result, rows
 
 
-def mean_loss(losses: Array, rows: LabelledRows) -> tuple[Array, Array]:
-    """Σ loss / Σ factor in the dtype of the logits, NaN where no row counts, and Σ factor; no axes."""
-    loader = _loader(losses)
-    xp = array_module(losses)
-    result, divisor = xp.empty((), rows.x.dtype), xp.empty((), losses.dtype)
-    args = (losses, rows.factors, np.int64(len(losses)), result, divisor)
-    loader.launch("cross_entropy", f"cross_entropy_mean_{suffix_of(rows.x.dtype)}", 1, loader.threads, args)
-    return result, divisor
-
-
-def row_gradients(rows: LabelledRows, grad: Array, divisor: Array | None) -> Array:
+def row_gradients(rows: LabelledRows, grad: Array) -> Array:
     """The gradient of the logits: (R, C).
 
     Args:
-        grad: Of the loss of each row, (R,), or of all rows, of no axes; contiguous, in the dtype of the logits.
-        divisor: What divides it, of no axes: the second result of `mean_loss`. None stands for 1.
+        grad: Of the loss of each row, (R,), or of what it was reduced to, of no axes; contiguous, in the dtype of the
+            logits.
     """
     loader = _loader(grad)
     dx = array_module(grad).empty_like(rows.x)
     blocks, by_block = row_blocks(loader, dx)
     found = (rows.mass, rows.largest, rows.totals, rows.factors)
-    given = (grad, np.int64(1 if grad.ndim else 0), divisor)
+    given = (grad, np.int64(1 if grad.ndim else 0), rows.divisor)
     shape = (np.int64(dx.shape[0]), np.int64(dx.shape[1]))
     options = (np.int64(rows.ignore_index), np.float64(rows.smoothing), by_block)
     if dx.size:

@@ -117,6 +117,7 @@ template <typename T> T atomicCAS(T* address, std::common_type_t<T> expected, st
 static inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
     return static_cast<unsigned long long>((static_cast<unsigned __int128>(x) * y) >> 64);
 }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 static inline int __float_as_int(float x) { return cpu::from_bits<int>(cpu::to_bits(x)); }

@@ -1,0 +1,79 @@
+"""What losses, embeddings and attention give a GPU to do, counted on the stand-in; and the gradient they start from."""
+
+import numpy as np
+import pytest
+
+import minigrad
+from minigrad import nn, ops, optim
+from minigrad.backend.fused import embedding
+from minigrad.errors import IndexRangeError
+from tests.strict_cupy import counted
+
+
+def on(device, array, **options):
+    return minigrad.tensor(array, device=device, **options)
+
+
+def pieces(step):
+    """What a step gives the device to do, after one that made what is kept."""
+    step()
+    with counted() as work:
+        step()
+    assert (work.uploads, work.waits) == (0, 0)
+    return work.pieces
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("rows", [3, 5000])
+def test_cross_entropy_is_one_kernel_each_way(cuda, reduction, rows):
+    x = on(cuda, np.zeros((rows, 7), np.float32), requires_grad=True)
+    labels = on(cuda, np.arange(rows) % 7)
+
+    def step():
+        x.grad = None
+        ops.cross_entropy(x, labels, reduction=reduction).backward()
+
+    assert pieces(step) == {"cross_entropy_forward_f32": 1, "cross_entropy_backward_f32": 1}
+
+
+def test_a_label_that_is_no_class_raises_at_the_next_read(cuda):
+    x = on(cuda, np.zeros((2, 7), np.float32))
+    loss = ops.cross_entropy(x, on(cuda, np.array([0, 7])))
+    with pytest.raises(IndexRangeError, match=r"cross_entropy: expected labels in \[0, 7\), got 7 on cuda:1"):
+        loss.item()
+    with minigrad.debug(), pytest.raises(IndexRangeError, match=r"embedding: expected indexes in \[0, 2\), got -1"):
+        ops.embedding(x, on(cuda, np.array([1, -1])))
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_an_embedding_is_one_kernel_each_way_with_few_kinds(cuda, few, monkeypatch):
+    monkeypatch.setattr(embedding, "_MOST_LOOKS", 10**4 if few else 500)
+    layer = nn.Embedding(6, 3).to(cuda)
+    optim.SGD(layer.parameters(), lr=0.1)  # which gives gradients their place
+    index = on(cuda, np.arange(100) % 5)
+
+    def step():
+        layer.weight.grad = None
+        layer(index).backward(ones)
+
+    ones = on(cuda, np.ones((100, 3), np.float32))
+    by_order = {} if few else {"remainder": 1, "argsort": 1, "setitem": 1}
+    assert pieces(step) == {"embedding_pick_f32": 1, "embedding_sum_f32": 1, **by_order}
+    assert layer.weight.grad.tolist() == [[20.0] * 3] * 5 + [[0.0] * 3]
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:1"])
+def test_the_gradient_that_backward_starts_from_is_nobodys_to_change(place, cuda):
+    for _ in range(2):
+        x = minigrad.tensor([3.0], device=place, requires_grad=True)
+        loss = (x * 1.0).reshape(()) if place == "cpu" else x.sum()
+        loss.retain_grad()
+        loss.register_hook(lambda grad: grad.mul_(2.0))
+        loss.backward()
+        loss.grad.mul_(5.0)
+        x.grad.mul_(7.0)
+        assert (loss.grad.item(), x.grad.item()) == (10.0, 14.0)
+        leaf = minigrad.tensor(1.0, device=place, requires_grad=True)
+        leaf.backward()
+        leaf.grad.mul_(3.0)
+        assert leaf.grad.item() == 3.0
