@@ -105,7 +105,7 @@ class MissingPackageError(MinigradError, ImportError):
 
 
 class KernelError(MinigradError, RuntimeError):
-    """A CUDA source is missing, or does not compile."""
+    """A CUDA source is missing or does not compile, or a library of CUDA refuses a call."""
 
 
 class DistributedError(MinigradError, RuntimeError):

@@ -41,16 +41,19 @@ def context_of_one_test():
 def strict_cupy(monkeypatch):
     """The stand-in for CuPy in its place: `cuda:0` and `cuda:1` are there, on NumPy memory; see tests/strict_cupy.
 
-    Kernels run on it by the runner of tests/kernels/cuda_on_cpu. A thread begins on cuda:0, as in CUDA, so that what
-    lives there may be right by chance: a test that makes arrays makes some on cuda:1. See the fixture `cuda`.
+    Kernels run on it by the runner of tests/kernels/cuda_on_cpu, products by tests/strict_cupy/products.py. A thread
+    begins on cuda:0, as in CUDA, so that what lives there may be right by chance: a test that makes arrays makes some
+    on cuda:1. See the fixture `cuda`.
     """
     from minigrad.backend import device
+    from minigrad.backend.cublas import using_cublas
     from minigrad.backend.flags import forget_found
     from minigrad.backend.kernels import using_kernels
     from minigrad.ops import operands
     from tests.kernels.cuda_on_cpu import StandInKernels
     from tests.strict_cupy import MODULES, cupy
     from tests.strict_cupy.device import used
+    from tests.strict_cupy.products import StandInCublas
     from tests.strict_cupy.streams import forget_captures
 
     for name, module in MODULES.items():
@@ -58,7 +61,7 @@ def strict_cupy(monkeypatch):
     cupy.syncs.count = 0
     forget_found()
     used.clear()
-    with using_kernels(StandInKernels()):
+    with using_kernels(StandInKernels()), using_cublas(StandInCublas()):
         yield cupy
     cupy.cuda.Device(0).use()
     forget_captures()

@@ -31,7 +31,7 @@ ENTERS = {  # who enters a device, and why it has to
     "tests/unit/optim/test_optimizer.py::test_a_bare_tensor_on_a_gpu_is_trained_there": SEVERAL,
 }
 ABOUT_IT = {  # files that are about the current device, or about the stand-in itself
-    *("tests/unit/test_device.py", "tests/unit/test_two_devices.py"),
+    *("tests/unit/test_device.py", "tests/unit/test_two_devices.py", "tests/unit/backend/test_cublas.py"),
     *("tests/unit/test_strict_cupy.py", "tests/unit/test_strict_streams.py"),
 }
 THREADS = {

@@ -10,7 +10,7 @@ Bᵀ @ Aᵀ = Cᵀ: B goes in first, and a matrix that lies in row order counts 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -18,19 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import check_switch
-from minigrad.backend.device import array_module, load_cupy
+from minigrad.backend import cublas
+from minigrad.backend.cublas import Cublas, Gemm, Operand
+from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_float, widened
-from minigrad.backend.memory import address_of
 from minigrad.errors import DtypeError, ShapeError
-
-# cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t: numbers of CUDA's binary interface
-_DATA_TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
-_COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
-_AS_IT_LIES, _TRANSPOSED = 0, 1
-_DEFAULT_ALGORITHM = -1
-_LONGEST = 2**31 - 1  # row of a matrix, gap included
-
-Gemm = Callable[..., Any]  # called as cupy_backends.cuda.libs.cublas.gemmStridedBatchedEx
 
 _tf32: ContextVar[bool] = ContextVar("minigrad_tf32", default=False)
 
@@ -50,19 +42,7 @@ def allow_tf32(allowed: bool = True) -> Iterator[None]:
         _tf32.reset(token)
 
 
-is_tf32_allowed = _tf32.get
-
-
-class _Matrices(NamedTuple):
-    """Matrices as cuBLAS is told of them: where the first lies, how, and the steps along the batch in elements."""
-
-    array: Array
-    transposed: int
-    leading: int
-    steps: tuple[int, ...]
-
-
-def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = None, gemm: Gemm | None = None) -> Array:
+def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = None, blas: Cublas | None = None) -> Array:
     """a @ b for batches of matrices; sums of half precision are in float32.
 
     Shapes:
@@ -73,36 +53,54 @@ def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = Non
         out: Of the result's shape, and of its dtype or the one that it is summed in; apart from a and b, strides as
             they come.
         tf32: See `allow_tf32`, which also says what None stands for.
-        gemm: What multiplies, on the addresses of the arrays; cuBLAS on a GPU, and NumPy on a CPU, by default.
+        blas: What multiplies, on the addresses of the arrays; cuBLAS on a GPU, and NumPy on a CPU, by default.
 
     Raises:
         ShapeError: the shapes do not fit as above.
         DtypeError: the dtypes differ or are no floats.
     """
-    batch = _check(a, b, out)
-    if gemm is None and a.__class__ is np.ndarray:
-        return _reference(a, b, out)
-    xp = array_module(a)
-    target = xp.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype) if out is None else out
-    if not target.size:
-        return target
-    if not a.shape[-1]:
-        target[...] = 0
-        return target
-    found = _matrices(target)
-    if found is None or found.transposed:
-        target[...] = bmm(a, b, xp.empty(target.shape, target.dtype), tf32=tf32, gemm=gemm)
-        return target
+    if blas is None:
+        if a.__class__ is np.ndarray:
+            _result(_shape_of(a), _shape_of(b), None if out is None else _shape_of(out))
+            return _reference(a, b, out)
+        blas = cublas.current_cublas()
     allowed = _tf32.get() if tf32 is None else tf32
-    _multiply(_readable(a, batch), _readable(b, batch), found, allowed, _cublas() if gemm is None else gemm)
+    plan = _planned(_as_it_lies(a), _as_it_lies(b), None if out is None else _as_it_lies(out), allowed)
+    xp = array_module(a)
+    target = xp.empty(plan.shape, a.dtype) if out is None else out
+    if plan.fill is not None:
+        target[...] = plan.fill
+        return target
+    inside = xp.empty(plan.shape, target.dtype) if plan.apart else target
+    first = xp.ascontiguousarray(a) if plan.copies[0] else a
+    second = xp.ascontiguousarray(b) if plan.copies[1] else b
+    blas.multiply(plan.gemms, second, first, inside)
+    if plan.apart:
+        target[...] = inside
     return target
 
 
-def _check(a: Array, b: Array, out: Array | None) -> tuple[int, ...]:
-    """The batch axes of the result."""
+class _Lying(NamedTuple):
+    """What a plan depends on of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+
+
+def _as_it_lies(x: Array) -> _Lying:
+    return _Lying(x.shape, x.dtype, x.strides)
+
+
+def _shape_of(x: Array) -> _Lying:
+    return _Lying(x.shape, x.dtype, ())
+
+
+def _result(a: _Lying, b: _Lying, out: _Lying | None) -> tuple[int, ...]:
+    """The shape of the result."""
     if a.dtype != b.dtype or not is_float(a.dtype):
         raise DtypeError(f"bmm: expected operands of one float dtype, got {a.dtype.name} and {b.dtype.name}")
-    if min(a.ndim, b.ndim) < 2 or a.shape[-1] != b.shape[-2]:
+    if min(len(a.shape), len(b.shape)) < 2 or a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"bmm: expected (..., N, K) @ (..., K, M), got {a.shape} @ {b.shape}")
     try:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -111,7 +109,7 @@ def _check(a: Array, b: Array, out: Array | None) -> tuple[int, ...]:
     shape = (*batch, a.shape[-2], b.shape[-1])
     if out is not None and (out.shape != shape or out.dtype not in (a.dtype, accumulator_dtype(a.dtype))):
         raise ShapeError(f"bmm: expected out of {a.dtype.name} {shape}, got {out.dtype.name} {out.shape}")
-    return batch
+    return shape
 
 
 def _reference(a: Array, b: Array, out: Array | None) -> Array:
@@ -127,29 +125,95 @@ def _reference(a: Array, b: Array, out: Array | None) -> Array:
     return out
 
 
-# ----------------------------------------------------------------------------------------------------- how arrays lie
+# ------------------------------------------------------------------------------------------------- what to ask cuBLAS
 
 
-def _readable(x: Array, batch: tuple[int, ...]) -> _Matrices:
-    """An operand stretched over the batch; copied where its matrices have neither rows nor columns in one piece."""
-    xp = array_module(x)
-    found = _matrices(xp.broadcast_to(x, (*batch, *x.shape[-2:])))
-    return found if found is not None else _readable(xp.ascontiguousarray(x), batch)
+class _Plan(NamedTuple):
+    """What a product of arrays that lie in some way takes.
+
+    Attributes:
+        shape: Of the result.
+        gemms: The calls, of b, a and the result.
+        copies: Whether a and b are copied first, since cuBLAS can't read them.
+        apart: Whether the result is made in memory of its own, since cuBLAS can't write it where it belongs.
+        fill: What it is everywhere, where there is nothing to multiply.
+    """
+
+    shape: tuple[int, ...]
+    gemms: tuple[Gemm, ...] = ()
+    copies: tuple[bool, bool] = (False, False)
+    apart: bool = False
+    fill: float | None = None
 
 
-def _matrices(x: Array) -> _Matrices | None:
+@functools.lru_cache(maxsize=4096)
+def _planned(a: _Lying, b: _Lying, out: _Lying | None, tf32: bool) -> _Plan:
+    shape = _result(a, b, out)
+    if not a.shape[-1] or 0 in shape:
+        return _Plan(shape, fill=0.0)
+    batch = shape[:-2]
+    target = out if out is not None else _in_c_order(shape, a.dtype)
+    found = _matrices(target)
+    apart = found is None or bool(found.operation)
+    if found is None or apart:
+        found = _matrices(_in_c_order(shape, target.dtype))
+        assert found is not None
+    (left, copy_a), (right, copy_b) = _readable(a, batch), _readable(b, batch)
+    wide = accumulator_dtype(target.dtype)
+    compute = cublas.COMPUTE_64F if wide == np.float64 else cublas.COMPUTE_32F
+    if tf32 and a.dtype == np.float32:
+        compute = cublas.COMPUTE_32F_FAST_TF32
+    return _Plan(shape, _calls(left, right, found, (*shape, a.shape[-1]), compute), (copy_a, copy_b), apart)
+
+
+def _in_c_order(shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Lying:
+    strides = [dtype.itemsize]
+    for length in reversed(shape[1:]):
+        strides.append(strides[-1] * length)
+    return _Lying(shape, dtype, tuple(reversed(strides)))
+
+
+class _Matrices(NamedTuple):
+    """How matrices lie: transposed or not, from line to line, and the steps along the batch, in elements."""
+
+    operation: int
+    leading: int
+    steps: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def _readable(x: _Lying, batch: tuple[int, ...]) -> tuple[_Matrices, bool]:
+    """An operand stretched over the batch, and whether it is copied: its matrices have no rows or columns in one piece.
+    """
+    found = _matrices(_stretched(x, batch))
+    if found is not None:
+        return found, False
+    found = _matrices(_stretched(_in_c_order(x.shape, x.dtype), batch))
+    assert found is not None
+    return found, True
+
+
+def _stretched(x: _Lying, batch: tuple[int, ...]) -> _Lying:
+    own = len(x.shape) - 2
+    strides = [0 if length == 1 else stride for length, stride in zip(x.shape[:own], x.strides)]
+    missing = len(batch) - own
+    return _Lying((*batch, *x.shape[own:]), x.dtype, (*(0,) * missing, *strides, *x.strides[own:]))
+
+
+def _matrices(x: _Lying) -> _Matrices | None:
     """How matrices lie; None where cuBLAS can't read them so."""
-    if any(stride < 0 or stride % x.itemsize for stride in x.strides):
+    size = x.dtype.itemsize
+    if any(stride < 0 or stride % size for stride in x.strides):
         return None
     rows, columns = x.shape[-2:]
-    *steps, down, across = (stride // x.itemsize for stride in x.strides)
-    for transposed, (lines, length, line_step, step) in (
-        (_AS_IT_LIES, (rows, columns, down, across)),
-        (_TRANSPOSED, (columns, rows, across, down)),
+    *steps, down, across = (stride // size for stride in x.strides)
+    for operation, (lines, length, line_step, step) in (
+        (cublas.AS_IT_LIES, (rows, columns, down, across)),
+        (cublas.TRANSPOSED, (columns, rows, across, down)),
     ):
         leading = line_step if lines > 1 else length  # of a single line nobody asks how far the next one is
-        if (step == 1 or length == 1) and length <= leading <= _LONGEST:
-            return _Matrices(x, transposed, leading, tuple(steps))
+        if (step == 1 or length == 1) and length <= leading:
+            return _Matrices(operation, leading, tuple(steps), x.dtype)
     return None
 
 
@@ -166,43 +230,23 @@ def _folded(shape: Sequence[int], *steps: Sequence[int]) -> list[tuple[int, ...]
     return axes
 
 
-# ---------------------------------------------------------------------------------------------------------- by cuBLAS
+def _calls(a: _Matrices, b: _Matrices, out: _Matrices, sizes: tuple[int, ...], compute: int) -> tuple[Gemm, ...]:
+    """One call along the longest batch axis, for each index of the others that do not fold into it.
 
+    Args:
+        sizes: (..., rows, columns, inner).
+    """
+    *batch, rows, columns, inner = sizes
+    *others, (count, *steps) = sorted(_folded(batch, a.steps, b.steps, out.steps)) or [(1, 0, 0, 0)]
 
-def _multiply(a: _Matrices, b: _Matrices, out: _Matrices, tf32: bool, gemm: Gemm) -> None:
-    """One call along the longest batch axis, for each index of the others that do not fold into it."""
-    axes = sorted(_folded(out.array.shape[:-2], a.steps, b.steps, out.steps)) or [(1, 0, 0, 0)]
-    *others, (count, *steps) = axes
-    wide = accumulator_dtype(out.array.dtype)
-    compute = _COMPUTE_64F if wide == np.float64 else _COMPUTE_32F
-    if tf32 and a.array.dtype == np.float32:
-        compute = _COMPUTE_32F_FAST_TF32
-    one, zero = (scalar.ctypes.data for scalar in _scalars(wide))
-    data_type, out_type = (_DATA_TYPES[part.array.dtype.name] for part in (a, out))
-    rows, columns = out.array.shape[-2:]
-    inner = a.array.shape[-1]
-    places = [address_of(part.array) for part in (a, b, out)]
-    sizes = [part.array.itemsize for part in (a, b, out)]
-    handle = 0 if out.array.__class__ is np.ndarray else load_cupy().cuda.device.get_cublas_handle()
-    for index in np.ndindex(*(length for length, *_ in others)):
-        moved = (sum(i * axis[part] for i, axis in zip(index, others)) for part in (1, 2, 3))
-        at_a, at_b, at_out = (place + size * elements for place, size, elements in zip(places, sizes, moved))
-        gemm(
-            *(handle, b.transposed, a.transposed, columns, rows, inner, one),
-            *(at_b, data_type, b.leading, steps[1]),
-            *(at_a, data_type, a.leading, steps[0], zero),
-            *(at_out, out_type, out.leading, steps[2]),
-            *(count, compute, _DEFAULT_ALGORITHM),
-        )
+    def call(index: tuple[int, ...]) -> Gemm:
+        parts = [
+            Operand(
+                part.dtype.itemsize * sum(i * axis[1 + which] for i, axis in zip(index, others)),
+                *(part.operation, part.leading, steps[which], cublas.DATA_TYPES[part.dtype.name]),
+            )
+            for which, part in enumerate((a, b, out))
+        ]
+        return cublas.prepare(parts[1], parts[0], parts[2], (columns, rows, inner), count, compute)
 
-
-def _cublas() -> Gemm:
-    from cupy_backends.cuda.libs import cublas
-
-    return cublas.gemmStridedBatchedEx  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _scalars(dtype: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """1 and 0 in host memory, where cuBLAS reads them."""
-    return np.ones(1, dtype), np.zeros(1, dtype)
+    return tuple(call(index) for index in np.ndindex(*(length for length, *_ in others)))

@@ -21,6 +21,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.axes import row_sum
+from minigrad.ops.linalg import product
 from minigrad.ops.losses import REDUCTIONS, check_constant, check_pair, element_gradient, reduce_losses
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
@@ -126,7 +127,7 @@ def _uniform_losses(softmax: _Softmax, weight: Tensor | None) -> Array:
     if weight is None:
         return softmax.log_total * softmax.shifted.shape[1] - row_sum(softmax.shifted)
     weights = widened(weight.data)
-    return softmax.log_total * weights.sum() - softmax.shifted.dot(weights)
+    return softmax.log_total * weights.sum() - product(softmax.shifted, weights)
 
 
 def _soft_cross_entropy(

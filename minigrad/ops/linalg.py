@@ -11,7 +11,7 @@ from minigrad.arguments import kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, is_half
-from minigrad.backend.gemm import bmm, is_tf32_allowed
+from minigrad.backend.gemm import bmm
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.axes import column_sum, unbroadcast
 from minigrad.ops.methods import method, method_as
@@ -55,13 +55,15 @@ def rmatmul(y: Tensor, x: TensorLike) -> Tensor:
 
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """a @ b on arrays, in their dtype; `dot` has less overhead than `matmul` on two matrices."""
-    on_host, half = a.__class__ is np.ndarray, is_half(a.dtype)
+    """a @ b on arrays, in their dtype; `dot` has less overhead than `matmul` on two matrices of the host."""
     matrices = a.ndim == 2 and b.ndim == 2
-    if matrices and not (on_host and half) and (on_host or not is_tf32_allowed()):
-        return a.dot(b, out)
-    if is_float(a.dtype) and (half or not on_host):
+    if a.__class__ is not np.ndarray:
+        if is_float(a.dtype):
+            return bmm(a, b, out) if matrices else _batched(a, b, out)
+    elif is_half(a.dtype):
         return _batched(a, b, out)
+    elif matrices:
+        return a.dot(b, out)
     return array_module(a).matmul(a, b, out=out)
 
 

@@ -14,8 +14,8 @@ from minigrad.bound import Dim
 from minigrad.errors import ShapeError
 from minigrad.ops.axes import normalize_axes
 from minigrad.ops.compare import isnan
-from minigrad.ops.diagonal import diagonal
 from minigrad.ops.extremum import amax, amin
+from minigrad.ops.linalg import product
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, check_float, float_operand, in_dtype
 from minigrad.ops.precision import autocasts
@@ -145,7 +145,7 @@ def _cov(who: str, x: TensorLike, correction: int) -> Tensor:
     centred = _centred(widened(rows.data))
     freedom = max(rows.shape[1] - as_integer(who, "correction", correction), 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        data = converted(centred @ centred.T / freedom, rows.data.dtype)
+        data = converted(product(centred, centred.T) / freedom, rows.data.dtype)
     return reshape(record(data, _cov_backward, (rows,), (centred, freedom)), shape)
 
 
@@ -158,7 +158,7 @@ def _centred(rows: Array) -> Array:
 def _cov_backward(node: Node, grad: Array) -> None:
     centred, freedom = node.saved
     wide = widened(grad)
-    accumulate(node.inputs[0], converted(_centred((wide + wide.T) @ centred / freedom), grad.dtype))
+    accumulate(node.inputs[0], converted(_centred(product(wide + wide.T, centred) / freedom), grad.dtype))
 
 
 @autocasts("high")
@@ -175,5 +175,5 @@ def corrcoef(x: TensorLike) -> Tensor:
     c = _cov("corrcoef", x, 1)
     if not c.ndim:
         return c / c
-    deviations = diagonal(c).sqrt()
+    deviations = c.diagonal().sqrt()
     return (c / unsqueeze(deviations, 1) / deviations).clamp(-1, 1)

@@ -9,6 +9,7 @@ from minigrad.arguments import as_amount, as_integer, as_real, check_choice, che
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import ArgumentError, ShapeError
+from minigrad.ops.linalg import product
 from minigrad.optim.optimizer import Params, numbers_like
 from minigrad.optim.whole import WholeOptimizer, norm
 
@@ -52,9 +53,9 @@ def newton_schulz(
     y = x.T if tall else x
     y = y / xp.maximum(norm(y).astype(y.dtype), least)
     for _ in range(steps):
-        gram = xp.matmul(y, y.T)
-        gram = b * gram + c * xp.matmul(gram, gram)
-        y = a * y + xp.matmul(gram, y)
+        gram = product(y, y.T)
+        gram = b * gram + c * product(gram, gram)
+        y = a * y + product(gram, y)
     return y.T if tall else y
 
 

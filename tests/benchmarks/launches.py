@@ -15,6 +15,7 @@ from unittest import mock
 from tests.benchmarks.workloads import TRAININGS, train_step
 from tests.kernels.cuda_on_cpu import StandInKernels
 from tests.strict_cupy import MODULES, Work, counted
+from tests.strict_cupy.products import StandInCublas
 
 SAMPLES = 4  # in a batch: the number of pieces is the same for any
 
@@ -42,10 +43,12 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", default=list(TRAININGS), metavar="workload", help=", ".join(TRAININGS))
     parser.add_argument("--places", action="store_true", help="list the pieces by name and by place")
     options = parser.parse_args()
+    from minigrad.backend.cublas import using_cublas
     from minigrad.backend.kernels import using_kernels
 
     print(f"{'':8}{'pieces':>8}{'views':>8}{'uploads':>8}{'waits':>8}{'MB':>8}")
-    with mock.patch.dict(sys.modules, MODULES), using_kernels(StandInKernels()):
+    stand_ins = mock.patch.dict(sys.modules, MODULES), using_kernels(StandInKernels()), using_cublas(StandInCublas())
+    with stand_ins[0], stand_ins[1], stand_ins[2]:
         for name in options.workloads:
             work = count_step(name)
             counts = (work.total, work.views, work.uploads, work.waits)

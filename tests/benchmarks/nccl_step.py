@@ -30,12 +30,14 @@ VIEWS = {"getitem", "reshape", "transpose", "swapaxes", "broadcast_to", "expand_
 @contextlib.contextmanager
 def stand_ins() -> Iterator[Any]:
     """The stand-in for CuPy in its place, as tests/conftest.py has it."""
+    from minigrad.backend.cublas import using_cublas
     from minigrad.backend.kernels import using_kernels
     from tests.kernels.cuda_on_cpu import StandInKernels
     from tests.strict_cupy import MODULES, cupy
+    from tests.strict_cupy.products import StandInCublas
 
     sys.modules.update(MODULES)
-    with using_kernels(StandInKernels()):
+    with using_kernels(StandInKernels()), using_cublas(StandInCublas()):
         yield cupy
 
 

@@ -120,3 +120,23 @@ def test_vectors_and_batches(cuda):
             expected = ops.matmul(*here)
             assert got.dtype == expected.dtype
             assert_close(got.double(), expected.double(), tolerance=10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_product_is_captured(cuda, dtype):
+    """It runs at each launch of the graph, on what its operands hold then, and gives the bits that it gave before."""
+    xp = cuda.xp
+    a, b = (to_device(x, cuda) for x in draw(((33, 40), (40, 17)), dtype))
+    before = to_host(bmm(a, b))
+    stream, pool = xp.cuda.Stream(non_blocking=True), xp.cuda.MemoryPool()
+    with stream, xp.cuda.using_allocator(pool.malloc):
+        bmm(a, b)
+        stream.begin_capture()
+        out = bmm(a, b)
+        graph = stream.end_capture()
+        for _ in range(2):
+            graph.launch(stream)
+        assert np.array_equal(to_host(out), before)
+        a *= a.dtype.type(2)
+        graph.launch(stream)
+        assert np.array_equal(to_host(out).astype(np.float64), 2 * before.astype(np.float64))

@@ -115,7 +115,6 @@ cuda = SimpleNamespace(
     Event=streams.Event,
     MemoryPool=streams.MemoryPool,
     Stream=streams.Stream,
-    device=SimpleNamespace(get_cublas_handle=lambda: 1 + current_id()),
     get_current_stream=streams.get_current_stream,
     get_elapsed_time=streams.get_elapsed_time,
     is_available=lambda: True,

@@ -19,6 +19,7 @@ from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.distributed.record.spans import table_of
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.linalg import product
 
 SUMS = 3  # of each rank: of (p - a)², p² and a²
 
@@ -201,9 +202,9 @@ def _blocks(who: str, own: Array, common: Array) -> list[tuple[int, int]]:
 
 
 def _add_block(sums: Array, own: Array, common: Array) -> None:
-    with device_of(own).current() as xp:
+    with device_of(own).current():
         p, a = own.astype(np.float64), common.astype(np.float64)
-        sums[1] += xp.dot(p, p)
-        sums[2] += xp.dot(a, a)
+        sums[1] += product(p, p)
+        sums[2] += product(a, a)
         p -= a
-        sums[0] += xp.dot(p, p)
+        sums[0] += product(p, p)
