@@ -5,6 +5,7 @@ A row of pixels is an image of height 1.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,12 @@ import numpy as np
 from minigrad.arguments import Pair, as_integer, as_pair, kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate, destination
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused import convolution
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.axes import column_sum
 from minigrad.ops.columns import Geometry, by_group, convolve, input_gradient, kernel_taps, unfold, weight_gradient
-from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last
+from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last, from_nhwc, to_nhwc
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.ops.window import Window, count_windows, same_padding
@@ -69,17 +72,26 @@ def conv2d(
 
 
 def _convolved(geometry: Geometry, inputs: tuple[Tensor, ...], backward: Callable[[Node, Array], None]) -> Tensor:
-    x, weight = inputs[0].data, inputs[1].data
-    columns = unfold(as_images(x, geometry.axes), geometry)
-    bias = inputs[2].data if len(inputs) == 3 else None
-    out = convolve(columns, kernel_taps(_as_kernel(weight), geometry), bias, geometry)
-    y = channels_first(out, (geometry.batch, *geometry.out_shape))
-    return record(as_given(y, geometry.axes, x.ndim), backward, inputs, (columns, inputs[1], geometry))
+    x, kernel = inputs[0].data, _as_kernel(inputs[1].data)
+    images, bias = as_images(x, geometry.axes), inputs[2].data if len(inputs) == 3 else None
+    shape = (geometry.batch, *geometry.out_shape)
+    if kernels_for(x) is not None:
+        seen: Any = inputs[0]  # the columns are as many times larger as the kernel has taps
+        y = from_nhwc(convolution.convolve(images, kernel, bias, _lengths(geometry)), shape)
+    else:
+        seen = unfold(images, geometry)
+        y = channels_first(convolve(seen, kernel_taps(kernel, geometry), bias, geometry), shape)
+    return record(as_given(y, geometry.axes, x.ndim), backward, inputs, (seen, inputs[1], geometry))
 
 
 def _conv2d_backward(node: Node, grad: Array) -> None:
     columns, weight, geometry = node.saved
     dx, dweight = node.inputs[:2]
+    if isinstance(columns, Tensor):
+        images, slopes = as_images(columns.data, geometry.axes), to_nhwc(as_images(grad, geometry.axes))
+        _give_bias(node, slopes.reshape(-1, geometry.out_shape[0]))
+        _give_both(node, convolution.gradients, images, slopes, (geometry.batch, *geometry.in_shape), grad.ndim)
+        return
     rows = channels_last(as_images(grad, geometry.axes)).reshape(-1, geometry.out_shape[0])
     _give_bias(node, rows)
     grouped, kernel = by_group(rows, geometry.groups), _as_kernel(weight.data)
@@ -166,20 +178,31 @@ def conv_transpose2d(
 
 
 def _transposed(geometry: Geometry, inputs: tuple[Tensor, ...], backward: Callable[[Node, Array], None]) -> Tensor:
-    x, weight = inputs[0].data, inputs[1].data
-    rows = channels_last(as_images(x, geometry.axes)).reshape(-1, geometry.out_shape[0])
-    taps = kernel_taps(_as_kernel(weight), geometry)
-    pixels = input_gradient(by_group(rows, geometry.groups), taps, geometry)
-    if len(inputs) == 3:
-        pixels += inputs[2].data
-    images = channels_first(pixels, (geometry.batch, *geometry.in_shape))
-    return record(as_given(images, geometry.axes, x.ndim), backward, inputs, (inputs[0], inputs[1], geometry))
+    x, kernel = inputs[0].data, _as_kernel(inputs[1].data)
+    images, bias = as_images(x, geometry.axes), inputs[2].data if len(inputs) == 3 else None
+    shape = (geometry.batch, *geometry.in_shape)
+    if kernels_for(x) is not None:
+        y = from_nhwc(convolution.input_gradient(to_nhwc(images), kernel, bias, _lengths(geometry)), shape)
+    else:
+        rows = channels_last(images).reshape(-1, geometry.out_shape[0])
+        pixels = input_gradient(by_group(rows, geometry.groups), kernel_taps(kernel, geometry), geometry)
+        if bias is not None:
+            pixels += bias
+        y = channels_first(pixels, shape)
+    return record(as_given(y, geometry.axes, x.ndim), backward, inputs, (inputs[0], inputs[1], geometry))
 
 
 def _conv_transpose2d_backward(node: Node, grad: Array) -> None:
     x, weight, geometry = node.saved
     dx, dweight = node.inputs[:2]
     images = as_images(grad, geometry.axes)
+    if kernels_for(grad) is not None:
+        if len(node.inputs) == 3 and node.inputs[2] is not None:
+            _give_bias(node, to_nhwc(images).reshape(-1, geometry.in_shape[0]))
+        pixels = to_nhwc(as_images(x.data, geometry.axes))
+        shape = (geometry.batch, *geometry.out_shape)
+        _give_both(node, convolution.transposed_gradients, pixels, images, shape, grad.ndim)
+        return
     _give_bias(node, channels_last(images).reshape(-1, geometry.in_shape[0]))
     columns, kernel = unfold(images, geometry), _as_kernel(weight.data)
     if dweight is not None:
@@ -231,6 +254,23 @@ def _give_bias(node: Node, rows: Array) -> None:
     """The gradient of the bias, where there is one, from that of all pixels of the output: (R, O)."""
     if len(node.inputs) == 3 and node.inputs[2] is not None:
         accumulate(node.inputs[2], column_sum(rows, destination(node.inputs[2])))
+
+
+def _give_both(
+    node: Node, gradients: Callable[..., Any], x: Array, grad: Array, shape: tuple[int, ...], ndim: int
+) -> None:
+    """By kernels the gradients of the weight and of x, which is of this shape (N, C, H, W) with its axes as given."""
+    weight, geometry = node.saved[1:]
+    dx, dweight = node.inputs[:2]
+    if dx is None and dweight is None:
+        return
+    kernel, out = _as_kernel(weight.data), destination(dweight)
+    room = out if out is not None and out.flags.c_contiguous else None
+    pixels, total = gradients(x, kernel, grad, _lengths(geometry), (dx is not None, dweight is not None), room)
+    if total is not None:
+        accumulate(dweight, total if total is room else total.reshape(weight.data.shape))
+    if pixels is not None:
+        accumulate(dx, as_given(from_nhwc(pixels, shape), geometry.axes, ndim))
 
 
 def _give_kernel(edge: Edge, kernel: Array, ndim: int) -> None:
@@ -291,6 +331,13 @@ def _geometry(
     batch = given[0] if len(given) == axes + 2 else 1
     out_size = count_windows(who, (height, width), given if axes == 2 else (*given[:-1], *size), axes=axes)
     return Geometry(height, width, groups, batch, (channels * groups, *size), (outputs, *out_size), axes)
+
+
+@functools.lru_cache(maxsize=256)
+def _lengths(geometry: Geometry) -> convolution.Lengths:
+    """As kernels take them."""
+    taps = [(w.kernel, w.stride, w.dilation, w.before) for w in (geometry.height, geometry.width)]
+    return convolution.Lengths(geometry.batch, geometry.groups, geometry.in_shape, geometry.out_shape, *zip(*taps))
 
 
 def _size(shape: Sequence[int], axes: int) -> tuple[int, int]:

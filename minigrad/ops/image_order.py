@@ -1,8 +1,9 @@
-"""How images lie in memory: users see (N, C, H, W), operations work on (H, N, W, C).
+"""How images lie in memory: users see (N, C, H, W), operations work on (H, N, W, C), on a GPU on (N, H, W, C).
 
 With the channels last, a convolution is a matrix product and a sum over pixels is one too; with the height first, a
-shift by one row is a plain offset. The outputs of convolution, pooling and normalization are (N, C, H, W) views of
-such memory, elementwise operations keep the order, so between these operations nothing is ever transposed.
+shift by one row is a plain offset, which a CPU gains by and kernels do not. The outputs of convolution, pooling and
+normalization are (N, C, H, W) views of such memory, elementwise operations keep the order, so between these operations
+nothing is ever transposed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def channels_last(x: Array) -> Array:
 
 
 def is_channels_last(x: Array) -> bool:
-    """Whether images (N, C, H, ...) lie in memory as `channels_last` wants them."""
-    return x.ndim > 3 and bool(x.transpose(2, 0, *range(3, x.ndim), 1).flags.c_contiguous)
+    """Whether images (N, C, H, ...) lie in memory as `channels_last` or `to_nhwc` wants them."""
+    rest = (*range(3, x.ndim), 1)
+    return x.ndim > 3 and any(x.transpose(*axes, *rest).flags.c_contiguous for axes in ((2, 0), (0, 2)))
 
 
 def channels_first(y: Array, shape: tuple[int, ...]) -> Array:

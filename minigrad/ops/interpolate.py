@@ -17,7 +17,7 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import Place, place_of, to_place
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last
+from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last, from_nhwc, to_nhwc
 from minigrad.ops.operands import check_float, masked
 from minigrad.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from minigrad.tensor import Tensor, record
@@ -109,25 +109,28 @@ def _interpolate_backward(node: Node, grad: Array) -> None:
 
 def _resampled(x: Array, axes: int, places: tuple[tuple[int, _Axis], ...], turned: bool) -> Array:
     """Images, or their gradients, put through the tables of some axes."""
-    pixels, dtype = channels_last(as_images(x, axes)), x.dtype
+    images, dtype, on_host = as_images(x, axes), x.dtype, x.__class__ is np.ndarray
+    batch, channels = images.shape[:2]
     wide = accumulator_dtype(dtype)
-    pixels = pixels.astype(wide, copy=False)
+    pixels = (channels_last if on_host else to_nhwc)(images).astype(wide, copy=False)
+    rows = 0 if on_host else 1  # the axis of the height
     for place, change in places:
         table = _table(change, wide, place_of(pixels), turned)
         parts = zip(table.sources, table.weights, table.real)
-        total = _tap(pixels, place, *next(parts))
+        axis = rows if place == 0 else 2
+        total = _tap(pixels, axis, *next(parts))
         for part in parts:
-            total += _tap(pixels, place, *part)
+            total += _tap(pixels, axis, *part)
         pixels = total
-    height, batch, width, channels = pixels.shape
-    images = channels_first(pixels, (batch, channels, height, width))
+    shape = (batch, channels, pixels.shape[rows], pixels.shape[2])
+    images = channels_first(pixels, shape) if on_host else from_nhwc(pixels, shape)
     return as_given(images if wide == dtype else converted(images, dtype), axes, x.ndim)
 
 
 def _tap(pixels: Array, axis: int, source: Array, weight: Array | None, real: Array | None) -> Array:
-    """What one tap sees along an axis of (H, N, W, C), weighed."""
+    """What one tap sees along an axis of pixels, weighed."""
     seen = pixels.take(source, axis)
-    shape = (-1, 1, 1, 1) if axis == 0 else (-1, 1)
+    shape = (-1, *[1] * (3 - axis))
     if weight is not None:
         seen *= weight.reshape(shape)
     return seen if real is None else masked(seen, real.reshape(shape))

@@ -95,19 +95,19 @@ def convolutions(device: Device, sizes: Sizes) -> dict[str, Callable[[], Any]]:
 
 
 def likes(device: Device, sizes: Sizes) -> dict[str, Callable[[], Any]]:
-    """What a convolution by three products, one a row of the kernel, is made of."""
-    width = 3 * sizes.channels
+    """What a convolution by one product each way is made of."""
+    width = 9 * sizes.channels
     columns, grad = (minigrad.randn(sizes.pixels, n, device=device) for n in (width, sizes.outputs))
-    tap = minigrad.randn(width, sizes.outputs, device=device)
+    taps = minigrad.randn(width, sizes.outputs, device=device)
     images = minigrad.randn(sizes.samples, sizes.outputs, sizes.height**2, device=device)
     deep = grad.data.reshape(PIECES, -1, sizes.outputs).swapaxes(1, 2), columns.data.reshape(PIECES, -1, width)
     return {
         "a copy of the columns": columns.clone,
         "the gradient with its channels last": lambda: images.transpose(1, 2).contiguous(),
-        "a product of the forward, thrice": lambda: [columns @ tap for _ in range(3)],
-        "a product of the weight gradient, thrice": lambda: [grad.T @ columns for _ in range(3)],
-        f"the same, cut into {PIECES}, thrice": lambda: [bmm(*deep).sum(axis=0) for _ in range(3)],
-        "a product of the input gradient, thrice": lambda: [grad @ tap.T for _ in range(3)],
+        "the product of the forward": lambda: columns @ taps,
+        "the product of the weight gradient": lambda: grad.T @ columns,
+        f"the same, cut into {PIECES}": lambda: bmm(*deep).sum(axis=0),
+        "the product of the input gradient": lambda: grad @ taps.T,
     }
 
 

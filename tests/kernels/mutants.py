@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.backend.kernels import kernel_source
-from tests.kernel_suite import bits, dropout, embedding, grad_scale, norm, optimizer, range_check, replicas, rows
+from tests.kernel_suite import (
+    bits,
+    convolution,
+    dropout,
+    embedding,
+    grad_scale,
+    norm,
+    optimizer,
+    range_check,
+    replicas,
+    rows,
+)
 
 # Lines that make kernels of one dtype: for speed only those of float32 are kept.
 _OTHER_DTYPES = re.compile(r"^[A-Z_]+\((?:f64|f16|bf16|8|16|64), .*\)$", re.MULTILINE)
@@ -147,6 +158,23 @@ def drop(on: Any) -> None:
     dropout.test_dropout_by_words(on, "f32", 0)
 
 
+def columns(on: Any) -> None:
+    convolution.test_columns(on, "f32")
+
+
+def some_columns(on: Any) -> None:
+    convolution.test_some_of_the_columns(on)
+
+
+def pixels(on: Any) -> None:
+    convolution.test_pixels(on, "f32", True)
+
+
+def weight_pieces(on: Any) -> None:
+    with convolution.pytest.MonkeyPatch.context() as patch:
+        convolution.test_pieces_of_a_weight_are_added_in_order(on, "f32", 4, patch)
+
+
 def fingerprint(on: Any) -> None:
     bits.test_fingerprint(on, "uint32", 0)
 
@@ -261,4 +289,20 @@ MUTANTS = [
            range_check.test_value_and_range_are_of_one_launch),
     Mutant("the last kept", "range_check", "0ull, 1ull) == 0ull", "0ull, 1ull) <= 1ull",
            range_check.test_the_first_launch_that_found_something_is_kept),
+    # convolution.cu
+    Mutant("no padding", "convolution", "y_of < at.height && 0 <= x_of", "0 <= x_of", columns),
+    Mutant("the stride of the other axis", "convolution", "cut(rest, at.out_height) * at.stride_y",
+           "cut(rest, at.out_height) * at.stride_x", columns),
+    Mutant("the first group for all", "convolution", "cut(rest, at.groups) * inside + offset",
+           "cut(rest, at.groups) * 0 + offset", columns),
+    Mutant("rows from the start", "convolution", "rest += static_cast<I>(first);", "", some_columns),
+    Mutant("an image that is not aligned", "convolution", "mg::aligned<N>(x) && ", "", some_columns),
+    Mutant("a weight as it lies", "convolution", "turned[i] = weight[(rest * inside + channel) * taps + tap]",
+           "turned[i] = weight[(rest * taps + tap) * inside + channel]", columns),
+    Mutant("a window between two", "convolution", "stride > 1 && start % stride", "false", pixels),
+    Mutant("the last tap alone", "convolution", "total[k] += mg::widen(seen.at[k])", "total[k] = mg::widen(seen.at[k])",
+           pixels),
+    Mutant("a piece forgotten", "convolution", "int part = 1; part < count", "int part = 2; part < count",
+           weight_pieces),
+    Mutant("the sum so far forgotten", "convolution", "else parts[i] = sum;", "", weight_pieces),
 ]

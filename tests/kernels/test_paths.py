@@ -15,7 +15,8 @@ from tests.cases import CASES
 from tests.cases.evaluate import evaluate
 from tests.kernels.cuda_on_cpu import HostKernels
 
-BY_KERNELS = {"cross_entropy", "dropout", "embedding", "index_select", "layer_norm"}
+CONVOLUTIONS = {"conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"}
+BY_KERNELS = {"cross_entropy", "dropout", "embedding", "index_select", "layer_norm", *CONVOLUTIONS}
 FUSED = [case for case in CASES if case.id.split("-")[0] in BY_KERNELS]
 
 
