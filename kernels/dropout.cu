@@ -47,12 +47,31 @@ struct State {
     Word key0, key1;
     Words drawn;
     int waiting;
+    bool is_moved;  // then the block drawn has to be drawn again
 
     // Block number b from here, b = -1 the one drawn.
     __device__ __forceinline__ Words block(long long b) const {
-        return b < 0 ? drawn : philox(plus(counter, static_cast<Word>(b) + 1), key0, key1);
+        return b < 0 && !is_moved ? drawn : philox(plus(counter, static_cast<Word>(b + 1)), key0, key1);
     }
 };
+
+// What a graph, which is launched again and again, knows of a generator is in device memory: its counter, its key, and
+// how many words wait.
+enum Live { live_counter, live_key = 4, live_waiting = 6, live_words };
+
+// Where that generator stands once it has given so many words.
+__device__ __forceinline__ State moved(const Word* live, Word words) {
+    State state = {{{live[0], live[1], live[2], live[3]}}, live[live_key], live[live_key + 1], {}, 0, true};
+    const Word waiting = live[live_waiting];
+    if (words <= waiting) {
+        state.waiting = static_cast<int>(waiting - words);
+        return state;
+    }
+    const Word blocks = (words - waiting + 3) / 4;
+    state.counter = plus(state.counter, blocks);
+    state.waiting = static_cast<int>(waiting + 4 * blocks - words);
+    return state;
+}
 
 // y[i] = x[i] * scale where element i is kept, x[i] * 0 where it is not.
 template <typename T>
@@ -94,11 +113,12 @@ __device__ void draw(Word* out, long long count, const State& state) {
 
 }  // namespace
 
-// A state by value, so that nothing has to be copied to the device.
-#define STATE_PARAMETERS \
-    Word c0, Word c1, Word c2, Word c3, Word key0, Word key1, Word d0, Word d1, Word d2, Word d3, int waiting
+// A state by value, so that nothing has to be copied to the device; or live, where that is not null, so many words on.
+#define STATE_PARAMETERS                                                                                           \
+    Word c0, Word c1, Word c2, Word c3, Word key0, Word key1, Word d0, Word d1, Word d2, Word d3, int waiting,     \
+        const Word *live, Word words_on
 #define STATE \
-    State { {{c0, c1, c2, c3}}, key0, key1, {{d0, d1, d2, d3}}, waiting }
+    (live ? moved(live, words_on) : State{{{c0, c1, c2, c3}}, key0, key1, {{d0, d1, d2, d3}}, waiting, false})
 
 #define DROPOUT(NAME, T)                                                                                 \
     extern "C" __global__ void dropout_##NAME(const T* x, T* y, long long count, STATE_PARAMETERS,       \
@@ -113,3 +133,17 @@ DROPOUT(bf16, __nv_bfloat16)
 
 // The words themselves.
 extern "C" __global__ void philox_words(Word* words, long long count, STATE_PARAMETERS) { draw(words, count, STATE); }
+
+// A live state, set by one thread; and moved on.
+extern "C" __global__ void philox_set(Word* live, Word c0, Word c1, Word c2, Word c3, Word key0, Word key1,
+                                      Word waiting) {
+    if (threadIdx.x != 0 || blockIdx.x != 0) return;
+    const Word values[live_words] = {c0, c1, c2, c3, key0, key1, waiting};
+    for (int i = 0; i < live_words; ++i) live[i] = values[i];
+}
+extern "C" __global__ void philox_move(Word* live, Word words) {
+    if (threadIdx.x != 0 || blockIdx.x != 0) return;
+    const State state = moved(live, words);
+    for (int i = 0; i < 4; ++i) live[live_counter + i] = state.counter.at[i];
+    live[live_waiting] = static_cast<Word>(state.waiting);
+}

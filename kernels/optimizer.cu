@@ -6,23 +6,28 @@
 //
 // `control` may be null. Else it holds what only the device knows (see the indices): gradients are multiplied by a
 // factor first (the clip coefficient over the loss scale), and a step whose gradients were not finite changes nothing.
+//
+// `clock` may be null, too. Else it holds the number of the attempt and the learning rate in place of the arguments: a
+// graph that is launched again and again has other ones each time.
 
 #include "vector.cuh"
 
 namespace {
 
 enum Control { loss_scale, good_steps, skip, skipped_steps, factor, control_count };
+enum Clock { attempts, learning_rate };
 
 struct Step {
     bool skipped = false;
     double gradient_factor = 1.0;
     long long number;  // of updates made, this one included
 
-    __device__ __forceinline__ Step(const double* control, long long attempt) : number(attempt) {
+    __device__ __forceinline__ Step(const double* control, long long attempt, const double* clock) {
+        number = clock ? static_cast<long long>(clock[attempts]) : attempt;
         if (!control) return;
         skipped = control[skip] != 0.0;
         gradient_factor = control[factor];
-        number = attempt - static_cast<long long>(control[skipped_steps]);
+        number -= static_cast<long long>(control[skipped_steps]);
     }
 };
 
@@ -75,12 +80,12 @@ __device__ __forceinline__ bool all_aligned(const T* param, const A* master, con
 template <typename T, typename A>
 __device__ void sgd(T* param, A* master, const T* grad, A* buffer, long long count, double lr, double momentum,
                     double fresh, double weight_decay, int nesterov, int maximize, long long attempt,
-                    const double* control) {
-    const Step step(control, attempt);
+                    const double* control, const double* clock) {
+    const Step step(control, attempt, clock);
     if (step.skipped) return;
     const Parameters<T> parameters = {param, master};
     const Direction<A> direction = {A(step.gradient_factor), A(weight_decay), maximize != 0};
-    const A rate = A(lr), kept = A(momentum), new_part = A(fresh);
+    const A rate = A(clock ? clock[learning_rate] : lr), kept = A(momentum), new_part = A(fresh);
     const bool first = step.number == 1;
     mg::share<N>(mg::grid_worker(), count, all_aligned(param, master, grad, buffer, buffer), [&](auto width, long long i) {
         constexpr int n = decltype(width)::value;
@@ -118,17 +123,19 @@ __device__ __forceinline__ Rates<A> rates_of_step(long long number, double lr, d
     return rates;
 }
 
-// rate and floor are those of the attempt's number; they are computed anew where control may have skipped some.
+// rate and floor are those of the attempt's number; they are computed anew where only the device knows it, or the rate.
 // largest, the greatest average of squares so far, is null but for AMSGrad, which divides by it.
 template <typename T, typename A>
 __device__ void adam(T* param, A* master, const T* grad, A* average, A* average_of_squares, A* largest, long long count,
                      double rate, double floor, double lr, double beta1, double beta2, double eps, double weight_decay,
-                     int decoupled, int maximize, long long attempt, const double* control) {
-    const Step step(control, attempt);
+                     int decoupled, int maximize, long long attempt, const double* control, const double* clock) {
+    const Step step(control, attempt, clock);
     if (step.skipped) return;
+    if (clock) lr = clock[learning_rate];
     const Parameters<T> parameters = {param, master};
     const Direction<A> direction = {A(step.gradient_factor), A(decoupled ? 0.0 : weight_decay), maximize != 0};
-    const Rates<A> rates = control ? rates_of_step<A>(step.number, lr, beta1, beta2, eps) : Rates<A>{A(rate), A(floor)};
+    const Rates<A> rates =
+        control || clock ? rates_of_step<A>(step.number, lr, beta1, beta2, eps) : Rates<A>{A(rate), A(floor)};
     const A shrink = A(decoupled ? 1.0 - lr * weight_decay : 1.0);
     const A new_part = A(1.0 - beta1), kept = A(beta2), new_square = A(1.0 - beta2);
     const bool wide = all_aligned(param, master, grad, average, average_of_squares, largest);
@@ -182,17 +189,18 @@ extern "C" __global__ void settle_step(double* control, unsigned* nonfinite, con
     extern "C" __global__ void sgd_##NAME(T* param, mg::compute_t<T>* master, const T* grad,                           \
                                           mg::compute_t<T>* buffer, long long count, double lr, double momentum,       \
                                           double fresh, double weight_decay, int nesterov, int maximize,               \
-                                          long long attempt, const double* control) {                                  \
+                                          long long attempt, const double* control, const double* clock) {             \
         sgd(param, master, grad, buffer, count, lr, momentum, fresh, weight_decay, nesterov, maximize, attempt,        \
-            control);                                                                                                  \
+            control, clock);                                                                                           \
     }                                                                                                                  \
     extern "C" __global__ void adam_##NAME(T* param, mg::compute_t<T>* master, const T* grad,                          \
                                            mg::compute_t<T>* average, mg::compute_t<T>* average_of_squares,            \
                                            mg::compute_t<T>* largest, long long count, double rate, double floor,      \
                                            double lr, double beta1, double beta2, double eps, double weight_decay,     \
-                                           int decoupled, int maximize, long long attempt, const double* control) {    \
+                                           int decoupled, int maximize, long long attempt, const double* control,      \
+                                           const double* clock) {                                                      \
         adam(param, master, grad, average, average_of_squares, largest, count, rate, floor, lr, beta1, beta2, eps,     \
-             weight_decay, decoupled, maximize, attempt, control);                                                     \
+             weight_decay, decoupled, maximize, attempt, control, clock);                                              \
     }
 
 OPTIMIZERS(f32, float)

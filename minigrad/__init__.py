@@ -71,6 +71,7 @@ if typing.TYPE_CHECKING:
     from minigrad import accelerator as accelerator, amp as amp, backends as backends, cuda as cuda
     from minigrad import distributed as distributed, graph as graph, linalg as linalg, optim as optim, train as train
     from minigrad import utils as utils
+    from minigrad.cuda.graphs import capture as capture
     from minigrad.nn.summary import summary as summary
     from minigrad.train import FlowBuilder as FlowBuilder, Graph as Graph, Trainer as Trainer
     from minigrad.train import metrics as metrics, record_scalar as record_scalar
@@ -87,6 +88,7 @@ _LATER = {  # where what is loaded at its first use is: a name in a room, or a r
     "Trainer": "minigrad.train",
     "accelerator": "minigrad.accelerator",
     "amp": "minigrad.amp",
+    "capture": "minigrad.cuda.graphs",
     "backends": "minigrad.backends",
     "cuda": "minigrad.cuda",
     "distributed": "minigrad.distributed",

@@ -17,6 +17,7 @@ MinigradError
 ├── NonFiniteError           (RuntimeError)  NaN or infinity where the caller asked for an error
 ├── MissingPackageError      (ImportError)   an optional package that a function needs is not installed
 ├── KernelError              (RuntimeError)  a CUDA source is missing or does not compile
+├── CaptureError             (RuntimeError)  a step that is captured as a CUDA graph does what a graph can't repeat
 └── DistributedError         (RuntimeError)
     ├── CollectiveMismatchError              ranks made different calls
     ├── CollectiveTimeoutError (TimeoutError) a rank did not come in time
@@ -106,6 +107,10 @@ class MissingPackageError(MinigradError, ImportError):
 
 class KernelError(MinigradError, RuntimeError):
     """A CUDA source is missing or does not compile, or a library of CUDA refuses a call."""
+
+
+class CaptureError(MinigradError, RuntimeError):
+    """A step that is captured as a CUDA graph does what a graph can't repeat, or its replay would not be that step."""
 
 
 class DistributedError(MinigradError, RuntimeError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
+from minigrad.backend.capturing import current_capture, refuse_in_capture
 from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import contiguous, duplicate, same_part
@@ -60,6 +61,8 @@ def give_gradient(x: Any, tensor: Callable[[Array], Any]) -> Any:
 
 def drop_gradient(x: Any) -> None:
     """Set the gradient of x to None. Without a flat layout its memory is left to those who view it."""
+    if (capture := current_capture()) is not None:
+        capture.dropped.add(id(x))
     x.grad_array = None
     if x.grad_by_hand:
         x.grad_by_hand = False
@@ -71,6 +74,8 @@ def keep_given(x: Any) -> None:
     """Before the memory of a gradient that x no longer has is overwritten: who views it keeps the numbers."""
     (memory, stamp), x.grad_given = x.grad_given, None
     if stamp.viewers:
+        of = getattr(x, "name", None) or "a parameter"
+        refuse_in_capture("backward", f"the gradient of {of} kept from before", "drop it, or keep a copy")
         _move_viewers(stamp, memory, duplicate(memory))
 
 

@@ -9,6 +9,7 @@ import itertools
 from typing import Any, Protocol
 from weakref import ref
 
+from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError
 
@@ -64,7 +65,25 @@ def view_memory(out: Stamped, x: Stamped) -> Stamp:
 
 def mark_changed(x: Stamped) -> None:
     """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
-    shared_stamp(x).changed = next_number()
+    stamp = shared_stamp(x)
+    stamp.changed = next_number()
+    if (capture := current_capture()) is not None:  # each replay changes it, too
+        capture.part(_Changing, lambda: _changing(capture))[id(stamp)] = stamp
+
+
+class _Changing(dict[int, Stamp]):
+    """The memories that each replay of a captured step changes, by their ids."""
+
+    def change(self) -> None:
+        """They are changed once more."""
+        for stamp in self.values():
+            stamp.changed = next_number()
+
+
+def _changing(capture: Capture) -> _Changing:
+    found = _Changing()
+    capture.counts.append(found.change)
+    return found
 
 
 def watch(x: Stamped) -> None:
@@ -98,6 +117,7 @@ def save_watched(x: Any, saved: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def move_to(x: Stamped, data: Array) -> None:
     """Let x live in other memory, which nobody else sees; who sees the old one keeps it, and its stamp."""
+    refuse_in_capture("", "a buffer that moves, since outputs of before keep what it was", "drop these first")
     x.data = data
     if x.stamp is not None:
         left, x.stamp = x.stamp, Stamp()

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minigrad.autograd.captured import gradients_of
+from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.errors import AutogradError, DtypeError
@@ -218,6 +220,8 @@ def run_backward(
     """
     nodes, leaves = reach(root)
     numbers = sorted(nodes)
+    if (capture := current_capture()) is not None:
+        gradients_of(capture).reach(numbers, [leaf for leaf, _ in leaves.values()])
     reached = Reached([leaf for leaf, _ in leaves.values()], numbers)
     listeners, watcher = _listeners(reached), _watching.get()
     first = [] if on_leaf is None else [on_leaf]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import kind_of
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.backend.dtypes import Array
 from minigrad.errors import DeviceError, DtypeError
 
@@ -262,6 +263,7 @@ def to_device(array: Array, device: Device) -> Array:
     """The array on another device; the same array where it is there already."""
     if device_of(array) == device:
         return array
+    refuse_in_capture("", _move_in_words(array, device), _IN_STEPS)
     if device.type == "cpu":
         with device_of(array).current() as cupy:  # whose stream made it, which is the one to wait for
             return cupy.asnumpy(array)
@@ -269,6 +271,14 @@ def to_device(array: Array, device: Device) -> Array:
         with device.current() as cupy:
             return cupy.asarray(array)
     return _across(array, device_of(array), device)
+
+
+_IN_STEPS = "read results after the replay, give what changes to the step as an argument, make what stays before"
+
+
+def _move_in_words(array: Array, device: Device) -> str:
+    what = f"{array.dtype.name} {array.shape}"
+    return f"a read of {what} on the host" if device.type == "cpu" else f"a copy of {what} to {device}"
 
 
 def _across(array: Array, source: Device, target: Device) -> Array:

@@ -71,12 +71,16 @@ class Generator(np.random.Generator):
 
 
 class Streams:
-    """The init and the noise stream of one context, and those of the shards that it has computed."""
+    """The init and the noise stream of one context, and those of the shards that it has computed.
 
-    __slots__ = ("seed", "noise_key", "init", "noise", "shards")
+    Attributes:
+        repeats: Whether these give once more what was given before.
+    """
+
+    __slots__ = ("seed", "noise_key", "init", "noise", "shards", "repeats")
 
     def __init__(self, seed: int, noise_key: int) -> None:
-        self.seed, self.noise_key = seed, noise_key
+        self.seed, self.noise_key, self.repeats = seed, noise_key, False
         self.init = _philox(seed, 0)
         self.noise = _philox(seed, 1 + noise_key)
         self.shards: dict[int, np.random.Generator] = {}
@@ -94,6 +98,7 @@ class Streams:
     def at(self, position: tuple[Any, Any]) -> Streams:
         """Streams apart from these that begin at a position."""
         twin = copy.copy(self)
+        twin.repeats = True
         twin.init, twin.noise = _philox(0, 0), _philox(0, 0)
         twin.init.bit_generator.state, twin.noise.bit_generator.state = position
         return twin

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.backend.device import Device
 from minigrad.errors import DeviceError
 
@@ -88,6 +89,7 @@ def has_happened(event: Any, streams: Any) -> bool:
     Raises:
         DeviceError: the device has failed, by whatever ran on it before.
     """
+    refuse_in_capture("", "a look whether the GPU has passed an event", "wait for it when the step is replayed")
     if event.done:
         return True
     code = streams.runtime.eventQuery(event.ptr)
@@ -103,13 +105,14 @@ class CommStream:
     Args:
         device: Where it runs.
         streams: What `streams_of(device)` gives, or a stand-in.
+        priority: 0 serves it like the caller's.
     """
 
-    def __init__(self, device: Device, streams: Any = None) -> None:
+    def __init__(self, device: Device, streams: Any = None, priority: int = COMM_PRIORITY) -> None:
         self.device = device
         self._streams = streams if streams is not None else streams_of(device)
         with device.current():
-            self._stream = self._streams.Stream(non_blocking=True, priority=COMM_PRIORITY)
+            self._stream = self._streams.Stream(non_blocking=True, priority=priority)
             # one event for each direction: a wait keeps to the record before it, so both can be recorded again
             self._out = self._streams.Event(disable_timing=True)
             self._back = self._streams.Event(disable_timing=True)

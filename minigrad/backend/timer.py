@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from minigrad.arguments import as_integer
+from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import Device
 from minigrad.backend.stream import has_happened, streams_of
 from minigrad.errors import ArgumentError
@@ -79,6 +80,7 @@ class CudaTimer:
     """A timer for a GPU: events on the caller's stream, read when the device has passed them.
 
     The events form a ring. Where nobody reads for so long that it is full, the oldest stretch is lost and counted.
+    While a step is captured nothing is timed, for an event in a graph can't be read.
 
     Args:
         device: Where the work runs.
@@ -104,6 +106,8 @@ class CudaTimer:
         Raises:
             ArgumentError: one is under way.
         """
+        if current_capture() is not None:
+            return
         _check_order("start", self._running)
         if self._count == len(self._ring):
             self._drop_oldest()
@@ -117,6 +121,8 @@ class CudaTimer:
         Raises:
             ArgumentError: none is under way.
         """
+        if current_capture() is not None:
+            return
         _check_order("stop", self._running)
         self._record(1)
         self._count += 1
@@ -124,7 +130,9 @@ class CudaTimer:
 
     def read_s(self) -> list[float]:
         """Seconds of each stretch that the device has passed and that was not read before."""
-        read = []
+        read: list[float] = []
+        if current_capture() is not None:
+            return read
         with self._device.current():
             while self._count and has_happened(self._ring[self._oldest][1], self._streams):
                 begin, end = self._ring[self._oldest]

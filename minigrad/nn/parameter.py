@@ -7,6 +7,7 @@ from typing import Any
 
 from minigrad.arguments import check_switch
 from minigrad.autograd.tape import backwards_under_way
+from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.backend.memory import duplicate
@@ -122,6 +123,9 @@ def zero_gradients(who: str, params: Iterable[Parameter], set_to_none: bool) -> 
         params = list(params)
         for param in params:
             check_at_rest(param)
+    if (capture := current_capture()) is not None:
+        params = list(params)
+        capture.dropped.update(map(id, params))
     for param in params:
         if set_to_none:
             param.grad_array = None

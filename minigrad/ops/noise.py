@@ -17,7 +17,7 @@ from minigrad.arguments import as_real, check_generator, check_switch
 from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, converted
-from minigrad.backend.fused.dropout import ELEMENTS_PER_WORD, drop, take_words
+from minigrad.backend.fused.dropout import ELEMENTS_PER_WORD, drop, take_noise
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
 from minigrad.backend.random import noise_generator
@@ -118,7 +118,7 @@ def take_drops(x: Array, p: float, rng: np.random.Generator | None = None) -> Dr
     """
     generator = noise_generator() if rng is None else rng
     if p < 1.0 and kernels_for(x) is not None:
-        position = take_words(generator, _words(x.size))
+        position = take_noise(generator, _words(x.size), x)
         if position is not None:
             return (position, *_threshold(p))
     return _place(_mask(x.shape, p, generator), x)

@@ -133,7 +133,7 @@ class Adam(Optimizer):
         if kernels_for(param) is None:
             adam_update(param, grad, *state, step=step, **options)
         else:
-            adam_(param, grad, *state, step=step, master=self.master, control=self.control, **options)
+            adam_(param, grad, *state, step=step, master=self.master, control=self.control, clock=self.clock, **options)
 
 
 def as_betas(who: str, betas: Any) -> tuple[float, ...]:

@@ -6,10 +6,23 @@ from collections.abc import Mapping
 
 from minigrad.backend.device import Device, to_host
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.optimizer import SKIPPED_STEPS
+from minigrad.backend.fused.optimizer import SKIP, SKIPPED_STEPS
 from minigrad.optim.part import Part
 
 Controls = Mapping[Device, Array]  # by device what `fused.optimizer.settle_step` fills
+
+
+def has_skipped(control: Array) -> bool:
+    """Whether the step does not count; waits for the device that decided it."""
+    return bool(control[SKIP])
+
+
+Due = list[list[bool]]  # of each part, whether each of its parameters takes part
+
+
+def due_of(parts: list[Part]) -> Due:
+    """The parameters with a gradient."""
+    return [[param.grad_array is not None for param in part.params] for part in parts]
 
 
 class Attempts:
@@ -22,19 +35,20 @@ class Attempts:
 
     def __init__(self) -> None:
         self._controls: Controls = {}
-        self._due: list[list[bool]] = []  # of each part, the parameters that took part
+        self._due: Due = []  # of each part, the parameters that took part
 
-    def begin(self, parts: list[Part], controls: Controls, limit: int) -> None:
+    def begin(self, parts: list[Part], controls: Controls, limit: int, due: Due | None = None) -> None:
         """Say that the parameters with a gradient will take part in one more attempt.
 
         Args:
             controls: By device what decides; empty where the host does.
+            due: Those that will, where it is known already.
         """
         if not controls:
             if self._controls:
                 self.settle(parts, limit)
             return
-        due = [[param.grad_array is not None for param in part.params] for part in parts]
+        due = due_of(parts) if due is None else due
         if self._controls is not controls or self._due != due:
             self.settle(parts, limit)
         self._controls, self._due = controls, due

@@ -17,14 +17,14 @@ import numpy as np
 from minigrad.arguments import as_amount, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
-from minigrad.backend.fused.optimizer import SKIP
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.kept import check_finished
 from minigrad.nn.companions import attach, number_of, unshared_number
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
-from minigrad.optim.attempts import Attempts, Controls
+from minigrad.optim.attempts import Attempts, Controls, has_skipped
+from minigrad.optim.captured import CapturedUpdates, updates_in_capture
 from minigrad.optim.part import AnyBuffer, Part, buffer_of
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state, state_by_parameter
 from minigrad.recording import enable_grad
@@ -65,8 +65,9 @@ class Optimizer:
     """
 
     step_limit = sys.maxsize  # the formula no longer changes after so many steps, so counts stop there
-    takes_control = False  # whether update hands on self.control and self.master, for kernels to use
+    takes_control = False  # whether update hands on self.control, self.clock and self.master, for kernels to use
     control: Array | None = None  # what decides whether the step counts
+    clock: Array | None = None  # its number and rate on the device, in a captured step
     master: Array | None = None  # the float32 copy of what is updated
 
     def __init__(self, params: Params, defaults: dict[str, Any], *, master_weights: bool = False) -> None:
@@ -146,12 +147,13 @@ class Optimizer:
         if any(isinstance(control, np.ndarray) for control in on_device.values()):
             on_device = {}
         self._attempts.begin(self._all_parts(), on_device, self.step_limit)
+        captured = updates_in_capture(self, on_device)
         for group, parts in zip(self.param_groups, self.parts):
             for part in parts:
                 control = controls.get(part.buffer.device)
-                if control is None or on_device or not control[SKIP]:
+                if control is None or on_device or not has_skipped(control):
                     self.control = control if on_device else None
-                    self._step_part(group, part)
+                    self._step_part(group, part, captured)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. The first contribution of the next backward overwrites the old values.
@@ -253,11 +255,13 @@ class Optimizer:
             found.append(Part(buffer, params, slots, self._state.setdefault(id(buffer), {})))
         return found
 
-    def _step_part(self, group: dict[str, Any], part: Part) -> None:
+    def _step_part(self, group: dict[str, Any], part: Part, captured: CapturedUpdates | None) -> None:
         buffer, master = part.buffer, part.state.get(MASTER)
         state = state_arrays(self, group, part)
         with buffer.device.current() as xp:
-            for step, _, runs in part.take_due(sys.maxsize if self.control is not None else self.step_limit):
+            limit = sys.maxsize if self.control is not None else self.step_limit
+            for step, params, runs in part.take_due(limit):
+                self.clock = None if captured is None else captured.clock_of(group, part, step, params, runs, limit)
                 for start, stop in runs:
                     block = BLOCK if xp is np else stop - start
                     for first in range(start, stop, block):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -58,10 +58,19 @@ class Part:
         by_step: dict[int, list[Parameter]] = {}
         for i, param in enumerate(self.params):
             if param.grad_array is not None:
-                step = self.steps[i] = min(self.steps[i] + 1, limit)
-                by_step.setdefault(step, []).append(param)
-                mark_changed(param)
+                by_step.setdefault(self._count(i, limit), []).append(param)
         for step, params in by_step.items():
             runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
             self.updates = hash((self.updates, step, *runs))
             yield step, params, runs
+
+    def count_again(self, numbers: Sequence[int], runs: list[tuple[int, int]], limit: int) -> set[int]:
+        """Count one more step of parameters, by their numbers, which the device makes by itself; the steps it is."""
+        steps = {self._count(i, limit) for i in numbers}
+        self.updates = hash((self.updates, *steps, *runs))
+        return steps
+
+    def _count(self, i: int, limit: int) -> int:
+        mark_changed(self.params[i])
+        step = self.steps[i] = min(self.steps[i] + 1, limit)
+        return step

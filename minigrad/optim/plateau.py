@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 from minigrad.arguments import as_integer, as_list, as_real, check_choice, is_number
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.errors import ArgumentError, StateDictError
 from minigrad.nn.companions import attach
 from minigrad.optim.optimizer import Optimizer, buffers_of
@@ -90,6 +91,7 @@ class ReduceLROnPlateau:
         Raises:
             ArgumentError: it is no number, or the optimizer got another group since.
         """
+        refuse_in_capture("ReduceLROnPlateau.step", "a rate that the host sets", "call it outside of the captured step")
         value = _as_number(metrics)
         self.last_epoch += 1
         if self._is_better(value):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_switch
+from minigrad.backend.capturing import each_replay
 from minigrad.backend.device import CPU, Device, array_module, to_device, to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import scale_
@@ -204,7 +205,8 @@ class GradScaler:
         flag = self._combined(found)
         if flag is None:
             return
-        self._updates += 1
+        self._count()
+        each_replay(self._count)
         with self._control_place().current():
             settle_step(
                 self._control,
@@ -213,6 +215,9 @@ class GradScaler:
                 backoff_factor=self.backoff_factor,
                 growth_interval=self.growth_interval,
             )
+
+    def _count(self) -> None:
+        self._updates += 1
 
     # -------------------------------------------------------------------------------------------------------- state
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minigrad.arguments import as_amount, as_integer, as_list
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.errors import ArgumentError, DtypeError, StateDictError
 from minigrad.nn.companions import attach
 from minigrad.optim.optimizer import Optimizer, buffers_of
@@ -95,6 +96,7 @@ class LRScheduler:
             ArgumentError: the optimizer got another group since, another schedule has stepped it, or the rate is
                 negative or not finite.
         """
+        refuse_in_capture(f"{self.who}.step", "a rate that the host sets", "call it outside of the captured step")
         check_turn(self, self.optimizer)
         self._apply(self.last_step + 1 if epoch is None else epoch, self.base_lrs)
 

@@ -117,4 +117,4 @@ class SGD(Optimizer):
         if kernels_for(param) is None:
             sgd_update(param, grad, *state, step=step, **options)
         else:
-            sgd_(param, grad, *state, step=step, master=self.master, control=self.control, **options)
+            sgd_(param, grad, *state, step=step, master=self.master, control=self.control, clock=self.clock, **options)

@@ -8,6 +8,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.errors import LayoutError
 from minigrad.optim.attempts import Controls
+from minigrad.optim.captured import CapturedUpdates
 from minigrad.optim.optimizer import Optimizer, state_arrays
 from minigrad.optim.part import Part
 from minigrad.optim.state import MASTER
@@ -36,7 +37,7 @@ class WholeOptimizer(Optimizer):
             check_whole(self.name, part)
         return parts
 
-    def _step_part(self, group: dict[str, Any], part: Part) -> None:
+    def _step_part(self, group: dict[str, Any], part: Part, captured: CapturedUpdates | None) -> None:
         buffer, master = part.buffer, part.state.get(MASTER)
         state = state_arrays(self, group, part)
         with buffer.device.current():

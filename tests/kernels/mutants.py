@@ -219,7 +219,7 @@ MUTANTS = [
     Mutant("the old average", "optimizer", "p[k] -= m.at[k] / (sqrt(top.at[k])", "p[k] -= d / (sqrt(top.at[k])",
            adam("adam")),
     Mutant("skips nothing", "optimizer", "if (step.skipped) return;", "", skipped_sgd),
-    Mutant("skipped steps count", "optimizer", "attempt - static_cast<long long>(control[skipped_steps])", "attempt",
+    Mutant("skipped steps count", "optimizer", "number -= static_cast<long long>(control[skipped_steps]);", "",
            skipped_adam),
     Mutant("no factor", "optimizer", "gradient *= factor;", "", factor),
     Mutant("rates read too early", "optimizer", _BARRIER + "    return rates;", "    return rates;", factor),

@@ -48,8 +48,14 @@ class Capture:
     """
 
     def __init__(self, origin: Stream) -> None:
-        self.origin, self.items, self.streams = origin, list[Item](), [origin]
+        self.origin, self.items, self.streams = origin, list[Item](), list[tuple[Stream, Item | None]]()
+        self.take(origin)
         self.thread, self.pool = threading.get_ident(), allocator()
+
+    def take(self, stream: Stream) -> None:
+        """From now on a stream is captured too; what it was given before is still before what it is given later."""
+        stream.capture = self
+        self.streams.append((stream, stream.tail))
 
     def end(self) -> Graph:
         """The graph of it; the work of every stream must come before the end of the one that was captured."""
@@ -60,8 +66,8 @@ class Capture:
             if id(item) not in joined:
                 joined.add(id(item))
                 stack += item.after
-        for stream in self.streams:
-            stream.capture = None
+        for stream, tail in self.streams:
+            stream.capture, stream.tail = None, tail
         if any(id(item) not in joined for item in self.items):
             raise CaptureError("end_capture: cudaErrorStreamCaptureUnjoined: expected an edge from each stream back")
         return Graph(self.items)
@@ -266,6 +272,8 @@ class Stream:
         """Put work behind what it was given so far."""
         if self.device != _device():
             raise StrictError(f"stream of cuda:{self.device}: expected its device to be current, got cuda:{_device()}")
+        if self.capture is None and work is not _nothing:  # CUDA would do it now, and never again
+            refuse_while_capturing(f"stream of cuda:{self.device}", "work for another stream, without an edge to it,")
         self.tail = item = Item(work, [self.tail] if self.tail is not None else [], self)
         if self.capture is not None:
             self.capture.items.append(item)
@@ -286,8 +294,7 @@ class Stream:
         """What it is given from now on comes after the event as it was last recorded."""
         capture = event.item.capture if event.item is not None else None
         if capture is not None and self.capture is None and capture in _captures:
-            self.capture = capture  # by the edge this stream is captured too
-            capture.streams.append(self)
+            capture.take(self)  # by the edge
         if self.capture is not capture and event.item is not None:
             raise CaptureError("wait_event: cudaErrorStreamCaptureIsolation: expected an event of the same capture")
         item = self.submit(_nothing)
@@ -300,8 +307,7 @@ class Stream:
             raise CaptureError("begin_capture: expected a stream of its own, got the null stream")
         if self.capture is not None:
             raise CaptureError("begin_capture: expected a stream that is not captured, got one that is")
-        self.capture = Capture(self)
-        _captures.append(self.capture)
+        _captures.append(Capture(self))
 
     def end_capture(self) -> Graph:
         """What it was given since `begin_capture`."""

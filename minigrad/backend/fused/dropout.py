@@ -5,16 +5,21 @@ The generator in host memory is moved on by as many words as the mask takes, so 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.random import current_streams, noise_generator
 
 WORDS_PER_BLOCK = 4
 ELEMENTS_PER_WORD = 4
+WORDS = WORDS_PER_BLOCK * 2**256  # that a generator gives before it begins again
+Place = tuple[tuple[int, int], int]
 _ELEMENTS_PER_BLOCK = WORDS_PER_BLOCK * ELEMENTS_PER_WORD
 
 
@@ -22,11 +27,21 @@ class PhiloxPosition(NamedTuple):
     """Where a generator stands, as kernels take it: eleven scalars.
 
     words: The counter of the last block drawn (4), the key (2), and that block (4). waiting: how many of the block's
-    last words are still to be used.
+    last words are still to be used. live: where a captured step finds the place of its generator, so many words before.
     """
 
     words: tuple[np.uint64, ...]
     waiting: np.int32
+    live: Array | None = None
+    words_on: np.uint64 = np.uint64(0)
+
+    def number(self) -> int:
+        """How many words the generator has given so far, modulo WORDS."""
+        return WORDS_PER_BLOCK * sum(int(word) << 64 * i for i, word in enumerate(self.words[:4])) - int(self.waiting)
+
+    def place(self) -> Place:
+        """What tells it from every other place: the key, and how many words were given."""
+        return (int(self.words[4]), int(self.words[5])), self.number()
 
 
 def take_words(rng: np.random.Generator, count: int) -> PhiloxPosition | None:
@@ -39,9 +54,7 @@ def take_words(rng: np.random.Generator, count: int) -> PhiloxPosition | None:
     if not isinstance(bits, np.random.Philox):
         return None
     state: Any = bits.state
-    counter, buffer = state["state"]["counter"], state["buffer"]
-    words = (*counter, *state["state"]["key"], *buffer)
-    position = PhiloxPosition(tuple(map(np.uint64, words)), np.int32(WORDS_PER_BLOCK - state["buffer_pos"]))
+    counter, position = state["state"]["counter"], _position(state)
     beyond = count - int(position.waiting)  # words of blocks not yet drawn
     if beyond <= 0:
         state["buffer_pos"] += count
@@ -56,6 +69,16 @@ def take_words(rng: np.random.Generator, count: int) -> PhiloxPosition | None:
     return position
 
 
+def position_of(rng: np.random.Generator) -> PhiloxPosition:
+    """Where a generator on Philox stands."""
+    return _position(rng.bit_generator.state)
+
+
+def _position(state: Any) -> PhiloxPosition:
+    words = (*state["state"]["counter"], *state["state"]["key"], *state["buffer"])
+    return PhiloxPosition(tuple(map(np.uint64, words)), np.int32(WORDS_PER_BLOCK - state["buffer_pos"]))
+
+
 def drop(x: Array, position: PhiloxPosition, threshold: int, scale: float) -> Array:
     """x · scale where an element's 16 bits are at least the threshold, else x · 0.
 
@@ -68,7 +91,7 @@ def drop(x: Array, position: PhiloxPosition, threshold: int, scale: float) -> Ar
     out = array_module(x).empty_like(x)
     if x.size:
         options = (np.uint32(threshold), np.float64(scale))
-        args = (x, out, np.int64(x.size), *position.words, position.waiting, *options)
+        args = (x, out, np.int64(x.size), *position.words, position.waiting, position.live, position.words_on, *options)
         blocks = loader.blocks(1 + -(-x.size // _ELEMENTS_PER_BLOCK))
         loader.launch("dropout", f"dropout_{suffix_of(x.dtype)}", blocks, loader.threads, args)
     return out
@@ -78,9 +101,97 @@ def draw_words(words: Array, position: PhiloxPosition) -> None:
     """Fill a uint64 array with the words from a position on."""
     loader = _loader(words)
     if words.size:
-        args = (words, np.int64(words.size), *position.words, position.waiting)
+        args = (words, np.int64(words.size), *position.words, position.waiting, position.live, position.words_on)
         blocks = loader.blocks(1 + -(-words.size // WORDS_PER_BLOCK))
         loader.launch("dropout", "philox_words", blocks, loader.threads, args)
+
+
+LIVE_WORDS = 7  # a place in device memory: counter, key, and how many words wait
+
+
+def set_live(live: Array, position: PhiloxPosition) -> None:
+    """Let a place in device memory, uint64 (LIVE_WORDS,), be this one."""
+    args = (live, *position.words[:6], np.uint64(position.waiting))
+    _loader(live).launch("dropout", "philox_set", 1, 32, args)
+
+
+def move_live(live: Array, words: int) -> None:
+    """Move a place in device memory on by so many words."""
+    _loader(live).launch("dropout", "philox_move", 1, 32, (live, np.uint64(words)))
+
+
+class LiveNoise:
+    """What one generator gives in a captured step, each time that it is launched.
+
+    Where it stands lies in device memory, and the graph moves it on. On the host each replay moves it on too; where it
+    does not stand where the last one left it, for others have drawn or set it, its place is written anew.
+
+    Args:
+        generator: On Philox; the noise stream of the context is found again in each replay, since it may be set anew.
+        like: An array on the device that draws.
+    """
+
+    def __init__(self, capture: Capture, generator: np.random.Generator, like: Array) -> None:
+        is_stream = generator is noise_generator()
+        self._find: Callable[[], np.random.Generator] = noise_generator if is_stream else lambda: generator
+        self._live = array_module(like).empty(LIVE_WORDS, np.uint64)
+        self._start = position_of(generator)
+        self._there: Place | None = None  # what the device has
+        self._words = 0
+        capture.ends.append(self._end)
+        capture.counts.append(self._count)
+        capture.writes.append(self._write)
+        capture.launched.append(self._moved)
+
+    def take(self, generator: np.random.Generator, count: int) -> PhiloxPosition:
+        """Move the generator on by `count` words, and tell where it stood: so many words from the start of a step."""
+        position = take_words(generator, count)
+        assert position is not None
+        on, self._words = self._words, self._words + count
+        return position._replace(live=self._live, words_on=np.uint64(on))
+
+    def again(self, twin: np.random.Generator, count: int) -> PhiloxPosition:
+        """The same for another generator, which draws once more what this one gave in the step: the place alone."""
+        position = take_words(twin, count)
+        assert position is not None
+        on = (position.number() - self._start.number()) % WORDS
+        if on + count > self._words:
+            refuse_in_capture("", "noise once more that the step has not drawn before")
+        return position._replace(live=self._live, words_on=np.uint64(on))
+
+    def _end(self) -> None:
+        if (position_of(self._find()).number() - self._start.number()) % WORDS != self._words:
+            refuse_in_capture("", "random numbers that the host has drawn, which would be the same in each replay")
+        move_live(self._live, self._words)
+
+    def _count(self) -> None:
+        position = take_words(self._find(), self._words)
+        assert position is not None
+        self._start = position
+
+    def _write(self) -> None:
+        if self._there != self._start.place():
+            set_live(self._live, self._start)
+
+    def _moved(self) -> None:
+        self._there = position_of(self._find()).place()
+
+
+def take_noise(rng: np.random.Generator, count: int, like: Array) -> PhiloxPosition | None:
+    """`take_words`, of which the replays of a captured step take others.
+
+    Args:
+        like: An array on the device that draws.
+    """
+    capture = current_capture()
+    if capture is None or not isinstance(rng.bit_generator, np.random.Philox):
+        return take_words(rng, count)
+    key, streams = ("noise", position_of(rng).place()[0]), current_streams()
+    if streams.repeats and rng is streams.noise:
+        return capture.part(key, lambda: LiveNoise(capture, rng, like)).again(rng, count)
+    noise = capture.part(("noise", id(rng)), lambda: LiveNoise(capture, rng, like))
+    capture.part(key, lambda: noise)  # for who draws once more what it has given
+    return noise.take(rng, count)
 
 
 def _loader(array: Array) -> KernelLoader:

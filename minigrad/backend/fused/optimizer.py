@@ -81,6 +81,7 @@ def sgd_(
     maximize: bool = False,
     master: Array | None = None,
     control: Array | None = None,
+    clock: Array | None = None,
 ) -> None:
     """One step of SGD by a kernel; the formula, in NumPy, is that of `minigrad.optim.sgd.sgd_update`.
 
@@ -91,10 +92,11 @@ def sgd_(
         master: Updated in place of param, which becomes its rounded copy; an element of which param is no rounded copy
             starts from param, so zeros will do at first.
         control: See `settle_step`.
+        clock: float64 (2,): the step and lr where they lie in device memory, which a graph reads again in each launch.
     """
     numbers = map(np.float64, (lr, momentum, 1 - dampening, weight_decay))
     switches = np.int32(nesterov), np.int32(maximize), np.int64(step)
-    args = (param, master, grad, momentum_buffer, np.int64(param.size), *numbers, *switches, control)
+    args = (param, master, grad, momentum_buffer, np.int64(param.size), *numbers, *switches, control, clock)
     _launch("sgd", param, args)
 
 
@@ -114,11 +116,12 @@ def adam_(
     decoupled_weight_decay: bool = False,
     master: Array | None = None,
     control: Array | None = None,
+    clock: Array | None = None,
 ) -> None:
     """One step of Adam or AdamW by a kernel; the formula, in NumPy, is that of `minigrad.optim.adam.adam_update`.
 
     Args:
-        param, grad, step, master, control: As for `sgd_`.
+        param, grad, step, master, control, clock: As for `sgd_`.
         exp_avg, exp_avg_sq, max_exp_avg_sq: float32 where param is narrower than that; the last for AMSGrad alone.
     """
     beta1, beta2 = betas
@@ -127,7 +130,7 @@ def adam_(
     numbers = map(np.float64, (*rates, lr, beta1, beta2, eps, weight_decay))
     switches = np.int32(decoupled_weight_decay), np.int32(maximize), np.int64(step)
     state = exp_avg, exp_avg_sq, max_exp_avg_sq
-    args = (param, master, grad, *state, np.int64(param.size), *numbers, *switches, control)
+    args = (param, master, grad, *state, np.int64(param.size), *numbers, *switches, control, clock)
     _launch("adam", param, args)
 
 

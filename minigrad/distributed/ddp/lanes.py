@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.stream import CommStream
@@ -56,6 +57,8 @@ class DeviceLane(Lane):
     def count(self, row: list[float], layout: str) -> Work:
         """Launch the sum of a row, which takes the place of the last one."""
         self.stand(False)  # the last pass may have failed
+        if current_capture() is not None:
+            self._side.follow()  # by an edge it is captured, too
         with self._side.current():
             if self._vector is None or self._vector.size != len(row):
                 self._vector = self.comm.empty(len(row), np.dtype(np.float64))
@@ -122,7 +125,8 @@ class DeviceLane(Lane):
                 self._exposed.start()
             else:
                 self._exposed.stop()
-                self._buckets.append(self._launched)
+                if current_capture() is None:
+                    self._buckets.append(self._launched)
                 self._launched = 0
 
     def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:

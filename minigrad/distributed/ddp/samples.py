@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from minigrad.backend.capturing import each_replay
 from minigrad.data.ledger import SampleLedger
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator, check_is_communicator
@@ -82,7 +83,9 @@ class _Kept:
     def __call__(self, active_ranks: list[int]) -> None:
         if self.before is not None:
             self.before(active_ranks)
-        self.ledger.combined(self.reducer.own.samples)
+        samples = self.reducer.own.samples
+        self.ledger.combined(samples)
+        each_replay(lambda: self.ledger.combined(samples))
 
 
 def merge_ledger(comm: Communicator, ledger: SampleLedger) -> None:

@@ -6,9 +6,11 @@ evaluation on one rank then makes no collective, and ranks with different number
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from minigrad.arguments import as_integer, check_choice
+from minigrad.backend.capturing import each_replay, refuse_in_capture
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.ddp.buffers import BufferMemory
@@ -74,11 +76,20 @@ class Upkeep:
 
     def after_pass(self, active_ranks: list[int], passes: int) -> None:
         """Do what is due after so many passes; every rank calls it, with the ranks that have data."""
+        who, every = "DistributedDataParallel", self.check.every
+        if self._every > 1:
+            refuse_in_capture(who, f"buffer_cadence={self._every}", "synchronise in every pass, or never")
+        if every is not None:
+            refuse_in_capture(who, f"check_replicas_every={every}", "compare replicas outside of it")
         synchronised = self._policy != "none" and passes % self._every == 0
         if synchronised and self.inventory.buffers():
             self._make_alike(active_ranks[0], averages=self._policy == "mean")
         if len(active_ranks) == self._comm.world_size:  # those that wait in join() have stopped to step
             self.check.after_pass(buffers=synchronised)
+
+    def each_replay(self, count: Callable[[], None]) -> None:
+        """Where a step is captured, do this in each of its replays; else nothing."""
+        each_replay(count)
 
     def broadcast(self, root: int) -> None:
         """Overwrite the buffers of all ranks by the root's, whatever the policy and the cadence."""

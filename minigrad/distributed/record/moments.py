@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.backend.device import Device
 from minigrad.backend.stream import has_happened, streams_of
 from minigrad.distributed.record.track import Track
@@ -70,6 +71,7 @@ class DeviceMoments:
 
     def mark(self) -> DeviceMoment:
         """The moment at which the current stream has done what it was given so far."""
+        refuse_in_capture("timeline", "a moment to be marked in it", "train without a timeline what is captured")
         moment = DeviceMoment(self._recorded(), self._last, self._streams)
         self._pending.append(moment)
         return moment

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import address_of
@@ -122,6 +123,7 @@ class NcclDevices:
             self._call(who, group)
 
     def _call(self, who: str, call: Callable[[], None]) -> None:
+        refuse_in_capture(who, "a collective of several GPUs of one process", "take a process for each GPU, and DDP")
         if self._over:
             raise DistributedError(f"{who}: expected NCCL devices in use, got some after their end: {self._over}")
         problem = problem_of(self._nccl, call)

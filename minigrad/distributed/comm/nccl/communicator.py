@@ -91,6 +91,7 @@ class NcclCommunicator(NcclMessages, NcclCalls, NcclGroups, Front):
         self.mail.watch()
 
     def _end_nccl(self, abort: bool = True) -> None:
+        self._launches.drop_graphs()
         self._handle.end(abort)
         self.mail.end(abort)
 
@@ -98,19 +99,33 @@ class NcclCommunicator(NcclMessages, NcclCalls, NcclGroups, Front):
 
     def _meet(self, what: What) -> Work:
         """Ranks meet, their GPUs do not."""
+        self._launches.refuse_in_capture(what[0])
         self._control.agree(str(self._next(what)))
         return OVER
 
     def _gather_bytes(self, what: What, data: bytes) -> list[bytes]:
+        self._launches.refuse_in_capture(what[0])
         return self._control.agree(str(self._next(what)), data)
 
     def _launch(
         self, what: What, arrays: tuple[Array, ...], method: str, *arguments: int, group: Sequence[Message] = ()
     ) -> NcclWork:
-        header = self._next(what, arrays[0])
+        header = self._announce(what, arrays[0])
+        self._launches.each_replay(lambda: self._announce_again(what, arrays[0]))
+        return self._launches.launch(header, arrays, method, arguments, group)
+
+    def _announce(self, what: What, array: Array) -> Header:
+        """The header of a collective that comes next."""
+        header = self._next(what, array)
         if self._debug:
             self._control.agree(str(header))
-        return self._launches.launch(header, arrays, method, arguments, group)
+        self._launches.last = header
+        return header
+
+    def _announce_again(self, what: What, array: Array) -> None:
+        """A captured step that has a collective is launched again."""
+        self._check(what[0])
+        self._announce(what, array)
 
     def _next(self, what: What, array: Array | None = None) -> Header:
         header = super()._next(what, array)

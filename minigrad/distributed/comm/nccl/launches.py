@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.nccl import problem_of
@@ -68,7 +69,12 @@ class Launches:
         nccl: The module cupy.cuda.nccl, or a stand-in.
         streams: That for cupy.cuda, or None.
         handle: Holds NCCL's object.
+
+    Attributes:
+        last: The last collective that was called, here or by a captured step that is launched again.
     """
+
+    last: Header
 
     def __init__(self, world: World, device: Device, nccl: Any, streams: Any, handle: Handle) -> None:
         self._world, self._failure, self._handle = world, world.failure, handle
@@ -77,6 +83,7 @@ class Launches:
         self._entries = deque[_Entry]()
         self._launching: _Entry | None = None  # NCCL may wait for other ranks there, too
         self._trouble_s = 0.0  # when NCCL first told of an error
+        self._graphs: list[Callable[[], None]] = []  # what ends each captured step that has some of these collectives
 
     # ----------------------------------------------------------------------------------------------- for the caller
 
@@ -109,7 +116,8 @@ class Launches:
                         problem = problem_of(self._nccl, lambda: getattr(comm, method)(*arguments, stream.ptr))
                 entry.event = self._streams.Event(disable_timing=True)
                 entry.event.record(stream)
-            self._entries.append(entry)
+            if current_capture() is None:
+                self._entries.append(entry)
         except BaseException as error:  # an interrupt, say: nobody knows whether the collective is under way
             world.fail(RankFailedError(f"rank {world.rank}: {header}: its launch raised {error!r}"))
             raise
@@ -131,6 +139,36 @@ class Launches:
                 getattr(comm, method)(*arguments, stream)
         finally:
             self._nccl.groupEnd()
+
+    def each_replay(self, announce: Callable[[], None]) -> None:
+        """Where a step is captured, announce the collective that comes next whenever that is launched again.
+
+        From each launch on its collectives are looked after as one entry; and its graph ends before NCCL does.
+        """
+        capture = current_capture()
+        if capture is not None:
+            capture.counts.append(announce)
+            capture.part(("nccl", id(self)), lambda: self._follow(capture))
+
+    def _follow(self, capture: Capture) -> None:
+        capture.users.append(self._graphs.append)
+        capture.launched.append(self._under_way)
+
+    def refuse_in_capture(self, who: str) -> None:
+        """Refuse a call in which ranks meet on the host."""
+        refuse_in_capture(who, "a call in which ranks meet on the host", "make it outside of the captured step")
+
+    def _under_way(self) -> None:
+        entry = _Entry(self.last)
+        with self._device.current():
+            entry.event = self._streams.Event(disable_timing=True)
+            entry.event.record(self._streams.get_current_stream())
+        self._entries.append(entry)
+
+    def drop_graphs(self) -> None:
+        """Give the graphs back that hold collectives: NCCL waits for that at its end."""
+        while self._graphs:
+            self._graphs.pop()()
 
     def is_done(self, entry: _Entry) -> bool:
         """Whether the device has passed a collective."""

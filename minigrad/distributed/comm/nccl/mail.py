@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn, Optional
 
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import address_of
@@ -344,5 +345,6 @@ class NcclMessages(PointToPoint):
     _progress: Progress
 
     def _message(self, envelope: Envelope, array: Array) -> Work:
+        refuse_in_capture("send or recv", "a message, which the host matches to another rank's", "use a collective")
         self._progress.mailed += 1
         return _NcclMessage(self.mail, self.mail.add(envelope, array))
