@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from minigrad.backend.capturing import Capture, _current
+from minigrad.backend.cublas import current_cublas
 from minigrad.backend.device import Device
 from minigrad.backend.stream import CommStream
 from minigrad.errors import CaptureError, MinigradError
@@ -30,13 +31,14 @@ class DeviceGraph:
         with device.current() as cupy:
             self._cupy, self._pool = cupy, cupy.cuda.MemoryPool()
         self._graph: Any = None
+        self._workspace: Any = None  # of the products in the graph
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """On the stream and with the memory that it is captured with; after what the caller's stream was given."""
         self._side.follow()
         try:
-            with self._memory(), self._side.current():
+            with self._memory(), self._side.current(), current_cublas().own_workspace() as self._workspace:
                 yield
         finally:
             self._side.join()
