@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from minigrad.arguments import check_choice
 from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
@@ -19,17 +21,26 @@ from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.steps import (
     Arrays,
     Steps,
-    affine,
     arrays_of,
     check_tensors,
-    give_back,
     give_outputs,
-    give_product,
+    given_gradients,
     narrowed,
     pair_of,
-    parted,
-    sigmoid_inplace,
     steps_of,
+)
+from minigrad.ops.stretches import (
+    GRU_FOLD,
+    LSTM_FOLD,
+    PLAIN_FOLD,
+    empty_columns,
+    folded,
+    give_back,
+    into,
+    sigmoids,
+    slopes,
+    stretches,
+    tanh_slopes,
 )
 from minigrad.tensor import Tensor
 
@@ -80,38 +91,50 @@ def rnn(
         dict(x=x, weight_ih=weight_ih, weight_hh=weight_hh, bias_ih=bias_ih, bias_hh=bias_hh, h=hx),
     )
     arrays = arrays_of(steps, given)
-    xp, weight, h = array_module(arrays.rows), widened(weight_hh.data).T, arrays.h
-    after = affine(arrays.rows, weight_ih, bias_ih, bias_hh)
-    before, room = xp.empty_like(after), xp.empty_like(h)
-    for span, size in steps.spans:
-        before[span] = h[:size]
-        now = after[span]
-        now += product(before[span], weight, room[:size])
-        if nonlinearity == "tanh":
-            xp.tanh(now, out=now)
-        else:
-            xp.maximum(now, 0, out=now)
-        h[:size] = now
-    arrays.outputs[...] = after
-    saved = (x, weight_ih, weight_hh, before, after, nonlinearity)
+    xp, h = array_module(arrays.rows), arrays.h
+    of_input, of_hidden = folded(weight_ih, PLAIN_FOLD), folded(weight_hh, PLAIN_FOLD)
+    bias = _summed(folded(bias_ih, PLAIN_FOLD), folded(bias_hh, PLAIN_FOLD))
+    before, after = (empty_columns(arrays.rows, len(h), steps.rows) for _ in range(2))
+    for stretch in stretches(steps, 3 * len(h), _on_host(h)):
+        values = xp.empty((stretch.steps, len(h), stretch.size), h.dtype)
+        now, room = h[:, : stretch.size], xp.empty(values.shape[1:], h.dtype)
+        product(of_input, stretch.of_rows(arrays.rows), values)
+        if bias is not None:
+            values += bias
+        befores, outputs = stretch.of_columns(before), stretch.of_rows(arrays.outputs)
+        for step in stretch.order:
+            befores[step] = now
+            product(of_hidden, now, room)
+            room += values[step]
+            if nonlinearity == "tanh":
+                xp.tanh(room, out=now)
+            else:
+                xp.maximum(room, 0, out=now)
+            values[step] = now
+            outputs[step] = now
+        stretch.of_columns(after)[...] = values
+    saved = (x, weight_ih, weight_hh, of_input, of_hidden, nonlinearity, before, after)
     output, last = give_outputs(steps, arrays, given, _rnn_backward, saved)
     return output, last
 
 
 def _rnn_backward(node: Node, grad: Array) -> None:
-    steps, names, x, weight_ih, weight_hh, before, after, nonlinearity = node.saved
-    g, dh, _ = parted(steps, grad, before.shape[1])
-    xp, weight = array_module(after), widened(weight_hh.data)
-    slopes = 1 - after * after if nonlinearity == "tanh" else after != 0  # of relu, whose h is positive, 0 or NaN
-    d = xp.empty_like(after)
-    for span, size in reversed(steps.spans):
-        now = g[span] + dh[:size]
-        if nonlinearity == "tanh":
-            xp.multiply(now, slopes[span], out=d[span])
-        else:
-            masked(now, slopes[span], d[span])
-        product(d[span], weight, dh[:size])
-    give_back(dict(zip(names, node.inputs)), x, weight_ih, weight_hh, before, d, d, dh)
+    steps, _, _, _, _, of_input, of_hidden, nonlinearity, before, after = node.saved
+    g, dh, _ = given_gradients(steps, node, len(before))
+    xp, d = array_module(after), empty_columns(after, *after.shape)
+    for stretch in reversed(list(stretches(steps, 3 * len(before), _on_host(dh)))):
+        values, given, found = stretch.of_columns(after), stretch.of_rows(g), stretch.of_columns(d)
+        slope = 1 - values * values if nonlinearity == "tanh" else values != 0  # of relu: h is positive, 0 or NaN
+        now, sums = dh[:, : stretch.size], xp.empty(values.shape[1:], d.dtype)
+        for step in reversed(stretch.order):
+            xp.add(given[step], now, out=sums)
+            if nonlinearity == "tanh":
+                xp.multiply(sums, slope[step], out=sums)
+            else:
+                masked(sums, slope[step], sums)
+            found[step] = sums
+            into(of_hidden.T, sums, now)
+    give_back(node, PLAIN_FOLD, of_input, before, d, d, [dh])
 
 
 @autocasts("low", itself=True)
@@ -157,54 +180,83 @@ def gru(
         dict(x=x, weight_ih=weight_ih, weight_hh=weight_hh, bias_ih=bias_ih, bias_hh=bias_hh, h=hx),
     )
     arrays = arrays_of(steps, given)
-    xp, weight, h = array_module(arrays.rows), widened(weight_hh.data).T, arrays.h
-    bias, width = 0 if bias_hh is None else widened(bias_hh.data), h.shape[1]
-    gates = affine(arrays.rows, weight_ih, bias_ih)
-    before, inner = xp.empty((steps.rows, width), gates.dtype), xp.empty((steps.rows, width), gates.dtype)
-    room = xp.empty((len(h), 3 * width), gates.dtype)
-    for span, size in steps.spans:
-        was = before[span]
-        was[...] = h[:size]
-        of_hidden = product(was, weight, room[:size])
-        of_hidden += bias
-        both, n = gates[span, : 2 * width], gates[span, 2 * width :]
-        both += of_hidden[:, : 2 * width]
-        sigmoid_inplace(both)
-        inner[span] = of_hidden[:, 2 * width :]
-        n += both[:, :width] * inner[span]
-        xp.tanh(n, out=n)
-        now = h[:size]
-        now -= n
-        now *= both[:, width:]
-        now += n
-        arrays.outputs[span] = now
-    saved = (x, weight_ih, weight_hh, before, gates, inner)
+    of_input, of_hidden = folded(weight_ih, GRU_FOLD), folded(weight_hh, GRU_FOLD)
+    biases = folded(bias_ih, GRU_FOLD), folded(bias_hh, GRU_FOLD)
+    kept, before = _gru_steps(steps, arrays, of_input, of_hidden, *biases)
+    saved = (x, weight_ih, weight_hh, of_input, of_hidden, before, kept)
     output, last = give_outputs(steps, arrays, given, _gru_backward, saved)
     return output, last
 
 
+@np.errstate(over="ignore")  # as for lstm
+def _gru_steps(
+    steps: Steps, arrays: Arrays, of_input: Array, of_hidden: Array, bias_ih: Array | None, bias_hh: Array | None
+) -> tuple[Array, Array]:
+    """Take the steps. Returns r, z, n and the part of b for n at each row, and h before it."""
+    xp, h = array_module(arrays.rows), arrays.h
+    units, both, one = len(h), 2 * len(h), xp.ones((), h.dtype)
+    kept, before = xp.empty(4 * units * steps.rows, h.dtype), empty_columns(arrays.rows, units, steps.rows)
+    for stretch in stretches(steps, 4 * units, _on_host(h)):
+        parts, shape = stretch.of_kept(kept, 4, units), (stretch.steps, 3 * units, stretch.size)
+        gates, now, room = parts[:, :3].reshape(shape), h[:, : stretch.size], xp.empty(shape[1:], h.dtype)
+        product(of_input, stretch.of_rows(arrays.rows), gates)
+        if bias_ih is not None:
+            gates += bias_ih
+        befores, outputs = stretch.of_columns(before), stretch.of_rows(arrays.outputs)
+        for step in stretch.order:
+            befores[step] = now
+            product(of_hidden, now, room)
+            if bias_hh is not None:
+                room += bias_hh
+            of_both, (r, z, n, inner) = gates[step, :both], parts[step]
+            of_both += room[:both]
+            sigmoids(of_both, one)
+            inner[...] = room[both:]
+            n += xp.multiply(r, inner, out=room[both:])
+            xp.tanh(n, out=n)
+            now -= n
+            now *= z
+            now += n
+            outputs[step] = now
+    return kept, before
+
+
 def _gru_backward(node: Node, grad: Array) -> None:
-    steps, names, x, weight_ih, weight_hh, before, gates, inner = node.saved
-    width, weight = before.shape[1], widened(weight_hh.data)
-    g, dh, _ = parted(steps, grad, width)
-    r, z, n = (gates[:, i * width : (i + 1) * width] for i in range(3))
-    of_n = (1 - z) * (1 - n * n)
-    factors = array_module(gates).empty((steps.rows, 3, width), gates.dtype)  # of d: the gradient of b, by and by
-    factors[:, 0] = of_n * inner * r * (1 - r)
-    factors[:, 1] = (before - n) * z * (1 - z)
-    factors[:, 2] = of_n * r
-    for span, size in reversed(steps.spans):
-        d = g[span] + dh[:size]
-        of_n[span] *= d
-        now = factors[span]
-        now *= d[:, None]
-        product(now.reshape(size, len(weight)), weight, dh[:size])
-        d *= z[span]
-        dh[:size] += d
-    of_hidden = factors.reshape(gates.shape)
-    of_input = of_hidden.copy()
-    of_input[:, 2 * width :] = of_n
-    give_back(dict(zip(names, node.inputs)), x, weight_ih, weight_hh, before, of_input, of_hidden, dh)
+    steps, _, _, _, _, weight_ih, weight_hh, before, kept = node.saved
+    units, rows = before.shape
+    g, dh, _ = given_gradients(steps, node, units)
+    xp = array_module(kept)
+    one, of_input, of_hidden = xp.ones((), kept.dtype), *(empty_columns(kept, 3 * units, rows) for _ in range(2))
+    for stretch in reversed(list(stretches(steps, 4 * units, _on_host(kept)))):
+        parts, given = stretch.of_kept(kept, 4, units), stretch.of_rows(g)
+        factors, of_n = _gru_factors(parts, stretch.of_columns(before), one)
+        now, d, z = dh[:, : stretch.size], xp.empty(of_n.shape[1:], kept.dtype), parts[:, 1]
+        for step in reversed(stretch.order):
+            xp.add(given[step], now, out=d)
+            of_n[step] *= d
+            factors[step] *= d
+            into(weight_hh.T, factors[step].reshape(3 * units, stretch.size), now)
+            d *= z[step]
+            now += d
+        shape = (stretch.steps, 3 * units, stretch.size)
+        stretch.of_columns(of_hidden)[...] = factors.reshape(shape)
+        factors[:, 2] = of_n
+        stretch.of_columns(of_input)[...] = factors.reshape(shape)
+    give_back(node, GRU_FOLD, weight_ih, before, of_input, of_hidden, [dh])
+
+
+def _gru_factors(parts: Array, before: Array, one: Array) -> tuple[Array, Array]:
+    """What d is multiplied by, to give the gradients of b (steps, 3, units, size), and of a for n."""
+    xp, (r, z, n, inner) = array_module(parts), parts.swapaxes(0, 1)
+    factors, of_n = xp.empty((len(parts), 3, *parts.shape[2:]), parts.dtype), xp.empty_like(n)
+    tanh_slopes(n, one, of_n)
+    of_n *= one - z
+    slopes(parts[:, :2], factors[:, :2])
+    factors[:, 0] *= of_n
+    factors[:, 0] *= inner
+    factors[:, 1] *= before - n
+    xp.multiply(of_n, r, out=factors[:, 2])
+    return factors, of_n
 
 
 @autocasts("low", itself=True)
@@ -256,72 +308,106 @@ def lstm(
     )
     units = weight_ih.shape[0] // 4
     arrays = arrays_of(steps, given, units)
-    gates = affine(arrays.rows, weight_ih, bias_ih, bias_hh)
-    kept = _lstm_steps(steps, arrays, gates, weight_hh, weight_hr)
-    saved = (x, weight_ih, weight_hh, weight_hr, gates, *kept)
+    of_input, of_hidden = folded(weight_ih, LSTM_FOLD), folded(weight_hh, LSTM_FOLD)
+    bias = _summed(folded(bias_ih, LSTM_FOLD), folded(bias_hh, LSTM_FOLD))
+    kept, before = _lstm_steps(steps, arrays, of_input, of_hidden, bias, weight_hr)
+    saved = (x, weight_ih, weight_hh, weight_hr, of_input, of_hidden, before, kept)
     output, last, cell = give_outputs(steps, arrays, given, _lstm_backward, saved)
     return output, last, cell
 
 
+@np.errstate(over="ignore")  # 1 / (1 + infinity) is the 0 that it should be
 def _lstm_steps(
-    steps: Steps, arrays: Arrays, gates: Array, weight_hh: Tensor, weight_hr: Tensor | None
-) -> tuple[Array, Array, Array]:
-    """Take the steps: gates become i, f, n and o. Returns h and c before, and tanh(c) after, each row."""
-    xp, weight, h, c = array_module(gates), widened(weight_hh.data).T, arrays.h, arrays.c
-    down = None if weight_hr is None else widened(weight_hr.data).T
-    units = c.shape[1]
-    before = xp.empty((steps.rows, h.shape[1]), gates.dtype)
-    cells, squashed = (xp.empty((steps.rows, units), gates.dtype) for _ in range(2))
-    half, rest = xp.full(4 * units, 0.5, gates.dtype), xp.full(4 * units, 0.5, gates.dtype)
-    half[2 * units : 3 * units], rest[2 * units : 3 * units] = 1, 0  # sigmoid(a) = (1 + tanh(a/2))/2; n is tanh(a)
-    room, product_of = xp.empty((len(h), 4 * units), gates.dtype), xp.empty_like(c)
-    for span, size in steps.spans:
-        before[span], cells[span] = h[:size], c[:size]
-        now = gates[span]
-        now += product(before[span], weight, room[:size])
-        now *= half
-        xp.tanh(now, out=now)
-        now *= half
-        now += rest
-        i, f, n, o = (now[:, k * units : (k + 1) * units] for k in range(4))
-        cell, part = c[:size], product_of[:size]
-        cell *= f
-        cell += xp.multiply(i, n, out=part)
-        high = xp.tanh(cell, out=squashed[span])
-        xp.multiply(o, high, out=part)
-        h[:size] = part if down is None else product(part, down)
-        arrays.outputs[span] = h[:size]
-    return before, cells, squashed
+    steps: Steps, arrays: Arrays, of_input: Array, of_hidden: Array, bias: Array | None, weight_hr: Tensor | None
+) -> tuple[Array, Array]:
+    """Take the steps. Returns i, f, o, n, c before and tanh(c) after each row, and h before it."""
+    xp, h, c = array_module(arrays.rows), arrays.h, arrays.c
+    units, down, one = len(c), None if weight_hr is None else widened(weight_hr.data), xp.ones((), c.dtype)
+    kept, before = xp.empty(6 * units * steps.rows, c.dtype), empty_columns(arrays.rows, len(h), steps.rows)
+    for stretch in stretches(steps, 6 * units, _on_host(c)):
+        size = stretch.size
+        parts, shape = stretch.of_kept(kept, 6, units), (stretch.steps, 4 * units, size)
+        gates, room, part = parts[:, :4].reshape(shape), xp.empty(shape[1:], c.dtype), xp.empty((units, size), c.dtype)
+        height, cell = h[:, :size], c[:, :size]
+        product(of_input, stretch.of_rows(arrays.rows), gates)
+        if bias is not None:
+            gates += bias
+        befores, outputs = stretch.of_columns(before), stretch.of_rows(arrays.outputs)
+        for step in stretch.order:
+            now, (i, f, o, n, was, high) = gates[step], parts[step]
+            befores[step], was[...] = height, cell
+            product(of_hidden, height, room)
+            now += room
+            sigmoids(now[: 3 * units], one)
+            xp.tanh(n, out=n)
+            xp.multiply(f, was, out=cell)
+            cell += xp.multiply(i, n, out=part)
+            xp.tanh(cell, out=high)
+            xp.multiply(o, high, out=height if down is None else part)
+            if down is not None:
+                into(down, part, height)
+            outputs[step] = height
+    return kept, before
 
 
 def _lstm_backward(node: Node, grad: Array) -> None:
-    steps, names, x, weight_ih, weight_hh, weight_hr, gates, before, cells, squashed = node.saved
-    units, weight, xp = cells.shape[1], widened(weight_hh.data), array_module(gates)
-    edges = dict(zip(names, node.inputs))
-    g, dh, dc = parted(steps, grad, before.shape[1], units)
-    i, f, n, o = (gates[:, k * units : (k + 1) * units] for k in range(4))
-    factors = xp.empty((steps.rows, 4, units), gates.dtype)  # of dc, the last of d: the gates' gradients, by and by
-    factors[:, 0] = n * i * (1 - i)
-    factors[:, 1] = cells * f * (1 - f)
-    factors[:, 2] = i * (1 - n * n)
-    factors[:, 3] = squashed * o * (1 - o)
-    through = o * (1 - squashed * squashed)
-    down = None if weight_hr is None else widened(weight_hr.data)
-    of_height = g.copy() if down is not None else g
-    for span, size in reversed(steps.spans):
-        d = g[span] + dh[:size]
-        if down is not None:
-            of_height[span] = d
-            d = product(d, down)
-        back, now = dc[:size], factors[span]
-        through[span] *= d
-        back += through[span]
-        now[:, :3] *= back[:, None]
-        now[:, 3] *= d
-        back *= f[span]
-        product(now.reshape(size, len(weight)), weight, dh[:size])
-    if down is not None:
-        give_product(edges["weight_hr"], of_height.T, o * squashed, weight_hr)
-    of_gates = factors.reshape(gates.shape)
-    give_back(edges, x, weight_ih, weight_hh, before, of_gates, of_gates, dh)
-    accumulate(edges.get("c"), narrowed(dc, x))
+    steps, names, _, _, _, weight_hr, weight_ih, weight_hh, before, kept = node.saved
+    units = len(weight_hh) // 4
+    g, dh, dc = given_gradients(steps, node, len(before), units)
+    xp, down = array_module(kept), None if weight_hr is None else widened(weight_hr.data)
+    one, of_gates = xp.ones((), kept.dtype), empty_columns(kept, 4 * units, steps.rows)
+    of_height = None if down is None else empty_columns(kept, *before.shape)
+    for stretch in reversed(list(stretches(steps, 6 * units, _on_host(kept)))):
+        parts, given = stretch.of_kept(kept, 6, units), stretch.of_rows(g)
+        factors, through = _lstm_factors(parts, one)
+        height, cell, sums = dh[:, : stretch.size], dc[:, : stretch.size], xp.empty((len(dh), stretch.size), kept.dtype)
+        for step in reversed(stretch.order):
+            d, now, via = xp.add(given[step], height, out=sums), factors[step], through[step]
+            if down is not None and of_height is not None:
+                stretch.of_columns(of_height)[step] = d
+                d = product(down.T, d)
+            via *= d
+            cell += via
+            now[:2] *= cell
+            now[2] *= d
+            now[3] *= cell
+            cell *= parts[step, 1]
+            into(weight_hh.T, now.reshape(4 * units, stretch.size), height)
+        stretch.of_columns(of_gates)[...] = factors.reshape(stretch.steps, 4 * units, stretch.size)
+    if weight_hr is not None:
+        edge = dict(zip(names, node.inputs))["weight_hr"]
+        accumulate(edge, narrowed(of_height @ _raised(steps, kept, units).T, weight_hr))
+    give_back(node, LSTM_FOLD, weight_ih, before, of_gates, of_gates, [dh, dc])
+
+
+def _lstm_factors(parts: Array, one: Array) -> tuple[Array, Array]:
+    """What dc, or d for o, is multiplied by to give the gates' gradients (steps, 4, units, size); and d for dc."""
+    xp = array_module(parts)
+    factors, through = xp.empty((len(parts), 4, *parts.shape[2:]), parts.dtype), xp.empty_like(parts[:, 0])
+    slopes(parts[:, :3], factors[:, :3])
+    factors[:, :3] *= parts[:, 3:]  # n, c and tanh(c)
+    tanh_slopes(parts[:, 3], one, factors[:, 3])
+    factors[:, 3] *= parts[:, 0]
+    tanh_slopes(parts[:, 5], one, through)
+    through *= parts[:, 2]
+    return factors, through
+
+
+def _raised(steps: Steps, kept: Array, units: int) -> Array:
+    """o·tanh(c) of each row, as columns: what weight_hr multiplies."""
+    found = empty_columns(kept, units, steps.rows)
+    for stretch in stretches(steps, 6 * units, _on_host(kept)):
+        parts = stretch.of_kept(kept, 6, units)
+        stretch.of_columns(found)[...] = parts[:, 2] * parts[:, 5]
+    return found
+
+
+def _summed(first: Array | None, second: Array | None) -> Array | None:
+    if first is None or second is None:
+        return first if second is None else second
+    first += second
+    return first
+
+
+def _on_host(x: Array) -> bool:
+    return x.__class__ is np.ndarray

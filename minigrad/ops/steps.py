@@ -7,21 +7,17 @@ and no row is made for a step that a sequence has not.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from minigrad.arguments import check_switch, is_integer, kind_of
-from minigrad.autograd.tape import Edge, Node, accumulate, accumulate_at, destination
+from minigrad.autograd.tape import Node
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, converted, is_float, widened
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.axes import column_sum
 from minigrad.ops.join import part_backward
-from minigrad.ops.linalg import product
 from minigrad.ops.operands import same_device
 from minigrad.tensor import Tensor, record
 
@@ -144,12 +140,11 @@ class Arrays(NamedTuple):
 
     Attributes:
         rows: x as rows.
-        states: The memory of all outputs: that of each step, then the last h, then the last c of each sequence.
-        outputs, h, c: Parts of it; h and c hold the initial ones.
+        outputs: The output as rows.
+        h, c: The state of each sequence as a column: the initial ones, that become the last ones.
     """
 
     rows: Array
-    states: Array
     outputs: Array
     h: Array
     c: Array
@@ -158,104 +153,57 @@ class Arrays(NamedTuple):
 def arrays_of(steps: Steps, given: dict[str, Tensor], cells: int = 0) -> Arrays:
     """The rows of x, and memory for the outputs; cells is the length of c where there is one."""
     rows = widened(given["x"].data).reshape(steps.rows, given["x"].shape[-1])
-    width = given["weight_hh"].shape[1]
-    ends = list(itertools.accumulate([steps.rows * width, steps.sequences * width, steps.sequences * cells]))
-    states = array_module(rows).empty(ends[-1], rows.dtype)
-    outputs = states[: ends[0]].reshape(steps.rows, width)
-    h, c = states[ends[0] : ends[1]], states[ends[1] :]
-    for part, name in ((h, "h"), (c, "c")):
-        part[...] = widened(given[name].data).reshape(-1) if name in given else 0
-    return Arrays(rows, states, outputs, h.reshape(-1, width), c.reshape(steps.sequences, cells))
-
-
-def affine(rows: Array, weight: Tensor, *biases: Tensor | None) -> Array:
-    """rows @ weightᵀ + biases, whose sum is added in one pass over the rows."""
-    out, given = product(rows, widened(weight.data).T), [widened(bias.data) for bias in biases if bias is not None]
-    if given:
-        out += functools.reduce(operator.add, given)
-    return out
-
-
-def sigmoid_inplace(x: Array) -> None:
-    """Overwrite x by its sigmoid, (1 + tanh(x/2))/2: NumPy's tanh is faster than its exponential."""
-    x *= 0.5
-    array_module(x).tanh(x, out=x)
-    x *= 0.5
-    x += 0.5
+    xp, width = array_module(rows), given["weight_hh"].shape[1]
+    states = []
+    for name, height in (("h", width), ("c", cells)):
+        state = xp.zeros((height, steps.sequences), rows.dtype)
+        if name in given:
+            state[...] = widened(given[name].data).T
+        states.append(state)
+    return Arrays(rows, xp.empty((steps.rows, width), rows.dtype), *states)
 
 
 def give_outputs(
     steps: Steps, arrays: Arrays, given: dict[str, Tensor], backward: Callable[[Node, Array], None],
     saved: tuple[Any, ...],
 ) -> list[Tensor]:
-    """Record the call, and its outputs as parts of what it gave: that of all steps, and the last h and c.
+    """Record the call, and its outputs: that of all steps, and the last h and c. One node stands behind them all."""
+    x = given["x"]
+    found = [arrays.outputs.reshape(*steps.axes, arrays.outputs.shape[1])]
+    found += [array_module(state).ascontiguousarray(state.T) for state in arrays[2:] if len(state)]
+    joint = record(found[0], backward, tuple(given.values()), (steps, tuple(given), *saved))
+    return [record(narrowed(one, x), _output_backward, (joint,), (i,)) for i, one in enumerate(found)]
 
-    Where only some of them have a gradient, or several, the parts add up what there is.
+
+def _output_backward(node: Node, grad: Array) -> None:
+    """The gradient of one of the outputs waits in the node of the call, which comes after them all."""
+    call: Any = node.inputs[0]
+    if call is not None:
+        i = node.saved[0]
+        if call.grad_array is None:
+            call.grad_array, call.grad_owned = grad, {}
+        waiting = call.grad_owned
+        waiting[i] = waiting[i] + grad if i in waiting else grad
+
+
+def given_gradients(steps: Steps, node: Node, width: int, cells: int = 0) -> tuple[Array, Array, Array]:
+    """What came to the outputs of a call: as rows, and of h and c as columns, which may be written; zeros for nothing.
+
+    The last that the node saved is an array of the dtype that it computes with.
     """
-    x, states = given["x"], arrays.states
-    data = narrowed(states, x)
-    whole = record(data, backward, tuple(given.values()), (steps, tuple(given), *saved))
-    parts: list[Tensor] = []
-    start = 0
-    for array in arrays[2:]:
-        if array.shape[-1]:
-            part = slice(start, start + array.size)
-            shape = array.shape if parts else (*steps.axes, array.shape[-1])
-            own = data[part].reshape(shape)
-            parts.append(record(own.copy() if parts else own, _part_backward, (whole,), (data.shape, part)))
-        start += array.size
-    return parts
-
-
-def _part_backward(node: Node, grad: Array) -> None:
-    shape, part = node.saved
-    accumulate_at(node.inputs[0], shape, part, grad.reshape(-1))
-
-
-def parted(steps: Steps, grad: Array, width: int, cells: int = 0) -> tuple[Array, Array, Array]:
-    """The gradients of the outputs, of the last h and of the last c; the last two may be written."""
-    wide, first, second = widened(grad), steps.rows * width, (steps.rows + steps.sequences) * width
-    last = wide[first:].copy()
-    h, c = last[: second - first], last[second - first :]
-    return wide[:first].reshape(-1, width), h.reshape(-1, width), c.reshape(steps.sequences, cells)
+    came: Any = node.grad_owned
+    node.grad_owned = False
+    xp, wide = array_module(node.saved[-1]), node.saved[-1].dtype
+    states = []
+    for i, height in ((1, width), (2, cells)):
+        state = xp.zeros((height, steps.sequences), wide)
+        if i in came:
+            state[...] = widened(came[i]).T
+        states.append(state)
+    rows = widened(came[0]).reshape(-1, width) if 0 in came else xp.zeros((steps.rows, width), wide)
+    return rows, states[0], states[1]
 
 
 def narrowed(array: Array, like: Tensor) -> Array:
     """An array in the dtype of a tensor."""
     return array if array.dtype == like.dtype else converted(array, like.dtype)
-
-
-def give_product(edge: Edge, a: Array, b: Array, like: Tensor) -> None:
-    """Accumulate a @ b in the dtype and shape of a tensor, straight into the flat gradient where that is possible."""
-    if edge is None:
-        return
-    if a.dtype == like.dtype and like.ndim == 2:
-        accumulate(edge, product(a, b, destination(edge)))
-    else:
-        accumulate(edge, narrowed(product(a, b), like).reshape(like.shape))
-
-
-def _give_sum(edge: Edge, rows: Array, like: Tensor) -> None:
-    """Accumulate the sum of the rows in the dtype of a tensor."""
-    if edge is not None:
-        own = rows.dtype == like.dtype
-        accumulate(edge, column_sum(rows, destination(edge)) if own else narrowed(column_sum(rows), like))
-
-
-def give_back(
-    edges: dict[str, Edge], x: Tensor, weight_ih: Tensor, weight_hh: Tensor, before: Array, of_input: Array,
-    of_hidden: Array, dh: Array,
-) -> None:
-    """The gradients of what all recurrences have, each weight's as one product over all rows.
-
-    Args:
-        before: What h was before each row.
-        of_input, of_hidden: The gradients of x @ weight_ihᵀ + bias_ih and of h @ weight_hhᵀ + bias_hh.
-        dh: That of the initial h.
-    """
-    give_product(edges["x"], of_input, widened(weight_ih.data), x)
-    give_product(edges["weight_ih"], of_input.T, widened(x.data).reshape(len(of_input), x.shape[-1]), weight_ih)
-    give_product(edges["weight_hh"], of_hidden.T, before, weight_hh)
-    _give_sum(edges.get("bias_ih"), of_input, x)
-    _give_sum(edges.get("bias_hh"), of_hidden, x)
-    accumulate(edges.get("h"), narrowed(dh, x))

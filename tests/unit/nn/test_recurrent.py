@@ -16,6 +16,7 @@ from minigrad.nn.utils.rnn import (
     unpack_sequence,
     unpad_sequence,
 )
+from minigrad.ops import stretches
 from minigrad.testing import assert_close
 
 KINDS, LENGTHS = ["RNN", "GRU", "LSTM"], [2, 5, 1, 4]
@@ -246,3 +247,33 @@ def test_rows_of_steps_say_what_a_layer_takes():
     output, h, c = ops.lstm(packed.data, None, *weights, batch_sizes=packed.batch_sizes)
     assert (output.shape, h.shape, c.shape) == ((12, 4), (4, 4), (4, 4))
     assert_close(output[-1], h.data[0])  # the longest comes first, and ends last
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "num_layers": 2}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_one_by_one_and_many_at_once_give_the_same(kind, options, monkeypatch):
+    """What does not depend on the steps before is computed for a stretch of them: of a packed batch too."""
+
+    def run(longest):
+        monkeypatch.setattr(stretches, "_LONGEST", longest)
+        manual_seed(2)
+        layer = getattr(nn, kind)(3, 4, **options).double()
+        x = normal(9, 5, 3, grad=True)
+        output, last = layer(pack_padded_sequence(x, [9, 8, 8, 8, 2]))
+        whole, _ = layer(x)
+        sum((one * one).sum() for one in (output.data, whole, *parts(last))).backward()
+        return [output.data, x.grad, *(param.grad for param in layer.parameters())]
+
+    for one, other, between in zip(run(1), run(1 << 16), run(200)):
+        assert_close(one, other.data)
+        assert_close(between, other.data)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+@pytest.mark.filterwarnings("error")
+def test_a_gate_that_is_far_out_is_0_or_1(kind):
+    layer = getattr(nn, kind)(2, 3)
+    x = Tensor(np.array([[[1e30, -1e30]], [[-1e30, 1e30]]], np.float32), requires_grad=True)
+    output, _ = layer(x)
+    output.sum().backward()
+    assert np.isfinite(output.detach().numpy()).all() and np.isfinite(x.grad.numpy()).all()
