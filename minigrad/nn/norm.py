@@ -13,7 +13,7 @@ from minigrad.nn.module import Module
 from minigrad.nn.parameter import zero_buffer, zero_parameter
 from minigrad.nn.state import overwrite
 from minigrad.ops import families as ops
-from minigrad.recording import is_recomputing
+from minigrad.ops.norms import counted_batch_norm
 from minigrad.tensor import Tensor
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "RMSNorm"]
@@ -88,19 +88,17 @@ class BatchNorm(TrackingNorm):
         """The normalised batch; in training the running statistics move towards the batch's."""
         self._check_axes(x)
         counts = self.training and self.track_running_stats
-        y = ops.batch_norm(
+        return counted_batch_norm(
             x,
             self.running_mean if counts or not self.training else None,
             self.running_var if counts or not self.training else None,
+            self.num_batches_tracked if counts else None,
             self.weight,
             self.bias,
             self.training or self.running_mean is None,
             self._share_of_next_batch() if counts else 0.0,
             self.eps,
         )
-        if counts and self.num_batches_tracked is not None and x.numel() and not is_recomputing():
-            self.num_batches_tracked.add_(1)
-        return y
 
     def _share_of_next_batch(self) -> float:
         """How much of the running statistics a batch replaces."""

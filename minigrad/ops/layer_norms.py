@@ -14,7 +14,8 @@ from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ShapeError
 from minigrad.ops.axes import column_sum, row_dot, row_sum
-from minigrad.ops.norms import affine_edges, check_input, give_vector, inverse_root
+from minigrad.ops.channel_norms import affine_edges
+from minigrad.ops.norms import check_input, give_vector, inverse_root
 from minigrad.ops.precision import autocasts
 from minigrad.ops.shape import sizes_of
 from minigrad.ops.statistics import row_blocks, work_dtype

@@ -13,7 +13,17 @@ from minigrad.arguments import as_integer, as_real, check_switch, kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.ops.channel_norms import (
+    Moved,
+    affine_edges,
+    batch_normalized,
+    moves,
+    normalized,
+    normalized_by,
+    segments_of,
+)
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.statistics import (
@@ -69,6 +79,21 @@ def batch_norm(
         ArgumentError: no running statistics outside training, or momentum or eps out of range.
         DtypeError: no float tensors, or weight and bias of another dtype than x.
     """
+    return counted_batch_norm(x, running_mean, running_var, None, weight, bias, training, momentum, eps)
+
+
+def counted_batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    batches: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """`batch_norm` that counts the batches by which the running statistics moved, too; in place, int64 of no axes."""
     x, weight, bias = at_precision("batch_norm", x, weight, bias)  # the running statistics are written to
     check_input("batch_norm", x, weight, bias, eps)
     momentum = as_real("batch_norm", "momentum", momentum, 0.0, 1.0)
@@ -83,14 +108,33 @@ def batch_norm(
             "where they are divided, granularity=2 (of BalanceConfig, of DdpConfig) leaves no shard with one sample, "
             "if the batch is a multiple of it"
         )
-    if training and x.data.size:
-        mean, variance = statistics(as_rows(x.data, folding), folding)
-        move_running(running_mean, mean, momentum)
-        move_running(running_var, variance * (folding.population / (folding.population - 1)), momentum)
-    else:
-        mean, variance = _fixed_statistics(x, running_mean, running_var)
     fixed = not training or not x.data.size
+    if x.data.size and kernels_for(x.data) is not None:
+        return _batch_norm_by_kernels(x, (running_mean, running_var, batches, momentum), weight, bias, eps, fixed)
+    if fixed:
+        mean, variance = _fixed_statistics(x, running_mean, running_var)
+    else:
+        mean, variance = statistics(as_rows(x.data, folding), folding)
+        _move(running_mean, running_var, batches, mean, variance, folding.population, momentum)
     return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed)
+
+
+def _batch_norm_by_kernels(
+    x: Tensor, moved: Moved, weight: Tensor | None, bias: Tensor | None, eps: float, fixed: bool
+) -> Tensor:
+    running_mean, running_var, batches, momentum = moved
+    if fixed:
+        mean = None if running_mean is None else running_mean.data
+        variance = None if running_var is None else running_var.data
+        return normalized_by(x, mean, variance, weight, bias, eps)
+    if is_recomputing():
+        return batch_normalized(x, weight, bias, (None, None, None, 0.0), eps)
+    if moves(x, running_mean, running_var):
+        return batch_normalized(x, weight, bias, moved, eps)
+    segments = segments_of(x, False, x.data.shape[1])
+    out, found = normalized(x, weight, bias, segments, eps, with_variance=True)
+    _move(running_mean, running_var, batches, found.mean, found.variance, segments.population, momentum)
+    return out
 
 
 def _fixed_statistics(
@@ -106,6 +150,24 @@ def _fixed_statistics(
 def inverse_root(variance: Array, eps: float) -> Array:
     """1 / sqrt(variance + eps)."""
     return 1.0 / array_module(variance).sqrt(variance + eps)
+
+
+def _move(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    batches: Tensor | None,
+    mean: Array,
+    variance: Array | None,
+    population: int,
+    momentum: float,
+) -> None:
+    """Move running statistics towards those of a batch, (C,) elements each, and count it."""
+    move_running(running_mean, mean, momentum)
+    if running_var is not None and variance is not None:
+        move_running(running_var, variance * (population / (population - 1)), momentum)
+    if batches is not None and not is_recomputing():
+        batches.data += 1
+        mark_changed(batches)
 
 
 def move_running(running: Tensor | None, new: Array, momentum: float) -> None:
@@ -159,6 +221,8 @@ def group_norm(
     if channels % as_integer("group_norm", "num_groups", num_groups, 1):
         raise ArgumentError(f"group_norm: expected num_groups to divide the {channels} channels, got {num_groups!r}")
     _check_vectors("group_norm", channels, weight=weight, bias=bias)
+    if x.data.size and kernels_for(x.data) is not None:
+        return normalized(x, weight, bias, segments_of(x, True, num_groups), eps)[0]
     folding = _groups_of(x, num_groups)
     mean, variance = statistics(as_rows(x.data, folding), folding)
     return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed=False)
@@ -205,6 +269,9 @@ def instance_norm(
     channels = x.data.shape[1]
     _check_vectors("instance_norm", channels, weight=weight, bias=bias)
     _check_running("instance_norm", x, running_mean, running_var, use_input_stats)
+    by_kernels = x.data.size and kernels_for(x.data) is not None
+    if not use_input_stats and by_kernels and running_mean is not None and running_var is not None:
+        return normalized_by(x, running_mean.data, running_var.data, weight, bias, eps)
     if not use_input_stats:
         folding = batch_rows(x.data.size // max(channels, 1), channels)
         mean, variance = _fixed_statistics(x, running_mean, running_var)
@@ -214,12 +281,28 @@ def instance_norm(
         raise ShapeError(
             f"instance_norm: expected several values for each channel of a sample in training, got x {x.shape}"
         )
+    if by_kernels:
+        tracks = running_mean is not None or running_var is not None
+        out, found = normalized(x, weight, bias, segments_of(x, True, channels), eps, with_variance=tracks)
+        if tracks and found.variance is not None:
+            _move_by_samples(running_mean, running_var, found.mean, found.variance, folding.population, momentum)
+        return out
     mean, variance = statistics(as_rows(x.data, folding), folding)
     if x.data.size:
-        move_running(running_mean, mean.mean(axis=0), momentum)
-        unbiased = folding.population / (folding.population - 1)
-        move_running(running_var, variance.mean(axis=0) * unbiased, momentum)
+        _move_by_samples(running_mean, running_var, mean, variance, folding.population, momentum)
     return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed=False)
+
+
+def _move_by_samples(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Array,
+    variance: Array,
+    population: int,
+    momentum: float,
+) -> None:
+    """Move running statistics towards the mean over the samples of theirs, whose first axis is of samples."""
+    _move(running_mean, running_var, None, mean.mean(axis=0), variance.mean(axis=0), population, momentum)
 
 
 # ------------------------------------------------------------------------------------------ from statistics to gradient
@@ -312,14 +395,6 @@ def give_vector(edge: Edge, grad: Array, dtype: np.dtype[Any]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- arguments
-
-
-def affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
-    """The edges to x, weight and bias, of which weight and bias may be missing."""
-    edges = list(node.inputs)
-    if weight is None:
-        edges.insert(1, None)
-    return edges[0], edges[1], edges[2] if len(edges) > 2 else None
 
 
 def check_input(

@@ -11,6 +11,7 @@ import numpy as np
 from minigrad.backend.kernels import kernel_source
 from tests.kernel_suite import (
     bits,
+    channel_norm,
     convolution,
     dropout,
     embedding,
@@ -149,6 +150,23 @@ def wrapping(on: Any) -> None:
         embedding.test_an_index_out_of_range_wraps_around_and_is_kept(on, bad)
 
 
+def channels(shape: str) -> Callable[[Any], None]:
+    return lambda on: channel_norm.test_channels(on, shape, "f32")
+
+
+def merged_by_a_block(on: Any) -> None:
+    with channel_norm.pytest.MonkeyPatch.context() as patch:
+        channel_norm.test_a_block_merges_what_is_many(on, "batch", patch)
+
+
+def channels_shifted(on: Any) -> None:
+    channel_norm.test_channels_without_gain_and_off_a_good_address(on, "f32")
+
+
+def running(on: Any) -> None:
+    channel_norm.test_running_statistics_move_and_batches_are_counted(on, "f32")
+
+
 def words(on: Any) -> None:
     for counter in dropout.COUNTERS:
         dropout.test_words_of_philox(on, counter)
@@ -260,6 +278,42 @@ MUTANTS = [
     Mutant("columns without the second", "layer_norm", "        __syncthreads();\n    }\n}", "    }\n}", layer_norm),
     Mutant("a column too many", "layer_norm", "row < stop && column < length", "row < stop", layer_norm),
     Mutant("one warp twice", "layer_norm", "int w = 1; w < warps", "int w = 0; w < warps", layer_norm),
+    # columns.cuh
+    Mutant("lanes of others", "channel_norm", "distance >= lanes", "distance > lanes", channels("batch")),
+    Mutant("one warp of columns", "channel_norm", "for (int w = 1; w < warps; ++w)\n",
+           "for (int w = 1; w < warps / 2; ++w)\n", channels("batch")),
+    Mutant("sums read too early", "channel_norm", "values[k];\n" + _BARRIER, "values[k];\n", channels("batch")),
+    Mutant("a column too far", "channel_norm", "return at(k) < total;", "return true;", channels("tiles")),
+    Mutant("rows not aligned", "channel_norm", "columns % vector_length<T>() == 0 && aligned<vector_length<T>()>(x)",
+           "columns % vector_length<T>() == 0", channels_shifted),
+    # channel_norm.cu
+    Mutant("squares about zero", "channel_norm", "values[k] - first[k]", "values[k]",
+           lambda on: channel_norm.test_a_large_mean_costs_no_digit(on, "f32", "batch")),
+    Mutant("squares about the first", "channel_norm", "square[k] -= sum[k] * shift;", "", channels("batch")),
+    Mutant("threads apart", "channel_norm", "square[k] += (own[k] - mean[k])", "square[k] += 0 * (own[k] - mean[k])",
+           channels("batch")),
+    Mutant("parts apart", "channel_norm", "squares[run + i] + distance * distance *",
+           "squares[run + i] + 0 * distance *",
+           channels("group")),
+    Mutant("parts of one height", "channel_norm", "part + 1 < parts ? height : length - part * height", "height",
+           channels("group")),
+    Mutant("what rounding took", "channel_norm", "((values[k] - mean[k]) - rest[k]) * scale[k]",
+           "((values[k] - mean[k]) - 0 * rest[k]) * scale[k]",
+           lambda on: channel_norm.test_a_large_mean_costs_no_digit(on, "f32", "batch")),
+    Mutant("the next tile's statistics", "channel_norm", "        __syncthreads();\n        if (number == 0",
+           "        if (number == 0", channels("tiles")),
+    Mutant("written by each tile", "channel_norm", "return part == 0 && group * shape.inside >= first_channel();",
+           "return true;", channels("layer")),
+    Mutant("the biased variance runs", "channel_norm", "found.variance * unbiased * share",
+           "found.variance * (0 * unbiased + 1) * share",
+           running),
+    Mutant("every block counts", "channel_norm", "number == 0 && threadIdx.x == 0", "threadIdx.x == 0", running),
+    Mutant("a gain of another channel", "channel_norm", "gain[channel + i / shape.parts]", "gain[channel]",
+           channels("group")),
+    Mutant("no mean of the gradient", "channel_norm", " - total[k] - normal",
+           " - 0 * total[k] - normal", channels("instance")),
+    Mutant("the first part alone", "channel_norm", "i < shape.segments * shape.parts", "i < shape.segments",
+           merged_by_a_block),
     # dropout.cu
     Mutant("nine rounds", "dropout", "round < 10", "round < 9", words),
     Mutant("no carry", "dropout", "carry = counter.at[i] < carry;", "carry = 0;", words),

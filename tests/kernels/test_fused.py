@@ -2,6 +2,7 @@
 
 from tests.kernel_suite.bits import *  # noqa: F401, F403
 from tests.kernel_suite.convolution import *  # noqa: F401, F403
+from tests.kernel_suite.channel_norm import *  # noqa: F401, F403
 from tests.kernel_suite.dropout import *  # noqa: F401, F403
 from tests.kernel_suite.embedding import *  # noqa: F401, F403
 from tests.kernel_suite.grad_scale import *  # noqa: F401, F403
