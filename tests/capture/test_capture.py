@@ -218,6 +218,7 @@ def test_what_is_refused_and_that_training_goes_on(cuda, strict_cupy, name):
 
         def step(y):  # what can be done once alone, or only outside of a capture
             calls.append(y)
+            y.detach().requires_grad_().sum().backward()
             return function(y) if len(calls) > 1 or name in ("item", "bool") else None
     else:
         make, words = REFUSED_TRAINING[name]
