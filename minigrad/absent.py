@@ -242,7 +242,8 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     },
     "minigrad.cuda": {
         "Event": "write time.perf_counter() around the work and cuda.synchronize()",
-        **dict.fromkeys(["nvtx", "profiler"], _TIMELINE),
+        "profiler": _TIMELINE,
+        **dict.fromkeys(["CUDAGraph", "graph", "make_graphed_callables"], "write step = minigrad.capture(function, x)"),
         "Stream": "leave it out: a rank's collectives run on a stream of their own",
         "device": "write with minigrad.device('cuda', index).current():",
         "stream": "leave it out: a rank's collectives run on a stream of their own",
@@ -260,7 +261,6 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **{name: f"write from minigrad.autograd.tape import {name}" for name in ("Node", "accumulate", "lend")},
         "Variable": "leave it out: a tensor is one, and x.requires_grad_() lets it collect a gradient",
         **dict.fromkeys(["forward_ad", "gradgradcheck"], _FIRST),
-        "profiler": _TIMELINE,
         "functional": "write autograd.grad(y, x, retain_graph=True) for each y of the outputs",
         "graph": "write utils.checkpoint.checkpoint(function, x), which saves less",
         "set_detect_anomaly": "write with minigrad.debug():",

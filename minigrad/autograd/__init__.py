@@ -33,8 +33,8 @@ __all__ = sorted(["enable_grad", "inference_mode", "no_grad", "set_grad_enabled"
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> typing.Any:
-        if name == "function":
-            return _importlib.import_module("minigrad.autograd.function")
+        if name in ("function", "profiler"):
+            return _importlib.import_module(f"minigrad.autograd.{name}")
         if name not in _LATER:
             raise _absent(__name__, name)
         found = globals()[name] = getattr(_importlib.import_module(_LATER[name]), name)

@@ -19,9 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from minigrad.autograd.captured import gradients_of
+from minigrad.autograd.ranges import name_nodes
 from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
+from minigrad.backend.nvtx import current_nvtx
 from minigrad.errors import AutogradError, DtypeError
 from minigrad.kept import gradient_changed, keep_given
 from minigrad.stamp import Stamp
@@ -222,6 +224,8 @@ def run_backward(
     numbers = sorted(nodes)
     if (capture := current_capture()) is not None:
         gradients_of(capture).reach(numbers, [leaf for leaf, _ in leaves.values()])
+    if current_nvtx() is not None:
+        name_nodes(nodes.values())
     reached = Reached([leaf for leaf, _ in leaves.values()], numbers)
     listeners, watcher = _listeners(reached), _watching.get()
     first = [] if on_leaf is None else [on_leaf]

@@ -10,6 +10,7 @@ from minigrad.backend.capture import DeviceGraph
 from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.memory import duplicate
+from minigrad.backend.nvtx import nvtx_range
 from minigrad.backend.timer import CudaTimer
 from minigrad.errors import ArgumentError, CaptureError, DeviceError, DtypeError, ShapeError
 from minigrad.stamp import next_number
@@ -86,13 +87,13 @@ class CapturedStep:
         self._check(args)
         for check in self._capture.checks:
             check()
-        for count in self._capture.counts:
-            count()
-        with self._device.current():
+        with nvtx_range("captured step"), self._device.current():
+            for count in self._capture.counts:
+                count()
             for place, given in zip(self.inputs, args):
                 if given.data is not place.data:
                     place.data[...] = given.data
-        self._launch()
+            self._launch()
         return self.outputs
 
     def times_s(self) -> list[float]:

@@ -16,7 +16,7 @@ from minigrad.errors import ArgumentError, DtypeError
 from minigrad.nn.parameter import zero_gradients
 from minigrad.nn.state import IncompatibleKeys, State, load_state, move_state
 from minigrad.nn.tree import ModuleTree
-from minigrad.nn.watch import current_watcher, register_full_backward_hook, watching_calls
+from minigrad.nn.watch import call_watched, current_watcher, register_full_backward_hook
 from minigrad.ops.convert import read_target
 from minigrad.removal import Removal
 from minigrad.tensor import Tensor, tensors_in
@@ -87,12 +87,8 @@ class Module(ModuleTree["Module"]):
         return output
 
     def _call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Tell the watcher of this call, and of none inside it."""
-        watcher = current_watcher()
-        if watcher is None or next(self.parameters(), None) is None:
-            return self._call_with_hooks(args, kwargs)
-        with watcher.call(self._count_samples(args, kwargs)), watching_calls(None):
-            return self._call_with_hooks(args, kwargs)
+        """Tell the watcher of this call."""
+        return call_watched(self, args, kwargs)
 
     def _count_samples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """The samples of a call: the length of its first tensor that has an axis, in lists and mappings too; or 0."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from minigrad.backend.nvtx import nvtx_range
 from minigrad.removal import Removal
 
 
@@ -29,6 +30,41 @@ def watching_calls(watcher: CallWatcher | None) -> Iterator[None]:
         yield
     finally:
         _watching.reset(token)
+
+
+class _Naming:
+    """Tells a profiler of each call of a module, those inside others too.
+
+    Args:
+        charges: Hears of the outermost calls besides.
+    """
+
+    def __init__(self, charges: CallWatcher | None) -> None:
+        self.charges = charges
+
+    def call(self, samples: float) -> AbstractContextManager[None]:
+        """Around an outermost call."""
+        return nullcontext() if self.charges is None else self.charges.call(samples)
+
+
+@contextmanager
+def naming_calls() -> Iterator[None]:
+    """Tell a profiler of each call of a module inside the block, in this context only."""
+    with watching_calls(_Naming(current_watcher())):
+        yield
+
+
+def call_watched(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the forward of a module, with the hooks around it, and tell the watcher; of none inside, but by name."""
+    watcher = current_watcher()
+    is_named = isinstance(watcher, _Naming)
+    with nvtx_range(type(module).__name__) if is_named else nullcontext():
+        charges = watcher.charges if isinstance(watcher, _Naming) else watcher
+        if charges is None or next(module.parameters(), None) is None:
+            return module._call_with_hooks(args, kwargs)
+        inside = _Naming(None) if is_named else None
+        with charges.call(module._count_samples(args, kwargs)), watching_calls(inside):
+            return module._call_with_hooks(args, kwargs)
 
 
 def register_full_backward_hook(module: Any, hook: Callable[..., Any]) -> Removal:

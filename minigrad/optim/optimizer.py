@@ -18,6 +18,7 @@ from minigrad.arguments import as_amount, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.backend.kernels import kernels_for
+from minigrad.backend.nvtx import nvtx_range
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.kept import check_finished
 from minigrad.nn.companions import attach, number_of, unshared_number
@@ -148,12 +149,13 @@ class Optimizer:
             on_device = {}
         self._attempts.begin(self._all_parts(), on_device, self.step_limit)
         captured = updates_in_capture(self, on_device)
-        for group, parts in zip(self.param_groups, self.parts):
-            for part in parts:
-                control = controls.get(part.buffer.device)
-                if control is None or on_device or not has_skipped(control):
-                    self.control = control if on_device else None
-                    self._step_part(group, part, captured)
+        with nvtx_range(f"{self.name}.step"):
+            for group, parts in zip(self.param_groups, self.parts):
+                for part in parts:
+                    control = controls.get(part.buffer.device)
+                    if control is None or on_device or not has_skipped(control):
+                        self.control = control if on_device else None
+                        self._step_part(group, part, captured)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. The first contribution of the next backward overwrites the old values.

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from minigrad.backend.device import to_host
-from minigrad.backend.fused.dropout import draw_words, drop, take_words
+from minigrad.backend.fused.dropout import (
+    LIVE_WORDS,
+    draw_words,
+    drop,
+    move_live,
+    position_of,
+    set_live,
+    take_words,
+)
 from tests.kernel_suite.values import DTYPES, SIZES, draw, equal
 
 KEY = np.array([0x0123456789ABCDEF, 2**64 - 3], np.uint64)
@@ -42,6 +50,29 @@ def test_another_generator_is_left_alone():
     rng = np.random.default_rng(0)
     assert take_words(rng, 5) is None
     assert rng.integers(100) == np.random.default_rng(0).integers(100)
+
+
+@pytest.mark.parametrize("counter", COUNTERS, ids=str)
+def test_a_place_in_device_memory(on, counter):
+    """It is moved on by the device, and words are drawn so many words after it."""
+    for drawn in range(6):
+        for moved, skipped in [(0, 0), (0, 3), (1, 1), (3, 0), (4, 2), (5, 9), (64, 1)]:
+            numpys, live = generator(counter, drawn), on(np.zeros(LIVE_WORDS, np.uint64))
+            set_live(live, position_of(numpys))
+            move_live(live, moved)
+            words = on(np.zeros(9, np.uint64))
+            elsewhere = take_words(generator((7, 7, 7, 7)), 0)
+            draw_words(words, elsewhere._replace(live=live, words_on=np.uint64(skipped)))
+            assert np.array_equal(to_host(words), numpys.bit_generator.random_raw(moved + skipped + 9)[-9:])
+
+
+def test_places_tell_how_many_words_were_given():
+    one = generator()
+    for count in (1, 2, 4, 5, 64):
+        before = position_of(one)
+        take_words(one, count)
+        assert position_of(one).number() - before.number() == count
+        assert position_of(one).place()[0] == before.place()[0] == tuple(KEY)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

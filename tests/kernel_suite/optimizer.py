@@ -131,6 +131,22 @@ def test_gradients_are_multiplied_by_the_factor(on, dtype):
 
 
 @pytest.mark.parametrize("kernel, slots, options", [(sgd_, 1, SGD["momentum"]), (adam_, 2, ADAM["adamw"])])
+def test_a_clock_takes_the_place_of_step_and_rate(on, kernel, slots, options):
+    """And what was skipped is taken off its number, too."""
+    start, grads = draw(0, 100), [on(draw(step, 100)) for step in (1, 2, 3)]
+    control = on(np.array([1.0, 0.0, 0.0, 2.0, 1.0]))
+    plain, clocked, skipped = ([on(start), *(on(np.zeros(100, np.float32)) for _ in range(slots))] for _ in range(3))
+    for step, grad in enumerate(grads, start=1):
+        rate, clock = 0.1 / step, on(np.array([step, 0.1 / step]))
+        kernel(plain[0], grad, *plain[1:], step=step, **{**options, "lr": rate})
+        kernel(clocked[0], grad, *clocked[1:], step=77, clock=clock, **{**options, "lr": 5.0})
+        clock = on(np.array([step + 2.0, rate]))
+        kernel(skipped[0], grad, *skipped[1:], step=77, clock=clock, control=control, **{**options, "lr": 5.0})
+    for clocks in (clocked, skipped):
+        assert all(error_in_ulps(got, to_host(want), "f32") <= 1 for got, want in zip(clocks, plain))
+
+
+@pytest.mark.parametrize("kernel, slots, options", [(sgd_, 1, SGD["momentum"]), (adam_, 2, ADAM["adamw"])])
 def test_a_skipped_step_changes_nothing_and_does_not_count(on, kernel, slots, options):
     control, nonfinite = new_control(device_of(on(np.zeros(1)))), on(np.ones(1, np.uint32))
     skipped, plain = ([on(draw(0, 100)), *(on(np.zeros(100, np.float32)) for _ in range(slots))] for _ in range(2))

@@ -89,6 +89,14 @@ def skipped_sgd(on: Any) -> None:
     optimizer.test_a_skipped_step_changes_nothing_and_does_not_count(on, optimizer.sgd_, 1, optimizer.SGD["momentum"])
 
 
+def clocked_sgd(on: Any) -> None:
+    optimizer.test_a_clock_takes_the_place_of_step_and_rate(on, optimizer.sgd_, 1, optimizer.SGD["momentum"])
+
+
+def clocked_adam(on: Any) -> None:
+    optimizer.test_a_clock_takes_the_place_of_step_and_rate(on, optimizer.adam_, 2, optimizer.ADAM["adamw"])
+
+
 def skipped_adam(on: Any) -> None:
     optimizer.test_a_skipped_step_changes_nothing_and_does_not_count(on, optimizer.adam_, 2, optimizer.ADAM["adamw"])
 
@@ -167,6 +175,10 @@ def running(on: Any) -> None:
     channel_norm.test_running_statistics_move_and_batches_are_counted(on, "f32")
 
 
+def live(on: Any) -> None:
+    dropout.test_a_place_in_device_memory(on, dropout.COUNTERS[1])
+
+
 def words(on: Any) -> None:
     for counter in dropout.COUNTERS:
         dropout.test_words_of_philox(on, counter)
@@ -239,6 +251,12 @@ MUTANTS = [
     Mutant("skips nothing", "optimizer", "if (step.skipped) return;", "", skipped_sgd),
     Mutant("skipped steps count", "optimizer", "number -= static_cast<long long>(control[skipped_steps]);", "",
            skipped_adam),
+    Mutant("no clock", "optimizer", "if (clock) lr = clock[learning_rate];", "", clocked_adam),
+    Mutant("the step of the host", "optimizer", "clock ? static_cast<long long>(clock[attempts]) : attempt", "attempt",
+           clocked_sgd),
+    Mutant("the rate of the host", "optimizer", "A(clock ? clock[learning_rate] : lr)", "A(lr)", clocked_sgd),
+    Mutant("rates of the host", "optimizer", "control || clock ? rates_of_step", "control ? rates_of_step",
+           clocked_adam),
     Mutant("no factor", "optimizer", "gradient *= factor;", "", factor),
     Mutant("rates read too early", "optimizer", _BARRIER + "    return rates;", "    return rates;", factor),
     Mutant("no decrease of the scale", "optimizer", "if (bad) control[loss_scale] = scale * backoff;", "",
@@ -319,6 +337,10 @@ MUTANTS = [
     Mutant("no carry", "dropout", "carry = counter.at[i] < carry;", "carry = 0;", words),
     Mutant("one key", "dropout", "key1 += weyl1", "key1 += weyl0", words),
     Mutant("bits of a neighbour", "dropout", ">> (16 * k) &", ">> (8 * k) &", drop),
+    Mutant("words that wait are drawn", "dropout", "if (words <= waiting) {", "if (words < 0) {", live),
+    Mutant("a block too few", "dropout", "(words - waiting + 3) / 4", "(words - waiting) / 4", live),
+    Mutant("waits for the wrong ones", "dropout", "waiting + 4 * blocks - words", "4 * blocks - words", live),
+    Mutant("words of elsewhere", "dropout", "b < 0 && !is_moved ? drawn", "b < 0 ? drawn", live),
     Mutant("a vector too many", "dropout", "wide && i + per_word <= count", "wide && i < count", drop),
     # embedding.cu
     Mutant("no wrap", "embedding", "return rest < 0 ? rest + length : rest", "return rest", wrapping),

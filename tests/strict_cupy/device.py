@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from tests.strict_cupy import streams
+from tests.strict_cupy import nvtx, streams
 from tests.strict_cupy.errors import StrictError
 
 DEVICE_COUNT = 2
@@ -117,6 +117,7 @@ cuda = SimpleNamespace(
     Stream=streams.Stream,
     get_current_stream=streams.get_current_stream,
     get_elapsed_time=streams.get_elapsed_time,
+    nvtx=nvtx,
     is_available=lambda: True,
     using_allocator=streams.using_allocator,
     runtime=SimpleNamespace(

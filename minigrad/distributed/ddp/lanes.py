@@ -21,6 +21,7 @@ import numpy as np
 from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
+from minigrad.backend.nvtx import nvtx_range
 from minigrad.backend.stream import CommStream
 from minigrad.backend.timer import CudaTimer
 from minigrad.distributed.comm.protocol import Communicator, Work
@@ -101,7 +102,7 @@ class DeviceLane(Lane):
     def launching(self) -> Iterator[None]:
         """What is launched inside comes after the gradients that are complete, on the communication stream."""
         self._side.follow()
-        with self._side.current():
+        with nvtx_range(f"bucket {self._launched}"), self._side.current():
             self._communication.start()
             try:
                 yield
