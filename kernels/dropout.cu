@@ -62,12 +62,7 @@ enum Live { live_counter, live_key = 4, live_waiting = 6, live_words };
 // Where that generator stands once it has given so many words.
 __device__ __forceinline__ State moved(const Word* live, Word words) {
     State state = {{{live[0], live[1], live[2], live[3]}}, live[live_key], live[live_key + 1], {}, 0, true};
-    const Word waiting = live[live_waiting];
-    if (words <= waiting) {
-        state.waiting = static_cast<int>(waiting - words);
-        return state;
-    }
-    const Word blocks = (words - waiting + 3) / 4;
+    const Word waiting = live[live_waiting], blocks = (words + 3 - waiting) / 4;
     state.counter = plus(state.counter, blocks);
     state.waiting = static_cast<int>(waiting + 4 * blocks - words);
     return state;
