@@ -6,9 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
+
 from minigrad.backend.capturing import Capture, _current
 from minigrad.backend.cublas import current_cublas
 from minigrad.backend.device import Device
+from minigrad.backend.fused.dropout import LIVE_WORDS, move_live, position_of, set_live
+from minigrad.backend.fused.optimizer import move_clock
+from minigrad.backend.kernels import kernels_for
+from minigrad.backend.random import noise_generator
 from minigrad.backend.stream import CommStream
 from minigrad.errors import CaptureError, MinigradError
 
@@ -47,6 +53,17 @@ class DeviceGraph:
     def _memory(self) -> Iterator[None]:
         with self._device.current(), self._cupy.cuda.using_allocator(self._pool.malloc):
             yield
+
+    def prepare(self) -> None:
+        """Launch once what only graphs have, where the step needs it: a kernel's first launch may load it, and wait."""
+        loader = kernels_for(self._workspace)
+        assert loader is not None
+        if loader.is_in_use("optimizer"):
+            move_clock(self._cupy.zeros(2, np.float64), 1)
+        if loader.is_in_use("dropout"):
+            live = self._cupy.zeros(LIVE_WORDS, np.uint64)
+            set_live(live, position_of(noise_generator()))
+            move_live(live, 1)
 
     def record(self, capture: Capture, body: Callable[[], Result]) -> Result:
         """Capture what body gives the device to do, none of which is done yet; to be called inside of `beside`.

@@ -132,6 +132,10 @@ class KernelLoader:
                 kernel = self._kernels[file, name] = self._modules[file].get_function(name)
         return kernel
 
+    def is_in_use(self, file: str) -> bool:
+        """Whether a kernel of a file was asked for before."""
+        return file in self._modules
+
     def launch(
         self, file: str, name: str, blocks: int, threads: int, args: Sequence[Any], reaches: Sequence[Any] = ()
     ) -> None:

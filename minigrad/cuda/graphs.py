@@ -70,6 +70,7 @@ class CapturedStep:
             self.inputs = tuple([Tensor(duplicate(example.data)) for example in examples])
             for _ in range(warmup):
                 function(*self.inputs)
+            self._graph.prepare()
             self._capture = Capture(device, next_number())
             self.outputs = self._graph.record(self._capture, lambda: _outputs(function(*self.inputs), device))
         for user in self._capture.users:

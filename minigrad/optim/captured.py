@@ -15,6 +15,7 @@ import numpy as np
 from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.optimizer import move_clock
 from minigrad.errors import CaptureError
 from minigrad.optim.attempts import Attempts, Due, due_of
 from minigrad.optim.part import Part
@@ -135,7 +136,7 @@ class CapturedUpdates:
     def _end(self) -> None:
         for clock in self._clocks():
             with clock.part.buffer.device.current():
-                clock.array[:1] += float(len(self._calls))
+                move_clock(clock.array, len(self._calls))
 
     def _moved(self) -> None:
         for clock in self._clocks():

@@ -11,6 +11,7 @@ from minigrad.backend.fused.optimizer import (
     SKIP,
     SKIPPED_STEPS,
     adam_,
+    move_clock,
     new_control,
     settle_step,
     sgd_,
@@ -136,12 +137,14 @@ def test_a_clock_takes_the_place_of_step_and_rate(on, kernel, slots, options):
     start, grads = draw(0, 100), [on(draw(step, 100)) for step in (1, 2, 3)]
     control = on(np.array([1.0, 0.0, 0.0, 2.0, 1.0]))
     plain, clocked, skipped = ([on(start), *(on(np.zeros(100, np.float32)) for _ in range(slots))] for _ in range(3))
+    clock = on(np.array([0.0, 0.0]))
     for step, grad in enumerate(grads, start=1):
-        rate, clock = 0.1 / step, on(np.array([step, 0.1 / step]))
+        move_clock(clock, 1)
+        clock[1] = rate = 0.1 / step
         kernel(plain[0], grad, *plain[1:], step=step, **{**options, "lr": rate})
         kernel(clocked[0], grad, *clocked[1:], step=77, clock=clock, **{**options, "lr": 5.0})
-        clock = on(np.array([step + 2.0, rate]))
-        kernel(skipped[0], grad, *skipped[1:], step=77, clock=clock, control=control, **{**options, "lr": 5.0})
+        later = on(np.array([step + 2.0, rate]))
+        kernel(skipped[0], grad, *skipped[1:], step=77, clock=later, control=control, **{**options, "lr": 5.0})
     for clocks in (clocked, skipped):
         assert all(error_in_ulps(got, to_host(want), "f32") <= 1 for got, want in zip(clocks, plain))
 

@@ -134,6 +134,13 @@ def adam_(
     _launch("adam", param, args)
 
 
+def move_clock(clock: Array, updates: int) -> None:
+    """Let a clock, see `sgd_`, be at a later step."""
+    loader: KernelLoader | None = kernels_for(clock)
+    assert loader is not None
+    loader.launch("optimizer", "move_clock", 1, 32, (clock, np.float64(updates)))
+
+
 def _launch(name: str, param: Array, args: tuple[Any, ...]) -> None:
     loader: KernelLoader | None = kernels_for(param)
     assert loader is not None, f"{name}_ is called where kernels_for(param) finds some"
