@@ -24,6 +24,7 @@ from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.nvtx import current_nvtx
+from minigrad.backend.order import in_order
 from minigrad.errors import AutogradError, DtypeError
 from minigrad.kept import gradient_changed, keep_given
 from minigrad.stamp import Stamp
@@ -166,7 +167,7 @@ def accumulate(edge: Edge, grad: Array) -> None:
         if edge.grad_given is not None:
             gradient_changed(edge)
     else:
-        total = held + grad
+        total = in_order("add", held, grad)
         edge.grad_array = np.asarray(total) if isinstance(total, np.generic) else total
         edge.grad_owned = True
 

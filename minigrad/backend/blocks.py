@@ -14,6 +14,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
+from minigrad.backend.order import memory_axes
 
 BLOCK = 16_384  # elements
 
@@ -22,7 +23,8 @@ def in_blocks(kernel: Callable[..., None], *arrays: Array) -> Array:
     """Run an elementwise chain over arrays of one shape, half precision in float32.
 
     Args:
-        kernel: kernel(out, *arrays) writes its result into out; it never sees an array of no axes.
+        kernel: kernel(out, *arrays) writes its result into out; it never sees an array of no axes. On a GPU it sees
+            the axes in the order in which the first array lies, so that what it allocates lies so too.
         arrays: The arguments; the result has the dtype of the first.
     """
     first = arrays[0]
@@ -30,7 +32,10 @@ def in_blocks(kernel: Callable[..., None], *arrays: Array) -> Array:
         return in_blocks(kernel, *[array.reshape(1) for array in arrays]).reshape(())
     wide = [widened(array) for array in arrays]
     out = array_module(first).empty_like(wide[0])
-    if first.__class__ is not np.ndarray or first.size <= BLOCK or not _lie_alike(out, wide):
+    if first.__class__ is not np.ndarray:
+        axes = None if out.flags.c_contiguous else memory_axes(out)
+        kernel(*[array if axes is None else array.transpose(axes) for array in (out, *wide)])
+    elif first.size <= BLOCK or not _lie_alike(out, wide):
         kernel(out, *wide)
     else:
         flat = [array.ravel(order="K") for array in (out, *wide)]

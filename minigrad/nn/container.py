@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from minigrad.arguments import is_integer
 from minigrad.errors import ArgumentError, DtypeError, IndexRangeError
+from minigrad.nn.joint import may_join, run_joined
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Parameter
 from minigrad.tensor import Tensor
@@ -122,6 +123,8 @@ class Sequential(_ModuleSequence):
 
     def forward(self, x: Any) -> Any:
         """The output of the last module; x itself where there is none."""
+        if may_join(x):
+            return run_joined(tuple(self._modules.values()), x)
         for module in self._modules.values():
             x = module(x)  # type: ignore[misc]
         return x

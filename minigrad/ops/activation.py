@@ -16,6 +16,7 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, widened
+from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
 from minigrad.errors import ArgumentError
 from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
@@ -46,7 +47,7 @@ def relu(x: TensorLike, inplace: bool = False) -> Tensor:
     x = as_operand("relu", x)
     if x.data.dtype.kind == "b":
         number_operand("relu", x)  # refuses it
-    data = in_blocks(_rectify, x.data)
+    data = activate("relu", x.data) if is_activated(x.data) else in_blocks(_rectify, x.data)
     return record(data, _relu_backward, (x,), (data,), saves_output=True)
 
 
@@ -55,8 +56,8 @@ def _rectify(out: Array, x: Array) -> None:
 
 
 def _relu_backward(node: Node, grad: Array) -> None:
-    (y,) = node.saved
-    accumulate(node.inputs[0], masked(grad, y != 0))  # y is positive, 0 or NaN
+    (y,) = node.saved  # positive, 0 or NaN
+    accumulate(node.inputs[0], activation_gradient("relu", grad, y) if is_activated(grad) else masked(grad, y != 0))
 
 
 @method

@@ -11,6 +11,7 @@ from minigrad.arguments import as_real, check_choice, is_number
 from minigrad.autograd.tape import Edge, Node, accumulate, destination, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.order import in_order
 from minigrad.errors import DivisionByZeroError, DtypeError, ShapeError
 from minigrad.ops.axes import unbroadcast
 from minigrad.ops.methods import method, method_as
@@ -40,7 +41,7 @@ def add(x: TensorLike, y: TensorLike, *, alpha: float = 1) -> Tensor:
     """x + alpha·y, broadcasting. dx = g, dy = alpha·g."""
     x, y = operands("add", x, y if alpha.__class__ is int and alpha == 1 else _times("add", y, alpha))
     try:
-        return record(x.data + y.data, _add_backward, (x, y), (x.data.shape, y.data.shape))
+        return record(in_order("add", x.data, y.data), _add_backward, (x, y), (x.data.shape, y.data.shape))
     except ValueError as error:
         raise broadcast_error("add", x, y) from error
 
@@ -73,7 +74,7 @@ def sub(x: TensorLike, y: TensorLike, *, alpha: float = 1) -> Tensor:
     if x.data.dtype.kind == "b":
         raise DtypeError(f"sub: expected numbers, got bool {x.shape} and bool {y.shape}: use ^ or ~")
     try:
-        return record(x.data - y.data, _sub_backward, (x, y), (x.data.shape, y.data.shape))
+        return record(in_order("subtract", x.data, y.data), _sub_backward, (x, y), (x.data.shape, y.data.shape))
     except ValueError as error:
         raise broadcast_error("sub", x, y) from error
 
@@ -84,7 +85,7 @@ def _sub_backward(node: Node, grad: Array) -> None:
     if dx is not None:
         pass_on(dx, grad, x_shape)
     if dy is not None:
-        accumulate(dy, -unbroadcast(grad, y_shape))
+        accumulate(dy, in_order("negative", unbroadcast(grad, y_shape)))
 
 
 @method
@@ -93,7 +94,7 @@ def mul(x: TensorLike, y: TensorLike) -> Tensor:
     """x * y, broadcasting. dx = g·y, dy = g·x."""
     x, y = operands("mul", x, y)
     try:
-        data = x.data * y.data
+        data = in_order("multiply", x.data, y.data)
     except ValueError as error:
         raise broadcast_error("mul", x, y) from error
     kept = (x if y.requires_grad else None, y if x.requires_grad else None)  # each for the gradient of the other
@@ -104,9 +105,9 @@ def _mul_backward(node: Node, grad: Array) -> None:
     x, y, x_shape, y_shape = node.saved
     dx, dy = node.inputs
     if dx is not None:
-        accumulate(dx, unbroadcast(grad * y.data, x_shape))
+        accumulate(dx, unbroadcast(in_order("multiply", grad, y.data), x_shape))
     if dy is not None:
-        accumulate(dy, unbroadcast(grad * x.data, y_shape))
+        accumulate(dy, unbroadcast(in_order("multiply", grad, x.data), y_shape))
 
 
 @method
@@ -127,7 +128,7 @@ def div(x: TensorLike, y: TensorLike, *, rounding_mode: str | None = None) -> Te
     if not is_float(x.data.dtype):
         x, y = promote_to_float("div", x), promote_to_float("div", y)
     try:
-        data = x.data / y.data
+        data = in_order("divide", x.data, y.data)
     except ValueError as error:
         raise broadcast_error("div", x, y) from error
     return record(data, _div_backward, (x, y), (x if y.requires_grad else None, y, x.data.shape))
@@ -137,7 +138,7 @@ def _div_backward(node: Node, grad: Array) -> None:
     x, y, x_shape = node.saved
     dx, dy = node.inputs
     if dx is not None:
-        pass_on(dx, grad / y.data, x_shape)
+        pass_on(dx, in_order("divide", grad, y.data), x_shape)
     if dy is not None:
         accumulate(dy, unbroadcast(-(grad * (x.data / y.data / y.data)), y.data.shape))
 
@@ -260,11 +261,11 @@ def neg(x: TensorLike) -> Tensor:
     x = as_operand("neg", x)
     if x.data.dtype.kind == "b":
         raise DtypeError(f"neg: expected numbers, got bool {x.shape}: use ~")
-    return record(-x.data, _neg_backward, (x,))
+    return record(in_order("negative", x.data), _neg_backward, (x,))
 
 
 def _neg_backward(node: Node, grad: Array) -> None:
-    accumulate(node.inputs[0], -grad)
+    accumulate(node.inputs[0], in_order("negative", grad))
 
 
 @method
@@ -320,9 +321,8 @@ def minimum(x: TensorLike, y: TensorLike) -> Tensor:
 
 def _extremum(who: str, x: TensorLike, y: TensorLike, backward: Callable[[Node, Array], None]) -> Tensor:
     x, y = operands(who, x, y)
-    pick = getattr(array_module(x.data), who)
     try:
-        return record(pick(x.data, y.data), backward, (x, y), (x, y))
+        return record(in_order(who, x.data, y.data), backward, (x, y), (x, y))
     except ValueError as error:
         raise broadcast_error(who, x, y) from error
 

@@ -11,7 +11,9 @@ import numpy as np
 from minigrad.arguments import is_integer
 from minigrad.autograd.tape import Edge, accumulate, destination
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_half
+from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_float, is_half
+from minigrad.backend.fused.bias import column_sum as fused_column_sum
+from minigrad.backend.kernels import kernels_for
 from minigrad.bound import Dim
 from minigrad.errors import ArgumentError, ShapeError
 
@@ -124,6 +126,8 @@ def column_sum(x: Array, out: Array | None = None) -> Array:
     """Sum of the rows of a matrix: (N, D) -> (D,). As a product with ones, which is faster than a reduction."""
     if x.__class__ is np.ndarray and _is_blas(x.dtype):
         return np.dot(_ones(x.shape[0], x.dtype), x, out)
+    if kernels_for(x) is not None and is_float(x.dtype):
+        return fused_column_sum(x, out)
     if not is_half(x.dtype):
         return x.sum(axis=0, dtype=x.dtype, out=out)
     total = x.sum(axis=0, dtype=np.float32)

@@ -16,6 +16,8 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float, python_scalar, widened
+from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
+from minigrad.backend.order import in_order
 from minigrad.backend.special import erf as erf_array, sign as sign_array
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.ops.arithmetic import broadcast_error
@@ -36,13 +38,13 @@ __all__ = [
 def exp(x: TensorLike) -> Tensor:
     """e to the power x. dx = g·eˣ."""
     x = promote_to_float("exp", x)
-    data = array_module(x.data).exp(x.data)
+    data = in_order("exp", x.data)
     return record(data, _exp_backward, (x,), (data,), saves_output=True)
 
 
 def _exp_backward(node: Node, grad: Array) -> None:
     (power,) = node.saved
-    accumulate(node.inputs[0], grad * power)
+    accumulate(node.inputs[0], in_order("multiply", grad, power))
 
 
 @method
@@ -50,13 +52,13 @@ def _exp_backward(node: Node, grad: Array) -> None:
 def expm1(x: TensorLike) -> Tensor:
     """eˣ - 1, accurate near 0. dx = g·eˣ."""
     x = promote_to_float("expm1", x)
-    data = array_module(x.data).expm1(x.data)
+    data = in_order("expm1", x.data)
     return record(data, _expm1_backward, (x,), (data,), saves_output=True)
 
 
 def _expm1_backward(node: Node, grad: Array) -> None:
     (power_less_1,) = node.saved
-    accumulate(node.inputs[0], grad * (power_less_1 + 1))
+    accumulate(node.inputs[0], in_order("multiply", grad, power_less_1 + 1))
 
 
 @method
@@ -64,12 +66,12 @@ def _expm1_backward(node: Node, grad: Array) -> None:
 def log(x: TensorLike) -> Tensor:
     """Natural logarithm. dx = g/x."""
     x = promote_to_float("log", x)
-    return record(array_module(x.data).log(x.data), _log_backward, (x,), (x,))
+    return record(in_order("log", x.data), _log_backward, (x,), (x,))
 
 
 def _log_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
-    accumulate(node.inputs[0], grad / x.data)
+    accumulate(node.inputs[0], in_order("divide", grad, x.data))
 
 
 @method
@@ -77,25 +79,25 @@ def _log_backward(node: Node, grad: Array) -> None:
 def log1p(x: TensorLike) -> Tensor:
     """ln(1 + x), accurate near 0. dx = g/(1 + x)."""
     x = promote_to_float("log1p", x)
-    return record(array_module(x.data).log1p(x.data), _log1p_backward, (x,), (x,))
+    return record(in_order("log1p", x.data), _log1p_backward, (x,), (x,))
 
 
 def _log1p_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
-    accumulate(node.inputs[0], grad / (x.data + 1))
+    accumulate(node.inputs[0], in_order("divide", grad, x.data + 1))
 
 
 @method
 def sqrt(x: TensorLike) -> Tensor:
     """Square root. dx = g / (2·√x)."""
     x = promote_to_float("sqrt", x)
-    data = array_module(x.data).sqrt(x.data)
+    data = in_order("sqrt", x.data)
     return record(data, _sqrt_backward, (x,), (data,), saves_output=True)
 
 
 def _sqrt_backward(node: Node, grad: Array) -> None:
     (root,) = node.saved
-    accumulate(node.inputs[0], grad / (root + root))
+    accumulate(node.inputs[0], in_order("divide", grad, root + root))
 
 
 @method
@@ -103,7 +105,7 @@ def _sqrt_backward(node: Node, grad: Array) -> None:
 def rsqrt(x: TensorLike) -> Tensor:
     """1/√x. dx = -g·(1/√x)³ / 2."""
     x = promote_to_float("rsqrt", x)
-    data = 1 / array_module(x.data).sqrt(x.data)
+    data = 1 / in_order("sqrt", x.data)
     return record(data, _rsqrt_backward, (x,), (data,), saves_output=True)
 
 
@@ -151,19 +153,19 @@ def _square_backward(node: Node, grad: Array) -> None:
 def sin(x: TensorLike) -> Tensor:
     """Sine of radians. dx = g·cos x."""
     x = promote_to_float("sin", x)
-    return record(array_module(x.data).sin(x.data), _sin_backward, (x,), (x,))
+    return record(in_order("sin", x.data), _sin_backward, (x,), (x,))
 
 
 def _sin_backward(node: Node, grad: Array) -> None:
     (x,) = node.saved
-    accumulate(node.inputs[0], grad * array_module(grad).cos(x.data))
+    accumulate(node.inputs[0], in_order("multiply", grad, array_module(grad).cos(x.data)))
 
 
 @method
 def cos(x: TensorLike) -> Tensor:
     """Cosine of radians. dx = -g·sin x."""
     x = promote_to_float("cos", x)
-    return record(array_module(x.data).cos(x.data), _cos_backward, (x,), (x,))
+    return record(in_order("cos", x.data), _cos_backward, (x,), (x,))
 
 
 def _cos_backward(node: Node, grad: Array) -> None:
@@ -175,12 +177,15 @@ def _cos_backward(node: Node, grad: Array) -> None:
 def tanh(x: TensorLike) -> Tensor:
     """Hyperbolic tangent. dx = g·(1 - tanh² x)."""
     x = promote_to_float("tanh", x)
-    data = array_module(x.data).tanh(x.data)
+    data = activate("tanh", x.data) if is_activated(x.data) else np.tanh(x.data)
     return record(data, _tanh_backward, (x,), (data,), saves_output=True)
 
 
 def _tanh_backward(node: Node, grad: Array) -> None:
     (y,) = node.saved
+    if is_activated(grad):
+        accumulate(node.inputs[0], activation_gradient("tanh", grad, y))
+        return
     dx = y * y
     dx = 1 - dx
     dx *= grad
@@ -191,7 +196,7 @@ def _tanh_backward(node: Node, grad: Array) -> None:
 def sigmoid(x: TensorLike) -> Tensor:
     """1 / (1 + e⁻ˣ), without overflow for any x. dx = g·y·(1 - y)."""
     x = promote_to_float("sigmoid", x)
-    data = in_blocks(logistic, x.data)
+    data = activate("sigmoid", x.data) if is_activated(x.data) else in_blocks(logistic, x.data)
     return record(data, _sigmoid_backward, (x,), (data,), saves_output=True)
 
 
@@ -207,6 +212,9 @@ def logistic(out: Array, x: Array) -> None:
 
 def _sigmoid_backward(node: Node, grad: Array) -> None:
     (y,) = node.saved
+    if is_activated(grad):
+        accumulate(node.inputs[0], activation_gradient("sigmoid", grad, y))
+        return
     dx = 1 - y
     dx *= y
     dx *= grad
@@ -239,7 +247,7 @@ def _erf_gradient(out: Array, grad: Array, x: Array) -> None:
 def abs(x: TensorLike) -> Tensor:
     """Magnitude; integers stay integers. dx = g·sign(x), 0 at 0 and at NaN."""
     x = number_operand("abs", x)
-    return record(array_module(x.data).abs(x.data), _abs_backward, (x,), (x,))
+    return record(in_order("abs", x.data), _abs_backward, (x,), (x,))
 
 
 def _abs_backward(node: Node, grad: Array) -> None:

@@ -11,6 +11,8 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
+from minigrad.backend.order import in_order
 from minigrad.backend.special import erf
 from minigrad.errors import ShapeError
 from minigrad.ops.assign import overwrite
@@ -36,6 +38,8 @@ def silu(x: TensorLike, inplace: bool = False) -> Tensor:
     if inplace:
         return overwrite("silu", silu, x)
     x = float_operand("silu", x)
+    if is_activated(x.data):
+        return record(activate("silu", x.data), _silu_backward, (x,), (x, None))
     gate = in_blocks(logistic, x.data)
     data = x.data * gate
     return record(data, _silu_backward, (x,), (gate, data), saves_output=True)
@@ -43,7 +47,10 @@ def silu(x: TensorLike, inplace: bool = False) -> Tensor:
 
 def _silu_backward(node: Node, grad: Array) -> None:
     gate, y = node.saved
-    accumulate(node.inputs[0], in_blocks(_silu_gradient, grad, gate, y))
+    if y is None:  # a kernel ran, which takes x, and needs no more memory
+        accumulate(node.inputs[0], activation_gradient("silu", grad, gate.data))
+    else:
+        accumulate(node.inputs[0], in_blocks(_silu_gradient, grad, gate, y))
 
 
 def _silu_gradient(out: Array, grad: Array, gate: Array, y: Array) -> None:
@@ -68,7 +75,7 @@ def mish(x: TensorLike, inplace: bool = False) -> Tensor:
     if inplace:
         return overwrite("mish", mish, x)
     x = float_operand("mish", x)
-    return record(x.data * in_blocks(_mish_gate, x.data), _mish_backward, (x,), (x,))
+    return record(in_order("multiply", x.data, in_blocks(_mish_gate, x.data)), _mish_backward, (x,), (x,))
 
 
 def _mish_gate(out: Array, x: Array) -> None:
@@ -158,8 +165,13 @@ def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
     x = float_operand("gelu", x)
     check_choice("gelu", ("none", "tanh"), approximate=approximate)
     kernel, backward = (_normal_gate, _gelu_backward) if approximate == "none" else (_tanh_gate, _gelu_tanh_backward)
+    if is_activated(x.data):
+        return record(activate(_KERNELS[approximate], x.data), backward, (x,), (x, None))
     gate = in_blocks(kernel, x.data)
     return record(x.data * gate, backward, (x,), (x, gate))
+
+
+_KERNELS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
 def _normal_gate(out: Array, x: Array) -> None:
@@ -169,7 +181,10 @@ def _normal_gate(out: Array, x: Array) -> None:
 
 def _gelu_backward(node: Node, grad: Array) -> None:
     x, gate = node.saved
-    accumulate(node.inputs[0], in_blocks(_gelu_gradient, grad, x.data, gate))
+    if gate is None:
+        accumulate(node.inputs[0], activation_gradient("gelu", grad, x.data))
+    else:
+        accumulate(node.inputs[0], in_blocks(_gelu_gradient, grad, x.data, gate))
 
 
 @np.errstate(over="ignore", invalid="ignore")  # of x² and of x·φ(x) far from 0
@@ -195,7 +210,10 @@ def _tanh_gate(out: Array, x: Array) -> None:
 
 def _gelu_tanh_backward(node: Node, grad: Array) -> None:
     x, gate = node.saved
-    accumulate(node.inputs[0], in_blocks(_gelu_tanh_gradient, grad, x.data, gate))
+    if gate is None:
+        accumulate(node.inputs[0], activation_gradient("gelu_tanh", grad, x.data))
+    else:
+        accumulate(node.inputs[0], in_blocks(_gelu_tanh_gradient, grad, x.data, gate))
 
 
 @np.errstate(over="ignore", invalid="ignore")  # of x² far from 0

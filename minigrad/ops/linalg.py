@@ -11,6 +11,8 @@ from minigrad.arguments import kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, is_half
+from minigrad.backend.fused.activation import is_activated
+from minigrad.backend.fused.bias import add_bias
 from minigrad.backend.gemm import bmm
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.axes import column_sum, unbroadcast
@@ -126,14 +128,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         DtypeError: the dtypes differ.
     """
     inputs = (x, weight) if bias is None else (x, weight, bias)
-    _check_linear(inputs)
-    out = product(_rows(x.data), weight.data.T)
+    check_linear(inputs)
+    out = product(matrix_of(x.data), weight.data.T)
     if bias is not None:
-        out += bias.data
+        if is_activated(out):
+            add_bias(out, bias.data)
+        else:
+            out += bias.data
     return record(out.reshape(x.data.shape[:-1] + out.shape[-1:]), _linear_backward, inputs, (x, weight))
 
 
-def _check_linear(inputs: tuple[Any, ...]) -> None:
+def check_linear(inputs: tuple[Any, ...]) -> None:
+    """Refuse what is no x, weight and perhaps bias of `linear`, which names the errors."""
     for tensor in inputs:
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"linear: expected tensors, got {kind_of(tensor)}")
@@ -151,18 +157,23 @@ def _check_linear(inputs: tuple[Any, ...]) -> None:
         same_device("linear", *inputs)
 
 
-def _rows(x: Array) -> Array:
+def matrix_of(x: Array) -> Array:
     """All but the last axis as one, which may have no elements."""
     return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _linear_backward(node: Node, grad: Array) -> None:
     x, weight = node.saved
-    dx, dweight = node.inputs[:2]
-    grad_rows = _rows(grad)
-    if dweight is not None:
-        accumulate(dweight, product(grad_rows.T, _rows(x.data), destination(dweight)))
+    rows = matrix_of(grad)
+    give_linear(node, rows, x.data, weight.data)
     if len(node.inputs) == 3 and node.inputs[2] is not None:
-        accumulate(node.inputs[2], column_sum(grad_rows, destination(node.inputs[2])))
+        accumulate(node.inputs[2], column_sum(rows, destination(node.inputs[2])))
+
+
+def give_linear(node: Node, rows: Array, x: Array, weight: Array) -> None:
+    """The gradients of x and weight, a node's first inputs, from those of the rows of their product."""
+    dx, dweight = node.inputs[:2]
+    if dweight is not None:
+        accumulate(dweight, product(rows.T, matrix_of(x), destination(dweight)))
     if dx is not None:
-        accumulate(dx, product(grad_rows, weight.data).reshape(x.data.shape))
+        accumulate(dx, product(rows, weight).reshape(x.shape))

@@ -19,7 +19,6 @@ from minigrad.backend.device import array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, converted
 from minigrad.backend.fused.dropout import ELEMENTS_PER_WORD, drop, take_noise
 from minigrad.backend.kernels import kernels_for
-from minigrad.backend.memory import contiguous
 from minigrad.backend.random import noise_generator
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.activation import softmax
@@ -130,7 +129,7 @@ def dropped(x: Array, drops: Drops, out: Array | None = None) -> Array:
     Args:
         out: May be written over, x itself too.
     """
-    return _masked(x, *drops, out) if len(drops) == 2 else drop(contiguous(x), *drops)
+    return _masked(x, *drops, out) if len(drops) == 2 else drop(x, *drops)
 
 
 def _place(drops: tuple[Array, float], like: Array) -> Drops:

@@ -21,6 +21,7 @@ from minigrad.backend.dtypes import (
     python_scalar,
     scalar_dtype,
 )
+from minigrad.backend.order import room_like
 from minigrad.errors import DeviceError, DtypeError
 from minigrad.tensor import Tensor, record
 
@@ -125,6 +126,8 @@ def masked(grad: Array, mask: Array, out: Array | None = None) -> Array:
     long.
     """
     bits = f"i{grad.dtype.itemsize}"
+    if out is None and getattr(mask, "shape", ()) == grad.shape:
+        out = room_like(grad)
     kept = array_module(grad).multiply(grad.view(bits), mask, out=None if out is None else out.view(bits))
     return kept.view(grad.dtype)
 

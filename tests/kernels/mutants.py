@@ -10,6 +10,7 @@ import numpy as np
 
 from minigrad.backend.kernels import kernel_source
 from tests.kernel_suite import (
+    activation,
     bits,
     channel_norm,
     convolution,
@@ -209,6 +210,18 @@ def fingerprint(on: Any) -> None:
     bits.test_fingerprint(on, "uint32", 0)
 
 
+def activated(kind: str) -> Callable[[Any], None]:
+    return lambda on: activation.test_an_activation_and_its_gradient(on, "f32", kind)
+
+
+def biased(kind: str) -> Callable[[Any], None]:
+    return lambda on: activation.test_a_bias_and_an_activation(on, "f32", kind)
+
+
+def columns(on: Any) -> None:
+    activation.test_columns_are_summed(on, "f32")
+
+
 _BARRIER = "    __syncthreads();\n"
 
 MUTANTS = [
@@ -332,6 +345,19 @@ MUTANTS = [
            " - 0 * total[k] - normal", channels("instance")),
     Mutant("the first part alone", "channel_norm", "i < shape.segments * shape.parts", "i < shape.segments",
            merged_by_a_block),
+    # activation.cuh and activation.cu
+    Mutant("infinity times 0", "activation", "y != A(0) ? grad : A(0)", "grad * A(y != A(0))",
+           activation.test_relu_gives_nothing_of_an_infinite_gradient_where_it_is_0),
+    Mutant("the cube's slope", "activation", "A(3 * inner * cubic)", "A(inner * cubic)", activated("gelu_tanh")),
+    # bias.cu
+    Mutant("a bias across rows", "bias", "length % N == 0 && ", "", biased("relu")),
+    Mutant("rows forgotten", "bias", "row += lines)", "row += lines + 1)", columns),
+    Mutant("sums without a barrier", "bias", "        __syncthreads();\n        if (line == 0",
+           "        if (line == 0", columns),
+    Mutant("sums without the second", "bias", "        __syncthreads();\n    }\n}", "    }\n}", columns),
+    Mutant("parts one on the other", "bias", "parts[part * length + column] = sum", "parts[column] = sum", columns),
+    Mutant("no mean", "bias", "sum * A(scale)", "sum",
+           lambda on: activation.test_means_of_groups_of_rows(on, "f32")),
     # dropout.cu
     Mutant("nine rounds", "dropout", "round < 10", "round < 9", words),
     Mutant("no carry", "dropout", "carry = counter.at[i] < carry;", "carry = 0;", words),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.strict_cupy.call import check_current, check_sort, in_c_order, lower, run
+from tests.strict_cupy.call import check_current, check_sort, lower, run
 from tests.strict_cupy.device import Device, current_id, syncs, used
 from tests.strict_cupy.errors import RefusedError, StrictError
 from tests.strict_cupy.indexing import check_no_duplicates, has_mask, index_arrays, lower_index
@@ -185,7 +185,7 @@ class ndarray:
         if np.dtype(dtype).kind in "iu" and self.dtype.kind not in "iub" and not is_late():
             _check_castable(self.memory, np.dtype(dtype))
         converted = run(self.memory.astype, "astype", [dtype], {"copy": copy})
-        return self if converted is self.memory else self._view(in_c_order(converted))
+        return self if converted is self.memory else self._view(converted)
 
     def fill(self, value: Any) -> None:
         """Overwrite every element with a scalar."""

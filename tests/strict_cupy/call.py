@@ -11,7 +11,7 @@ import numpy as np
 from tests.strict_cupy import array as arrays
 from tests.strict_cupy.device import current_id, syncs
 from tests.strict_cupy.errors import RefusedError, StrictError
-from tests.strict_cupy.names import CUBLAS, REFUSED_KEYWORDS, SORTS, WAITING
+from tests.strict_cupy.names import CUBLAS, KEEPING_ORDER, REFUSED_KEYWORDS, SORTS, WAITING
 from tests.strict_cupy.streams import perform, refuse_while_capturing
 
 
@@ -65,6 +65,8 @@ def call(function: Callable[..., Any], who: str, args: Any, options: dict[str, A
     low_options = {name: lower(who, value) for name, value in options.items()}
     result = run(function, who, low_args, low_options)
     out = options.get("out")
+    if who in KEEPING_ORDER:
+        return arrays.ndarray(result, current_id())
     return out if isinstance(out, arrays.ndarray) else lift(result)
 
 

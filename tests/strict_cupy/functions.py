@@ -63,9 +63,12 @@ def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
 
 
 def empty_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> ndarray:
-    """Like `empty`, with the shape and the dtype of an array."""
+    """Like `empty`, with the shape, the dtype and the order of an array."""
     lower("empty_like", a)
-    return empty(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+    check_memory("empty_like")
+    made = np.empty_like(a.memory, a.dtype if dtype is None else dtype, order, shape=shape)
+    made.fill(np.nan if made.dtype.kind in "fc" else 1)
+    return ndarray(made, current_id())
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:

@@ -93,6 +93,9 @@ WAITING = frozenset(
 
 SORTS = frozenset({"argsort", "sort"})  # what Thrust does, in one way
 
+# Functions whose results lie as the array that they were given, where others allocate in C order.
+KEEPING_ORDER = frozenset({"full_like", "ones_like", "zeros_like"})
+
 # Functions that call cuBLAS or its kin, beside the products: not while a stream is captured.
 CUBLAS = frozenset(
     "cholesky cond det eigh eigvalsh inner inv kron lstsq matrix_power pinv qr slogdet solve svd tensordot vdot".split()

@@ -14,6 +14,8 @@ from minigrad.backend.capturing import Capture, current_capture, refuse_in_captu
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.memory import contiguous
+from minigrad.backend.order import lies_like
 from minigrad.backend.random import current_streams, noise_generator
 
 WORDS_PER_BLOCK = 4
@@ -83,18 +85,19 @@ def drop(x: Array, position: PhiloxPosition, threshold: int, scale: float) -> Ar
     """x · scale where an element's 16 bits are at least the threshold, else x · 0.
 
     Args:
-        x: Contiguous and float, of any shape.
+        x: Float, of any shape; the result lies as it does.
         position: Element i takes bits [16·i, 16·i + 16) of the words from here on, the lowest bits of a word first.
         threshold: In [0, 2**16).
     """
     loader = _loader(x)
+    given, x = x, contiguous(x)
     out = array_module(x).empty_like(x)
     if x.size:
         options = (np.uint32(threshold), np.float64(scale))
         args = (x, out, np.int64(x.size), *position.words, position.waiting, position.live, position.words_on, *options)
         blocks = loader.blocks(1 + -(-x.size // _ELEMENTS_PER_BLOCK))
         loader.launch("dropout", f"dropout_{suffix_of(x.dtype)}", blocks, loader.threads, args)
-    return out
+    return lies_like(given, out)
 
 
 def draw_words(words: Array, position: PhiloxPosition) -> None:

@@ -133,6 +133,7 @@ CPU_MIN_MAX(long long)
 CPU_MIN_MAX(unsigned long long)
 CPU_MIN_MAX(float)
 CPU_MIN_MAX(double)
+using std::erf;
 using std::exp;
 using std::fabs;
 using std::isfinite;
@@ -141,6 +142,7 @@ using std::isnan;
 using std::log;
 using std::pow;
 using std::sqrt;
+using std::tanh;
 
 // ----------------------------------------------------------------------------------------------------------- exports
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import minigrad
 from minigrad import Tensor, ops
 from minigrad.backend.dtypes import as_dtype
 from minigrad.testing import assert_close
@@ -89,3 +90,66 @@ def test_cross_entropy_of_logits_in_another_order(shape):
         gradients.append(x.grad.numpy())
     assert_close(gradients[1], gradients[0])
     assert_close(gradients[0].sum(axis=1), np.zeros(labels.shape))  # softmax less one, over the classes
+
+
+IMAGE = (2, 3, 4, 5)
+ALONE = ["relu", "tanh", "sigmoid", "silu", "gelu", "leaky_relu", "elu", "softplus", "hardtanh", "mish", "exp", "log1p",
+         "sqrt", "sin", "neg"]
+OF_TWO = ["add", "sub", "mul", "div", "maximum"]
+
+
+def channels_last(device, shape=IMAGE):
+    """Images as convolutions on a GPU give them."""
+    x = minigrad.rand(shape[0], *shape[2:], shape[1], device=device)
+    return Tensor(x.data.transpose(0, 3, 1, 2)).requires_grad_()
+
+
+def is_channels_last(x):
+    return x.data.transpose(0, 2, 3, 1).flags.c_contiguous and not x.data.flags.c_contiguous
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_on_a_gpu_results_and_gradients_of_images_lie_as_they_do(cuda, name):
+    x = channels_last(cuda)
+    y = getattr(ops, name)(x)
+    assert is_channels_last(y)
+    node = y.node
+    node.backward(node, channels_last(cuda).data)  # as backward calls it: x.grad is laid out anew by the leaf
+    assert x.grad_array.strides == x.data.strides
+    assert_close(y, getattr(ops, name)(x.detach().cpu()))
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+@pytest.mark.parametrize("shape", [IMAGE, (2, 3, 1, 1), (3, 1, 1), ()], ids=str)
+def test_on_a_gpu_two_operands_give_what_lies_as_the_one_that_is_no_rows(cuda, name, shape):
+    x, y = channels_last(cuda), minigrad.rand(*shape, device=cuda) + 1.0
+    assert is_channels_last(getattr(ops, name)(x, y)) and is_channels_last(getattr(ops, name)(y, x))
+    x = channels_last(cuda, (1, 3, 4, 5))
+    larger = channels_last(cuda)
+    assert is_channels_last(getattr(ops, name)(x, larger))
+
+
+def test_on_a_gpu_rows_stay_rows(cuda):
+    x = minigrad.rand(*IMAGE, device=cuda)
+    for y in (ops.relu(x), x + 1.0, x * x, ops.gelu(x)):
+        assert y.data.flags.c_contiguous
+
+
+def test_on_a_gpu_gradients_that_meet_lie_as_the_first(cuda):
+    x = channels_last(cuda)
+    z = x * 1.0
+    w = z + ops.relu(z)
+    grad = channels_last(cuda).data
+    w.node.backward(w.node, grad)
+    relu = w.node.inputs[1]
+    relu.backward(relu, relu.grad_array)
+    assert w.node.inputs[0].grad_array.strides == x.data.strides
+
+
+def test_on_a_gpu_dropout_keeps_the_order_and_drops_as_on_a_cpu(cuda):
+    x = channels_last(cuda)
+    minigrad.manual_seed(0)
+    y = minigrad.nn.functional.dropout(x, 0.4)
+    minigrad.manual_seed(0)
+    assert_close(y, minigrad.nn.functional.dropout(x.detach().cpu(), 0.4))
+    assert is_channels_last(y)
