@@ -59,7 +59,7 @@ def test_a_product_one_kernel_and_one_back(cuda, activation):
     grad = minigrad.ones(4, 3, device=cuda)
     with counted() as work:
         net(x).backward(grad)
-    assert work.pieces == {"dot": 2, "bias_forward_f32": 1, "bias_backward_f32": 1}
+    assert work.pieces == {"gemm": 2, "bias_forward_f32": 1, "bias_backward_f32": 1}
 
 
 def test_on_a_cpu_they_stay_two():
