@@ -218,7 +218,7 @@ def biased(kind: str) -> Callable[[Any], None]:
     return lambda on: activation.test_a_bias_and_an_activation(on, "f32", kind)
 
 
-def columns(on: Any) -> None:
+def column_sums(on: Any) -> None:
     activation.test_columns_are_summed(on, "f32")
 
 
@@ -351,11 +351,11 @@ MUTANTS = [
     Mutant("the cube's slope", "activation", "A(3 * inner * cubic)", "A(inner * cubic)", activated("gelu_tanh")),
     # bias.cu
     Mutant("a bias across rows", "bias", "length % N == 0 && ", "", biased("relu")),
-    Mutant("rows forgotten", "bias", "row += lines)", "row += lines + 1)", columns),
+    Mutant("rows forgotten", "bias", "row += lines)", "row += lines + 1)", column_sums),
     Mutant("sums without a barrier", "bias", "        __syncthreads();\n        if (line == 0",
-           "        if (line == 0", columns),
-    Mutant("sums without the second", "bias", "        __syncthreads();\n    }\n}", "    }\n}", columns),
-    Mutant("parts one on the other", "bias", "parts[part * length + column] = sum", "parts[column] = sum", columns),
+           "        if (line == 0", column_sums),
+    Mutant("sums without the second", "bias", "        __syncthreads();\n    }\n}", "    }\n}", column_sums),
+    Mutant("parts one on the other", "bias", "parts[part * length + column] = sum", "parts[column] = sum", column_sums),
     Mutant("no mean", "bias", "sum * A(scale)", "sum",
            lambda on: activation.test_means_of_groups_of_rows(on, "f32")),
     # dropout.cu
