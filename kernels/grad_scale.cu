@@ -4,7 +4,7 @@
 // would be NaN. Each element is read once and written once; on that way a pass also finds out whether any value that
 // it wrote is infinite or NaN, and the sum of their squares.
 
-#include "vector.cuh"
+#include "pieces.cuh"
 
 namespace {
 
@@ -50,24 +50,26 @@ __device__ __forceinline__ void scale_range(mg::Worker worker, const S* x, D* y,
     });
 }
 
-// Chunk c is counts[c] elements at places[c], and at bucket + offsets[c].
 template <typename S, typename D>
-__device__ void pack(const S* const* places, const long long* offsets, const long long* counts, long long chunks,
-                     const double* weight, D* bucket, unsigned* flag) {
+__device__ __forceinline__ void pack(const mg::Pieces& pieces, const double* weight, D* bucket, unsigned* flag) {
     const wider_t<S, D> factor = static_cast<wider_t<S, D>>(*weight);
     Found found;
-    for (long long c = blockIdx.x; c < chunks; c += gridDim.x)
-        scale_range(mg::block_worker(), places[c], bucket + offsets[c], counts[c], factor, found);
+    mg::each_chunk(pieces, [&](int p, long long start, long long count) {
+        const S* x = reinterpret_cast<const S*>(pieces.addresses[p]) + start;
+        scale_range(mg::block_worker(), x, bucket + pieces.offsets[p] + start, count, factor, found);
+    });
     found.report(flag, nullptr);
 }
 
 template <typename S, typename D>
-__device__ void unpack(const S* bucket, const double* weight, D* const* places, const long long* offsets,
-                       const long long* counts, long long chunks, unsigned* flag, double* squares_of_blocks) {
+__device__ __forceinline__ void unpack(const S* bucket, const double* weight, const mg::Pieces& pieces, unsigned* flag,
+                                       double* squares_of_blocks) {
     const wider_t<S, D> factor = static_cast<wider_t<S, D>>(*weight);
     Found found;
-    for (long long c = blockIdx.x; c < chunks; c += gridDim.x)
-        scale_range(mg::block_worker(), bucket + offsets[c], places[c], counts[c], factor, found);
+    mg::each_chunk(pieces, [&](int p, long long start, long long count) {
+        D* y = reinterpret_cast<D*>(pieces.addresses[p]) + start;
+        scale_range(mg::block_worker(), bucket + pieces.offsets[p] + start, y, count, factor, found);
+    });
     found.report(flag, squares_of_blocks);
 }
 
@@ -80,17 +82,15 @@ __device__ void scale(T* x, long long count, const double* weight, unsigned* fla
 
 }  // namespace
 
-#define PACK_AND_UNPACK(NAME, T, WIRE_NAME, WIRE)                                                                     \
-    extern "C" __global__ void pack_##NAME##_##WIRE_NAME(const T* const* places, const long long* offsets,            \
-                                                         const long long* counts, long long chunks,                   \
-                                                         const double* weight, WIRE* bucket, unsigned* flag) {        \
-        pack(places, offsets, counts, chunks, weight, bucket, flag);                                                  \
-    }                                                                                                                 \
-    extern "C" __global__ void unpack_##WIRE_NAME##_##NAME(const WIRE* bucket, const double* weight, T* const* places, \
-                                                           const long long* offsets, const long long* counts,         \
-                                                           long long chunks, unsigned* flag,                          \
-                                                           double* squares_of_blocks) {                               \
-        unpack(bucket, weight, places, offsets, counts, chunks, flag, squares_of_blocks);                             \
+#define PACK_AND_UNPACK(NAME, T, WIRE_NAME, WIRE)                                                               \
+    extern "C" __global__ void pack_##NAME##_##WIRE_NAME(const __grid_constant__ mg::Pieces pieces,              \
+                                                         const double* weight, WIRE* bucket, unsigned* flag) {   \
+        pack<T>(pieces, weight, bucket, flag);                                                                  \
+    }                                                                                                           \
+    extern "C" __global__ void unpack_##WIRE_NAME##_##NAME(                                                      \
+        const WIRE* bucket, const double* weight, const __grid_constant__ mg::Pieces pieces, unsigned* flag,    \
+        double* squares_of_blocks) {                                                                            \
+        unpack<WIRE, T>(bucket, weight, pieces, flag, squares_of_blocks);                                       \
     }
 #define SCALE(NAME, T)                                                                                        \
     extern "C" __global__ void scale_##NAME(T* x, long long count, const double* weight, unsigned* flag,      \

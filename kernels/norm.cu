@@ -1,9 +1,9 @@
 // Norms of long vectors: the sum of squares and the largest absolute value, accumulated in double precision.
 //
 // A first kernel leaves one number for each of its blocks, `finish` combines these in one block. The order depends on
-// the length and on the shape of the launch alone, so equal inputs give equal bits.
+// the lengths and on the shape of the launch alone, so equal inputs give equal bits.
 
-#include "vector.cuh"
+#include "pieces.cuh"
 
 namespace {
 
@@ -16,11 +16,15 @@ struct Magnitude {
     static __device__ __forceinline__ double of(double x) { return fabs(x); }
 };
 
-template <typename Measure, typename T> __device__ void measure(const T* x, long long count, double* of_blocks) {
+template <typename Measure, typename T>
+__device__ __forceinline__ void measure(const mg::Pieces& pieces, double* of_blocks) {
     using Combine = typename Measure::Combine;
     double total = 0.0;  // nothing measured is less
-    mg::read_each(mg::grid_worker(), x, count,
-                  [&](mg::compute_t<T> value, long long) { total = Combine::combine(total, Measure::of(value)); });
+    mg::each_chunk(pieces, [&](int p, long long start, long long count) {
+        const T* x = reinterpret_cast<const T*>(pieces.addresses[p]) + start;
+        mg::read_each(mg::block_worker(), x, count,
+                      [&](mg::compute_t<T> value, long long) { total = Combine::combine(total, Measure::of(value)); });
+    });
     total = mg::block_reduce<Combine>(total);
     if (threadIdx.x == 0) of_blocks[blockIdx.x] = total;
 }
@@ -34,12 +38,12 @@ template <typename Combine> __device__ void finish(const double* of_blocks, long
 
 }  // namespace
 
-#define MEASURES(NAME, T)                                                                     \
-    extern "C" __global__ void squares_##NAME(const T* x, long long count, double* of_blocks) { \
-        measure<Square>(x, count, of_blocks);                                                 \
-    }                                                                                         \
-    extern "C" __global__ void largest_##NAME(const T* x, long long count, double* of_blocks) { \
-        measure<Magnitude>(x, count, of_blocks);                                              \
+#define MEASURES(NAME, T)                                                                                        \
+    extern "C" __global__ void squares_##NAME(const __grid_constant__ mg::Pieces pieces, double* of_blocks) {     \
+        measure<Square, T>(pieces, of_blocks);                                                                   \
+    }                                                                                                            \
+    extern "C" __global__ void largest_##NAME(const __grid_constant__ mg::Pieces pieces, double* of_blocks) {     \
+        measure<Magnitude, T>(pieces, of_blocks);                                                                \
     }
 
 MEASURES(f32, float)

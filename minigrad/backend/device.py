@@ -115,19 +115,24 @@ class _OnCpu:
 
 
 class _OnGpu:
-    """The block of `Device.current` for a GPU."""
+    """The block of `Device.current` for a GPU: nothing is set where that is current already."""
 
-    __slots__ = ("_module", "_device")
+    __slots__ = ("_module", "_index", "_outer")
 
     def __init__(self, module: ModuleType, index: int) -> None:
-        self._module, self._device = module, module.cuda.Device(index)
+        self._module, self._index = module, index
 
     def __enter__(self) -> ModuleType:
-        self._device.__enter__()
+        runtime = self._module.cuda.runtime
+        self._outer = runtime.getDevice()
+        if self._outer != self._index:
+            runtime.setDevice(self._index)
         return self._module
 
     def __exit__(self, *error: object) -> None:
-        self._device.__exit__(*error)
+        runtime = self._module.cuda.runtime
+        if runtime.getDevice() != self._outer:  # also where somebody inside the block has moved on
+            runtime.setDevice(self._outer)
 
 
 def _make(kind: str, index: int) -> Device:
@@ -256,7 +261,9 @@ def _find_module(array: Array) -> ModuleType:
 
 def device_of(array: Array) -> Device:
     """The device on which an array lives."""
-    return CPU if array_module(array) is np else _gpu(array.device.id)
+    if array.__class__ is np.ndarray or array_module(array) is np:
+        return CPU
+    return _gpu(array.data.device_id)
 
 
 def to_device(array: Array, device: Device) -> Array:
@@ -311,7 +318,8 @@ def place_of(array: Array) -> Place:
 
     Another stream would read it without an edge to the one that it was copied on.
     """
-    return None if array_module(array) is np else (array.device.id, array_module(array).cuda.get_current_stream().ptr)
+    module = array_module(array)
+    return None if module is np else (array.data.device_id, module.cuda.get_current_stream().ptr)
 
 
 def to_place(host: np.ndarray[Any, Any], place: Place) -> Array:

@@ -102,7 +102,8 @@ def iinfo(dtype: DtypeLike) -> Any:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a dtype can carry a gradient: float16, bfloat16, float32 or float64."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    kind = dtype.kind
+    return kind == "f" or (kind == "V" and dtype.name == "bfloat16")
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:

@@ -142,7 +142,8 @@ class KernelLoader:
         """Queue a kernel on the current stream of the current device.
 
         Args:
-            args: Contiguous arrays, scalars of NumPy of exactly the parameter's type, None for a null pointer.
+            args: Contiguous arrays, scalars of NumPy of exactly the parameter's type, None for a null pointer, for a
+                struct an array of NumPy of one element.
             reaches: Arrays to which addresses among args point; whoever launches keeps them until the work is done.
         """
         self.get(file, name)((blocks,), (threads,), args)
@@ -195,7 +196,11 @@ def using_kernels(loader: KernelLoader) -> Iterator[KernelLoader]:
 
 def suffix_of(dtype: np.dtype[Any]) -> str:
     """How the names of kernels end for a float dtype: f16, bf16, f32 or f64."""
-    return _SUFFIXES[dtype.name]
+    suffix = _suffixes.get(dtype)
+    if suffix is None:
+        suffix = _suffixes[dtype] = _SUFFIXES[dtype.name]
+    return suffix
 
 
 _SUFFIXES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+_suffixes: dict[np.dtype[Any], str] = {}  # a dtype's name takes 2 µs to find

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_real, check_switch
-from minigrad.backend.device import array_module, device_of, to_device
+from minigrad.backend.device import Device, array_module, device_of, to_device
 from minigrad.backend.dtypes import Array, is_float, widened
 from minigrad.backend.fused.norm import largest, sum_of_squares
 from minigrad.backend.kernels import kernels_for
@@ -217,10 +217,13 @@ def _float_tensor(who: str, x: Any) -> Tensor:
 def _norm(gradients: list[Array], p: float) -> Array:
     """The p-norm of all gradients as one vector, on the device of the first and in the widest dtype there."""
     device = device_of(gradients[0])
-    parts = []
+    groups: dict[Device, list[Array]] = {}
     for grad in gradients:
-        with device_of(grad).current():
-            parts.append(_power_sum(grad, p))
+        groups.setdefault(device_of(grad), []).append(grad)
+    parts = []
+    for place, group in groups.items():
+        with place.current():
+            parts += _power_sums(group, p)
     total = to_device(parts[0], device)
     xp = array_module(total)
     for part in parts[1:]:
@@ -233,10 +236,15 @@ def _norm(gradients: list[Array], p: float) -> Array:
     return total.astype(functools.reduce(np.promote_types, (grad.dtype for grad in gradients), np.dtype(np.float32)))
 
 
+def _power_sums(gradients: list[Array], p: float) -> list[Array]:
+    """Σ|g|ᵖ, or max|g| for p = inf, of each of the arrays of a device; by kernels of all together."""
+    if p in (2.0, math.inf) and kernels_for(gradients[0]) is not None:
+        return [(sum_of_squares if p == 2.0 else largest)([contiguous(grad) for grad in gradients])]
+    return [_power_sum(grad, p) for grad in gradients]
+
+
 def _power_sum(grad: Array, p: float) -> Array:
     """Σ|g|ᵖ of one array, or max|g| for p = inf; of halves in float32."""
-    if p in (2.0, math.inf) and kernels_for(grad) is not None:
-        return (sum_of_squares if p == 2.0 else largest)([contiguous(grad)])
     xp = array_module(grad)
     vector = widened(grad).reshape(-1)
     if p == 2.0:

@@ -171,6 +171,7 @@ def same_device(who: str, *tensors: Tensor) -> None:
     Raises:
         DeviceError: they are; the devices and shapes are named.
     """
-    if len({device_of(t.data) for t in tensors}) > 1:
+    first = device_of(tensors[0].data)
+    if any([device_of(tensor.data) is not first for tensor in tensors[1:]]):
         listed = ", ".join(f"{t.device} {t.shape}" for t in tensors)
         raise DeviceError(f"{who}: expected tensors on one device, got {listed}: move them with .to(device)")

@@ -7,7 +7,7 @@ from minigrad.backend.device import to_host
 from minigrad.backend.fused import grad_scale
 from minigrad.backend.fused.grad_scale import WIRES, Placement, pack, scale_, unpack
 from minigrad.errors import ArgumentError, DtypeError
-from tests.kernel_suite.values import DTYPES, SIZES, equal, wide_range
+from tests.kernel_suite.values import DTYPES, SIZES, draw, equal, wide_range
 
 PAIRS = [(s, w) for s in DTYPES for w in DTYPES if DTYPES[w].name in WIRES[DTYPES[s].name]]
 GAPS = (0, 3, 1, 0, 7, 2)  # elements in front of each array in the bucket
@@ -67,6 +67,25 @@ def test_unpack(on, target, wire):
         total += np.dot(*[expected.astype(np.float64)] * 2)
     np.testing.assert_allclose(to_host(squares), total, rtol=1e-13)
     assert to_host(nonfinite)[0] == 0
+
+
+@pytest.mark.parametrize("count", [1, 48, 49, 100])
+def test_as_many_arrays_as_there_are(on, count):
+    """48 a launch; those without elements take no place."""
+    sizes = [(7 * i) % 41 for i in range(count + count // 10)]
+    hosts = [draw(i, size) for i, size in enumerate(sizes)]
+    offsets = [3 + 45 * i for i in range(len(sizes))]
+    bucket, arrays = on(np.full(45 * len(sizes), 7, np.float32)), [on(x) for x in hosts]
+    expected = np.full(bucket.size, 7, np.float32)
+    for x, offset in zip(hosts, offsets):
+        expected[offset : offset + len(x)] = weighted(x, 0.3, DTYPES["f32"])
+    placement, squares = Placement(arrays, offsets), on(np.full(1, 9.0))
+    pack(placement, bucket, weight_on(on, 0.3))
+    assert equal(bucket, expected)
+    unpack(bucket, weight_on(on, 1.0), placement, squares=squares)
+    found = [weighted(x, 0.3, DTYPES["f32"]) for x in hosts]
+    assert all(equal(array, x) for array, x in zip(arrays, found))
+    np.testing.assert_allclose(to_host(squares)[0], np.square(np.concatenate(found).astype(np.float64)).sum(), 1e-13)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -29,6 +29,14 @@ def test_largest(on, dtype):
         assert to_host(largest([on(x[: size // 2]), on(x)])) == np.abs(x.astype(np.float64)).max()
 
 
+@pytest.mark.parametrize("count", [48, 49, 100])
+def test_many_arrays_of_two_dtypes(on, count):
+    hosts = [draw(i, (7 * i) % 41).astype(np.float64 if i % 3 else np.float32) for i in range(count)]
+    arrays, whole = [on(x) for x in hosts], np.concatenate(hosts)
+    np.testing.assert_allclose(to_host(sum_of_squares(arrays)), np.dot(whole, whole), rtol=1e-14)
+    assert to_host(largest(arrays)) == np.abs(whole).max()
+
+
 def test_the_sum_does_not_overflow_in_half_precision(on):
     x = np.full(1000, 60000, np.float16)
     np.testing.assert_allclose(to_host(sum_of_squares([on(x)])), np.dot(*[x.astype(np.float64)] * 2), rtol=1e-14)

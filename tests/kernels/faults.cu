@@ -11,6 +11,15 @@ extern "C" __global__ void add_one(const float* const* tables, int count) {
         for (int i = threadIdx.x; i < count; i += blockDim.x) const_cast<float*>(tables[k])[i] += 1.0f;
 }
 
+struct Pair {
+    unsigned long long addresses[2];
+    long long count;
+};
+extern "C" __global__ void add_one_to_both(const __grid_constant__ Pair pair) {
+    for (int k = 0; k < 2; ++k)
+        for (int i = threadIdx.x; i < pair.count; i += blockDim.x) reinterpret_cast<float*>(pair.addresses[k])[i] += 1.0f;
+}
+
 extern "C" __global__ void misaligned(const float* x, double* out) { out[0] = *reinterpret_cast<const double*>(x + 1); }
 
 extern "C" __global__ void divergent_barrier(float* x) {

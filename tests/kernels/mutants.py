@@ -137,6 +137,10 @@ def bad_label(on: Any) -> None:
     rows.test_a_label_that_is_no_class_gives_nan(on, 3)
 
 
+def many(on: Any) -> None:
+    grad_scale.test_as_many_arrays_as_there_are(on, 49)
+
+
 def layer_norm(on: Any) -> None:
     rows.test_layer_norm_of_rows(on, "f32", True)
 
@@ -245,10 +249,16 @@ MUTANTS = [
     Mutant("the last thread decides", "grad_scale", "if (flag && nonfinite) atomicOr(flag, 1u)",
            "if (flag) *flag = nonfinite", bad_value),
     Mutant("looks before the cast", "grad_scale", "found.add(mg::widen(out.at[k]))", "found.add(scaled)", overflow),
-    Mutant("all chunks to one place", "grad_scale", "places[c], bucket + offsets[c]", "places[c], bucket + offsets[0]",
-           pack),
+    Mutant("all arrays to one place", "grad_scale", "bucket + pieces.offsets[p] + start, count, factor",
+           "bucket + pieces.offsets[0] + start, count, factor", pack),
+    Mutant("a part of each chunk", "grad_scale", "mg::block_worker(), x", "mg::grid_worker(), x", pack),
+    # pieces.cuh
     Mutant("chunks forgotten", "grad_scale", "c += gridDim.x", "c += 2 * gridDim.x", pack),
-    Mutant("a part of each chunk", "grad_scale", "mg::block_worker(), places[c]", "mg::grid_worker(), places[c]", pack),
+    Mutant("the last chunk too long", "grad_scale", "left < pieces.chunk ? left", "left < 0 ? left", pack),
+    Mutant("every chunk begins at the first", "grad_scale", "start = (c - pieces.firsts[p]) * pieces.chunk",
+           "start = 0", pack),
+    Mutant("an array too late", "grad_scale", "pieces.firsts[p + 1] <= c", "pieces.firsts[p + 1] < c", many),
+    Mutant("an array at a time", "grad_scale", "while (p + 1", "if (p + 1", many),
     Mutant("blocks overwrite each other", "grad_scale", "squares_of_blocks[blockIdx.x]", "squares_of_blocks[0]", scale),
     # norm.cu
     Mutant("some blocks forgotten", "norm", "i < count; i += blockDim.x) total",

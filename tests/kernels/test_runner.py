@@ -110,6 +110,27 @@ def test_neighbours_in_a_table_of_addresses(run):
         run("add_one", 4, np.array([ones(10, np.float64).ctypes.data]), np.int32(5), reaches=[ones(10, np.float64)])
 
 
+def test_a_struct_by_value(run):
+    """Its bytes travel; what its addresses point to is guarded as arrays are."""
+    first, second = ones(10), ones(10)
+    kind = np.dtype([("addresses", np.uint64, 2), ("count", np.int64)])
+    pair = np.zeros(1, kind)
+    pair["addresses"], pair["count"] = [array.ctypes.data for array in (first, second)], 10
+    run("add_one_to_both", 4, pair, reaches=[first, second])
+    assert (first == 2).all() and (second == 2).all() and pair["addresses"][0, 0] == first.ctypes.data
+    with pytest.raises(TypeError, match="expected addresses of the arrays named in `reaches`"):
+        run("add_one_to_both", 4, pair, reaches=[first])
+    pair["count"] = 11
+    with pytest.raises(RuntimeError, match="add_one_to_both: reads outside its arrays"):
+        run("add_one_to_both", 4, pair, reaches=[first, second])
+    pair["addresses"][0, 1] = 0
+    with pytest.raises(RuntimeError, match="add_one_to_both: reads outside its arrays"):
+        run("add_one_to_both", 4, pair, reaches=[first])
+    for wrong in (np.zeros(2, kind), np.zeros(3, np.uint64), np.zeros(1, np.dtype([("addresses", np.uint64, 2)])), 1):
+        with pytest.raises(TypeError, match="argument 0: expected an array of one element with fields, of 24 bytes"):
+            run("add_one_to_both", 4, wrong)
+
+
 @pytest.mark.parametrize(
     "args, message",
     [

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,18 @@ class Flags:
 
     def __getitem__(self, name: str) -> bool:
         return bool(getattr(self, name.lower()))
+
+
+class Pointer:
+    """cupy.cuda.MemoryPointer: where an array begins, and on which device."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: ndarray) -> None:
+        self._array = array
+
+    ptr = property(lambda self: self._array.memory.ctypes.data)
+    device_id = property(lambda self: self._array.device.id)
 
 
 class ndarray:
@@ -51,7 +62,7 @@ class ndarray:
     nbytes = property(lambda self: self.memory.nbytes)
     strides = property(lambda self: self.memory.strides)
     flags = property(lambda self: Flags(self.memory.flags))
-    data = property(lambda self: SimpleNamespace(ptr=self.memory.ctypes.data, device_id=self.device.id))
+    data = property(lambda self: Pointer(self))
     T = property(lambda self: self._view(self.memory.T))
     mT = property(lambda self: self._view(self.memory.mT))
     real = property(lambda self: self._view(self.memory.real))

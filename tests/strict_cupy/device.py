@@ -123,6 +123,7 @@ cuda = SimpleNamespace(
     runtime=SimpleNamespace(
         getDeviceCount=lambda: DEVICE_COUNT,
         getDevice=current_id,
+        setDevice=lambda device: Device(device).use(),
         runtimeGetVersion=lambda: 13000,
         driverGetVersion=lambda: 13000,
         eventQuery=streams.event_query,

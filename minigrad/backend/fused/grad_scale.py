@@ -11,6 +11,7 @@ A weight of 0 leaves 0, whatever the element was: 0 · NaN would be NaN. Weights
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.norm import finish_blocks
+from minigrad.backend.fused.pieces import pieces_of
 from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
-from minigrad.backend.memory import address_of
 from minigrad.errors import ArgumentError, DtypeError
 
 CHUNK = 8192  # elements that one block takes at a time
@@ -38,7 +39,7 @@ WIRES = {
 class Placement:
     """Where each of several arrays lies in a bucket.
 
-    On a GPU it holds a table of addresses, which is copied there once: make it anew only where an array has moved.
+    On a GPU it holds addresses: make it anew where an array has moved.
 
     Args:
         arrays: Contiguous, of one dtype and device.
@@ -62,17 +63,8 @@ class Placement:
             if not array.flags.c_contiguous:
                 raise ArgumentError(f"Placement: expected contiguous arrays, got strides {array.strides}")
         self.stop = max(offset + array.size for offset, array in zip(self.offsets, arrays))
-        self.table = self._chunks() if kernels_for(arrays[0]) is not None else None
-
-    def _chunks(self) -> Array:
-        """Address, place in the bucket, and length of each chunk, on the device: (3, chunks)."""
-        rows = [
-            (address_of(array) + start * array.itemsize, offset + start, min(CHUNK, array.size - start))
-            for array, offset in zip(self.arrays, self.offsets)
-            for start in range(0, array.size, CHUNK)
-        ]
-        columns = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
-        return array_module(self.arrays[0]).asarray(columns)
+        on_gpu = kernels_for(arrays[0]) is not None
+        self.pieces = list(pieces_of(self.arrays, self.offsets, CHUNK)) if on_gpu else []
 
 
 def pack(placement: Placement, bucket: Array, weight: Array, nonfinite: Array | None = None) -> None:
@@ -92,12 +84,12 @@ def pack(placement: Placement, bucket: Array, weight: Array, nonfinite: Array | 
     if loader is None:
         for array, offset in zip(placement.arrays, placement.offsets):
             _scale_to(bucket[offset : offset + array.size], array.reshape(-1), weight, nonfinite, None)
-    elif placement.table is not None and placement.table.size:
-        places, offsets, counts = placement.table
-        name = f"pack_{suffix_of(placement.dtype)}_{suffix_of(bucket.dtype)}"
-        args = (places, offsets, counts, np.int64(len(places)), weight, bucket, nonfinite)
-        blocks = min(len(places), loader.max_blocks)
-        loader.launch("grad_scale", name, blocks, loader.threads, args, reaches=placement.arrays)
+        return
+    name = f"pack_{suffix_of(placement.dtype)}_{suffix_of(bucket.dtype)}"
+    for pieces in placement.pieces:
+        args = (pieces.argument, weight, bucket, nonfinite)
+        blocks = min(pieces.chunks, loader.max_blocks)
+        loader.launch("grad_scale", name, blocks, loader.threads, args, reaches=pieces.arrays)
 
 
 def unpack(
@@ -123,14 +115,15 @@ def unpack(
     if loader is None:
         for array, offset in zip(placement.arrays, placement.offsets):
             _scale_to(array.reshape(-1), bucket[offset : offset + array.size], weight, nonfinite, squares)
-    elif placement.table is not None and placement.table.size:
-        places, offsets, counts = placement.table
-        name = f"unpack_{suffix_of(bucket.dtype)}_{suffix_of(placement.dtype)}"
-        blocks = min(len(places), loader.max_blocks)
-        of_blocks = _of_blocks(bucket, blocks, squares)
-        args = (bucket, weight, places, offsets, counts, np.int64(len(places)), nonfinite, of_blocks)
-        loader.launch("grad_scale", name, blocks, loader.threads, args, reaches=placement.arrays)
-        _finish(loader, of_blocks, squares)
+        return
+    name = f"unpack_{suffix_of(bucket.dtype)}_{suffix_of(placement.dtype)}"
+    blocks = [min(pieces.chunks, loader.max_blocks) for pieces in placement.pieces]
+    of_blocks = _of_blocks(bucket, sum(blocks), squares) if blocks else None
+    for pieces, first, count in zip(placement.pieces, itertools.accumulate(blocks, initial=0), blocks):
+        part = None if of_blocks is None else of_blocks[first : first + count]
+        args = (bucket, weight, pieces.argument, nonfinite, part)
+        loader.launch("grad_scale", name, count, loader.threads, args, reaches=pieces.arrays)
+    _finish(loader, of_blocks, squares)
 
 
 def scale_(x: Array, weight: Array, nonfinite: Array | None = None, squares: Array | None = None) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.pieces import Pieces, pieces_of
 from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
-
-_ELEMENTS = 16  # that a thread measures before there are more blocks
+_CHUNK = 4096  # elements that one block measures at a time
 
 
 def sum_of_squares(arrays: Sequence[Array]) -> Array:
@@ -40,19 +40,28 @@ def largest(arrays: Sequence[Array]) -> Array:
 
 
 def _measure(loader: KernelLoader, kernel: str, finish: str, arrays: Sequence[Array]) -> Array:
-    """Each array by its blocks, and all blocks by one more."""
+    """Arrays of one dtype by one launch, and all blocks by one more."""
+    dtypes = dict.fromkeys([array.dtype for array in arrays])
+    launches = [
+        (f"{kernel}_{suffix_of(dtype)}", pieces, min(pieces.chunks, loader.max_blocks))
+        for dtype in dtypes
+        for pieces in _pieces([array for array in arrays if array.dtype == dtype])
+    ]
     xp = array_module(arrays[0])
-    blocks = [loader.blocks(-(-array.size // _ELEMENTS)) for array in arrays]
-    of_blocks = xp.empty(sum(blocks), np.float64)
+    if not launches:
+        return xp.zeros((), np.float64)
+    of_blocks, result = xp.empty(sum([blocks for *_, blocks in launches]), np.float64), xp.empty((), np.float64)
     first = 0
-    for array, count in zip(arrays, blocks):
-        part = of_blocks[first : first + count]
-        args = (array.reshape(-1), np.int64(array.size), part)
-        loader.launch("norm", f"{kernel}_{suffix_of(array.dtype)}", count, loader.threads, args)
-        first += count
-    result = xp.empty(1, np.float64)
+    for name, pieces, blocks in launches:
+        args = (pieces.argument, of_blocks[first : first + blocks])
+        loader.launch("norm", name, blocks, loader.threads, args, reaches=pieces.arrays)
+        first += blocks
     finish_blocks(loader, of_blocks, result, finish)
-    return result.reshape(())
+    return result
+
+
+def _pieces(arrays: Sequence[Array]) -> Iterator[Pieces]:
+    return pieces_of(arrays, [0] * len(arrays), _CHUNK)
 
 
 def finish_blocks(loader: KernelLoader, of_blocks: Array, result: Array, kernel: str = "finish_sum") -> None:

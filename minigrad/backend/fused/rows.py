@@ -12,11 +12,12 @@ from minigrad.backend.kernels import KernelLoader
 
 _LONGEST_OF_A_WARP = 1024  # elements of a row that one warp takes; a whole block takes a longer one
 _WARP = 32
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def compute_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """The dtype in which kernels compute: float64 for float64, else float32."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    return _DOUBLE if dtype == _DOUBLE else _SINGLE
 
 
 def row_blocks(loader: KernelLoader, rows: Array) -> tuple[int, np.int32]:

@@ -74,8 +74,8 @@ class Arguments:
     Args:
         kernel: Its name, for messages.
         parameters: The code of each parameter; see Code in cuda.h.
-        values: NumPy arrays, NumPy scalars, None for a null pointer.
-        reached: Arrays to which a table of addresses among the values points.
+        values: NumPy arrays, NumPy scalars, None for a null pointer; for a struct an array of one element with fields.
+        reached: Arrays to which a table of addresses among the values points, or a field `addresses` of a struct.
         counted: Count accesses.
 
     Raises:
@@ -91,7 +91,7 @@ class Arguments:
             _check(f"{kernel}, argument {i}", code, value)
         for i, array in enumerate(reached):
             _check_array(f"{kernel}, array {i} behind an address", "?", array)
-        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.names is None]
         self._kernel, self._reached = kernel, reached
         self._copies = _copies([*arrays, *reached], counted)
         self._tables: list[np.ndarray[Any, Any]] = []
@@ -103,6 +103,8 @@ class Arguments:
 
     def _convert(self, code: str, value: Any) -> Any:
         """The argument as a C value."""
+        if code[0] == "V":
+            return self._struct(value)
         if code[0] != "*":
             return _SCALARS[code][1](value.item())
         if value is None or not value.size:
@@ -114,13 +116,22 @@ class Arguments:
         self._tables.append(table)
         return ctypes.c_void_p(table.ctypes.data)
 
+    def _struct(self, value: np.ndarray[Any, Any]) -> Any:
+        """Its bytes, with the addresses of the copies in place of those of the arrays; null ones stay."""
+        fields = value.copy()
+        if "addresses" in (fields.dtype.names or ()):
+            table = fields["addresses"].reshape(-1)
+            self._check_reached("?", table[table != 0])
+            table[:] = [self._moved(int(address)) if address else 0 for address in table]
+        return (ctypes.c_char * fields.nbytes).from_buffer_copy(fields.tobytes())
+
     def _check_reached(self, wanted: str, table: np.ndarray[Any, Any]) -> None:
         """Each address points into an array that was named, of the dtype that the kernel sees there."""
         for address in map(int, table.reshape(-1)):
             found = [a for a in self._reached if a.ctypes.data <= address < a.ctypes.data + max(a.nbytes, 1)]
             if not found:
                 raise TypeError(f"{self._kernel}: expected addresses of the arrays named in `reaches`, got another")
-            if all(_code(array) != wanted for array in found):
+            if wanted != "?" and all(_code(array) != wanted for array in found):
                 raise TypeError(f"{self._kernel}: expected addresses of {wanted} arrays, got one of {_code(found[0])}")
 
     def _moved(self, address: int) -> int:
@@ -160,7 +171,12 @@ def _code(array: np.ndarray[Any, Any]) -> str:
 
 
 def _check(who: str, code: str, value: Any) -> None:
-    if code[0] != "*":
+    if code[0] == "V":
+        fits = isinstance(value, np.ndarray) and value.dtype.names and value.size == 1 and value.nbytes == int(code[1:])
+        if not fits:
+            got = f"{value.nbytes} bytes" if isinstance(value, np.ndarray) else type(value).__name__
+            raise TypeError(f"{who}: expected an array of one element with fields, of {code[1:]} bytes, got {got}")
+    elif code[0] != "*":
         wanted = _SCALARS[code][0]
         if not isinstance(value, wanted):  # CuPy would pass its bytes as they are
             raise TypeError(f"{who}: expected a {wanted.__name__} scalar, got {type(value).__name__}")

@@ -2,6 +2,7 @@
 // The names of CUDA C++ that kernels use, for g++. A kernel is compiled with this header in front of its text.
 
 #include <cmath>
+#include <cstdio>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -17,6 +18,7 @@
 #define __shared__ static thread_local  // for the linker puts these into a place of their own; all fibers see the same
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 #define threadIdx (cpu::thread.index)
 #define blockIdx (cpu::thread.block)
@@ -148,8 +150,14 @@ using std::tanh;
 
 namespace cpu {
 
-// The code of a parameter's type: NumPy's letter and bytes; '*' in front for each level of pointer, '?' for a struct.
-template <typename T> struct Code { static const char* get() { return "?"; } };
+// The code of a parameter's type: NumPy's letter and bytes; '*' in front for each level of pointer. 'V' is a struct.
+template <typename T> struct Code {
+    static const char* get() {
+        static char text[16];
+        std::snprintf(text, sizeof text, "V%zu", sizeof(T));
+        return text;
+    }
+};
 template <typename T> struct Code<T*> {
     static const char* get() {
         static char text[16];

@@ -94,7 +94,8 @@ class CpuKernel:
         arguments.copy_back()
         if counts is not None:
             for array in (value for value in (*args, *reaches) if isinstance(value, np.ndarray) and value.size):
-                counts[array.ctypes.data] = arguments.counts(array)
+                if array.dtype.names is None:
+                    counts[array.ctypes.data] = arguments.counts(array)
 
 
 @functools.cache
