@@ -69,23 +69,28 @@ class Gemm(NamedTuple):
     at: tuple[int, int, int]
 
 
-def prepare(a: Operand, b: Operand, c: Operand, sizes: tuple[int, int, int], count: int, compute: int) -> Gemm:
+def prepare(
+    a: Operand, b: Operand, c: Operand, sizes: tuple[int, int, int], count: int, compute: int, listed: bool = False
+) -> Gemm:
     """C = op(A) @ op(B), columns first, for each of a batch.
 
     Args:
         sizes: m, n, k: C is (m, n).
         count: Matrices of the batch, >= 1.
         compute: COMPUTE_32F, COMPUTE_64F or COMPUTE_32F_FAST_TF32.
+        listed: Lists of addresses on the device stand for A, B and C; each is a multiple of 16 bytes.
     """
     long = max(*sizes, a.leading, b.leading, c.leading, count) > _LONGEST
     number = _step if long else _number
     one, zero = _scalars(compute == COMPUTE_64F)
-    batched = count > 1
+    batched = count > 1 or listed
     lines = [
-        (_enum(part.data_type), number(part.leading), *((_step(part.step),) if batched else ())) for part in (a, b, c)
+        (_enum(part.data_type), number(part.leading), *((_step(part.step),) if batched and not listed else ()))
+        for part in (a, b, c)
     ]
+    name = "cublasGemmBatchedEx" if listed else "cublasGemmStridedBatchedEx" if batched else "cublasGemmEx"
     return Gemm(
-        ("cublasGemmStridedBatchedEx" if batched else "cublasGemmEx") + ("_64" if long else ""),
+        name + ("_64" if long else ""),
         (_enum(a.operation), _enum(b.operation), *map(number, sizes), _address(one.ctypes.data)),
         lines[0],
         (*lines[1], _address(zero.ctypes.data)),
@@ -101,8 +106,8 @@ def _scalars(double: bool) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return np.ones(1, dtype), np.zeros(1, dtype)
 
 
-def _parameters(number: Any, batched: bool) -> list[Any]:
-    line = [_address, _enum, number, *([_step] if batched else [])]
+def _parameters(number: Any, batched: bool, listed: bool = False) -> list[Any]:
+    line = [_address, _enum, number, *([_step] if batched and not listed else [])]
     middle = [_enum, _enum, number, number, number, _address, *line, *line, _address, *line]
     return [_address, *middle, *([number] if batched else []), _enum, _enum]
 
@@ -116,6 +121,8 @@ FUNCTIONS: dict[str, list[Any]] = {
     "cublasGemmEx_64": _parameters(_step, False),
     "cublasGemmStridedBatchedEx": _parameters(_number, True),
     "cublasGemmStridedBatchedEx_64": _parameters(_step, True),
+    "cublasGemmBatchedEx": _parameters(_number, True, listed=True),
+    "cublasGemmBatchedEx_64": _parameters(_step, True, listed=True),
 }
 
 
@@ -194,6 +201,14 @@ class Cublas:
             )
             if status:
                 raise _refused(function, status)
+
+    def multiply_listed(self, gemm: Gemm, lists: tuple[Array, Array, Array], arrays: Sequence[Array]) -> None:
+        """Queue a call on lists of addresses, which lie in these arrays.
+
+        Raises:
+            DeviceError, KernelError: as `multiply`.
+        """
+        self.multiply((gemm,), *lists)
 
     @contextlib.contextmanager
     def own_workspace(self) -> Iterator[Array]:

@@ -10,6 +10,7 @@ Bᵀ @ Aᵀ = Cᵀ: B goes in first, and a matrix that lies in row order counts 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +23,11 @@ from minigrad.backend import cublas
 from minigrad.backend.cublas import Cublas, Gemm, Operand
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_float, widened
+from minigrad.backend.fused.addresses import MatrixPlaces, list_addresses
+from minigrad.backend.memory import address_of
 from minigrad.errors import DtypeError, ShapeError
+
+_ALIGNED = 16  # bytes, at multiples of which matrices for tensor cores start, where they are listed
 
 _tf32: ContextVar[bool] = ContextVar("minigrad_tf32", default=False)
 
@@ -42,7 +47,15 @@ def allow_tf32(allowed: bool = True) -> Iterator[None]:
         _tf32.reset(token)
 
 
-def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = None, blas: Cublas | None = None) -> Array:
+def bmm(
+    a: Array,
+    b: Array,
+    out: Array | None = None,
+    *,
+    tf32: bool | None = None,
+    blas: Cublas | None = None,
+    addresses: Addresses | None = None,
+) -> Array:
     """a @ b for batches of matrices; sums of half precision are in float32.
 
     Shapes:
@@ -54,6 +67,7 @@ def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = Non
             they come.
         tf32: See `allow_tf32`, which also says what None stands for.
         blas: What multiplies, on the addresses of the arrays; cuBLAS on a GPU, and NumPy on a CPU, by default.
+        addresses: What `listed` gave for these arrays among others.
 
     Raises:
         ShapeError: the shapes do not fit as above.
@@ -71,6 +85,11 @@ def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = Non
     if plan.fill is not None:
         target[...] = plan.fill
         return target
+    if addresses is not None and plan.listed is not None and addresses.fit(a.dtype, allowed):
+        rows = [addresses.rows.get((address_of(x), steps)) for x, steps in zip((a, b, target), plan.steps)]
+        if all(row is not None for row in rows):
+            blas.multiply_listed(plan.listed, (rows[1], rows[0], rows[2]), (b, a, target))
+            return target
     inside = xp.empty(plan.shape, target.dtype) if plan.apart else target
     first = xp.ascontiguousarray(a) if plan.copies[0] else a
     second = xp.ascontiguousarray(b) if plan.copies[1] else b
@@ -78,6 +97,51 @@ def bmm(a: Array, b: Array, out: Array | None = None, *, tf32: bool | None = Non
     if plan.apart:
         target[...] = inside
     return target
+
+
+class Addresses(NamedTuple):
+    """Those of matrices on a GPU.
+
+    Attributes:
+        rows: The list of an array, by where it starts and the steps in bytes along the batch axes.
+        aligned: Whether all matrices start at multiples of 16 bytes.
+    """
+
+    rows: dict[tuple[int, tuple[int, ...]], Array]
+    aligned: bool
+
+    def fit(self, dtype: np.dtype[Any], tf32: bool) -> bool:
+        """Whether cuBLAS takes them for operands of a dtype."""
+        return self.aligned or not (dtype.itemsize == 2 or tf32)
+
+
+def listed(batch: tuple[int, ...], *arrays: Array) -> Addresses | None:
+    """List where the matrices of arrays lie, by one launch for all products of them.
+
+    One call of cuBLAS walks along one batch axis. Where two do not fold into one in all arrays, as samples and heads
+    that lie side by side, such a list lets it take all matrices at once.
+
+    Args:
+        batch: The batch axes of all products, to which those of the arrays broadcast.
+        arrays: At most ten; a transposed view of one needs no list of its own.
+
+    Returns:
+        None where nothing is gained: in host memory, where the axes fold, or where there are more than two; and
+        where matrices of halves, or of float32 in TF32, do not start at multiples of 16 bytes, as cuBLAS asks for.
+    """
+    if arrays[0].__class__ is np.ndarray:
+        return None
+    places = _places(batch, tuple([_as_it_lies(x) for x in arrays]))
+    starts = [address_of(x) for x in arrays]
+    if places is None:
+        return None
+    lines = {(start, steps): MatrixPlaces(start, *two) for start, (steps, two) in zip(starts, places.steps)}
+    table = array_module(arrays[0]).empty((len(lines), math.prod(places.lengths)), np.uint64)
+    found = Addresses(dict(zip(lines, table)), places.aligned and not any(start % _ALIGNED for start in starts))
+    if not found.fit(arrays[0].dtype, _tf32.get()):
+        return None
+    list_addresses(table, places.lengths, list(lines.values()))
+    return found
 
 
 class _Lying(NamedTuple):
@@ -137,6 +201,8 @@ class _Plan(NamedTuple):
         copies: Whether a and b are copied first, since cuBLAS can't read them.
         apart: Whether the result is made in memory of its own, since cuBLAS can't write it where it belongs.
         fill: What it is everywhere, where there is nothing to multiply.
+        listed: The one call that does the work of several, with lists of addresses.
+        steps: Of a, b and the result along the batch axes, in bytes.
     """
 
     shape: tuple[int, ...]
@@ -144,6 +210,8 @@ class _Plan(NamedTuple):
     copies: tuple[bool, bool] = (False, False)
     apart: bool = False
     fill: float | None = None
+    listed: Gemm | None = None
+    steps: tuple[tuple[int, ...], ...] = ()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -163,7 +231,39 @@ def _planned(a: _Lying, b: _Lying, out: _Lying | None, tf32: bool) -> _Plan:
     compute = cublas.COMPUTE_64F if wide == np.float64 else cublas.COMPUTE_32F
     if tf32 and a.dtype == np.float32:
         compute = cublas.COMPUTE_32F_FAST_TF32
-    return _Plan(shape, _calls(left, right, found, (*shape, a.shape[-1]), compute), (copy_a, copy_b), apart)
+    gemms = _calls(left, right, found, (*shape, a.shape[-1]), compute)
+    by_list, steps = None, tuple([_batch_steps(x, batch) for x in (a, b, target)])
+    if len(gemms) > 1 and not (copy_a or copy_b or apart):
+        first, second, third = (
+            Operand(0, x.operation, x.leading, 0, cublas.DATA_TYPES[x.dtype.name]) for x in (right, left, found)
+        )
+        sizes = (shape[-1], shape[-2], a.shape[-1])
+        by_list = cublas.prepare(first, second, third, sizes, math.prod(batch), compute, listed=True)
+    return _Plan(shape, gemms, (copy_a, copy_b), apart, listed=by_list, steps=steps)
+
+
+class _Places(NamedTuple):
+    """The lengths of an outer and an inner batch axis; of each array the steps along all, and along these two."""
+
+    lengths: tuple[int, int]
+    steps: tuple[tuple[tuple[int, ...], tuple[int, int]], ...]
+    aligned: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _places(batch: tuple[int, ...], arrays: tuple[_Lying, ...]) -> _Places | None:
+    steps = [_batch_steps(x, batch) for x in arrays]
+    axes = _folded(batch, *steps)
+    if len(axes) != 2 or 0 in batch:
+        return None
+    (outer, *outers), (inner, *inners) = axes
+    aligned = not any(step % _ALIGNED for step in (*outers, *inners))
+    return _Places((outer, inner), tuple(zip(steps, zip(outers, inners))), aligned)
+
+
+def _batch_steps(x: _Lying, batch: tuple[int, ...]) -> tuple[int, ...]:
+    """Along each batch axis, in bytes, 0 where there is one step or none."""
+    return tuple([0 if n == 1 else step for n, step in zip(batch, _stretched(x, batch).strides)])
 
 
 def _in_c_order(shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Lying:

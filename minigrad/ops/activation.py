@@ -17,6 +17,8 @@ from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, widened
 from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
+from minigrad.backend.fused.softmax import softmax_gradient, softmax_rows
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
 from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
@@ -334,6 +336,9 @@ def softmax(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     """
     x = float_operand("softmax", in_dtype("softmax", x, dtype))
     axis = normalize_axis("softmax", dim, x.data.ndim)
+    if _by_kernel(x.data, axis):
+        data = softmax_rows(x.data)
+        return record(data, _softmax_backward, (x,), (data, axis), saves_output=True)
     y = _less_max(x.data, axis)
     array_module(y).exp(y, out=y)
     y /= sum_axes(y, (axis,), keepdim=True)
@@ -343,6 +348,9 @@ def softmax(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
 
 def _softmax_backward(node: Node, grad: Array) -> None:
     data, axis = node.saved
+    if _by_kernel(grad, axis):
+        accumulate(node.inputs[0], softmax_gradient(grad, data))
+        return
     y, g = _with_axis(widened(data)), _with_axis(widened(grad))
     dx = g * y
     dx -= y * sum_axes(dx, (axis,), keepdim=True)
@@ -376,6 +384,9 @@ def log_softmax(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
     """
     x = float_operand("log_softmax", in_dtype("log_softmax", x, dtype))
     axis = normalize_axis("log_softmax", dim, x.data.ndim)
+    if _by_kernel(x.data, axis):
+        data = softmax_rows(x.data, logs=True)
+        return record(data, _log_softmax_backward, (x,), (data, axis), saves_output=True)
     y = _less_max(x.data, axis)
     xp = array_module(y)
     if y.size:
@@ -386,11 +397,19 @@ def log_softmax(x: TensorLike, dim: int, dtype: DtypeLike = None) -> Tensor:
 
 def _log_softmax_backward(node: Node, grad: Array) -> None:
     data, axis = node.saved
+    if _by_kernel(grad, axis):
+        accumulate(node.inputs[0], softmax_gradient(grad, data, logs=True))
+        return
     g = _with_axis(widened(grad))
     dx = array_module(grad).exp(_with_axis(widened(data)))
     dx *= sum_axes(g, (axis,), keepdim=True)
     dx = g - dx
     accumulate(node.inputs[0], dx.astype(grad.dtype, copy=False).reshape(grad.shape))
+
+
+def _by_kernel(x: Array, axis: int) -> bool:
+    """Whether a kernel takes the softmax of an array along an axis: the last one, in the memory of a GPU."""
+    return kernels_for(x) is not None and 0 <= axis == x.ndim - 1
 
 
 def _less_max(x: Array, axis: int) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,10 @@ from minigrad.arguments import as_real, check_switch, kind_of
 from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_half, widened
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.attention_form import Form, Shape, alike
+from minigrad.ops.attention_rows import attend, attend_backward, weights_backward, weights_of
 from minigrad.ops.axes import max_axes, row_dot, sum_axes, unbroadcast
 from minigrad.ops.linalg import product, wide_product
 from minigrad.ops.noise import Drops, dropped, take_drops
@@ -21,49 +24,6 @@ from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 __all__ = ["scaled_dot_product_attention"]
-
-
-class _Shape(NamedTuple):
-    """What the arguments of a call agree on.
-
-    Attributes:
-        batch: The axes before the last two of the result: samples and heads.
-        heads: Those of keys and values where several queries' share one, else None.
-    """
-
-    batch: tuple[int, ...]
-    queries: int
-    keys: int
-    heads: int | None
-
-    @property
-    def weights(self) -> tuple[int, ...]:
-        """Of one for each query and key."""
-        return (*self.batch, self.queries, self.keys)
-
-    @property
-    def products(self) -> tuple[int, ...]:
-        """The axes before the last two in a product, where queries that share a head are rows of one matrix."""
-        return self.batch if self.heads is None else (*self.batch[:-1], self.heads)
-
-    def shared(self, x: Array) -> Array:
-        """(..., query heads, L, D) as (..., key heads, L of all that share one, D)."""
-        if self.heads is None:
-            return x
-        *others, heads, length, width = x.shape
-        return x.reshape(*others, self.heads, heads // self.heads * length, width)
-
-    def apart(self, x: Array) -> Array:
-        """The way back."""
-        return x if self.heads is None else x.reshape(*self.batch, self.queries, x.shape[-1])
-
-
-class _Form(NamedTuple):
-    """What backward has to know of a call beside its arrays; mask: its shape and dtype, where there is one."""
-
-    factor: float
-    shape: _Shape
-    mask: tuple[tuple[int, ...], np.dtype[Any]] | None
 
 
 @autocasts("low")
@@ -102,9 +62,19 @@ def scaled_dot_product_attention(
     check_switch(who, is_causal=is_causal, enable_gqa=enable_gqa)
     shape = _agreed(who, query, key, value, enable_gqa)
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else as_real(who, "scale", scale, finite=True)
+    mask = _checked_mask(who, attn_mask, query, shape)
+    if kernels_for(query.data) is not None:
+        p = as_real(who, "dropout_p", dropout_p, 0.0, 1.0)
+        out, weights, drops = attend(query.data, key.data, value.data, mask, is_causal, p, factor, shape)
+        return record(
+            out,
+            _attend_backward,
+            (query, key, value, *_given(attn_mask)),
+            (query, key, value, weights, drops, Form(factor, shape, _kind(attn_mask))),
+        )
     scores = _scores(query.data, key.data, factor, shape)
-    if attn_mask is not None:
-        scores += _bias(who, attn_mask, scores, query)
+    if mask is not None:
+        scores += _bias(mask, scores)
     if is_causal:
         scores += _causal(scores)
     weights = _weigh(scores, query.data.dtype)
@@ -114,8 +84,13 @@ def scaled_dot_product_attention(
         out,
         _attention_backward,
         (query, key, value, *_given(attn_mask)),
-        (query, key, value, weights, drops, _Form(factor, shape, _kind(attn_mask))),
+        (query, key, value, weights, drops, Form(factor, shape, _kind(attn_mask))),
     )
+
+
+def _attend_backward(node: Node, grad: Array) -> None:
+    query, key, value, weights, drops, form = node.saved
+    attend_backward(node.inputs, grad, (query.data, key.data, value.data), weights, drops, form)
 
 
 def _attention_backward(node: Node, grad: Array) -> None:
@@ -137,22 +112,29 @@ def attention_weights(query: Tensor, key: Tensor, attn_mask: Tensor | None = Non
     who = "attention_weights"
     shape = _agreed(who, query, key, key, False)
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1))
-    scores = _scores(query.data, key.data, factor, shape)
-    if attn_mask is not None:
-        scores += _bias(who, attn_mask, scores, query)
-    weights = _weigh(scores, query.data.dtype)
+    mask = _checked_mask(who, attn_mask, query, shape)
+    if kernels_for(query.data) is not None:
+        weights = weights_of(query.data, key.data, mask, factor, shape)
+    else:
+        scores = _scores(query.data, key.data, factor, shape)
+        if mask is not None:
+            scores += _bias(mask, scores)
+        weights = _weigh(scores, query.data.dtype)
     drops = _drops(who, weights, dropout_p)
     return record(
         weights if drops is None else dropped(weights, drops),
         _attention_weights_backward,
         (query, key, *_given(attn_mask)),
-        (query, key, weights, drops, _Form(factor, shape, _kind(attn_mask))),
+        (query, key, weights, drops, Form(factor, shape, _kind(attn_mask))),
         saves_output=drops is None,
     )
 
 
 def _attention_weights_backward(node: Node, grad: Array) -> None:
     query, key, weights, drops, form = node.saved
+    if kernels_for(grad) is not None:
+        weights_backward(node.inputs, grad, query.data, key.data, weights, drops, form)
+        return
     dscores = _score_gradient(grad.astype(accumulator_dtype(grad.dtype)), weights, drops)
     _give_scores(node.inputs, dscores, query.data, key.data, form)
 
@@ -168,7 +150,7 @@ def _score_gradient(dweights: Array, weights: Array, drops: Drops | None) -> Arr
     return dscores
 
 
-def _give_scores(edges: list[Edge], dscores: Array, query: Array, key: Array, form: _Form) -> None:
+def _give_scores(edges: list[Edge], dscores: Array, query: Array, key: Array, form: Form) -> None:
     """Give query, key, and a mask, their parts of the gradient of the scores, which it overwrites."""
     dquery, dkey, *dmask = edges
     shape = form.shape
@@ -195,12 +177,9 @@ def _give_product(edge: Edge, a: Array, b: Array, x: Array) -> None:
     accumulate(edge, unbroadcast(product(a, b, _like(x, a, b) if out is None else out), x.shape))
 
 
-def _scores(query: Array, key: Array, factor: float, shape: _Shape) -> Array:
+def _scores(query: Array, key: Array, factor: float, shape: Shape) -> Array:
     """The scaled products of queries and keys, (..., L, S), in float32 where these are of half precision."""
-    rows = shape.shared(query)
-    if rows.shape[:-2] != shape.products:
-        rows = array_module(query).broadcast_to(rows, (*shape.products, *rows.shape[-2:]))
-    scores = wide_product(rows, key.swapaxes(-1, -2)).reshape(shape.weights)
+    scores = wide_product(shape.rows(query), key.swapaxes(-1, -2)).reshape(shape.weights)
     scores *= factor
     return scores
 
@@ -231,7 +210,7 @@ def _weigh(scores: Array, dtype: np.dtype[Any]) -> Array:
     return converted(scores, dtype) if is_half(dtype) else scores
 
 
-def _mean(weights: Array, value: Array, query: Array, shape: _Shape) -> Array:
+def _mean(weights: Array, value: Array, query: Array, shape: Shape) -> Array:
     """The weighted means of values; in memory as the queries are, so that heads lie beside each other again."""
     rows = shape.shared(weights)
     return shape.apart(product(rows, value, _like(query, rows, value)))
@@ -239,34 +218,37 @@ def _mean(weights: Array, value: Array, query: Array, shape: _Shape) -> Array:
 
 def _like(model: Array, a: Array, b: Array) -> Array | None:
     """Where a @ b is to go: an array that lies as another one of its shape; None where there is none to follow."""
-    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    if model.ndim < 3 or shape[:-1] != model.shape[:-1]:
-        return None
-    return array_module(model).empty_like(model, shape=shape)
+    return alike(model, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
 
 
 # ------------------------------------------------------------------------------------------------------------- masks
 
 
-def _bias(who: str, mask: Any, scores: Array, query: Tensor) -> Array:
-    """What is added to the scores: a mask of floats, or 0 and -inf for one of bools."""
+def _checked_mask(who: str, mask: Any, query: Tensor, shape: Shape) -> Array | None:
+    """The array of a mask of bools or floats, which fits."""
+    if mask is None:
+        return None
     if not isinstance(mask, Tensor):
         raise DtypeError(f"{who}: expected attn_mask to be a tensor of bools or floats, got {kind_of(mask)}")
     same_device(who, query, mask)
     try:
-        fits = np.broadcast_shapes(scores.shape, mask.shape) == scores.shape
+        fits = np.broadcast_shapes(shape.weights, mask.shape) == shape.weights
     except ValueError:
         fits = False
     if not fits:
-        raise ShapeError(f"{who}: expected attn_mask to broadcast to {scores.shape}, got {mask.shape}")
-    if mask.data.dtype.kind == "b":
-        return _bias_of(mask.data, scores)
-    check_float(who, mask)
-    if mask.data.dtype not in (query.data.dtype, np.float32):
-        raise DtypeError(
-            f"{who}: expected attn_mask of bools, float32 or query's {query.dtype.name}, got {mask.dtype.name}"
-        )
-    return widened(mask.data)
+        raise ShapeError(f"{who}: expected attn_mask to broadcast to {shape.weights}, got {mask.shape}")
+    if mask.data.dtype.kind != "b":
+        check_float(who, mask)
+        if mask.data.dtype not in (query.data.dtype, np.float32):
+            raise DtypeError(
+                f"{who}: expected attn_mask of bools, float32 or query's {query.dtype.name}, got {mask.dtype.name}"
+            )
+    return mask.data
+
+
+def _bias(mask: Array, scores: Array) -> Array:
+    """What is added to the scores: a mask of floats, or 0 and -inf for one of bools."""
+    return _bias_of(mask, scores) if mask.dtype.kind == "b" else widened(mask)
 
 
 def _causal(scores: Array) -> Array:
@@ -283,7 +265,7 @@ def _bias_of(seen: Array, scores: Array) -> Array:
 # --------------------------------------------------------------------------------------------------------- arguments
 
 
-def _agreed(who: str, query: Any, key: Any, value: Any, grouped: bool) -> _Shape:
+def _agreed(who: str, query: Any, key: Any, value: Any, grouped: bool) -> Shape:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise DtypeError(f"{who}: expected {name} to be a tensor, got {kind_of(x)}")
@@ -309,7 +291,7 @@ def _agreed(who: str, query: Any, key: Any, value: Any, grouped: bool) -> _Shape
     except ValueError as error:
         hint = "" if grouped else ": heads that share keys are enable_gqa=True"
         raise ShapeError(f"{who}: expected batch axes that broadcast, {given}{hint}") from error
-    return _Shape(batch, *lengths, heads)
+    return Shape(batch, *lengths, heads)
 
 
 def _shared_heads(who: str, batches: list[tuple[int, ...]], given: str) -> int | None:

@@ -83,6 +83,8 @@ def _batched(a: Array, b: Array, out: Array | None) -> Array:
     rows = a if a.ndim > 1 else a[None, :]
     columns = b if b.ndim > 1 else b[:, None]
     found = bmm(rows, columns, out)
+    if a.ndim > 1 and b.ndim > 1:
+        return found
     shape = found.shape if a.ndim > 1 else found.shape[:-2] + found.shape[-1:]
     return found.reshape(shape if b.ndim > 1 else shape[:-1])
 

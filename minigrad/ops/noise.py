@@ -129,7 +129,11 @@ def dropped(x: Array, drops: Drops, out: Array | None = None) -> Array:
     Args:
         out: May be written over, x itself too.
     """
-    return _masked(x, *drops, out) if len(drops) == 2 else drop(x, *drops)
+    if len(drops) == 2:
+        return _masked(x, *drops, out)
+    position, threshold, scale = drops
+    fits = out is not None and x.flags.c_contiguous and out.flags.c_contiguous
+    return drop(x, position, threshold, scale, out if fits else None)
 
 
 def _place(drops: tuple[Array, float], like: Array) -> Drops:

@@ -11,6 +11,8 @@ import numpy as np
 from minigrad.backend.kernels import kernel_source
 from tests.kernel_suite import (
     activation,
+    addresses,
+    attention,
     bits,
     channel_norm,
     convolution,
@@ -143,6 +145,14 @@ def many(on: Any) -> None:
 
 def layer_norm(on: Any) -> None:
     rows.test_layer_norm_of_rows(on, "f32", True)
+
+
+def softmax(on: Any) -> None:
+    attention.test_softmax_of_rows(on, "f32")
+
+
+def masks(name: str, bools: bool) -> Callable[[Any], None]:
+    return lambda on: attention.check_attention(on, "f32", name, True, bools, (33,))
 
 
 def names(most_looks: int) -> Callable[[Any], None]:
@@ -377,6 +387,28 @@ MUTANTS = [
     Mutant("waits for the wrong ones", "dropout", "waiting + 4 * blocks - words", "4 * blocks - words", live),
     Mutant("words of elsewhere", "dropout", "b < 0 && !is_moved ? drawn", "b < 0 ? drawn", live),
     Mutant("a vector too many", "dropout", "wide && i + per_word <= count", "wide && i < count", drop),
+    # addresses.cu
+    Mutant("inner for outer", "addresses", "place / inner_count * outer", "place / outer_count * outer",
+           lambda on: addresses.test_addresses_of_matrices(on, 3, (2, 3))),
+    Mutant("one array for all", "addresses", "starts[array]", "starts[0]",
+           lambda on: addresses.test_addresses_of_matrices(on, 3, (2, 3))),
+    # softmax.cu
+    Mutant("no logarithm", "softmax", "logs ? value - log_total : exp(value)", "logs ? value : exp(value)", softmax),
+    Mutant("the gradient of one for both", "softmax", "sum += logs ? value : value *", "sum += value *", softmax),
+    Mutant("the total forgotten", "softmax", "exp(value) / all.total", "exp(value)", softmax),
+    # attention.cu
+    Mutant("no row of nothing", "attention", "all.total == A(0) ? A(1) : all.total", "all.total",
+           attention.test_attention_of_what_is_not_finite),
+    Mutant("sees the next", "attention", "key > query ?", "key > query + 1 ?", masks("none", True)),
+    Mutant("hidden is seen", "attention", "!mask.seen[", "mask.seen[", masks("of_keys", True)),
+    Mutant("one batch for all", "attention", "batch / mask.inner * mask.steps[0]", "0", masks("of_a_batch", True)),
+    Mutant("one head for all", "attention", "batch % mask.inner * mask.steps[1]", "0", masks("of_heads", False)),
+    Mutant("one query for all", "attention", "query * mask.steps[2]", "0", masks("of_queries_and_keys", False)),
+    Mutant("one key for all", "attention", "place + key * mask.steps[3]];\n        return", "place];\n        return",
+           masks("of_keys", False)),
+    Mutant("no factor of attention", "attention", "x *= factor;", "", masks("none", True)),
+    Mutant("factor in both", "attention", "(found.at[k] - sum) *", "A(factor) * (found.at[k] - sum) *",
+           masks("none", True)),
     # embedding.cu
     Mutant("no wrap", "embedding", "return rest < 0 ? rest + length : rest", "return rest", wrapping),
     Mutant("a bad index passes", "embedding", "Team::leads() && name != place", "Team::leads() && name > place",

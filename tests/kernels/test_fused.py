@@ -1,6 +1,8 @@
 """The suite of tests/kernel_suite on the CPU."""
 
 from tests.kernel_suite.activation import *  # noqa: F401, F403
+from tests.kernel_suite.addresses import *  # noqa: F401, F403
+from tests.kernel_suite.attention import *  # noqa: F401, F403
 from tests.kernel_suite.bits import *  # noqa: F401, F403
 from tests.kernel_suite.convolution import *  # noqa: F401, F403
 from tests.kernel_suite.channel_norm import *  # noqa: F401, F403

@@ -17,7 +17,8 @@ from tests.kernels.cuda_on_cpu import HostKernels
 
 CONVOLUTIONS = {"conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"}
 NORMS = {"batch_norm", "group_norm", "instance_norm", "layer_norm"}
-BY_KERNELS = {"cross_entropy", "dropout", "embedding", "index_select", *NORMS, *CONVOLUTIONS}
+SOFTMAX = {"log_softmax", "multi_head_attention_forward", "scaled_dot_product_attention", "softmax", "softmin"}
+BY_KERNELS = {"cross_entropy", "dropout", "embedding", "index_select", *NORMS, *CONVOLUTIONS, *SOFTMAX}
 ILL = {"group_norm-vectors": 10.0}  # two numbers to a statistic, close together: both ways are off
 FUSED = [case for case in CASES if case.id.split("-")[0] in BY_KERNELS]
 

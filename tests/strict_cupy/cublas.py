@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -63,7 +63,11 @@ class Library:
         self._held = threading.local()
         self.calls: list[dict[str, int]] = []
         strides = ("s:strideA ", "s:strideB ", "s:strideC ", "i:batch ")
-        for name, parts in (("cublasGemmEx", ("",) * 4), ("cublasGemmStridedBatchedEx", strides)):
+        for name, parts in (
+            ("cublasGemmEx", ("",) * 4),
+            ("cublasGemmStridedBatchedEx", strides),
+            ("cublasGemmBatchedEx", ("",) * 3 + ("i:batch ",)),
+        ):
             text = _GEMM.format(*parts)
             setattr(self, name, self._function(name, text, self._gemm))
             setattr(self, f"{name}_64", self._function(f"{name}_64", text.replace("i:", "s:"), self._gemm))
@@ -135,21 +139,32 @@ class Library:
             return INVALID_VALUE
         if (_scalar(values["alpha"], wide), _scalar(values["beta"], wide)) != (1, 0):
             raise StrictError("gemm: expected alpha 1 and beta 0, got other numbers, or of another dtype")
-        if batch > 1 and not values["strideC"]:
+        listed = "batch" in values and "strideC" not in values
+        if batch > 1 and not listed and not values["strideC"]:
             raise StrictError("gemm: expected the results of a batch side by side, got all in one place")
         self._check(handle)
-        held = self._held.arrays
-        a, b, c = (
-            self._columns(values[name], line, values.get(f"stride{name}", 0), shape, batch, _TYPES[kind][0])
-            for name, line, shape, kind in zip("ABC", leading, shapes, kinds)
-        )
-        left, right = a.mT if values["transa"] else a, b.mT if values["transb"] else b
+        held, count = self._held.arrays, 1 if listed else batch
+
+        def triples() -> Iterator[list[np.ndarray[Any, Any]]]:
+            places = [[values[name]] for name in "ABC"]
+            if listed:
+                aligned = 16 if kinds[0] in _WIDER or values["compute"] == 77 else np.dtype(dtype).itemsize
+                places = [_listed(values[name], batch, aligned, held) for name in "ABC"]
+            for starts in zip(*places):
+                yield [
+                    _columns(start, line, values.get(f"stride{name}", 0), shape, count, _TYPES[kind][0], held)
+                    for name, start, line, shape, kind in zip("ABC", starts, leading, shapes, kinds)
+                ]
+
+        if not listed:  # a kernel writes a list, perhaps later
+            next(triples())
         compute = np.float64 if values["compute"] == 70 else np.float32
 
         def work() -> None:
-            assert len(held) == 3  # which keeps the memory alive until then
-            with np.errstate(all="ignore"):
-                c[...] = np.matmul(left.astype(compute), right.astype(compute))
+            for a, b, c in triples():  # held keeps the memory alive until then
+                left, right = a.mT if values["transa"] else a, b.mT if values["transb"] else b
+                with np.errstate(all="ignore"):
+                    c[...] = np.matmul(left.astype(compute), right.astype(compute))
 
         if self._on_host:
             work()
@@ -172,18 +187,31 @@ class Library:
         if stream.is_capturing() and not handle.workspace:
             raise CaptureError("gemm: expected a workspace while a stream is captured, got none: cuBLAS would take one")
 
-    def _columns(
-        self, address: int, leading: int, step: int, shape: tuple[int, int], batch: int, dtype: Any
-    ) -> np.ndarray[Any, Any]:
-        """The matrices at an address, columns first: (batch, rows, columns)."""
-        rows, columns = shape
-        size = np.dtype(dtype).itemsize
-        count = step * (batch - 1) + leading * (columns - 1) + rows
-        bounds = [np.lib.array_utils.byte_bounds(array) for array in self._held.arrays]
-        if not any(start <= address and address + count * size <= stop for start, stop in bounds):
-            raise StrictError("gemm: expected addresses inside the arrays of the call, got others")
-        memory = np.frombuffer((ctypes.c_char * (count * size)).from_address(address), dtype)
-        return np.lib.stride_tricks.as_strided(memory, (batch, rows, columns), (step * size, size, leading * size))
+
+def _columns(
+    address: int, leading: int, step: int, shape: tuple[int, int], batch: int, dtype: Any, held: Sequence[Any]
+) -> np.ndarray[Any, Any]:
+    """The matrices at an address, columns first: (batch, rows, columns)."""
+    rows, columns = shape
+    size = np.dtype(dtype).itemsize
+    memory = _memory(address, step * (batch - 1) + leading * (columns - 1) + rows, dtype, held)
+    return np.lib.stride_tricks.as_strided(memory, (batch, rows, columns), (step * size, size, leading * size))
+
+
+def _listed(address: int, batch: int, aligned: int, held: Sequence[Any]) -> list[int]:
+    """A list of addresses in the memory of the device; for tensor cores they are multiples of 16, says the manual."""
+    addresses: list[int] = _memory(address, batch, np.dtype(np.uint64), held).tolist()
+    if any(address % aligned for address in addresses):
+        raise StrictError(f"gemm: expected listed matrices at multiples of {aligned} bytes, got others")
+    return addresses
+
+
+def _memory(address: int, count: int, dtype: Any, held: Sequence[Any]) -> np.ndarray[Any, Any]:
+    nbytes = count * np.dtype(dtype).itemsize
+    bounds = [np.lib.array_utils.byte_bounds(array) for array in held]
+    if not any(start <= address and address + nbytes <= stop for start, stop in bounds):
+        raise StrictError("gemm: expected addresses inside the arrays of the call, got others")
+    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype)
 
 
 def _value(who: str, kind: Any, value: Any) -> int:

@@ -27,6 +27,11 @@ class StandInCublas(Cublas):
         with self.library.holding(a.memory, b.memory, c.memory):
             super().multiply(gemms, a, b, c)
 
+    def multiply_listed(self, gemm: Gemm, lists: tuple[Any, Any, Any], arrays: Sequence[Any]) -> None:
+        """Queue a call on lists of addresses, which lie in these arrays."""
+        with self.library.holding(*(x.memory for x in (*arrays, *lists))):
+            super().multiply((gemm,), *lists)
+
 
 class HostCublas(Cublas):
     """Products of NumPy's arrays, at once.

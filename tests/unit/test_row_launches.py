@@ -62,6 +62,38 @@ def test_an_embedding_is_one_kernel_each_way_with_few_kinds(cuda, few, monkeypat
     assert layer.weight.grad.tolist() == [[20.0] * 3] * 5 + [[0.0] * 3]
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_is_one_kernel_each_way(cuda, name):
+    x, g = (on(cuda, np.zeros((3, 4, 7), np.float32), requires_grad=wants) for wants in (True, False))
+
+    def step():
+        x.grad = None
+        getattr(ops, name)(x, -1).backward(g)
+
+    assert pieces(step) == {"softmax_forward_f32": 1, "softmax_backward_f32": 1}
+
+
+def heads_of(joint):
+    """Queries, keys and values as a joint projection has them: (samples, length, 3, heads, width)."""
+    return joint.permute(2, 0, 3, 1, 4).unbind(0)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_is_six_products_and_two_kernels(cuda, masked):
+    """And one list of addresses each way; neither heads nor gradients are copied."""
+    joint = on(cuda, np.zeros((3, 5, 3, 2, 8), np.float32), requires_grad=True)
+    mask = on(cuda, np.ones((5, 5), bool)) if masked else None
+    g = on(cuda, np.ones((3, 5, 16), np.float32))
+
+    def step():
+        joint.grad = None
+        seen = ops.scaled_dot_product_attention(*heads_of(joint * 1.0), mask, is_causal=True)
+        seen.transpose(1, 2).reshape(3, 5, 16).backward(g)
+
+    kernels = {"addresses_of_matrices": 2, "attention_weigh_f32": 1, "attention_gradient_f32": 1}
+    assert pieces(step) == {"gemm": 6, **kernels, "multiply": 2}
+
+
 @pytest.mark.parametrize("place", ["cpu", "cuda:1"])
 def test_the_gradient_that_backward_starts_from_is_nobodys_to_change(place, cuda):
     for _ in range(2):

@@ -81,17 +81,20 @@ def _position(state: Any) -> PhiloxPosition:
     return PhiloxPosition(tuple(map(np.uint64, words)), np.int32(WORDS_PER_BLOCK - state["buffer_pos"]))
 
 
-def drop(x: Array, position: PhiloxPosition, threshold: int, scale: float) -> Array:
+def drop(
+    x: Array, position: PhiloxPosition, threshold: int, scale: float, out: Array | None = None
+) -> Array:
     """x · scale where an element's 16 bits are at least the threshold, else x · 0.
 
     Args:
         x: Float, of any shape; the result lies as it does.
         position: Element i takes bits [16·i, 16·i + 16) of the words from here on, the lowest bits of a word first.
         threshold: In [0, 2**16).
+        out: Like x; may be x.
     """
     loader = _loader(x)
     given, x = x, contiguous(x)
-    out = array_module(x).empty_like(x)
+    out = array_module(x).empty_like(x) if out is None else out
     if x.size:
         options = (np.uint32(threshold), np.float64(scale))
         args = (x, out, np.int64(x.size), *position.words, position.waiting, position.live, position.words_on, *options)

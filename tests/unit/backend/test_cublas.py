@@ -51,6 +51,8 @@ def test_the_types_of_arguments_are_those_of_the_library():
         "cublasGemmEx_64": "piiqqqp" + "piq" + "piq" + "p" + "piq" + "ii",
         "cublasGemmStridedBatchedEx": "piiiiip" + "piiq" + "piiq" + "p" + "piiq" + "i" + "ii",
         "cublasGemmStridedBatchedEx_64": "piiqqqp" + "piqq" + "piqq" + "p" + "piqq" + "q" + "ii",
+        "cublasGemmBatchedEx": "piiiiip" + "pii" + "pii" + "p" + "pii" + "i" + "ii",
+        "cublasGemmBatchedEx_64": "piiqqqp" + "piq" + "piq" + "p" + "piq" + "q" + "ii",
     }
 
 
