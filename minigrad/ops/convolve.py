@@ -295,26 +295,52 @@ def _check_tensors(who: str, inputs: tuple[Any, ...]) -> int:
     form, axes = _FORMS[who]
     if x.ndim not in (axes + 1, axes + 2) or weight.ndim != axes + 2:
         raise ShapeError(f"{who}: expected {form}, got x {x.shape} and weight {weight.shape}")
-    if any(t.dtype != x.dtype for t in inputs):
+    if any([t.data.dtype != x.data.dtype for t in inputs]):
         raise DtypeError(f"{who}: expected one dtype, got {', '.join(t.dtype.name for t in inputs)}")
-    if any(t.data.__class__ is not np.ndarray for t in inputs):
+    if any([t.data.__class__ is not np.ndarray for t in inputs]):
         same_device(who, *inputs)
     return axes
 
 
-def _check_bias(who: str, inputs: tuple[Tensor, ...], outputs: int) -> None:
-    if len(inputs) == 3 and inputs[2].data.shape != (outputs,):
-        raise ShapeError(f"{who}: expected bias of shape ({outputs},), got {inputs[2].shape}")
+def _check_bias(who: str, bias: tuple[int, ...] | None, outputs: int) -> None:
+    if bias is not None and bias != (outputs,):
+        raise ShapeError(f"{who}: expected bias of shape ({outputs},), got {bias}")
 
 
+_Shapes = tuple[tuple[int, ...], tuple[int, ...], "tuple[int, ...] | None"]  # of x, weight and bias
+_Form = Callable[..., Geometry]
+
+
+def _once(find: _Form) -> _Form:
+    """Geometries that are found once for the same shapes and options, where these are plain integers.
+
+    Equal numbers of other types, such as True and 1.0, are one key of a cache, and refused each time.
+    """
+    kept = functools.lru_cache(maxsize=256)(find)
+
+    @functools.wraps(find)
+    def found(who: str, inputs: tuple[Tensor, ...], *options: Any) -> Geometry:
+        axes = _check_tensors(who, inputs)
+        bias = inputs[2].data.shape if len(inputs) == 3 else None
+        shapes = (inputs[0].data.shape, inputs[1].data.shape, bias)
+        return (kept if all(map(_is_plain, options)) else find)(who, axes, shapes, *options)
+
+    return found
+
+
+def _is_plain(option: Any) -> bool:
+    kind = option.__class__
+    return kind is int or kind is str or (kind is tuple and all([n.__class__ is int for n in option]))
+
+
+@_once
 def _geometry(
-    who: str, inputs: tuple[Tensor, ...], stride: Pair, padding: Pair | str, dilation: Pair, groups: int
+    who: str, axes: int, shapes: _Shapes, stride: Pair, padding: Pair | str, dilation: Pair, groups: int
 ) -> Geometry:
     """The lengths of a convolution of these tensors, checked."""
-    axes = _check_tensors(who, inputs)
-    given, weight = inputs[0].data.shape, inputs[1].data.shape
+    given, weight, bias = shapes
     outputs, channels = weight[:2]
-    _check_bias(who, inputs, outputs)
+    _check_bias(who, bias, outputs)
     if outputs % as_integer(who, "groups", groups, 1):
         raise ArgumentError(f"{who}: expected groups to divide the {outputs} output channels, got {groups!r}")
     if given[-1 - axes] != channels * groups:
@@ -359,14 +385,14 @@ def _paddings(
     return [(p, p) for p in as_pair(who, "padding", padding, 0, axes)]
 
 
+@_once
 def _turned(
-    who: str, inputs: tuple[Tensor, ...], stride: Pair, padding: Pair, output_padding: Pair, groups: int, dilation: Pair
+    who: str, axes: int, shapes: _Shapes, stride: Pair, padding: Pair, output_padding: Pair, groups: int, dilation: Pair
 ) -> Geometry:
     """The lengths of the convolution that a transposed one of these tensors is the input gradient of, checked."""
-    axes = _check_tensors(who, inputs)
-    given, weight = inputs[0].data.shape, inputs[1].data.shape
+    given, weight, bias = shapes
     channels, outputs = weight[0], weight[1] * as_integer(who, "groups", groups, 1)
-    _check_bias(who, inputs, outputs)
+    _check_bias(who, bias, outputs)
     if given[-1 - axes] != channels:
         raise ShapeError(f"{who}: expected x with {channels} channels for weight {weight}, got x {given}")
     if channels % groups:

@@ -329,7 +329,7 @@ def record_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, out: Arra
         statistics: By which; what `OwnStatistics` has, as far as it is public.
     """
     inputs = tuple([t for t in (x, weight, bias) if t is not None])
-    return record(from_rows(out, x.data), _rows_backward, inputs, (x, weight, statistics))
+    return record(from_rows(out, x.data, statistics.folding), _rows_backward, inputs, (x, weight, statistics))
 
 
 def _rows_backward(node: Node, grad: Array) -> None:
@@ -342,7 +342,7 @@ def _rows_backward(node: Node, grad: Array) -> None:
     if dx is not None:
         factors = statistics.factors(x, weight, *sums)
         dx_rows = affine(grad_rows, *factors) if len(factors) == 2 else input_gradient(rows, grad_rows, *factors)
-        accumulate(dx, from_rows(dx_rows, x.data))
+        accumulate(dx, from_rows(dx_rows, x.data, statistics.folding))
 
 
 class OwnStatistics(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.ops.axes import column_sum, row_sum
-from minigrad.ops.image_order import channels_first, channels_last
+from minigrad.ops.image_order import channels_first, channels_last, from_nhwc, to_nhwc
 
 _BLOCK = 65536  # elements of a block of rows
 _LONGEST_FOLD = 2048  # elements of a row made of several pixels
@@ -193,11 +193,19 @@ def input_gradient(
 
 
 def as_rows(x: Array, folding: Folding) -> Array:
-    """Any (N, C, ...) as the rows of a folding; x's own memory where it is (H, N, W, C)."""
-    return channels_last(x).reshape(x.size // max(folding.length, 1), folding.length)
+    """Any (N, C, ...) as the rows of a folding; x's own memory where it lies as images do."""
+    pixels = to_nhwc(x) if _is_nhwc(x, folding) else channels_last(x)
+    return pixels.reshape(x.size // max(folding.length, 1), folding.length)
 
 
-def from_rows(rows: Array, like: Array) -> Array:
+def from_rows(rows: Array, like: Array, folding: Folding) -> Array:
     """What `as_rows` did, undone: the (N, C, ...) view of rows made of an array like this one."""
     height, width = height_and_width(like)
+    if _is_nhwc(rows, folding):
+        return from_nhwc(rows, like.shape)
     return channels_first(rows.reshape(height, like.shape[0], width, like.shape[1]), like.shape)
+
+
+def _is_nhwc(x: Array, folding: Folding) -> bool:
+    """Whether rows are of NHWC memory, as on a GPU, where a row is of any pixels; those of samples begin with H."""
+    return x.__class__ is not np.ndarray and folding.samples == 1

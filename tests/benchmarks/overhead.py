@@ -64,6 +64,17 @@ class LightArray:
             turned.strides = self.strides[::-1]
         return self._views["T"]
 
+    def swapaxes(self, first: int, second: int) -> LightArray:
+        """A matrix turned."""
+        return self.T
+
+    def transpose(self, *axes: int) -> LightArray:
+        """The same memory with its axes in another order."""
+        if ("transpose", axes) not in self._views:
+            self._views["transpose", axes] = turned = LightArray(tuple(self.shape[i] for i in axes), self.dtype)
+            turned.strides = tuple(self.strides[i] for i in axes)
+        return self._views["transpose", axes]
+
     def reshape(self, *shape: Any) -> LightArray:
         """The same memory in another shape."""
         if shape not in self._views:
@@ -166,12 +177,14 @@ def operations() -> dict[str, Callable[[], Any]]:
 
     x, vector, matrix = tensor(64, 128), tensor(128), tensor(128, 128)
     labels = minigrad.Tensor(LightArray((64,), int64))
+    images, kernels = tensor(8, 16, 8, 8), tensor(16, 16, 3, 3)
     return {
         "layer_norm": lambda: F.layer_norm(x, (128,), vector, vector),
         "dropout": lambda: F.dropout(x, 0.1),
         "cross_entropy": lambda: F.cross_entropy(x, labels),
         "relu": lambda: F.relu(x),
         "linear": lambda: F.linear(x, matrix, vector),
+        "conv2d": lambda: F.conv2d(images, kernels, padding=1),
     }
 
 

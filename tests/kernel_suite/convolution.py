@@ -5,7 +5,7 @@ import pytest
 
 from minigrad.backend.device import to_host
 from minigrad.backend.fused import convolution
-from minigrad.backend.fused.convolution import Lengths, WeightSums, gather, spread
+from minigrad.backend.fused.convolution import Lengths, WeightSums, gather, tiling_of, spread
 from tests.kernel_suite.values import DTYPES, draw, equal, error_in_ulps
 
 
@@ -80,17 +80,18 @@ def check_columns(on, form, dtype, name=""):
     expected = columns_of(x, form)
     inside = (form.groups, form.outside[0] // form.groups, form.row // form.groups)
     taps = np.ascontiguousarray(weight.transpose(0, 2, 3, 1)).reshape(inside[form.groups == 1 :])
+    tiling = tiling_of(form, x.dtype)
     for images, planes in ((x, True), (nhwc(x), False)):
-        columns, turned = gather(on(images), planes, slice(0, form.rows), on(weight), form)
+        columns, turned = gather(on(images), planes, tiling.part(slice(0, form.rows)), on(weight), tiling)
         assert equal(columns, expected) and equal(turned, taps), name
 
 
 def test_some_of_the_columns(on):
     for name, form in FORMS.items():
         x = draw(1, (form.batch, *form.inside))
-        images = shifted(on, nhwc(x), 1)
+        images, tiling = shifted(on, nhwc(x), 1), tiling_of(form, x.dtype)
         for part in (slice(0, 1), slice(form.rows // 3, form.rows), slice(form.rows - 1, form.rows)):
-            columns, turned = gather(images, False, part, None, form)
+            columns, turned = gather(images, False, tiling.part(part), None, tiling)
             assert equal(columns, columns_of(x, form)[part]) and turned is None, name
 
 
@@ -105,7 +106,7 @@ def check_pixels(on, form, dtype, biased, name=""):
     columns, bias = draw(3, (form.rows, form.row), dtype), draw(4, form.inside[0], dtype)
     expected = pixels_of(columns.astype(np.float64), form) + (bias.astype(np.float64) if biased else 0)
     pixels = on(np.full(expected.shape, np.nan, DTYPES[dtype]))
-    spread(on(columns), on(bias) if biased else None, form, pixels)
+    spread(on(columns), on(bias) if biased else None, pixels, tiling_of(form, columns.dtype))
     assert error_in_ulps(pixels, expected, dtype) <= (12 if dtype in ("f32", "f64") else 1), name
 
 
@@ -115,13 +116,13 @@ def test_pixels_that_are_not_aligned(on):
     expected = pixels_of(columns.astype(np.float64), form)
     for first, second in ((1, 0), (0, 1)):
         pixels = shifted(on, np.full(expected.shape, np.nan, np.float32), second)
-        spread(shifted(on, columns, first), None, form, pixels)
+        spread(shifted(on, columns, first), None, pixels, tiling_of(form, columns.dtype))
         assert error_in_ulps(pixels, expected, "f32") <= 12
 
 
 @pytest.mark.parametrize("name", ["strided", "vectors"])
 def test_so_many_elements_that_they_are_counted_in_64_bits(on, name, monkeypatch):
-    monkeypatch.setattr(convolution, "NARROW", 0)
+    monkeypatch.setattr(convolution, "BOUNDS", convolution.BOUNDS._replace(narrow=0))
     check_columns(on, FORMS[name], "f32")
     check_pixels(on, FORMS[name], "f32", True)
 
@@ -131,9 +132,9 @@ def test_so_many_elements_that_they_are_counted_in_64_bits(on, name, monkeypatch
 def test_pieces_of_a_weight_are_added_in_order(on, dtype, steps, monkeypatch):
     """Pieces of one row each: products of numbers with no others to be added to, so only the order is left."""
     form = lengths(7, (6, 1, 9), (1, 3), 4, groups=2, before=(0, 1), after=(0, 1))
-    monkeypatch.setattr(convolution, "_LARGEST_PIECE", 1)
+    monkeypatch.setattr(convolution, "BOUNDS", convolution.BOUNDS._replace(largest_piece=1))
     columns, rows = draw(5, (form.rows, form.row), dtype), draw(6, (form.rows, 4), dtype)
-    sums = WeightSums(form, on(columns))
+    sums = WeightSums(tiling_of(form, columns.dtype), on(columns))
     for start in range(0, form.rows, -(-form.rows // steps)):
         part = slice(start, start + -(-form.rows // steps))
         sums.add(on(columns[part]), on(rows[part]))

@@ -65,12 +65,13 @@ def test_any_workspace_gives_the_same(cuda, form, dtype, monkeypatch):
 
     sizes = []
     gather = convolution.gather
-    monkeypatch.setattr(convolution, "_LEAST_ROWS", 32)
+    bounds = convolution.BOUNDS._replace(least_rows=32)
+    monkeypatch.setattr(convolution, "BOUNDS", bounds)
     monkeypatch.setattr(convolution, "gather", lambda *args: sizes.append(args[2]) or gather(*args))
     expected, launches = run(), len(sizes)
     assert all(np.array_equal(one, other) for one, other in zip(expected, run()))  # the same bits each time
     for workspace in (8_000, 2_500):
-        monkeypatch.setattr(convolution, "WORKSPACE", workspace)
+        monkeypatch.setattr(convolution, "BOUNDS", bounds._replace(workspace=workspace))
         sizes.clear()
         found = run()
         assert len(sizes) > launches
@@ -81,8 +82,8 @@ def test_any_workspace_gives_the_same(cuda, form, dtype, monkeypatch):
 
 
 def test_the_workspace_is_kept(cuda, monkeypatch):
-    monkeypatch.setattr(convolution, "WORKSPACE", 50_000)
-    monkeypatch.setattr(convolution, "_LEAST_ROWS", 32)
+    bounds = convolution.BOUNDS._replace(workspace=50_000, least_rows=32)
+    monkeypatch.setattr(convolution, "BOUNDS", bounds)
     gather, spread, nbytes = convolution.gather, convolution.spread, []
 
     def noted(columns, *others):
