@@ -5,8 +5,7 @@ inputs and what it saved. An edge is the Node that made the input, the input its
 where no gradient is wanted. Outputs point to inputs and never back, so a dropped loss frees its graph by reference
 counting alone. The order of recording is a topological order: backward sorts integers instead of walking depth first.
 
-Data that a node saved has been changed since exactly when the number in its stamp is larger than that of the node: no
-version is copied when a node is recorded. See `stamp`.
+Data that a node saved was changed since exactly when the number in its stamp is larger than the node's; see `stamp`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.autograd.captured import gradients_of
-from minigrad.autograd.ranges import name_nodes
-from minigrad.backend.capturing import current_capture
+from minigrad.autograd.before import before_walk
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.nvtx import current_nvtx
 from minigrad.backend.order import in_order
 from minigrad.errors import AutogradError, DtypeError
 from minigrad.kept import gradient_changed, keep_given
@@ -110,10 +106,7 @@ class BackwardListener(Protocol):
         """Backward starts, and will reach these leaves (all of them, also those of other listeners)."""
 
     def leaf(self, leaf: Any) -> None:
-        """The gradient of this leaf is complete; called once for each leaf listened to.
-
-        So it is too where all that used the leaf gave it nothing, as an operation of one's own may: it can be None.
-        """
+        """The gradient of this leaf is complete: None where all that used it gave it nothing. Called once for each."""
 
     def end(self, error: BaseException | None) -> None:
         """Backward is over; error is what ended it early, or None."""
@@ -222,12 +215,8 @@ def run_backward(
         on_leaf: Called with each leaf once its gradient is complete, before those who listen to it.
     """
     nodes, leaves = reach(root)
-    numbers = sorted(nodes)
-    if (capture := current_capture()) is not None:
-        gradients_of(capture).reach(numbers, [leaf for leaf, _ in leaves.values()])
-    if current_nvtx() is not None:
-        name_nodes(nodes.values())
-    reached = Reached([leaf for leaf, _ in leaves.values()], numbers)
+    reached = Reached([leaf for leaf, _ in leaves.values()], sorted(nodes))
+    before_walk(nodes, reached)
     listeners, watcher = _listeners(reached), _watching.get()
     first = [] if on_leaf is None else [on_leaf]
     if watcher is not None:
@@ -243,7 +232,7 @@ def run_backward(
         if watched and not nodes:
             _announce([root], watched, first)
         here = None if grad.__class__ is np.ndarray else grad.device.id
-        walk(nodes, numbers, watched, retain_graph, first, here)
+        walk(nodes, reached.numbers, watched, retain_graph, first, here)
     except BaseException as error:
         for node in nodes.values():
             node.grad_array = None

@@ -7,6 +7,7 @@ host, for a schedule has changed it or a state was loaded, it is written there b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from minigrad.backend.capturing import Capture, current_capture, refuse_in_captu
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.optimizer import move_clock
+from minigrad.backend.nvtx import nvtx_range
 from minigrad.errors import CaptureError
 from minigrad.optim.attempts import Attempts, Due, due_of
 from minigrad.optim.part import Part
@@ -141,6 +143,11 @@ class CapturedUpdates:
     def _moved(self) -> None:
         for clock in self._clocks():
             clock.there[_ATTEMPT] += len(self._calls)
+
+
+def range_of_step(name: str) -> AbstractContextManager[None]:
+    """Around the updates of a step, for a profiler."""
+    return nvtx_range(f"{name}.step")
 
 
 def updates_in_capture(optimizer: Captured, controls: Mapping[Device, Array]) -> CapturedUpdates | None:

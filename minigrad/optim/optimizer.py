@@ -18,14 +18,13 @@ from minigrad.arguments import as_amount, check_switch
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
 from minigrad.backend.kernels import kernels_for
-from minigrad.backend.nvtx import nvtx_range
 from minigrad.errors import ArgumentError, DtypeError
 from minigrad.kept import check_finished
 from minigrad.nn.companions import attach, number_of, unshared_number
 from minigrad.nn.flat import flatten
 from minigrad.nn.parameter import Parameter, at_least_one, zero_gradients
 from minigrad.optim.attempts import Attempts, Controls, has_skipped
-from minigrad.optim.captured import CapturedUpdates, updates_in_capture
+from minigrad.optim.captured import CapturedUpdates, range_of_step, updates_in_capture
 from minigrad.optim.part import AnyBuffer, Part, buffer_of
 from minigrad.optim.state import INITIAL_LR, MASTER, load_optimizer_state, optimizer_state, state_by_parameter
 from minigrad.recording import enable_grad
@@ -149,7 +148,7 @@ class Optimizer:
             on_device = {}
         self._attempts.begin(self._all_parts(), on_device, self.step_limit)
         captured = updates_in_capture(self, on_device)
-        with nvtx_range(f"{self.name}.step"):
+        with range_of_step(self.name):
             for group, parts in zip(self.param_groups, self.parts):
                 for part in parts:
                     control = controls.get(part.buffer.device)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
-from minigrad.backend.capturing import each_replay
 from minigrad.distributed.comm.differences import check_alike
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp import agreement
@@ -88,11 +87,6 @@ class Alike:
             marks = told if told is not None else comm.all_gather_object(mark)
         if marks:
             self.check(who, comm, marks, idle)
-        each_replay(lambda: self._end_again(who, comm, layout, idle))
-
-    def _end_again(self, who: str, comm: Communicator, layout: str, idle: bool) -> None:
-        """A pass of a captured step that is launched again."""
-        self.end_pass(who, comm, layout, self.mark() if comm.world_size > 1 else 1.0, None, idle)
 
     def check(self, who: str, comm: Communicator, marks: Sequence[float], idle: bool) -> None:
         """Refuse ranks that differ in any of it; all ranks call it together.

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.capturing import current_capture
+from minigrad.backend.capturing import current_capture, refuse_in_capture
 from minigrad.backend.device import array_module, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.nvtx import nvtx_range
 from minigrad.backend.stream import CommStream
 from minigrad.backend.timer import CudaTimer
 from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.ddp.captured import ReplayedPasses
 from minigrad.distributed.ddp.logbook import Logbook
 from minigrad.distributed.ddp.passes import Lane
 from minigrad.distributed.ddp.stats import Stats
@@ -43,7 +44,12 @@ class DeviceLane(Lane):
     Args:
         comm: The ranks; the collectives run on the current stream of the thread that calls them.
         streams: What `streams_of(comm.device)` gives, or a stand-in.
+
+    Attributes:
+        replays: What hears of passes that are captured.
     """
+
+    replays: ReplayedPasses | None = None
 
     def __init__(self, comm: Communicator, streams: Any = None) -> None:
         super().__init__(comm)
@@ -60,6 +66,11 @@ class DeviceLane(Lane):
         self.stand(False)  # the last pass may have failed
         if current_capture() is not None:
             self._side.follow()  # by an edge it is captured, too
+            if any(row[1 + self.comm.world_size :]):
+                what = "find_unused_parameters=True, for which the host reads what ranks used"
+                refuse_in_capture("DistributedDataParallel", what)
+            if self.replays is not None:
+                self.replays.begin()
         with self._side.current():
             if self._vector is None or self._vector.size != len(row):
                 self._vector = self.comm.empty(len(row), np.dtype(np.float64))
@@ -133,6 +144,8 @@ class DeviceLane(Lane):
     def add_times(self, stats: Stats, logbook: Logbook, began_s: float, over_s: float, company: list[Logbook]) -> None:
         """Add what a pass took; times of the device are those of passes that it is through with."""
         self.stand(False)
+        if current_capture() is not None and self.replays is not None:
+            self.replays.end()
         for exposed_s, communication_s in self._read_s():
             stats.exposed_s += exposed_s
             stats.hidden_s += max(0.0, communication_s - exposed_s)

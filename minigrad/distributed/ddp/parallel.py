@@ -138,7 +138,6 @@ class DistributedDataParallel(Module):
 
     def _after_pass(self, active_ranks: list[int]) -> None:
         self._passes += 1
-        self._upkeep.each_replay(lambda: self._after_pass([]))  # of a captured step, which has the rest
         if active_ranks and (self._upkeep.check.every is not None or self._upkeep.inventory.buffers()):
             self._upkeep.after_pass(active_ranks, self._passes)
 

@@ -16,7 +16,6 @@ from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, check_plan, plan_buckets
-from minigrad.distributed.ddp.captured import check_replays
 from minigrad.distributed.ddp.hooks import CommHook, RegisteredHook
 from minigrad.distributed.ddp.lanes import lane_of
 from minigrad.distributed.ddp.layout import Layout, Named, give_names
@@ -315,9 +314,10 @@ class Reducer:
         if missing and strict:
             raise unreduced(f"rank {self.comm.rank}", self.buckets.plan, missing)
         mark = self.alike.mark() if has_data and self.comm.world_size > 1 else float(has_data)
-        gives, params = has_data or self.own.weighed, self.layout.params if self.options.find_unused else []
-        used = [gives and (i in reached or p.grad_array is not None) for i, p in enumerate(params)]
-        check_replays(self)
+        gives, params = has_data or self.own.weighed, self.layout.params
+        used: list[bool] = []
+        if self.options.find_unused:
+            used = [gives and (i in reached or p.grad_array is not None) for i, p in enumerate(params)]
         samples, hook, rule = self.own.samples, self.hook, self._rule
         one = Pass(self.lane, self.buckets, self.own, samples, mark, used, hook, rule, self.in_order, **manner)
         one.start(self.buckets.of if whole else missing)

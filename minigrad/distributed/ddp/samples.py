@@ -83,9 +83,10 @@ class _Kept:
     def __call__(self, active_ranks: list[int]) -> None:
         if self.before is not None:
             self.before(active_ranks)
-        samples = self.reducer.own.samples
-        self.ledger.combined(samples)
-        each_replay(lambda: self.ledger.combined(samples))
+        if active_ranks:  # else a captured step is launched again
+            samples = self.reducer.own.samples
+            self.ledger.combined(samples)
+            each_replay(lambda: self.ledger.combined(samples))
 
 
 def merge_ledger(comm: Communicator, ledger: SampleLedger) -> None:

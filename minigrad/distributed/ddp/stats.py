@@ -64,12 +64,6 @@ class Stats:
         """The part of the communication that is hidden, between 0 and 1; 0 where there was none."""
         return self.hidden_s / self.communication_s if self.communication_s > 0.0 else 0.0
 
-    def add_pass(self, nbytes: int, calls: int) -> None:
-        """One more pass, which sent so many bytes in so many collectives; of a captured step that is all there is."""
-        self.passes += 1
-        self.bytes_sent += nbytes
-        self.calls += calls
-
     def reset(self) -> None:
         """Start to count again."""
         kept = self.bucket_bytes

@@ -6,14 +6,15 @@ evaluation on one rank then makes no collective, and ranks with different number
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from minigrad.arguments import as_integer, check_choice
-from minigrad.backend.capturing import each_replay, refuse_in_capture
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.backend.dtypes import is_float
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.ddp.buffers import BufferMemory
+from minigrad.distributed.ddp.captured import ReplayedPasses
+from minigrad.distributed.ddp.lanes import DeviceLane
 from minigrad.distributed.ddp.layer_waits import listen_inside
 from minigrad.distributed.ddp.reducer import Reducer
 from minigrad.distributed.ddp.syncbn import join_sync_batch_norms, leave_sync_batch_norms
@@ -69,6 +70,8 @@ class Upkeep:
         reducer.in_order = join_sync_batch_norms(module, reducer.comm, reducer)
         self._removals = [] if timeline is None else attach(timeline, module, reducer)
         self._removals += [] if timeline is None else listen_inside(timeline, reducer.comm, module)
+        if isinstance(reducer.lane, DeviceLane):
+            reducer.lane.replays = ReplayedPasses(reducer)
         self._module, self._comm, self._booked = module, reducer.comm, reducer.lane.booked
         self._policy, self._memory = policy_of(policy), BufferMemory(self.inventory)
         self._every = as_integer("DistributedDataParallel", "buffer_cadence", every, 1)
@@ -86,10 +89,6 @@ class Upkeep:
             self._make_alike(active_ranks[0], averages=self._policy == "mean")
         if len(active_ranks) == self._comm.world_size:  # those that wait in join() have stopped to step
             self.check.after_pass(buffers=synchronised)
-
-    def each_replay(self, count: Callable[[], None]) -> None:
-        """Where a step is captured, do this in each of its replays; else nothing."""
-        each_replay(count)
 
     def broadcast(self, root: int) -> None:
         """Overwrite the buffers of all ranks by the root's, whatever the policy and the cadence."""
