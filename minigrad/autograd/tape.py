@@ -117,9 +117,8 @@ _watching: ContextVar[BackwardListener | None] = ContextVar("minigrad_watching_b
 
 @contextmanager
 def watching_backwards(watcher: BackwardListener) -> Iterator[None]:
-    """Let a listener hear of every backward inside the block, in this context only, whatever leaves it reaches.
-
-    Of begin and of each leaf it hears before those who listen to that leaf; of end after them.
+    """Let a listener hear of every backward in the block, in this context only, whatever leaves it reaches: of begin
+    and of each leaf before those who listen to that leaf, of end after them.
     """
     token = _watching.set(watcher)
     try:
