@@ -1,6 +1,6 @@
 """Pooling over windows of images: one elementwise operation for each tap of the window, on strided views.
 
-Memory is (H, N, W, C), see image_order. A row of pixels is an image of height 1.
+Memory is (H, N, W, C), see image_order. A row of pixels is an image of height 1. On a GPU it is one kernel each way.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy as np
 
 from minigrad.arguments import Pair, as_pair, check_switch
 from minigrad.autograd.tape import Node, accumulate
-from minigrad.backend.device import Place, array_module, place_of, to_place
+from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.fused.pool import Axes, Axis, max_pool, max_pool_gradient, mean_pool, mean_pool_gradient
+from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
-from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last
+from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last, from_nhwc, to_nhwc
 from minigrad.ops.operands import check_float, masked
 from minigrad.ops.window import Window, count_windows
 from minigrad.tensor import Tensor, record
@@ -57,6 +59,15 @@ class _Pool(NamedTuple):
     def out_shape(self, pixels: Array) -> tuple[int, ...]:
         """(OH, N, OW, C) for an input (H, N, W, C)."""
         return self.out_size[0], pixels.shape[1], self.out_size[1], pixels.shape[3]
+
+    @property
+    def lengths(self) -> Axes:
+        """What kernels are told of the windows."""
+        height, width = (
+            Axis(inputs, outputs, window.kernel, window.stride, window.dilation, window.before)
+            for window, inputs, outputs in zip((self.height, self.width), self.in_size, self.out_size)
+        )
+        return height, width
 
     @property
     def is_partition(self) -> bool:
@@ -108,6 +119,16 @@ def _image(pixels: Array, axes: int, ndim: int) -> Array:
     return as_given(channels_first(pixels, (batch, channels, height, width)), axes, ndim)
 
 
+def _of_kernel(pixels: Array, axes: int, ndim: int) -> Array:
+    """The (N, H, W, C) of a kernel as users see it, of so many axes."""
+    batch, height, width, channels = pixels.shape
+    return as_given(from_nhwc(pixels, (batch, channels, height, width)), axes, ndim)
+
+
+def _for_kernel(x: Array, axes: int) -> Array:
+    return to_nhwc(as_images(x, axes))
+
+
 # ------------------------------------------------------------------------------------------------------------- max
 
 
@@ -142,6 +163,9 @@ def max_pool2d(
 
 
 def _max_pool(x: Tensor, pool: _Pool, backward: Callable[[Node, Array], None]) -> Tensor:
+    if kernels_for(x.data) is not None:
+        y, winners = max_pool(_for_kernel(x.data, pool.axes), pool.lengths)
+        return record(_of_kernel(y, pool.axes, x.data.ndim), backward, (x,), (None, winners, pool))
     pixels = pool.pixels(x.data)
     xp = array_module(pixels)
     out = xp.full(pool.out_shape(pixels), -math.inf, pixels.dtype)
@@ -153,10 +177,12 @@ def _max_pool(x: Tensor, pool: _Pool, backward: Callable[[Node, Array], None]) -
 
 def _max_pool2d_backward(node: Node, grad: Array) -> None:
     x, out, pool = node.saved
+    if x is None:
+        dx = max_pool_gradient(_for_kernel(grad, pool.axes), out, pool.lengths)
+        accumulate(node.inputs[0], _of_kernel(dx, pool.axes, grad.ndim))
+        return
     xp = array_module(grad)
     pixels, grad = pool.pixels(x.data), pool.pixels(grad)
-    if xp is not np:  # where asking whether there is NaN would make the host wait
-        pixels, out = (xp.where(part == part, part, part.dtype.type(math.inf)) for part in (pixels, out))
     dx = (xp.empty if pool.is_partition else xp.zeros)(pixels.shape, pixels.dtype)
     found = xp.zeros(out.shape, bool)
     for windows, seen in pool.taps():
@@ -167,7 +193,7 @@ def _max_pool2d_backward(node: Node, grad: Array) -> None:
         else:
             dx[seen] += masked(grad[windows], wins)
         found[windows] |= wins
-    if xp is np and not found.all():  # NaN equals nothing
+    if not found.all():  # NaN equals nothing
         _add_to_last_nan(dx, pixels, grad, found, pool)
     accumulate(node.inputs[0], _image(dx, pool.axes, x.data.ndim))
 
@@ -240,11 +266,14 @@ def avg_pool2d(
 
 
 def _avg_pool(x: Tensor, pool: _Pool, count_include_pad: bool, backward: Callable[[Node, Array], None]) -> Tensor:
+    if kernels_for(x.data) is not None:
+        y = mean_pool(_for_kernel(x.data, pool.axes), pool.lengths, count_include_pad)
+        return record(_of_kernel(y, pool.axes, x.data.ndim), backward, (x,), (pool, count_include_pad))
     pixels = pool.pixels(x.data)
     total = array_module(pixels).zeros(pool.out_shape(pixels), _wide(pixels))
     for windows, seen in pool.taps():
         total[windows] += pixels[seen]
-    scale = _inverse_counts(pool, count_include_pad, total.dtype, place_of(total))
+    scale = _inverse_counts(pool, count_include_pad, total.dtype)
     total *= scale
     out = _image(total.astype(pixels.dtype, copy=False), pool.axes, x.data.ndim)
     return record(out, backward, (x,), (pool, scale))
@@ -252,6 +281,10 @@ def _avg_pool(x: Tensor, pool: _Pool, count_include_pad: bool, backward: Callabl
 
 def _avg_pool2d_backward(node: Node, grad: Array) -> None:
     pool, scale = node.saved
+    if kernels_for(grad) is not None:
+        dx = mean_pool_gradient(_for_kernel(grad, pool.axes), pool.lengths, scale)
+        accumulate(node.inputs[0], _of_kernel(dx, pool.axes, grad.ndim))
+        return
     share = pool.pixels(grad) * scale
     dx = array_module(grad).zeros((pool.in_size[0], share.shape[1], pool.in_size[1], share.shape[3]), share.dtype)
     for windows, seen in pool.taps():
@@ -293,14 +326,14 @@ def _wide(pixels: Array) -> np.dtype[Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _inverse_counts(pool: _Pool, include_pad: bool, dtype: np.dtype[Any], place: Place) -> Array:
+def _inverse_counts(pool: _Pool, include_pad: bool, dtype: np.dtype[Any]) -> Array:
     """1 / the number of elements of each window, of shape (OH, 1, OW, 1)."""
     counts = [
         _counts(window, length, outputs, include_pad)
         for window, length, outputs in zip((pool.height, pool.width), pool.in_size, pool.out_size)
     ]
     inverse = 1.0 / np.multiply.outer(*counts)
-    return to_place(inverse[:, None, :, None].astype(dtype), place)
+    return inverse[:, None, :, None].astype(dtype)
 
 
 def _counts(window: Window, length: int, outputs: int, include_pad: bool) -> Array:
@@ -348,6 +381,10 @@ def _check_regions(who: str, x: Tensor, axes: int) -> None:
 def _adaptive_avg_pool(
     x: Tensor, axes: int, outputs: tuple[int, int], backward: Callable[[Node, Array], None]
 ) -> Tensor:
+    if kernels_for(x.data) is not None:
+        images = _for_kernel(x.data, axes)
+        lengths = Axis(images.shape[1], outputs[0]), Axis(images.shape[2], outputs[1])
+        return record(_of_kernel(mean_pool(images, lengths), axes, x.data.ndim), backward, (x,), (lengths, axes))
     pixels = _pixels(x.data, axes)
     size = (pixels.shape[0], pixels.shape[2])
     rows, columns = _regions(size[0], outputs[0]), _regions(size[1], outputs[1])
@@ -359,6 +396,11 @@ def _adaptive_avg_pool(
 
 
 def _adaptive_avg_pool2d_backward(node: Node, grad: Array) -> None:
+    if kernels_for(grad) is not None:
+        lengths, axes = node.saved
+        dx = mean_pool_gradient(_for_kernel(grad, axes), lengths)
+        accumulate(node.inputs[0], _of_kernel(dx, axes, grad.ndim))
+        return
     rows, columns, (height, width), axes = node.saved
     pixels = _pixels(grad, axes)
     xp, wide = array_module(grad), _wide(pixels)

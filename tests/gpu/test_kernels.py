@@ -14,6 +14,7 @@ from tests.kernel_suite.embedding import *  # noqa: F401, F403
 from tests.kernel_suite.grad_scale import *  # noqa: F401, F403
 from tests.kernel_suite.norm import *  # noqa: F401, F403
 from tests.kernel_suite.optimizer import *  # noqa: F401, F403
+from tests.kernel_suite.pool import *  # noqa: F401, F403
 from tests.kernel_suite.range_check import *  # noqa: F401, F403
 from tests.kernel_suite.replicas import *  # noqa: F401, F403
 from tests.kernel_suite.rows import *  # noqa: F401, F403

@@ -21,6 +21,7 @@ from tests.kernel_suite import (
     grad_scale,
     norm,
     optimizer,
+    pool,
     range_check,
     replicas,
     rows,
@@ -236,6 +237,16 @@ def column_sums(on: Any) -> None:
     activation.test_columns_are_summed(on, "f32")
 
 
+def largest(on: Any) -> None:
+    for axes in pool.SLIDING:
+        pool.test_the_largest_of_windows(on, "f32", axes)
+
+
+def means(on: Any) -> None:
+    for axes in (pool.SLIDING[1], pool.SLIDING[3], *pool.EVEN):
+        pool.test_the_mean_of_windows(on, "f32", axes)
+
+
 _BARRIER = "    __syncthreads();\n"
 
 MUTANTS = [
@@ -378,6 +389,15 @@ MUTANTS = [
     Mutant("parts one on the other", "bias", "parts[part * length + column] = sum", "parts[column] = sum", column_sums),
     Mutant("no mean", "bias", "sum * A(scale)", "sum",
            lambda on: activation.test_means_of_groups_of_rows(on, "f32")),
+    # pool.cu
+    Mutant("padding is read", "pool", "if (column < 0 || ", "if (", largest),
+    Mutant("the last of equals", "pool", "value > best[k] ||", "value >= best[k] ||", largest),
+    Mutant("the last NaN", "pool", "(value != value && best[k] == best[k])", "value != value",
+           pool.test_the_first_nan_is_the_largest),
+    Mutant("between the strides", "pool", "left % wide.stride || ", "", largest),
+    Mutant("a window before", "pool", "(place + before - kernel) / stride + 1", "(place + before - kernel) / stride",
+           means),
+    Mutant("regions that do not overlap", "pool", "outputs + length - 1) / length) - 1", "outputs) / length)", means),
     # dropout.cu
     Mutant("nine rounds", "dropout", "round < 10", "round < 9", words),
     Mutant("no carry", "dropout", "carry = counter.at[i] < carry;", "carry = 0;", words),

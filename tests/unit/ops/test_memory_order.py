@@ -9,6 +9,7 @@ from minigrad.backend.dtypes import as_dtype
 from minigrad.testing import assert_close
 from tests.cases import CASES
 from tests.cases.evaluate import evaluate
+from tests.strict_cupy import counted
 
 
 def columns_first(x):
@@ -153,3 +154,24 @@ def test_on_a_gpu_dropout_keeps_the_order_and_drops_as_on_a_cpu(cuda):
     minigrad.manual_seed(0)
     assert_close(y, minigrad.nn.functional.dropout(x.detach().cpu(), 0.4))
     assert is_channels_last(y)
+
+
+POOLS = {
+    "max": lambda x: ops.max_pool2d(x, 2),
+    "wide max": lambda x: ops.max_pool2d(x, 3, 1, 1, ceil_mode=True),
+    "average": lambda x: ops.avg_pool2d(x, 2, 1, 1, count_include_pad=False),
+    "adaptive": lambda x: ops.adaptive_avg_pool2d(x, (2, 3)),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+def test_on_a_gpu_pools_are_one_kernel_each_way_of_images_as_they_lie(cuda, pool):
+    x = channels_last(cuda)
+    grad = channels_last(cuda, pool(x).shape).data
+    with counted() as work:
+        y = pool(x)
+        y.node.backward(y.node, grad)
+    assert work.total == 2 and is_channels_last(y) and x.grad_array.strides == x.data.strides
+    with counted() as work:
+        pool(minigrad.rand(*IMAGE, device=cuda))
+    assert work.total == 2  # one to lay the channels last
