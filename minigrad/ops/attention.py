@@ -13,13 +13,13 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_half, widened
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import DtypeError, ShapeError
+from minigrad.ops.attention_blocks import attend_in_blocks, fits
 from minigrad.ops.attention_form import Form, Shape, alike
 from minigrad.ops.attention_rows import attend, attend_backward, weights_backward, weights_of
 from minigrad.ops.axes import max_axes, row_dot, sum_axes, unbroadcast
 from minigrad.ops.linalg import product, wide_product
 from minigrad.ops.noise import Drops, dropped, take_drops
 from minigrad.ops.operands import check_float, same_device
-from minigrad.ops.pieces import room_for
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -41,7 +41,8 @@ def scaled_dot_product_attention(
 
     With the weights p: dvalue = pᵀ @ g, and of the scores ds = p · (h - Σ p·h), with h = g @ valueᵀ; then
     dquery = ds @ key · scale, dkey = dsᵀ @ query · scale, dmask = ds. Of arrays (L, S) p alone is kept, and which of
-    its elements are dropped. A query that may see no key gets 0. Scores and softmax of half precision are in float32.
+    its elements are dropped; in host memory p is computed anew, where it is large and no mask wants a gradient. A query
+    that may see no key gets 0. Scores and softmax of half precision are in float32.
 
     Shapes:
         query: (..., L, E), key: (..., S, E), value: (..., S, V); attn_mask: broadcasts to (..., L, S) -> (..., L, V)
@@ -72,6 +73,9 @@ def scaled_dot_product_attention(
             (query, key, value, *_given(attn_mask)),
             (query, key, value, weights, drops, Form(factor, shape, _kind(attn_mask))),
         )
+    if fits(query.data, key.data, value.data) and shape.heads is None and not _wants_gradient(attn_mask):
+        drops = _drops(who, np.broadcast_to(query.data.dtype.type(0), shape.weights), dropout_p)
+        return attend_in_blocks(query, key, value, attn_mask, factor, is_causal, drops)
     scores = _scores(query.data, key.data, factor, shape)
     if mask is not None:
         scores += _bias(mask, scores)
@@ -170,11 +174,8 @@ def _give_scores(edges: list[Edge], dscores: Array, query: Array, key: Array, fo
 
 
 def _give_product(edge: Edge, a: Array, b: Array, x: Array) -> None:
-    """Accumulate a @ b as the gradient of x, written where it belongs if x is a piece of a whole."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    alike = x.ndim > 2 and x.shape == (*batch, a.shape[-2], b.shape[-1])
-    out = room_for(edge, x.shape) if alike else None
-    accumulate(edge, unbroadcast(product(a, b, _like(x, a, b) if out is None else out), x.shape))
+    """Accumulate a @ b as the gradient of x."""
+    accumulate(edge, unbroadcast(product(a, b, _like(x, a, b)), x.shape))
 
 
 def _scores(query: Array, key: Array, factor: float, shape: Shape) -> Array:
@@ -187,6 +188,10 @@ def _scores(query: Array, key: Array, factor: float, shape: Shape) -> Array:
 def _drops(who: str, weights: Array, p: float) -> Drops | None:
     p = as_real(who, "dropout_p", p, 0.0, 1.0)
     return take_drops(weights, p) if p else None
+
+
+def _wants_gradient(mask: Any) -> bool:
+    return isinstance(mask, Tensor) and mask.requires_grad
 
 
 def _given(mask: Tensor | None) -> tuple[Tensor, ...]:

@@ -5,8 +5,10 @@ import pytest
 
 import minigrad
 from minigrad import Tensor, ops
+from minigrad.autograd.tape import accumulate
 from minigrad.backend.dtypes import as_dtype
 from minigrad.errors import AutogradError
+from minigrad.ops import attention, attention_blocks
 from minigrad.ops.attention import attention_weights
 from minigrad.testing import assert_close
 
@@ -67,8 +69,8 @@ def test_one_array_of_weights_is_kept_and_heads_stay_side_by_side():
     """Nothing else of L x S but which are dropped; what merges the heads again is a view."""
     query, key, value = (x.transpose(1, 2) for x in drawn((2, 8, 3, 4), (2, 8, 3, 4), (2, 8, 3, 4)))
     y = ops.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=0.5)
-    (weights,) = [x for x in y.node.saved if isinstance(x, np.ndarray)]
-    (mask, _) = next(x for x in y.node.saved if isinstance(x, tuple) and isinstance(x[0], np.ndarray))
+    (weights,) = [x for x in y.node.saved if isinstance(x, np.ndarray) and x.shape[-1] == 8]
+    mask, _ = next(x.drops for x in y.node.saved if hasattr(x, "drops"))
     assert weights.shape == mask.shape == (2, 3, 8, 8) and mask.dtype == bool
     assert np.shares_memory(y.transpose(1, 2).reshape(2, 8, 12).data, y.data)
 
@@ -102,3 +104,53 @@ def test_weights_that_were_changed_are_noticed():
     weights.mul_(2.0)
     with pytest.raises(AutogradError, match="changed in place"):
         weights.sum().backward()
+
+
+def sizes(monkeypatch, few, many, queries, kept):
+    monkeypatch.setattr(attention_blocks, "_FEW", few)
+    monkeypatch.setattr(attention_blocks, "_MANY", many)
+    monkeypatch.setattr(attention_blocks, "_QUERIES", queries)
+    monkeypatch.setattr(attention_blocks, "_are_few", lambda *given: kept)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("mask", [None, "bools", "floats", "rows"])
+@pytest.mark.parametrize("lengths", [(7, 5), (5, 9)])
+def test_blocks_of_any_size_give_what_one_gives(monkeypatch, lengths, mask, is_causal, p):
+    """Of several heads, of one, or of a few queries; with weights that are kept, or computed anew."""
+    queries, keys = lengths
+    tensors = drawn((2, 3, queries, 4), (2, 3, keys, 4), (2, 3, keys, 6))
+    shape = {"bools": (2, 1, queries, keys), "floats": (queries, keys), "rows": (2, 1, 1, keys)}.get(mask)
+    rng = np.random.default_rng(5)
+    drawn_mask = None if shape is None else rng.standard_normal(shape) if mask == "floats" else rng.random(shape) > 0.3
+    given = None if drawn_mask is None else Tensor(drawn_mask)
+    found = []
+    monkeypatch.setattr(attention, "fits", lambda *given: False)
+    for choice in (None, (1 << 18, 1 << 17, 128, True), (1 << 18, 1 << 17, 128, False), (80, 1 << 17, 128, False),
+                   (1, 1 << 17, 128, True), (1, 2 * keys, 128, False), (1, 1 << 17, 3, False), (1, 1 << 17, 3, True)):
+        if choice is not None:
+            monkeypatch.undo()
+            sizes(monkeypatch, *choice)
+        minigrad.manual_seed(4)
+        out = ops.scaled_dot_product_attention(*tensors, given, p, is_causal)
+        found.append([out.detach().numpy(), *grads_of(out, tensors)])
+    for others in found[1:]:
+        for got, expected in zip(others, found[0]):
+            assert_close(got, expected, tolerance=1e-12)
+
+
+def test_long_sequences_keep_no_array_of_all_weights():
+    query, key, value = drawn((2, 300, 4), (2, 300, 4), (2, 300, 4))
+    y = ops.scaled_dot_product_attention(query, key, value, is_causal=True)
+    assert max(x.size for x in y.node.saved if isinstance(x, np.ndarray)) == 2 * 300
+
+
+def test_gradients_of_queries_keys_and_values_of_one_tensor_are_written_where_they_belong(monkeypatch):
+    """Where they come of one product, nothing is copied on the way back to it."""
+    joint = drawn((2, 5, 3 * 2 * 4))[0]
+    query, key, value = (joint * 1).reshape(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind()
+    written = []
+    monkeypatch.setattr(attention_blocks, "accumulate", lambda edge, x: (written.append(x), accumulate(edge, x)))
+    ops.scaled_dot_product_attention(query, key, value).sum().backward()
+    assert len({x.base.__array_interface__["data"][0] for x in written}) == 1 and joint.grad is not None
