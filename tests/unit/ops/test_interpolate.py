@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+import minigrad
 from minigrad import Tensor, ops
+from minigrad.ops.image_order import to_nhwc
 from minigrad.ops.interpolate import MODES
+from minigrad.testing import assert_close
 
 
 def test_the_nearest_of_an_image_whose_length_is_kept_or_doubled_does_not_ask_for_the_scale():
@@ -27,3 +30,11 @@ def test_half_precision_is_weighed_in_float32(mode):
     found.backward(Tensor(seed))
     expected.backward(Tensor(seed.astype(np.float32)))
     assert half.grad.data.tobytes() == wide.grad.data.astype(np.float16).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_images_on_a_gpu_lie_with_their_channels_last(cuda, mode):
+    x = minigrad.randn(2, 3, 4, 6, device=cuda)
+    y = ops.interpolate(x, (7, 5), mode=mode)
+    assert to_nhwc(y.data).data.ptr == y.data.data.ptr
+    assert_close(y.cpu().numpy(), ops.interpolate(x.cpu(), (7, 5), mode=mode).numpy())
