@@ -261,9 +261,8 @@ def _find_module(array: Array) -> ModuleType:
 
 def device_of(array: Array) -> Device:
     """The device on which an array lives."""
-    if array.__class__ is np.ndarray or array_module(array) is np:
-        return CPU
-    return _gpu(array.data.device_id)
+    module = _MODULES.get(array.__class__) or _find_module(array)
+    return CPU if module is np else _gpu(array.data.device_id)
 
 
 def to_device(array: Array, device: Device) -> Array:

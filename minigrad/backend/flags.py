@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -32,10 +32,10 @@ _debug: ContextVar[bool] = ContextVar("minigrad_debug", default=False)
 
 
 class _Board(NamedTuple):
-    """What one device found: words of each kind of check, and the kinds (operation, what it checks) in their order."""
+    """What one device found: words of all kinds of checks, and those of each (operation, what it checks) in order."""
 
     words: Array
-    kinds: dict[tuple[str, str], int]
+    kinds: dict[tuple[str, str], Array]
 
 
 class _Findings(threading.local):
@@ -83,10 +83,9 @@ def check_range(who: str, what: str, x: Array, low: int, high: int, allowed: int
         loader.launch("range_check", f"range_check_{x.dtype.name}", loader.blocks(x.size), loader.threads, args)
 
 
-@contextmanager
 def checked_by_kernel(
     who: str, what: str, x: Array, low: int, high: int, allowed: int | None = None
-) -> Iterator[Array | None]:
+) -> AbstractContextManager[Array | None]:
     """`check_range` by a kernel that reads x anyway, and that is launched inside the block.
 
     It gets the words where that kernel keeps what is out of range (see kernels/found.cuh); None where all was checked
@@ -94,17 +93,34 @@ def checked_by_kernel(
     """
     if not x.size or isinstance(x, np.ndarray):
         check_range(who, what, x, low, high, allowed)
-        yield None
-        return
+        return nullcontext()
     board = _board(x)
-    kind = board.kinds.setdefault((who, what), len(board.kinds))
-    assert kind < _KINDS
-    _findings.unread.add(x.device.id)
+    words = board.kinds.get((who, what))
+    if words is None:
+        first = len(board.kinds) * _WORDS
+        assert first < board.words.size
+        words = board.kinds[who, what] = board.words[first : first + _WORDS]
+    device_id = x.data.device_id
+    _findings.unread.add(device_id)
     if (capture := current_capture()) is not None:
-        capture.part("found", lambda: capture.counts.append(lambda: _look_again(x.device.id, board)))
-    yield board.words[kind * _WORDS : (kind + 1) * _WORDS]
-    if _debug.get():
-        raise_found(x)
+        capture.part("found", lambda: capture.counts.append(lambda: _look_again(device_id, board)))
+    return _Checked(x, words)
+
+
+class _Checked:
+    """The block of `checked_by_kernel`."""
+
+    __slots__ = ("_x", "_words")
+
+    def __init__(self, x: Array, words: Array) -> None:
+        self._x, self._words = x, words
+
+    def __enter__(self) -> Array:
+        return self._words
+
+    def __exit__(self, error: object, *more: object) -> None:
+        if error is None and _debug.get():
+            raise_found(self._x)
 
 
 def _check_here(who: str, what: str, x: Array, low: int, high: int, allowed: int | None) -> None:
@@ -148,7 +164,7 @@ def raise_found(array: Array) -> None:
     _findings.unread.discard(array.device.id)
     board = _findings.boards[array.device.id]
     rows = to_host(board.words).view(np.int64).reshape(_KINDS, _WORDS)
-    for (who, what), kind in board.kinds.items():
+    for kind, (who, what) in enumerate(board.kinds):
         if rows[kind, _FLAGGED]:
             with device_of(array).current():
                 board.words[...] = 0

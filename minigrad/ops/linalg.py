@@ -153,9 +153,12 @@ def check_linear(inputs: tuple[Any, ...]) -> None:
         )
     if len(inputs) == 3 and inputs[2].data.shape != weight.data.shape[:1]:
         raise ShapeError(f"linear: expected bias of shape {weight.shape[:1]}, got {inputs[2].shape}")
-    if any(t.data.dtype is not x.data.dtype and t.data.dtype != x.data.dtype for t in inputs):
-        raise DtypeError(f"linear: expected one dtype, got {', '.join(t.dtype.name for t in inputs)}")
-    if any(t.data.__class__ is not np.ndarray for t in inputs):
+    dtype, on_host = x.data.dtype, True
+    for tensor in inputs:
+        if tensor.data.dtype is not dtype and tensor.data.dtype != dtype:
+            raise DtypeError(f"linear: expected one dtype, got {', '.join(t.dtype.name for t in inputs)}")
+        on_host &= tensor.data.__class__ is np.ndarray
+    if not on_host:
         same_device("linear", *inputs)
 
 

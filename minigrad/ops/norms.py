@@ -405,16 +405,17 @@ def check_input(
         if (tensor is not None or x is None) and not isinstance(tensor, Tensor):
             raise DtypeError(f"{who}: expected tensors, got {kind_of(tensor)}")
     check_float(who, x)
-    if x.ndim < least_ndim:
+    if x.data.ndim < least_ndim:
         raise ShapeError(f"{who}: expected x with at least {least_ndim} axes, got {x.shape}")
     as_real(who, "eps", eps, 0.0)
-    for tensor in (weight, bias):
-        if tensor is None:
-            continue
-        if tensor.dtype != x.dtype:
+    data, parameters = x.data, [tensor for tensor in (weight, bias) if tensor is not None]
+    on_host = data.__class__ is np.ndarray
+    for tensor in parameters:
+        if tensor.data.dtype is not data.dtype and tensor.data.dtype != data.dtype:
             raise DtypeError(f"{who}: expected one dtype, got x {x.dtype.name} and {tensor.dtype.name} parameters")
-        if tensor.data.__class__ is not np.ndarray or x.data.__class__ is not np.ndarray:
-            same_device(who, x, tensor)
+        on_host &= tensor.data.__class__ is np.ndarray
+    if not on_host:
+        same_device(who, x, *parameters)
 
 
 def _check_vectors(who: str, channels: int, **vectors: Tensor | None) -> None:

@@ -172,6 +172,8 @@ def same_device(who: str, *tensors: Tensor) -> None:
         DeviceError: they are; the devices and shapes are named.
     """
     first = device_of(tensors[0].data)
-    if any([device_of(tensor.data) is not first for tensor in tensors[1:]]):
+    for tensor in tensors[1:]:
+        if device_of(tensor.data) is first:
+            continue
         listed = ", ".join(f"{t.device} {t.shape}" for t in tensors)
         raise DeviceError(f"{who}: expected tensors on one device, got {listed}: move them with .to(device)")

@@ -8,14 +8,16 @@ come on top, about 5 µs a launch and 1 µs an allocation. Medians over calls, o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -188,15 +190,22 @@ def operations() -> dict[str, Callable[[], Any]]:
     }
 
 
+@contextlib.contextmanager
+def light_gpu() -> Iterator[Clock]:
+    """Let light arrays be CuPy's inside the block."""
+    clock = Clock()
+    modules = {"cupy": MODULE}
+    with mock.patch.dict(sys.modules, modules), mock.patch.dict(device._MODULES, {LightArray: MODULE}):
+        with using_kernels(clock), using_cublas(ClockCublas()):
+            yield clock
+
+
 def main() -> None:
     """Print the table, or profile one operation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", metavar="NAME", help="list what one operation calls")
     options = parser.parse_args()
-    clock = Clock()
-    device._MODULES[LightArray] = MODULE  # type: ignore[index]
-    sys.modules["cupy"] = MODULE
-    with using_kernels(clock), using_cublas(ClockCublas()):
+    with light_gpu() as clock:
         calls = operations()
         if options.profile:
             profile(calls[options.profile])

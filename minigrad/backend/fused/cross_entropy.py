@@ -60,14 +60,15 @@ def row_losses(
         found: Where a label that is no class is kept, see `minigrad.backend.flags`.
     """
     loader = _loader(x)
-    xp, dtype = array_module(x), compute_dtype(x.dtype)
-    losses, largest, totals, factors = (xp.empty(len(x), dtype) for _ in range(4))
+    xp, dtype, count = array_module(x), compute_dtype(x.dtype), x.shape[0]
+    losses, largest = xp.empty(count, dtype), xp.empty(count, dtype)
+    totals, factors = xp.empty(count, dtype), xp.empty(count, dtype)
     mass = xp.empty((), dtype) if weight is not None and smoothing else None
     result = None if reduction == "none" else xp.empty((), x.dtype)
     divisor = xp.empty((), dtype) if reduction == "mean" else None
-    if len(x) or result is not None:
+    if count or result is not None:
         blocks, by_block = row_blocks(loader, x)
-        shape = (np.int64(len(x)), np.int64(x.shape[1]))
+        shape = (np.int64(count), np.int64(x.shape[1]))
         options = (np.int64(ignore_index), np.float64(smoothing), by_block)
         end = (np.int32(_REDUCTIONS[reduction]), None if result is None else arrivals(x), result, divisor)
         args = (x, labels, weight, *shape, *options, losses, largest, totals, factors, mass, found, *end)

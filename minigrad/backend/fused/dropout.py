@@ -57,14 +57,18 @@ def take_words(rng: np.random.Generator, count: int) -> PhiloxPosition | None:
         return None
     state: Any = bits.state
     counter, position = state["state"]["counter"], _position(state)
-    beyond = count - int(position.waiting)  # words of blocks not yet drawn
+    beyond = count - WORDS_PER_BLOCK + state["buffer_pos"]  # words of blocks not yet drawn
     if beyond <= 0:
         state["buffer_pos"] += count
         bits.state = state
         return position
     blocks = -(-beyond // WORDS_PER_BLOCK)
-    number = sum(int(word) << 64 * i for i, word in enumerate(counter)) + blocks - 1
-    state["state"]["counter"] = np.array([number >> 64 * i & 2**64 - 1 for i in range(4)], np.uint64)
+    lowest = int(counter[0]) + blocks - 1
+    if lowest < 2**64:
+        counter[0] = lowest
+    else:
+        number = sum(int(word) << 64 * i for i, word in enumerate(counter)) + blocks - 1
+        counter[:] = [number >> 64 * i & 2**64 - 1 for i in range(4)]
     state["buffer_pos"] = WORDS_PER_BLOCK
     bits.state = state
     bits.random_raw(beyond - (blocks - 1) * WORDS_PER_BLOCK)  # draws the last block, of which some words may wait
@@ -77,8 +81,8 @@ def position_of(rng: np.random.Generator) -> PhiloxPosition:
 
 
 def _position(state: Any) -> PhiloxPosition:
-    words = (*state["state"]["counter"], *state["state"]["key"], *state["buffer"])
-    return PhiloxPosition(tuple(map(np.uint64, words)), np.int32(WORDS_PER_BLOCK - state["buffer_pos"]))
+    words = (*state["state"]["counter"], *state["state"]["key"], *state["buffer"])  # of arrays of uint64
+    return PhiloxPosition(words, np.int32(WORDS_PER_BLOCK - state["buffer_pos"]))
 
 
 def drop(

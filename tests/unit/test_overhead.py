@@ -1,0 +1,52 @@
+"""How much Python runs before a fused operation is launched; see tests/benchmarks/overhead.py for what it takes."""
+
+import sys
+
+import pytest
+
+from minigrad.backend.flags import forget_found
+from tests.benchmarks.overhead import light_gpu, operations
+
+MOST_CALLS = {"layer_norm": 55, "dropout": 36, "cross_entropy": 52, "relu": 24, "linear": 38}
+
+
+def calls_until_launch(call, clock):
+    """How many functions of Python were called before the first launch."""
+    counted = 0
+
+    def count(frame, event, argument):
+        nonlocal counted
+        counted += event == "call" and not clock.at
+
+    call()
+    clock.at.clear()
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+@pytest.fixture
+def clock():
+    with light_gpu() as clock:
+        yield clock
+    forget_found()
+
+
+@pytest.mark.parametrize("name", MOST_CALLS)
+def test_few_calls_are_made_before_the_launch(clock, name):
+    found = calls_until_launch(operations()[name], clock)
+    assert len(clock.at) == 1
+    assert found <= MOST_CALLS[name]
+
+
+def test_it_counts_every_call(clock):
+    call = operations()["relu"]
+    own = calls_until_launch(call, clock)
+    assert calls_until_launch(lambda: (len([repr(i) for i in range(3)]), call()), clock) == own + 2
+
+
+def test_each_operation_has_its_limit(clock):
+    assert set(operations()) == set(MOST_CALLS)
