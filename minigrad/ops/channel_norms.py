@@ -89,7 +89,7 @@ def _channel_norm_backward(node: Node, grad: Array) -> None:
     dx, dweight, dbias = affine_edges(node, weight)
     rows = to_nhwc(x.data)
     rows_gradient = None if dx is None else array_module(rows).empty(rows.shape, rows.dtype)
-    vectors = _vector_gradients((dweight, dbias), (segments.channels,), grad)
+    vectors = vector_gradients((dweight, dbias), (segments.channels,), grad)
     channel_gradients(to_nhwc(grad), rows, segments, _vector(weight), found, rows_gradient, *vectors)
     for edge, vector in zip((dbias, dweight), reversed(vectors)):
         if vector is not None:
@@ -114,7 +114,7 @@ def affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:
     return edges[0], edges[1], edges[2] if len(edges) > 2 else None
 
 
-def _vector_gradients(
+def vector_gradients(
     edges: tuple[Edge, Edge], shape: tuple[int, ...], like: Array
 ) -> tuple[Array | None, Array | None]:
     """Where a kernel writes the gradients of a weight and a bias, to be accumulated then; None where none is wanted."""

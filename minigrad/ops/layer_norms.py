@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 
-from minigrad.autograd.tape import Node, accumulate
+from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, finfo
 from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ShapeError
 from minigrad.ops.axes import column_sum, row_dot, row_sum
-from minigrad.ops.channel_norms import affine_edges
+from minigrad.ops.channel_norms import affine_edges, vector_gradients
 from minigrad.ops.norms import check_input, give_vector, inverse_root
 from minigrad.ops.precision import autocasts
 from minigrad.ops.shape import sizes_of
@@ -87,19 +87,41 @@ def _layer_norm_backward(node: Node, grad: Array) -> None:
     size = (len(mean), math.prod(shape))
     rows, grad_rows = x.data.reshape(size), grad.reshape(size)
     gain = None if weight is None else weight.data.reshape(-1)
-    backward = gradients_of_rows if kernels_for(rows) is not None else _gradients_of_rows
+    if kernels_for(rows) is not None:
+        _give_by_kernels((dx, dweight, dbias), x.data, grad_rows, rows, gain, mean, rstd, shape)
+        return
     wanted = (dx is not None, dweight is not None, dbias is not None)
-    dx_rows, weighted, total = backward(grad_rows, rows, gain, mean, rstd, wanted)
+    dx_rows, weighted, total = _gradients_of_rows(grad_rows, rows, gain, mean, rstd, wanted)
     for edge, vector in ((dbias, total), (dweight, weighted)):
         give_vector(edge, vector if edge is None else vector.reshape(shape), grad.dtype)
     if dx is not None:
         accumulate(dx, dx_rows.reshape(x.data.shape))
 
 
+def _give_by_kernels(
+    edges: tuple[Edge, Edge, Edge],
+    x: Array,
+    grad_rows: Array,
+    rows: Array,
+    gain: Array | None,
+    mean: Array | None,
+    rstd: Array,
+    shape: tuple[int, ...],
+) -> None:
+    """The gradients of layer or RMS norm to x, weight and bias, by kernels."""
+    dx, dweight, dbias = edges
+    row_gradient = None if dx is None else array_module(x).empty(x.shape, x.dtype)
+    vectors = vector_gradients((dweight, dbias), shape, grad_rows)
+    gradients_of_rows(grad_rows, rows, gain, mean, rstd, row_gradient, *vectors)
+    for edge, gradient in zip((dbias, dweight, dx), (*reversed(vectors), row_gradient)):
+        if gradient is not None:
+            accumulate(edge, gradient)
+
+
 def _gradients_of_rows(
     grad: Array, rows: Array, gain: Array | None, mean: Array, rstd: Array, wanted: tuple[bool, bool, bool]
 ) -> tuple[Array, Array, Array]:
-    """The reference of `gradients_of_rows`."""
+    """The gradients of rows, gain and shift, of which those that are not wanted say nothing."""
     xp = array_module(grad)
     dx = xp.empty(rows.shape, rows.dtype)
     total, weighted = (xp.zeros(rows.shape[1], mean.dtype) for _ in range(2))
@@ -157,6 +179,10 @@ def rms_norm(
     rows, wide = _rows(x.data, shape), work_dtype(x.data)
     gain = None if weight is None else weight.data.reshape(-1)
     least = float(finfo(wide).eps) if eps is None else eps
+    inputs = (x,) if weight is None else (x, weight)
+    if kernels_for(rows) is not None:
+        out, _, rstd = normalize_rows(rows, gain, None, least, centered=False)
+        return record(out.reshape(x.data.shape), _rms_norm_backward, inputs, (x, weight, shape, rstd))
     xp = array_module(rows)
     out, rstd = xp.empty(rows.shape, rows.dtype), xp.empty((len(rows), 1), wide)
     for part in row_blocks(rows):
@@ -166,7 +192,6 @@ def rms_norm(
         if gain is not None:
             block *= gain
         out[part] = block
-    inputs = (x,) if weight is None else (x, weight)
     return record(out.reshape(x.data.shape), _rms_norm_backward, inputs, (x, weight, shape, rstd))
 
 
@@ -175,6 +200,9 @@ def _rms_norm_backward(node: Node, grad: Array) -> None:
     dx, dweight, _ = affine_edges(node, weight)
     rows, grad_rows = _rows(x.data, shape), _rows(grad, shape)
     gain = None if weight is None else weight.data.reshape(-1)
+    if kernels_for(rows) is not None:
+        _give_by_kernels((dx, dweight, None), x.data, grad_rows, rows, gain, None, rstd, shape)
+        return
     xp = array_module(rows)
     out, weighted = xp.empty(rows.shape, rows.dtype), xp.zeros(rows.shape[1], rstd.dtype)
     for part in row_blocks(rows):

@@ -12,6 +12,7 @@ from tests.kernel_suite.channel_norm import *  # noqa: F401, F403
 from tests.kernel_suite.dropout import *  # noqa: F401, F403
 from tests.kernel_suite.embedding import *  # noqa: F401, F403
 from tests.kernel_suite.grad_scale import *  # noqa: F401, F403
+from tests.kernel_suite.layer_norm import *  # noqa: F401, F403
 from tests.kernel_suite.norm import *  # noqa: F401, F403
 from tests.kernel_suite.optimizer import *  # noqa: F401, F403
 from tests.kernel_suite.pool import *  # noqa: F401, F403

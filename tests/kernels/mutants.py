@@ -19,6 +19,7 @@ from tests.kernel_suite import (
     dropout,
     embedding,
     grad_scale,
+    layer_norm as layer_norm_suite,
     norm,
     optimizer,
     pool,
@@ -145,7 +146,21 @@ def many(on: Any) -> None:
 
 
 def layer_norm(on: Any) -> None:
-    rows.test_layer_norm_of_rows(on, "f32", True)
+    for length in (33, 1000):
+        layer_norm_suite.check(on, length, "f32", affine=True, centered=True)
+
+
+def long_rows(on: Any) -> None:
+    layer_norm_suite.check(on, 1032, "f32", affine=True, centered=True)
+
+
+def rms_norm(on: Any) -> None:
+    for length in (33, 1032):
+        layer_norm_suite.check(on, length, "f32", affine=True, centered=False)
+
+
+def many_rows(on: Any) -> None:
+    layer_norm_suite.check(on, 36, "f32", affine=True, centered=True, rows=50)
 
 
 def softmax(on: Any) -> None:
@@ -248,6 +263,8 @@ def means(on: Any) -> None:
 
 
 _BARRIER = "    __syncthreads();\n"
+_WARPS_MEET = "            __syncthreads();\n#pragma unroll 1\n            for (int k = warp"
+_WARPS_MEET_FIRST = "            __syncthreads();\n            for (int k = 0"
 
 MUTANTS = [
     # common.cuh
@@ -335,11 +352,17 @@ MUTANTS = [
     # layer_norm.cu
     Mutant("the mean left in", "layer_norm", "(value - mean) * (value - mean)", "value * value", layer_norm),
     Mutant("eps forgotten", "layer_norm", "variance + A(eps)", "variance", layer_norm),
-    Mutant("columns without a barrier", "layer_norm", "        __syncthreads();\n        if (warp == 0",
-           "        if (warp == 0", layer_norm),
-    Mutant("columns without the second", "layer_norm", "        __syncthreads();\n    }\n}", "    }\n}", layer_norm),
-    Mutant("a column too many", "layer_norm", "row < stop && column < length", "row < stop", layer_norm),
-    Mutant("one warp twice", "layer_norm", "int w = 1; w < warps", "int w = 0; w < warps", layer_norm),
+    Mutant("warps without a barrier", "layer_norm", _WARPS_MEET, "            for (int k = warp", many_rows),
+    Mutant("warps without the first barrier", "layer_norm", _WARPS_MEET_FIRST, "            for (int k = 0", many_rows),
+    Mutant("one warp twice", "layer_norm", "int w = 1; w < warps; ++w) sum", "int w = 0; w < warps; ++w) sum",
+           many_rows),
+    Mutant("a vector beyond the row", "layer_norm", "if (at(v) >= length) continue;", "", many_rows),
+    Mutant("parts overlap", "layer_norm", "(part + 1) * height < rows ? (part + 1) * height : rows",
+           "(part + 1) * height < rows ? (part + 1) * height + 1 : rows", many_rows),
+    Mutant("every row starts", "layer_norm", "row == part * all.height", "row >= part * all.height", long_rows),
+    Mutant("the first part forgotten", "layer_norm", "long long part = warp; part < parts",
+           "long long part = warp + 1; part < parts", many_rows),
+    Mutant("rms norm with a mean", "layer_norm", "if (!all.means) sum = 0;", "", rms_norm),
     # columns.cuh
     Mutant("lanes of others", "channel_norm", "distance >= lanes", "distance > lanes", channels("batch")),
     Mutant("one warp of columns", "channel_norm", "for (int w = 1; w < warps; ++w)\n",

@@ -13,6 +13,7 @@ from tests.kernels.cuda_on_cpu import HostKernels
 from tests.kernels.cuda_on_cpu.loader import cpu_module
 from tests.kernels.mutants import MUTANTS, reduced_source
 
+pytestmark = pytest.mark.timeout(600)  # whichever is first compiles for all
 SHAPES = {0: (32, 70), 1: (96, 3), 7: (256, 2), 11: (64, 3)}  # with more blocks than threads, too
 
 

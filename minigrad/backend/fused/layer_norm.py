@@ -1,4 +1,4 @@
-"""Layer norm of rows in one pass, its gradient in another. The reference is `minigrad.ops.layer_norm` on a CPU."""
+"""Layer and RMS norm of rows: one launch forward, and two backward. The reference is in `minigrad.ops.layer_norms`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from minigrad.backend.fused.rows import compute_dtype, row_blocks
 from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
 from minigrad.backend.memory import contiguous
 
-_MOST_PARTS = 64  # into which rows are cut for sums over them
-_LEAST_ROWS = 64  # of a part
+_THREADS = 256  # of a block that sums columns, at most: column_warps of columns.cuh
+_MOST_PARTS = 256  # into which rows are cut for sums over them
+_LEAST_ROWS = 8  # of a part
 _WARP = 32
 
 
-def normalize_rows(x: Array, gain: Array | None, shift: Array | None, eps: float) -> tuple[Array, Array, Array]:
+def normalize_rows(
+    x: Array, gain: Array | None, shift: Array | None, eps: float, centered: bool = True
+) -> tuple[Array, Array | None, Array]:
     """(x - mean) / sqrt(var + eps) · gain + shift of each row; its mean and 1 / sqrt(var + eps).
 
     Shapes:
@@ -23,11 +26,13 @@ def normalize_rows(x: Array, gain: Array | None, shift: Array | None, eps: float
 
     Args:
         x, gain, shift: Of one float dtype; the statistics are float32, for float64 they are float64.
+        centered: Without it the mean stays where it is: 0 takes its place, and None is given back.
     """
     loader = _loader(x)
     x, gain, shift = contiguous(x), _vector(gain), _vector(shift)
     xp, dtype = array_module(x), compute_dtype(x.dtype)
-    y, mean, rstd = xp.empty_like(x), xp.empty(len(x), dtype), xp.empty(len(x), dtype)
+    y, rstd = xp.empty_like(x), xp.empty(len(x), dtype)
+    mean = xp.empty(len(x), dtype) if centered else None
     if x.size:
         blocks, by_block = row_blocks(loader, x)
         args = (x, gain, shift, *_shape(x), np.float64(eps), by_block, y, mean, rstd)
@@ -36,39 +41,42 @@ def normalize_rows(x: Array, gain: Array | None, shift: Array | None, eps: float
 
 
 def gradients_of_rows(
-    grad: Array, x: Array, gain: Array | None, mean: Array, rstd: Array, wanted: tuple[bool, bool, bool]
-) -> tuple[Array, Array, Array]:
-    """The gradients of x, gain and shift, of which those that are not wanted may be None."""
-    grad, x = contiguous(grad), contiguous(x)
-    dgain, dshift = column_gradients(grad, x, mean, rstd) if any(wanted[1:]) else (None, None)
-    return row_gradients(grad, x, _vector(gain), mean, rstd) if wanted[0] else None, dgain, dshift
+    grad: Array,
+    x: Array,
+    gain: Array | None,
+    mean: Array | None,
+    rstd: Array,
+    dx: Array | None,
+    dgain: Array | None,
+    dshift: Array | None,
+) -> None:
+    """Write the gradients of x, gain and shift into arrays of the dtype of x; None stands for one not wanted.
 
-
-def row_gradients(grad: Array, x: Array, gain: Array | None, mean: Array, rstd: Array) -> Array:
-    """The gradient of x: (R, L)."""
+    Args:
+        grad, x: (R, L).
+        mean, rstd: As `normalize_rows` found them.
+        dx, dgain, dshift: Contiguous, with as many elements as x, gain and shift have.
+    """
     loader = _loader(grad)
-    dx = array_module(grad).empty_like(x)
-    if x.size:
-        blocks, by_block = row_blocks(loader, x)
-        args = (grad, x, gain, mean, rstd, *_shape(x), by_block, dx)
-        loader.launch("layer_norm", f"layer_norm_backward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
-    return dx
-
-
-def column_gradients(grad: Array, x: Array, mean: Array, rstd: Array) -> tuple[Array, Array]:
-    """The gradients of gain and shift, (L,) each, in the dtype of mean."""
-    loader = _loader(grad)
-    xp = array_module(grad)
-    rows, length = x.shape
+    grad, x, gain = contiguous(grad), contiguous(x), _vector(gain)
+    if not x.size:
+        for vector in (dgain, dshift):
+            if vector is not None:
+                vector.fill(0)
+        return
+    xp, suffix, rows = array_module(x), suffix_of(x.dtype), x.shape[0]
     height = max(_LEAST_ROWS, -(-rows // _MOST_PARTS))
-    parts = -(-rows // height)
-    dgain, dshift = (xp.empty((parts, length), mean.dtype) for _ in range(2))
-    if x.size:
-        tiles = -(-length // _WARP)
-        args = (grad, x, mean, rstd, *_shape(x), np.int64(height), dgain, dshift)
-        blocks = min(tiles * parts, loader.max_blocks)
-        loader.launch("layer_norm", f"layer_norm_columns_{suffix_of(x.dtype)}", blocks, loader.threads, args)
-    return dgain.sum(axis=0), dshift.sum(axis=0)
+    parts, threads = -(-rows // height), min(loader.threads, _THREADS)
+    weighted, totals = (
+        None if one is None else xp.empty((parts, x.shape[1]), rstd.dtype) for one in (dgain, dshift)
+    )
+    args = (grad, x, gain, mean, rstd, *_shape(x), np.int64(height), dx, weighted, totals)
+    blocks = min(parts, loader.max_blocks)
+    loader.launch("layer_norm", f"layer_norm_backward_{suffix}", blocks, threads, args)
+    if weighted is not None or totals is not None:
+        finish = (weighted, totals, np.int64(parts), np.int64(x.shape[1]), dgain, dshift)
+        blocks = min(-(-x.shape[1] // _WARP), loader.max_blocks)
+        loader.launch("layer_norm", f"layer_norm_finish_{suffix}", blocks, threads, finish)
 
 
 def _vector(values: Array | None) -> Array | None:

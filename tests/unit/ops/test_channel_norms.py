@@ -141,3 +141,25 @@ def test_an_empty_batch_launches_nothing_and_changes_nothing(cuda):
     y.sum().backward()
     assert y.shape == x.grad.shape == x.shape and layer.weight.grad.tolist() == [0.0] * 4
     assert layer.num_batches_tracked.item() == 0 and layer.running_var.tolist() == [1.0] * 4
+
+
+ROWS = {
+    "layer": (lambda: nn.LayerNorm(6, dtype="float64"), "layer_norm"),
+    "two_axes": (lambda: nn.LayerNorm((3, 6), dtype="float64"), "layer_norm"),
+    "no_bias": (lambda: nn.LayerNorm(6, bias=False, dtype="float64"), "layer_norm"),
+    "rms": (lambda: nn.RMSNorm(6, dtype="float64"), "layer_norm"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_norm_of_rows_is_one_piece_forward_and_two_backward(cuda, name):
+    make, kernel = ROWS[name]
+    values, slopes = (RNG.standard_normal((4, 3, 6)) for _ in range(2))
+    _, expected = trained(make(), Tensor(values.copy()), Tensor(slopes))
+    layer, x = make().to(cuda), Tensor(values).to(cuda)
+    with counted() as work:
+        _, got = trained(layer, x, Tensor(slopes).to(cuda))
+    uploads = work.pieces.pop("upload", 0)
+    assert work.pieces == {f"{kernel}_{part}_f64": 1 for part in ("forward", "backward", "finish")} and not uploads
+    for one, other in zip(got(), expected(), strict=True):
+        assert_close(one.detach().cpu().numpy(), other.detach().cpu().numpy())
