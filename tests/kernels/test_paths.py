@@ -168,6 +168,10 @@ def test_which_operations_have_kernels():
     parts = [f"cross_entropy_{part}" for part in ("forward", "backward")]
     assert launched(lambda: ops.cross_entropy(x, labels).backward()) == parts
     assert launched(lambda: ops.layer_norm(x, 6).sum().backward()) == ["layer_norm_forward", "layer_norm_backward"]
+    assert launched(lambda: ops.rms_norm(x, 6).sum().backward()) == ["layer_norm_forward", "layer_norm_backward"]
+    norm = [f"channel_norm_{part}" for part in ("moments", "normalize", "sums", "gradients")]
+    assert launched(lambda: ops.batch_norm(x, None, None, training=True).sum().backward()) == norm
+    assert launched(lambda: ops.group_norm(x, 2).sum().backward()) == norm
     assert launched(lambda: ops.dropout(x, 0.5).sum().backward()) == ["dropout", "dropout"]
     images, kernel = minigrad.ones(1, 2, 4, 4), minigrad.ones(3, 2, 3, 3, requires_grad=True)
     parts = [f"convolution_{part}" for part in ("columns", "columns", "weight")]
