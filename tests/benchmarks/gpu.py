@@ -1,6 +1,6 @@
 """minigrad beside PyTorch eager on one card, by hand: `python -m tests.benchmarks.gpu`, from the root of a checkout.
 
-It writes a table under tests/benchmarks/results, in about two minutes. minigrad need not be installed.
+It writes a table under tests/benchmarks/results, in about three minutes. minigrad need not be installed.
 
 Both start from the same weights and see the same batch; their first results are compared before anything is timed.
 Packing and scaling of gradients have no like in PyTorch: beside them stands a copy of the same number of bytes within
@@ -31,99 +31,58 @@ from minigrad.backend.device import load_cupy, to_device
 from minigrad.distributed import init
 from minigrad.nn import functional as F
 from tests.benchmarks.flat import FLAT, Run
+from tests.benchmarks.workloads import TRAININGS, Training, train_step
 
 RESULTS = Path(__file__).with_name("results")
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One line of the table: how to build the step for minigrad and for torch, on a device."""
+    """One line of the table: how to build the step for minigrad and for torch, on a device; and as a captured one."""
 
     name: str
     ours: Callable[[Device], Run]
     theirs: Callable[[str], Run]
+    captured: Callable[[Device], Run] | None = None
 
 
 # -------------------------------------------------------------------------------------------------------- models
 
 
-def mlp_layers(n: Any) -> list[Any]:
-    """784-512-512-10; n is minigrad.nn or torch.nn."""
-    return [n.Linear(784, 512), n.ReLU(), n.Linear(512, 512), n.ReLU(), n.Linear(512, 10)]
-
-
-def digits_layers(n: Any) -> list[Any]:
-    """A CNN with group norm for images of 8 x 8."""
-    return [
-        *(n.Conv2d(1, 16, 3, padding=1), n.GroupNorm(4, 16), n.ReLU()),
-        *(n.Conv2d(16, 32, 3, padding=1), n.GroupNorm(4, 32), n.ReLU(), n.MaxPool2d(2)),
-        *(n.Flatten(), n.Linear(512, 64), n.ReLU(), n.Linear(64, 10)),
-    ]
-
-
-def residual_net(n: Any) -> Any:
-    """Two blocks of conv, batch norm, ReLU and pooling, a residual block of 64 channels, the mean, an affine layer."""
-
-    class ResidualNet(n.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = n.Sequential(
-                *(n.Conv2d(3, 32, 3, padding=1), n.BatchNorm2d(32), n.ReLU(), n.MaxPool2d(2)),
-                *(n.Conv2d(32, 64, 3, padding=1), n.BatchNorm2d(64), n.ReLU(), n.MaxPool2d(2)),
-            )
-            self.residual = n.Sequential(n.Conv2d(64, 64, 3, padding=1), n.BatchNorm2d(64), n.ReLU())
-            self.head = n.Linear(64, 10)
-
-        def forward(self, x: Any) -> Any:
-            x = self.blocks(x)
-            x = x + self.residual(x)
-            return self.head(x.mean((2, 3)))
-
-    return ResidualNet()
-
-
 @dataclass(frozen=True)
-class Training:
-    """A model with its batch and optimizer; build takes minigrad.nn or torch.nn, optimizer the like of torch.optim."""
+class Model:
+    """A workload of tests/benchmarks/workloads.py: its training, from one start in both frameworks."""
 
-    build: Callable[[Any], Any]
-    shape: tuple[int, ...]
-    optimizer: Callable[[Any, Any], Any]
-
-    def start(self) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Weights, inputs and labels from one seed."""
-        minigrad.manual_seed(0)
-        rng = np.random.default_rng(0)
-        weights = {key: value.detach().numpy() for key, value in self.build(nn).state_dict().items()}
-        return weights, rng.standard_normal(self.shape, np.float32), rng.integers(0, 10, self.shape[0])
+    training: Training
 
     def ours(self, device: Device) -> Run:
         """A step of minigrad."""
-        weights, x, labels = self.start()
-        model = self.build(nn)
-        model.load_state_dict({key: Tensor(value) for key, value in weights.items()})
+        step, x, labels = self._ours(device)
+        return lambda: step(x, labels)
+
+    def captured(self, device: Device) -> Run:
+        """The same as one CUDA graph; its batch lies where the graph reads it."""
+        step = minigrad.capture(*self._ours(device))
+        return lambda: step(*step.inputs)
+
+    def _ours(self, device: Device) -> tuple[Any, Tensor, Tensor]:
+        training = self.training
+        model = training.build(nn)
+        model.load_state_dict({key: Tensor(value) for key, value in training.weights().items()})
         model.to(device)
-        x, labels = Tensor(to_device(x, device)), Tensor(to_device(labels, device))
-        optimizer = self.optimizer(optim, model.parameters())
-        return lambda: _step(model, optimizer, F.cross_entropy, x, labels)
+        x, labels = (Tensor(to_device(array, device)) for array in training.batch())
+        optimizer = training.optimizer(optim, model.parameters())
+        return lambda x, labels: train_step(model, optimizer, F.cross_entropy, x, labels), x, labels
 
     def theirs(self, device: str) -> Run:
         """A step of torch."""
-        weights, x, labels = self.start()
-        model = self.build(torch.nn)
-        model.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
+        training = self.training
+        model = training.build(torch.nn)
+        model.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in training.weights().items()})
         model.to(device)
-        x, labels = torch.from_numpy(x).to(device), torch.from_numpy(labels).to(device)
-        optimizer = self.optimizer(torch.optim, model.parameters())
-        return lambda: _step(model, optimizer, torch.nn.functional.cross_entropy, x, labels)
-
-
-def _step(model: Any, optimizer: Any, criterion: Any, x: Any, labels: Any) -> Any:
-    optimizer.zero_grad()
-    loss = criterion(model(x), labels)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
+        x, labels = (torch.from_numpy(array).to(device) for array in training.batch())
+        optimizer = training.optimizer(torch.optim, model.parameters())
+        return lambda: train_step(model, optimizer, torch.nn.functional.cross_entropy, x, labels)
 
 
 # ---------------------------------------------------------------------------------------------------- operations
@@ -165,20 +124,12 @@ def _forward_backward(compute: Any, functional: Any, tensors: list[Any], seed: A
     return output.detach().sum()
 
 
-def adam(library: Any, params: Any) -> Any:
-    """Adam with its defaults."""
-    return library.Adam(params, lr=1e-3)
-
-
-def momentum(library: Any, params: Any) -> Any:
-    """SGD with momentum."""
-    return library.SGD(params, lr=0.02, momentum=0.9)
-
-
-TRAININGS = {
-    "MLP 784-512-512-10, batch 128, Adam": Training(lambda n: n.Sequential(*mlp_layers(n)), (128, 784), adam),
-    "CNN for digits 8x8, batch 128, Adam": Training(lambda n: n.Sequential(*digits_layers(n)), (128, 1, 8, 8), adam),
-    "residual CNN 32x32 (c), batch 64, SGD": Training(residual_net, (64, 3, 32, 32), momentum),
+MODELS = {
+    "MLP 784-512-512-10, batch 128, Adam": Model(TRAININGS["b"]),
+    "CNN for digits 8x8, batch 128, Adam": Model(TRAININGS["digits"]),
+    "residual CNN 32x32 (c), batch 64, SGD": Model(TRAININGS["c"]),
+    "GPT of 2 layers, 128 wide (d), batch 16, AdamW": Model(TRAININGS["d"]),
+    "LSTM of 128 (f), batch 32, Adam": Model(TRAININGS["f"]),
 }
 OPERATIONS = {
     "matmul 256": Operation(lambda f, x, y: x @ y, ((256, 256), (256, 256))),
@@ -192,7 +143,10 @@ OPERATIONS = {
     ),
     "cross_entropy 8192x1000": Operation(lambda f, x, labels: f.cross_entropy(x, labels), ((8192, 1000),), 1000),
 }
-WORKLOADS = [Workload(name, w.ours, w.theirs) for name, w in {**TRAININGS, **OPERATIONS, **FLAT}.items()]
+WORKLOADS = [
+    Workload(name, w.ours, w.theirs, getattr(w, "captured", None))
+    for name, w in {**MODELS, **OPERATIONS, **FLAT}.items()
+]
 
 
 # -------------------------------------------------------------------------------------------------------- timing
@@ -219,33 +173,40 @@ def measure(run: Run, wait: Callable[[], None], seconds: float) -> float:
     return passed / steps
 
 
-def compare(workload: Workload, device: Device, rounds: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Seconds a step of minigrad and of torch, a value for each round.
+def compare(workload: Workload, device: Device, rounds: int, seconds: float) -> list[list[float]]:
+    """Seconds a step of minigrad, of torch, and of minigrad captured where that can be, a value for each round.
 
     Raises:
-        SystemExit: the first five results differ: it would be no comparison.
+        SystemExit: the first results differ: it would be no comparison.
     """
-    ours, theirs = workload.ours(device), workload.theirs(str(device))
-    wait = synchronizer(device)
-    for step in range(5):
-        mine, other = ours(), theirs()
-        if mine is None:
-            continue
-        x, y = float(mine.item()), float(other.item())
-        if not abs(x - y) <= 2e-2 * max(1.0, abs(y)):
-            raise SystemExit(f"{workload.name}: expected equal results in step {step}, got {x} and {y} of torch")
-    times: tuple[list[float], list[float]] = ([], [])
+    runs = [workload.ours(device), workload.theirs(str(device))]
+    wait, captures = synchronizer(device), workload.captured is not None and device.type == "cuda"
+    results = [[run() for run in runs] for _ in range(10)]
+    if captures and workload.captured is not None:
+        runs.append(workload.captured(device))  # which has made four steps
+        for found in results[4:]:
+            found.append(runs[2]().clone())
+    for step, (mine, *others) in enumerate(results):
+        for other in others if mine is not None else ():
+            x, y = float(mine.item()), float(other.item())
+            if not abs(x - y) <= 2e-2 * max(1.0, abs(y)):
+                raise SystemExit(f"{workload.name}: expected equal results in step {step}, got {x} and {y}")
+    times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for run, found in zip((ours, theirs), times):
+        for run, found in zip(runs, times):
             found.append(measure(run, wait, seconds))
     return times
 
 
-def row(name: str, ours: list[float], theirs: list[float]) -> str:
+def row(name: str, ours: list[float], theirs: list[float], captured: list[float] | None = None) -> str:
     """One line of the table: medians, spreads, and the median of the rounds' ratios with its spread."""
-    ratios = [x / y for x, y in zip(ours, theirs)]
-    ratio = f"**{statistics.median(ratios):.2f}** [{min(ratios):.2f}-{max(ratios):.2f}]"
-    return f"| {name} | {_milliseconds(ours)} | {_milliseconds(theirs)} | {ratio} |"
+    graph = ("", "") if captured is None else (_milliseconds(captured), _ratio(captured, theirs))
+    return "| " + " | ".join([name, *map(_milliseconds, (ours, theirs)), _ratio(ours, theirs), *graph]) + " |"
+
+
+def _ratio(times: list[float], theirs: list[float]) -> str:
+    ratios = [x / y for x, y in zip(times, theirs)]
+    return f"**{statistics.median(ratios):.2f}** [{min(ratios):.2f}-{max(ratios):.2f}]"
 
 
 def _milliseconds(times: list[float]) -> str:
@@ -267,10 +228,11 @@ def report(device: Device, date: str, rows: list[str]) -> str:
             f"minigrad {minigrad.__version__} on {arrays}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}; "
             "float32, no TF32. Milliseconds a step: median [least-most] of interleaved rounds; "
             "ratio minigrad/PyTorch, lower is better. Operations: forward and backward. pack and scale stand beside a "
-            "copy of as many bytes within the device, Adam beside PyTorch's fused one.",
+            "copy of as many bytes within the device, Adam beside PyTorch's fused one. Captured: the step of minigrad "
+            "as one CUDA graph, beside PyTorch eager.",
             "",
-            "| workload | minigrad, ms | PyTorch, ms | ratio |",
-            "|---|---|---|---|",
+            "| workload | minigrad, ms | PyTorch, ms | ratio | captured, ms | ratio |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
         ]
