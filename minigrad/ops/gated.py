@@ -10,7 +10,7 @@ from minigrad.arguments import check_choice
 from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
-from minigrad.backend.dtypes import Array
+from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
 from minigrad.backend.order import in_order
 from minigrad.backend.special import erf
@@ -167,6 +167,9 @@ def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
     kernel, backward = (_normal_gate, _gelu_backward) if approximate == "none" else (_tanh_gate, _gelu_tanh_backward)
     if is_activated(x.data):
         return record(activate(_KERNELS[approximate], x.data), backward, (x,), (x, None))
+    if approximate == "tanh" and x.requires_grad and x.data.__class__ is np.ndarray and not is_half(x.data.dtype):
+        data = np.empty_like(x.data)
+        return record(data, _slope_backward, (x,), (in_blocks(_tanh_slope, x.data, data),))
     gate = in_blocks(kernel, x.data)
     return record(x.data * gate, backward, (x,), (x, gate))
 
@@ -206,6 +209,28 @@ def _tanh_gate(out: Array, x: Array) -> None:
     out += _INNER
     out *= x
     logistic(out, out)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # as in `_gelu_tanh_gradient`
+def _tanh_slope(out: Array, x: Array, y: Array) -> None:
+    """Write x·s into y, and its derivative s + x·s·(1 - s)·2u' into out, with s the gate."""
+    np.multiply(x, x, out=out)
+    out *= -_INNER * _CUBIC
+    out -= _INNER
+    gate = out * x
+    np.exp(gate, out=gate)
+    gate += 1
+    np.divide(1, gate, out=gate)
+    np.multiply(x, gate, out=y)
+    out *= -3  # it is -(a + a·b·x²), and 2u' = a + 3·a·b·x²
+    out -= 2 * _INNER
+    out *= y
+    out *= 1 - gate
+    out += gate
+
+
+def _slope_backward(node: Node, grad: Array) -> None:
+    accumulate(node.inputs[0], grad * node.saved[0])
 
 
 def _gelu_tanh_backward(node: Node, grad: Array) -> None:
