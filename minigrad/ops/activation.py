@@ -18,7 +18,6 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, widened
 from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
 from minigrad.backend.fused.softmax import softmax_gradient, softmax_rows
-from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError
 from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import max_axes, normalize_axis, sum_axes
@@ -409,7 +408,7 @@ def _log_softmax_backward(node: Node, grad: Array) -> None:
 
 def _by_kernel(x: Array, axis: int) -> bool:
     """Whether a kernel takes the softmax of an array along an axis: the last one, in the memory of a GPU."""
-    return kernels_for(x) is not None and 0 <= axis == x.ndim - 1
+    return is_activated(x) and 0 <= axis == x.ndim - 1
 
 
 def _less_max(x: Array, axis: int) -> Array:
