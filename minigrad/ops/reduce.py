@@ -36,6 +36,7 @@ from minigrad.ops.elementwise import abs
 from minigrad.ops.extremum import extreme
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, check_float, in_dtype, promote_to_float
+from minigrad.ops.pixels import are_pixels, mean_of_pixels
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -79,6 +80,8 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
     x = in_dtype("mean", x, dtype)
     check_float("mean", x)
     axes = reduced_axes("mean", dim, x.data.ndim, keepdim)
+    if are_pixels(x.data, axes):
+        return mean_of_pixels(x, axes, keepdim)
     n = count_of(x.data.shape, axes)
     total = sum_axes(x.data, axes, keepdim)
     return record(_narrowed(total / (n or math.nan), x), _mean_backward, (x,), (*_shapes(x, axes), n))

@@ -175,3 +175,23 @@ def test_on_a_gpu_pools_are_one_kernel_each_way_of_images_as_they_lie(cuda, pool
     with counted() as work:
         pool(minigrad.rand(*IMAGE, device=cuda))
     assert work.total == 2  # one to lay the channels last
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_on_a_gpu_the_mean_over_pixels_is_one_kernel_each_way(cuda, keepdim):
+    x = channels_last(cuda)
+    with counted() as work:
+        y = x.mean((2, 3), keepdim=keepdim)
+        y.node.backward(y.node, y.data)
+    assert work.total == 2 and x.grad_array.strides == x.data.strides
+    rows = x.detach().cpu().requires_grad_()
+    expected = rows.mean((2, 3), keepdim=keepdim)
+    expected.backward(expected.detach())
+    assert_close(y, expected)
+    assert_close(x.grad, rows.grad)
+
+
+@pytest.mark.parametrize("dim", [1, (1, 2), (0, 2, 3), None])
+def test_on_a_gpu_other_means_are_right_of_images(cuda, dim):
+    x = channels_last(cuda)
+    assert_close(x.mean(dim), x.detach().cpu().mean(dim))
