@@ -199,6 +199,11 @@ def destination(edge: Edge) -> Array | None:
     return edge.grad_view
 
 
+def spare(node: Node, grad: Array) -> Array | None:
+    """The gradient that came to a node, for its backward to write over; None where others hold it, and on a GPU."""
+    return grad if node.grad_owned and grad.__class__ is np.ndarray and grad.flags.writeable else None
+
+
 # ----------------------------------------------------------------------------------------------------- backward
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.backend.order import memory_axes
+from minigrad.backend.workspace import empty_like
 
 BLOCK = 16_384  # elements
 
@@ -31,7 +31,7 @@ def in_blocks(kernel: Callable[..., None], *arrays: Array) -> Array:
     if not first.ndim:
         return in_blocks(kernel, *[array.reshape(1) for array in arrays]).reshape(())
     wide = [widened(array) for array in arrays]
-    out = array_module(first).empty_like(wide[0])
+    out = empty_like(wide[0])
     if first.__class__ is not np.ndarray:
         axes = None if out.flags.c_contiguous else memory_axes(out)
         kernel(*[array if axes is None else array.transpose(axes) for array in (out, *wide)])

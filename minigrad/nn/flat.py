@@ -17,6 +17,7 @@ import numpy as np
 from minigrad.backend.device import Device, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_offsets, aligned_zeros
+from minigrad.backend.workspace import shared_workspace
 from minigrad.errors import LayoutError
 from minigrad.kept import gradient_changed, keep_given, move_given
 from minigrad.nn.companions import Attached
@@ -43,6 +44,7 @@ class FlatBuffer:
         self.offsets, self.count = aligned_offsets([p.numel() for p in params], self.dtype.itemsize)
         self.position = {id(p): i for i, p in enumerate(params)}
         self.companions: Attached = ()
+        self.workspace = shared_workspace()  # which ends with the last of those who train
         self._data_views: list[Array] = []
         self._padding: Array | None = None  # the numbers of its elements, once somebody needs them
         with self.device.current() as xp:

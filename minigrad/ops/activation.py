@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from minigrad.arguments import as_real
-from minigrad.autograd.tape import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate, spare
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, widened
@@ -58,7 +58,9 @@ def _rectify(out: Array, x: Array) -> None:
 
 def _relu_backward(node: Node, grad: Array) -> None:
     (y,) = node.saved  # positive, 0 or NaN
-    accumulate(node.inputs[0], activation_gradient("relu", grad, y) if is_activated(grad) else masked(grad, y != 0))
+    fused = is_activated(grad)
+    dx = activation_gradient("relu", grad, y) if fused else masked(grad, y != 0, spare(node, grad))
+    accumulate(node.inputs[0], dx)
 
 
 @method

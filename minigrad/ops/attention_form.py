@@ -8,7 +8,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.ops.pieces import empty_in_order, memory_order
+from minigrad.backend.workspace import empty_in_order, memory_order
 
 
 class Shape(NamedTuple):

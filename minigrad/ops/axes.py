@@ -14,6 +14,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_float, is_half
 from minigrad.backend.fused.bias import column_sum as fused_column_sum
 from minigrad.backend.kernels import kernels_for
+from minigrad.backend.workspace import empty_in_order
 from minigrad.bound import Dim
 from minigrad.errors import ArgumentError, ShapeError
 
@@ -105,13 +106,15 @@ def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdim: bool) 
     return kept_shape(shape, axes) if keepdim else tuple([n for i, n in enumerate(shape) if i not in axes])
 
 
-def spread(edge: Edge, grad: Array, shape: tuple[int, ...], kept: tuple[int, ...]) -> None:
-    """Give every element of an edge of this shape the gradient of what it was reduced to."""
+def spread(
+    edge: Edge, grad: Array, shape: tuple[int, ...], kept: tuple[int, ...], order: tuple[int, ...] | None = None
+) -> None:
+    """Give every element of an edge of this shape, and order in memory, the gradient of what it was reduced to."""
     if edge is None:
         return
     dx = destination(edge)
     if dx is None:
-        dx = array_module(grad).empty(shape, grad.dtype)
+        dx = empty_in_order(array_module(grad), shape, order, grad.dtype)
     dx[...] = grad.reshape(kept)
     accumulate(edge, dx)
 

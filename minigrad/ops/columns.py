@@ -3,6 +3,8 @@
 The input is unfolded along the width only, into columns of (kernel width x channels); a step of the kernel in height
 is an offset into the same columns. That takes a kernel height less memory than a full unfolding. A stride in height
 orders the rows of the columns by phase (row modulo stride), which makes every offset contiguous again.
+
+A kernel of few elements, as a first layer has it, is unfolded along the height too: its products are too thin for BLAS.
 """
 
 from __future__ import annotations
@@ -15,14 +17,21 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted
+from minigrad.backend.workspace import empty
 from minigrad.ops.linalg import product
 from minigrad.ops.window import Window
 
 _BLOCK = 131072  # elements of a product that stay in the cache until they are added
+_THIN = 64  # elements of a kernel, for one output, that are unfolded whole
+_STRIP_BYTES = 4 * 1024**2  # of columns of a gradient, which nobody keeps
 
 
 class Geometry(NamedTuple):
-    """The lengths of a convolution. The columns are (groups, phases · rows · N · OW, kernel width · C / groups)."""
+    """The lengths of a convolution.
+
+    The columns are (groups, phases · rows · N · OW, kernel width · C / groups), or where `is_thin` says so
+    (groups, OH · N · OW, kernel height · kernel width · C / groups).
+    """
 
     height: Window
     width: Window
@@ -31,6 +40,12 @@ class Geometry(NamedTuple):
     in_shape: tuple[int, int, int]  # C, H, W
     out_shape: tuple[int, int, int]  # O, OH, OW
     axes: int = 2  # 1 where users see rows of pixels, which are images of height 1
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether the kernel is unfolded along the height too."""
+        area = self.height.kernel * self.width.kernel
+        return self.height.kernel > 1 and area * self.in_shape[0] <= _THIN * self.groups
 
     @property
     def phases(self) -> list[int]:
@@ -49,6 +64,8 @@ class Geometry(NamedTuple):
 
     def offsets(self) -> list[int]:
         """For each row of the kernel, the first of the OH · N · OW columns that it is multiplied with."""
+        if self.is_thin:
+            return [0]
         phases, stride = self.phases, self.height.stride
         steps = [i * self.height.dilation for i in range(self.height.kernel)]
         return [(phases.index(step % stride) * self.rows + step // stride) * self.pixels for step in steps]
@@ -58,13 +75,11 @@ class Geometry(NamedTuple):
 
 
 def unfold(x: Array, geometry: Geometry) -> Array:
-    """The columns of images (N, C, H, W): (groups, phases · rows · N · OW, kernel width · C / groups).
-
-    They are zero where an image is padded.
-    """
-    xp = array_module(x)
+    """The columns of images (N, C, H, W); see `Geometry`. They are zero where an image is padded."""
     image = x.transpose(2, 0, 3, 1)
-    columns = xp.empty(_columns_shape(geometry), x.dtype)
+    if geometry.is_thin:
+        return _unfold_whole(image, geometry)
+    columns = empty(_columns_shape(geometry), x.dtype, x)
     for part, pixels, source in _overlaps(columns, geometry):
         part[: pixels[0].start] = 0
         part[pixels[0].stop :] = 0
@@ -72,6 +87,29 @@ def unfold(x: Array, geometry: Geometry) -> Array:
         part[:, :, pixels[2].stop :] = 0
         part[pixels] = image[source].reshape(part[pixels].shape)
     return columns.reshape(geometry.groups, -1, columns.shape[5] * columns.shape[6])
+
+
+def _unfold_whole(image: Array, geometry: Geometry) -> Array:
+    """The columns of (H, N, W, C) for a kernel that is unfolded along both axes."""
+    high, wide, groups = geometry.height, geometry.width, geometry.groups
+    channels, height, width = geometry.in_shape
+    out_height, out_width = geometry.out_shape[1:]
+    rows = (out_height - 1) * high.stride + high.extent
+    pixels = (out_width - 1) * wide.stride + wide.extent
+    padded = array_module(image).zeros((rows, geometry.batch, pixels, channels), image.dtype)
+    inside, across = max(min(height, rows - high.before), 0), max(min(width, pixels - wide.before), 0)
+    padded[high.before : high.before + inside, :, wide.before : wide.before + across] = image[:inside, :, :across]
+    down, sample, along, step = padded.strides
+    inner = channels // groups
+    windows = array_module(image).lib.stride_tricks.as_strided(
+        padded,
+        (groups, out_height, geometry.batch, out_width, high.kernel, wide.kernel, inner),
+        (inner * step, down * high.stride, sample, along * wide.stride)
+        + (down * high.dilation, along * wide.dilation, step),
+    )
+    columns = empty(windows.shape, image.dtype, image)
+    columns[...] = windows
+    return columns.reshape(groups, out_height * geometry.pixels, high.kernel * wide.kernel * inner)
 
 
 def _columns_shape(geometry: Geometry) -> tuple[int, ...]:
@@ -108,10 +146,15 @@ def _overlaps(columns: Array, geometry: Geometry) -> Iterator[tuple[Array, tuple
 
 
 def kernel_taps(weight: Array, geometry: Geometry) -> Array:
-    """The weight by rows of the kernel: (kH, groups, O / groups, kW · C / groups)."""
-    (outputs, channels, height, width), groups = weight.shape, geometry.groups
-    split = weight.reshape(groups, outputs // groups, channels, height, width).transpose(3, 0, 1, 4, 2)
-    return array_module(weight).ascontiguousarray(split).reshape(height, groups, -1, width * channels)
+    """The weight by rows of the kernel: (kH, groups, O / groups, kW · C / groups); of a thin one all in one."""
+    return _taps(weight, geometry.groups, geometry.is_thin)
+
+
+def _taps(weight: Array, groups: int, whole: bool) -> Array:
+    outputs, channels, height, width = weight.shape
+    split = weight.reshape(groups, outputs // groups, channels, height, width)
+    split = split.transpose((0, 1, 3, 4, 2) if whole else (3, 0, 1, 4, 2))
+    return array_module(weight).ascontiguousarray(split).reshape(1 if whole else height, groups, outputs // groups, -1)
 
 
 def by_group(rows: Array, groups: int) -> Array:
@@ -120,12 +163,16 @@ def by_group(rows: Array, groups: int) -> Array:
     return array_module(rows).ascontiguousarray(split)
 
 
-def convolve(columns: Array, taps: Array, bias: Array | None, geometry: Geometry) -> Array:
-    """Σ over the rows of the kernel of columns @ tapᵀ, plus bias: (OH, N, OW, O)."""
-    xp = array_module(columns)
+def convolve(columns: Array, taps: Array, bias: Array | None, geometry: Geometry, out: Array | None = None) -> Array:
+    """Σ over the rows of the kernel of columns @ tapᵀ, plus bias: (OH, N, OW, O).
+
+    Args:
+        out: Where to; in C order.
+    """
     outputs, height, width = geometry.out_shape
     count = height * geometry.pixels
-    out = xp.empty((geometry.groups, count, outputs // geometry.groups), columns.dtype)
+    shape = (geometry.groups, count, outputs // geometry.groups)
+    out = empty(shape, columns.dtype, columns) if out is None else out.reshape(shape)
     first, *others = zip(geometry.offsets(), taps.swapaxes(-1, -2))
     for start, stop in _blocks(out):
         block = out[:, start:stop]
@@ -137,7 +184,60 @@ def convolve(columns: Array, taps: Array, bias: Array | None, geometry: Geometry
     return out.transpose(1, 0, 2).reshape(height, geometry.batch, width, outputs)
 
 
-def input_gradient(grad: Array, taps: Array, geometry: Geometry) -> Array:
+def input_gradient(grad: Array, kernel: Array, geometry: Geometry) -> Array:
+    """Σ over the kernel of grad @ tap, each added to the pixels that the tap saw: (H, N, W, C).
+
+    Args:
+        grad: (groups, OH · N · OW, O / groups).
+        kernel: The weight, (O, C / groups, kH, kW).
+    """
+    turned = _turned(geometry) if grad.__class__ is np.ndarray and grad.dtype.itemsize > 2 else None
+    if turned is None:
+        return _scattered(grad, _taps(kernel, geometry.groups, whole=False), geometry)
+    return _gathered(grad[0], kernel, turned)
+
+
+def _turned(geometry: Geometry) -> Geometry | None:
+    """The convolution of the gradient with the turned kernel that gives that of the input.
+
+    None where there is none, with strides, or where a sum of shares moves less memory, with few channels.
+    """
+    channels, outputs = geometry.in_shape[0], geometry.out_shape[0]
+    windows = [
+        window._replace(before=window.extent - 1 - window.before, after=window.extent - 1 - window.after)
+        for window in (geometry.height, geometry.width)
+    ]
+    if geometry.groups > 1 or any(w.stride > 1 or min(w.before, w.after) < 0 for w in windows):
+        return None
+    if outputs > 2 * geometry.height.kernel * channels:
+        return None
+    return geometry._replace(
+        height=windows[0], width=windows[1], in_shape=(outputs, *geometry.out_shape[1:]), out_shape=geometry.in_shape
+    )
+
+
+def _gathered(grad: Array, kernel: Array, turned: Geometry) -> Array:
+    """The convolution of a gradient (OH · N · OW, O) with the turned kernel, strip by strip: (H, N, W, C)."""
+    (outputs, out_height, out_width), (channels, height, width) = turned.in_shape, turned.out_shape
+    taps = kernel_taps(kernel.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], turned)
+    images = grad.reshape(out_height, turned.batch, out_width, outputs)
+    pixels = empty((height, turned.batch, width, channels), grad.dtype, grad)
+    window, row = turned.height, turned.pixels * turned.width.kernel * outputs * grad.dtype.itemsize
+    step = max(_STRIP_BYTES // max(row, 1), 4 * (window.extent - 1), 1)
+    for start in range(0, height, step):
+        stop = min(start + step, height)
+        seen = slice(max(start - window.before, 0), min(stop - window.before + window.extent - 1, out_height))
+        strip = turned._replace(
+            height=window._replace(before=max(window.before - start, 0)),
+            in_shape=(outputs, seen.stop - seen.start, out_width),
+            out_shape=(channels, stop - start, width),
+        )
+        columns = unfold(images[seen].transpose(1, 3, 0, 2), strip)
+        convolve(columns, taps, None, strip, pixels[start:stop])
+    return pixels
+
+
+def _scattered(grad: Array, taps: Array, geometry: Geometry) -> Array:
     """Σ over the kernel of grad @ tap, each added to the pixels that the tap saw: (H, N, W, C)."""
     channels, height, width = geometry.in_shape
     _, out_height, out_width = geometry.out_shape
@@ -178,6 +278,8 @@ def weight_gradient(columns: Array, grad: Array, geometry: Geometry, shape: tupl
     turned = grad.swapaxes(-1, -2)
     taps = [_product(turned, columns[:, offset : offset + count]) for offset in geometry.offsets()]
     outputs, channels, height, width = shape
+    if geometry.is_thin:
+        return taps[0].reshape(outputs, height, width, channels).transpose(0, 3, 1, 2)
     stacked = array_module(grad).stack(taps).reshape(height, outputs, width, channels)
     return stacked.transpose(1, 3, 0, 2)
 

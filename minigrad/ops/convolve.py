@@ -98,7 +98,7 @@ def _conv2d_backward(node: Node, grad: Array) -> None:
     if dweight is not None:
         _give_kernel(dweight, weight_gradient(columns, grouped, geometry, kernel.shape), weight.data.ndim)
     if dx is not None:
-        pixels = input_gradient(grouped, kernel_taps(kernel, geometry), geometry)
+        pixels = input_gradient(grouped, kernel, geometry)
         images = channels_first(pixels, (geometry.batch, *geometry.in_shape))
         accumulate(dx, as_given(images, geometry.axes, grad.ndim))
 
@@ -185,7 +185,7 @@ def _transposed(geometry: Geometry, inputs: tuple[Tensor, ...], backward: Callab
         y = from_nhwc(convolution.input_gradient(to_nhwc(images), kernel, bias, _lengths(geometry)), shape)
     else:
         rows = channels_last(images).reshape(-1, geometry.out_shape[0])
-        pixels = input_gradient(by_group(rows, geometry.groups), kernel_taps(kernel, geometry), geometry)
+        pixels = input_gradient(by_group(rows, geometry.groups), kernel, geometry)
         if bias is not None:
             pixels += bias
         y = channels_first(pixels, shape)

@@ -6,6 +6,7 @@ softmax minus target, scaled by row.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -83,6 +84,12 @@ def cross_entropy(
 
 def _cross_entropy_backward(node: Node, grad: Array) -> None:
     shape, exps, total, labels, weight, reduction, smoothing = node.saved
+    if labels.kept is None and labels.factor is None and not smoothing and reduction != "none":
+        scale = element_gradient(grad, reduction, len(labels.places))  # the same for all rows
+        dx = exps * (scale / total)[:, None]
+        dx.reshape(-1)[labels.places] -= scale
+        accumulate(node.inputs[0], _from_class_rows(dx, shape, grad.dtype))
+        return
     at_label = labels.count(_row_scale(grad, labels, reduction)) * (1.0 - smoothing)
     pull = at_label
     if smoothing:
@@ -265,6 +272,8 @@ def _read_labels(who: str, input: Tensor, target: Tensor, weight: Tensor | None,
     xp, dtype = array_module(input.data), accumulator_dtype(input.dtype)
     classes = input.data.shape[min(1, input.ndim - 1)]
     labels = target.data.reshape(-1).astype(np.int64, copy=False)
+    if xp is np and weight is None and _all_inside(labels, classes, ignore_index):
+        return _Labels(_row_starts(len(labels), classes) + labels, None, None, len(labels))
     kept = labels != ignore_index
     bad = kept & ((labels < 0) | (labels >= classes))
     if xp is np:
@@ -282,6 +291,18 @@ def _read_labels(who: str, input: Tensor, target: Tensor, weight: Tensor | None,
             factor[bad] = math.nan
     places = xp.arange(len(labels)) * classes + inside
     return _Labels(places, kept, factor, len(labels) if factor is None else factor.sum())
+
+
+def _all_inside(labels: Array, classes: int, ignore_index: int) -> bool:
+    """Whether every label counts: negative ones are the largest, taken as numbers without a sign."""
+    return not 0 <= ignore_index < classes and bool(labels.size) and labels.view(np.uint64).max() < classes
+
+
+@functools.lru_cache(maxsize=16)
+def _row_starts(rows: int, classes: int) -> Array:
+    starts = np.arange(rows) * classes
+    starts.flags.writeable = False
+    return starts
 
 
 def _label_error(who: str, target: Array, classes: int, index: int) -> IndexRangeError:

@@ -11,12 +11,13 @@ from minigrad.arguments import as_integer, as_sequence, check_choice, is_number
 from minigrad.autograd.tape import Node, accumulate, accumulate_at, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, common_dtype, is_float, python_scalar
+from minigrad.backend.workspace import empty_in_order, memory_order
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.border import BORDERS, bordered
 from minigrad.ops.methods import method
 from minigrad.ops.operands import TensorLike, as_operand, cast, same_device
-from minigrad.ops.pieces import empty_in_order, memory_order, pieces_of
+from minigrad.ops.pieces import pieces_of
 from minigrad.ops.shape import sizes_of
 from minigrad.tensor import Tensor, record
 

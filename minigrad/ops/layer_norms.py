@@ -12,6 +12,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, finfo
 from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
 from minigrad.backend.kernels import kernels_for
+from minigrad.backend.workspace import empty
 from minigrad.errors import ShapeError
 from minigrad.ops.axes import column_sum, row_dot, row_sum
 from minigrad.ops.channel_norms import affine_edges, vector_gradients
@@ -59,7 +60,7 @@ def layer_norm(
 def _normalize_rows(rows: Array, gain: Array | None, shift: Array | None, eps: float) -> tuple[Array, Array, Array]:
     """The reference of `normalize_rows`."""
     xp = array_module(rows)
-    out = xp.empty(rows.shape, rows.dtype)
+    out = empty(rows.shape, rows.dtype, rows)
     mean, rstd = (xp.empty(len(rows), work_dtype(rows)) for _ in range(2))
     for part in row_blocks(rows):
         mean[part, None], rstd[part, None], block = _standardize(rows[part], eps)
@@ -123,7 +124,7 @@ def _gradients_of_rows(
 ) -> tuple[Array, Array, Array]:
     """The gradients of rows, gain and shift, of which those that are not wanted say nothing."""
     xp = array_module(grad)
-    dx = xp.empty(rows.shape, rows.dtype)
+    dx = empty(rows.shape, rows.dtype, rows)
     total, weighted = (xp.zeros(rows.shape[1], mean.dtype) for _ in range(2))
     for part in row_blocks(rows):
         block, normal = grad[part].astype(mean.dtype, copy=False), rows[part] - mean[part, None]
@@ -184,7 +185,7 @@ def rms_norm(
         out, _, rstd = normalize_rows(rows, gain, None, least, centered=False)
         return record(out.reshape(x.data.shape), _rms_norm_backward, inputs, (x, weight, shape, rstd))
     xp = array_module(rows)
-    out, rstd = xp.empty(rows.shape, rows.dtype), xp.empty((len(rows), 1), wide)
+    out, rstd = empty(rows.shape, rows.dtype, rows), xp.empty((len(rows), 1), wide)
     for part in row_blocks(rows):
         block = rows[part].astype(wide, copy=False)
         rstd[part] = inverse_root(row_dot(block, block) / max(rows.shape[1], 1), least)[:, None]
@@ -204,7 +205,7 @@ def _rms_norm_backward(node: Node, grad: Array) -> None:
         _give_by_kernels((dx, dweight, None), x.data, grad_rows, rows, gain, None, rstd, shape)
         return
     xp = array_module(rows)
-    out, weighted = xp.empty(rows.shape, rows.dtype), xp.zeros(rows.shape[1], rstd.dtype)
+    out, weighted = empty(rows.shape, rows.dtype, rows), xp.zeros(rows.shape[1], rstd.dtype)
     for part in row_blocks(rows):
         block, normal = grad_rows[part].astype(rstd.dtype, copy=False), rows[part] * rstd[part]
         if dweight is not None:

@@ -14,6 +14,7 @@ from minigrad.backend.dtypes import Array, accumulator_dtype, is_float, is_half
 from minigrad.backend.fused.activation import is_activated
 from minigrad.backend.fused.bias import add_bias
 from minigrad.backend.gemm import bmm
+from minigrad.backend.workspace import LEAST_BYTES, empty
 from minigrad.errors import DtypeError, ShapeError
 from minigrad.ops.axes import column_sum, unbroadcast
 from minigrad.ops.methods import method, method_as
@@ -65,8 +66,14 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     elif is_half(a.dtype):
         return _batched(a, b, out)
     elif matrices:
-        return a.dot(b, out)
+        return a.dot(b, out if out is not None or a.dtype is not b.dtype else _room(a, b))
     return array_module(a).matmul(a, b, out=out)
+
+
+def _room(a: Array, b: Array) -> Array | None:
+    """Where a large product goes that is like its factors; None for a small one."""
+    rows, columns = a.shape[0], b.shape[1]
+    return empty((rows, columns), a.dtype, a) if rows * columns * a.dtype.itemsize >= LEAST_BYTES else None
 
 
 def wide_product(a: Array, b: Array) -> Array:
@@ -137,7 +144,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             add_bias(out, bias.data)
         else:
             out += bias.data
-    return record(out.reshape(x.data.shape[:-1] + out.shape[-1:]), _linear_backward, inputs, (x, weight))
+    if x.data.ndim != 2:
+        out = out.reshape(x.data.shape[:-1] + out.shape[-1:])
+    return record(out, _linear_backward, inputs, (x, weight))
 
 
 def check_linear(inputs: tuple[Any, ...]) -> None:
@@ -181,4 +190,5 @@ def give_linear(node: Node, rows: Array, x: Array, weight: Array) -> None:
     if dweight is not None:
         accumulate(dweight, product(rows.T, matrix_of(x), destination(dweight)))
     if dx is not None:
-        accumulate(dx, product(rows, weight).reshape(x.shape))
+        found = product(rows, weight)
+        accumulate(dx, found if x.ndim == 2 else found.reshape(x.shape))

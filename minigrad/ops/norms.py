@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_switch, kind_of
-from minigrad.autograd.tape import Edge, Node, accumulate
+from minigrad.autograd.tape import Edge, Node, accumulate, spare
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.kernels import kernels_for
@@ -341,7 +341,10 @@ def _rows_backward(node: Node, grad: Array) -> None:
         give_vector(edge, vector, grad.dtype)
     if dx is not None:
         factors = statistics.factors(x, weight, *sums)
-        dx_rows = affine(grad_rows, *factors) if len(factors) == 2 else input_gradient(rows, grad_rows, *factors)
+        if len(factors) == 2:
+            dx_rows = affine(grad_rows, *factors)
+        else:
+            dx_rows = input_gradient(rows, grad_rows, *factors, spare=spare(node, grad) is not None)
         accumulate(dx, from_rows(dx_rows, x.data, statistics.folding))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.workspace import empty_in_order, memory_order
 from minigrad.recording import is_grad_enabled
 from minigrad.tensor import Tensor, record
 
@@ -163,18 +164,3 @@ def _whole_backward(node: Node, grad: Array) -> None:
 
 
 # ----------------------------------------------------------------------------------------------- order of memory
-
-
-def memory_order(x: Array) -> tuple[int, ...] | None:
-    """The axes of an array from the slowest to the fastest in its memory; None where they are in order."""
-    if x.flags.c_contiguous:
-        return None
-    return tuple(sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])))
-
-
-def empty_in_order(xp: Any, shape: tuple[int, ...], order: tuple[int, ...] | None, dtype: Any) -> Array:
-    """A new array whose axes lie in memory in this order."""
-    if order is None:
-        return xp.empty(shape, dtype)
-    found = xp.empty([shape[axis] for axis in order], dtype)
-    return found.transpose(sorted(range(len(order)), key=order.__getitem__))

@@ -18,6 +18,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.pool import Axes, Axis, max_pool, max_pool_gradient, mean_pool, mean_pool_gradient
 from minigrad.backend.kernels import kernels_for
+from minigrad.backend.workspace import empty
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last, from_nhwc, to_nhwc
 from minigrad.ops.operands import check_float, masked
@@ -167,12 +168,25 @@ def _max_pool(x: Tensor, pool: _Pool, backward: Callable[[Node, Array], None]) -
         y, winners = max_pool(_for_kernel(x.data, pool.axes), pool.lengths)
         return record(_of_kernel(y, pool.axes, x.data.ndim), backward, (x,), (None, winners, pool))
     pixels = pool.pixels(x.data)
-    xp = array_module(pixels)
-    out = xp.full(pool.out_shape(pixels), -math.inf, pixels.dtype)
-    for windows, seen in pool.taps():
-        part = out[windows]
-        xp.maximum(part, pixels[seen], out=part)
+    out = empty(pool.out_shape(pixels), pixels.dtype, pixels)
+    if pool.is_partition:
+        _largest_of_parts(pixels, pool, out)
+    else:
+        out[...] = -math.inf
+        for windows, seen in pool.taps():
+            part = out[windows]
+            np.maximum(part, pixels[seen], out=part)
     return record(_image(out, pool.axes, x.data.ndim), backward, (x,), (x, out, pool), saves_output=True)
+
+
+def _largest_of_parts(pixels: Array, pool: _Pool, out: Array) -> None:
+    """The largest of each window where these lie side by side: of whole rows first, which are long."""
+    high, wide = pool.height.kernel, pool.width.kernel
+    for rows, found in zip(pixels.reshape(pool.out_size[0], high, *pixels.shape[1:]), out):
+        best = functools.reduce(np.maximum, rows)
+        found[...] = best[:, ::wide]
+        for j in range(1, wide):
+            np.maximum(found, best[:, j::wide], out=found)
 
 
 def _max_pool2d_backward(node: Node, grad: Array) -> None:
@@ -181,10 +195,14 @@ def _max_pool2d_backward(node: Node, grad: Array) -> None:
         dx = max_pool_gradient(_for_kernel(grad, pool.axes), out, pool.lengths)
         accumulate(node.inputs[0], _of_kernel(dx, pool.axes, grad.ndim))
         return
-    xp = array_module(grad)
     pixels, grad = pool.pixels(x.data), pool.pixels(grad)
-    dx = (xp.empty if pool.is_partition else xp.zeros)(pixels.shape, pixels.dtype)
-    found = xp.zeros(out.shape, bool)
+    if pool.is_partition and not (out.size and math.isnan(out.max())):
+        dx = empty(pixels.shape, pixels.dtype, pixels)
+        _give_to_largest(pixels, pool, out, grad, dx)
+        accumulate(node.inputs[0], _image(dx, pool.axes, x.data.ndim))
+        return
+    dx = (np.empty if pool.is_partition else np.zeros)(pixels.shape, pixels.dtype)
+    found = np.zeros(out.shape, bool)
     for windows, seen in pool.taps():
         wins = pixels[seen] == out[windows]
         wins &= ~found[windows]
@@ -196,6 +214,27 @@ def _max_pool2d_backward(node: Node, grad: Array) -> None:
     if not found.all():  # NaN equals nothing
         _add_to_last_nan(dx, pixels, grad, found, pool)
     accumulate(node.inputs[0], _image(dx, pool.axes, x.data.ndim))
+
+
+def _give_to_largest(pixels: Array, pool: _Pool, out: Array, grad: Array, dx: Array) -> None:
+    """dx is the gradient at the first that is largest in its window, and 0 elsewhere, where windows lie side by side.
+
+    First a row of the window is found, then the pixel in it. What one of them does not get goes on to the next: bits
+    are multiplied and subtracted, as `masked` does.
+    """
+    high, wide = pool.height.kernel, pool.width.kernel
+    grad, dx = grad.view(f"i{grad.dtype.itemsize}"), dx.view(f"i{dx.dtype.itemsize}")
+    for h, (left, largest) in enumerate(zip(grad, out)):
+        for i in range(h * high, (h + 1) * high):
+            taps, shares = ([array[i, :, j::wide] for j in range(wide)] for array in (pixels, dx))
+            best, given = functools.reduce(np.maximum, taps), left
+            if i + 1 < (h + 1) * high:
+                given = left * (best == largest)
+                left = left - given
+            for tap, share in zip(taps[:-1], shares):
+                np.multiply(given, tap == best, out=share)
+                given = given - share
+            shares[-1][...] = given
 
 
 def max_pool1d(

@@ -18,6 +18,7 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, is_float, widened
 from minigrad.backend.special import sign
+from minigrad.backend.workspace import memory_order
 from minigrad.bound import Dim
 from minigrad.errors import ArgumentError
 from minigrad.ops.axes import (
@@ -61,8 +62,7 @@ def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike 
 
 
 def _sum_backward(node: Node, grad: Array) -> None:
-    shape, kept = node.saved
-    spread(node.inputs[0], grad, shape, kept)
+    spread(node.inputs[0], grad, *node.saved)
 
 
 @method
@@ -88,8 +88,8 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
 
 
 def _mean_backward(node: Node, grad: Array) -> None:
-    shape, kept, n = node.saved
-    spread(node.inputs[0], grad / (n or 1), shape, kept)
+    *shapes, n = node.saved
+    spread(node.inputs[0], grad / (n or 1), *shapes)
 
 
 def _narrowed(data: Array, x: Tensor, asked: DtypeLike = None) -> Array:
@@ -98,8 +98,9 @@ def _narrowed(data: Array, x: Tensor, asked: DtypeLike = None) -> Array:
     return data.astype(dtype) if data.dtype != dtype and (is_float(dtype) or asked is not None) else data
 
 
-def _shapes(x: Tensor, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return x.data.shape, kept_shape(x.data.shape, axes)
+def _shapes(x: Tensor, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
+    """What `spread` needs of x."""
+    return x.data.shape, kept_shape(x.data.shape, axes), memory_order(x.data)
 
 
 # -------------------------------------------------------------------------------------------------------- moments

@@ -15,6 +15,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.workspace import empty
 from minigrad.ops.axes import column_sum, row_sum
 from minigrad.ops.image_order import channels_first, channels_last, from_nhwc, to_nhwc
 
@@ -153,7 +154,7 @@ def merge_moments(parts: Array) -> tuple[Array, Array, Array]:
 def affine(rows: Array, scale: Array, shift: Array, center: Array | None = None) -> Array:
     """(rows - center) · scale + shift, in the dtype of rows; with a center precise where rows are near it."""
     xp = array_module(rows)
-    out = xp.empty(rows.shape, rows.dtype)
+    out = empty(rows.shape, rows.dtype, rows)
     for part in row_blocks(rows):
         target = out[part] if rows.dtype == scale.dtype else None
         values = rows[part] if center is None else xp.subtract(rows[part], center, out=target)
@@ -177,11 +178,16 @@ def row_sums(rows: Array, grad: Array, center: Array) -> tuple[Array, Array]:
 
 
 def input_gradient(
-    rows: Array, grad: Array, scale: Array, slope: Array, shift: Array, center: Array | None = None
+    rows: Array, grad: Array, scale: Array, slope: Array, shift: Array, center: Array | None = None, *,
+    spare: bool = False,
 ) -> Array:
-    """grad · scale - (rows - center) · slope + shift, in the dtype of rows."""
+    """grad · scale - (rows - center) · slope + shift, in the dtype of rows.
+
+    Args:
+        spare: It may be written over grad, which is of that dtype.
+    """
     xp = array_module(rows)
-    out = xp.empty(rows.shape, rows.dtype)
+    out = grad if spare else empty(rows.shape, rows.dtype, rows)
     for part in row_blocks(rows):
         target = out[part] if rows.dtype == scale.dtype else None
         block = xp.multiply(grad[part], scale, out=target)

@@ -5,6 +5,9 @@ import pytest
 
 from minigrad import Tensor, no_grad, ops
 from minigrad.errors import AutogradError
+from minigrad.ops import columns
+from minigrad.ops.convolve import _geometry
+from minigrad.testing import assert_close
 
 
 def tensor(*shape, dtype=np.float32):
@@ -61,3 +64,54 @@ def test_half_precision_of_a_large_kernel_is_summed_in_float32():
     found = ops.conv_transpose2d(Tensor(x), Tensor(weight), padding=1).data
     expected = ops.conv_transpose2d(Tensor(x.astype(np.float32)), Tensor(weight.astype(np.float32)), padding=1).data
     assert found.dtype == np.float16 and np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+GEOMETRIES = [  # channels, outputs, kernel, padding, dilation
+    (8, 4, (3, 3), (1, 1), (1, 1)),
+    (8, 4, (3, 2), (2, 0), (1, 2)),
+    (4, 16, (5, 3), (0, 1), (1, 1)),
+    (2, 3, (3, 3), (1, 2), (2, 1)),
+    (3, 2, (1, 1), (0, 0), (1, 1)),
+    (1, 1, (2, 4), (1, 3), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("case", GEOMETRIES, ids=str)
+def test_the_input_gradient_is_gathered_as_it_is_scattered(case, monkeypatch):
+    """The convolution with the turned kernel, strip by strip, against a sum of shares; thin kernels among them."""
+    channels, outputs, kernel, padding, dilation = case
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((outputs, channels, *kernel))
+    inputs = Tensor(np.empty((3, channels, 9, 8))), Tensor(weight)
+    geometry = _geometry("conv2d", inputs, 1, padding, dilation, 1)
+    turned = columns._turned(geometry)
+    grad = rng.standard_normal((1, geometry.out_shape[1] * geometry.pixels, outputs))
+    expected = columns._scattered(grad, columns._taps(weight, 1, whole=False), geometry)
+    assert_close(columns.input_gradient(grad, weight, geometry), expected)
+    for most in (1, 2000):
+        monkeypatch.setattr(columns, "_STRIP_BYTES", most)
+        assert_close(columns._gathered(grad[0], weight, turned), expected, what=f"strips of {most} bytes")
+
+
+def test_the_input_gradient_is_scattered_where_it_can_not_be_gathered():
+    def turned(stride=1, padding=0, groups=1, outputs=4):
+        inputs = Tensor(np.empty((2, 4, 9, 9))), Tensor(np.empty((outputs, 4 // groups, 3, 3)))
+        return columns._turned(_geometry("conv2d", inputs, stride, padding, 1, groups))
+
+    assert turned() is not None and turned(outputs=24) is not None
+    assert turned(stride=2) is turned(padding=3) is turned(groups=2) is turned(outputs=25) is None
+
+
+@pytest.mark.parametrize("stride,dilation,groups", [(1, 1, 1), (2, 1, 1), (3, 2, 1), (2, 3, 2)])
+def test_a_thin_kernel_gives_what_a_wide_one_does(stride, dilation, groups, monkeypatch):
+    rng = np.random.default_rng(0)
+    arrays = rng.standard_normal((2, 4, 13, 11)), rng.standard_normal((6, 4 // groups, 3, 2))
+    found = []
+    for most in (64, 0):
+        monkeypatch.setattr(columns, "_THIN", most)
+        x, weight = (Tensor(array, requires_grad=True) for array in arrays)
+        out = ops.conv2d(x, weight, None, stride, 2, dilation, groups)
+        (out * out).sum().backward()
+        found.append((out.data, x.grad.data, weight.grad.data))
+    for thin, wide in zip(*found):
+        assert_close(thin, wide)

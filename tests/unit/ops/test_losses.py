@@ -69,3 +69,20 @@ def test_halves_are_summed_wide(dtype):
     assert loss.to("float32").item() == 1.0
     labels = Tensor(np.zeros(300, np.int64))
     assert ops.cross_entropy(x, labels).to("float32").item() == pytest.approx(np.log(300.0), rel=4e-3)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [-100, 1, 7])
+def test_labels_that_all_count_give_what_they_give_with_weights_of_one(reduction, ignored):
+    """Where no label is ignored they are looked at once; the numbers are those of class by class."""
+    rng = np.random.default_rng(0)
+    values, labels = rng.standard_normal((5, 3, 4)), rng.integers(0, 3, (5, 4))
+    found = []
+    for weight in (None, Tensor(np.ones(3))):
+        x = Tensor(values, True)
+        loss = ops.cross_entropy(x, Tensor(labels), weight, ignored, reduction)
+        loss.sum().backward()
+        found.append((loss.detach().numpy(), x.grad.numpy()))
+    assert bool((found[0][1] == 0).any()) == (ignored == 1)
+    for plain, weighted in zip(*found):
+        np.testing.assert_allclose(plain, weighted, rtol=1e-13, atol=1e-16)

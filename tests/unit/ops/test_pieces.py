@@ -6,8 +6,9 @@ import pytest
 from minigrad import Tensor, nn, no_grad
 from minigrad.autograd import grad
 from minigrad.autograd.tape import Node, accumulate, reach
+from minigrad.backend.workspace import memory_order
 from minigrad.errors import AutogradError
-from minigrad.ops.pieces import memory_order, room_for
+from minigrad.ops.pieces import room_for
 from minigrad.tensor import record
 from minigrad.utils.checkpoint import checkpoint
 

@@ -48,6 +48,30 @@ def test_the_first_of_equal_elements_gets_the_gradient():
     np.testing.assert_array_equal(x.grad.numpy()[0, 0], expected)
 
 
+@pytest.mark.parametrize("kernel", [(2, 2), (2, 3), (3, 1), (1, 2)])
+@pytest.mark.parametrize("nan", [False, True])
+def test_windows_side_by_side_give_each_gradient_to_one_element(kernel, nan):
+    """Element by element: the first that is largest, or the last NaN; gradients that are not finite stay in place."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-1, 2, (2, 3, 6, 6)).astype(np.float32)
+    if nan:
+        x[rng.random(x.shape) < 0.2] = np.nan
+    tensor = Tensor(x, True)
+    out = ops.max_pool2d(tensor, kernel)
+    grad = rng.standard_normal(out.shape, np.float32)
+    grad[0, 0, 0, 0], grad[1, 2, 1, 1] = np.inf, np.nan
+    out.backward(Tensor(grad))
+    expected = np.zeros_like(x)
+    high, wide = kernel
+    for n, c, i, j in np.ndindex(out.shape):
+        window = x[n, c, i * high : (i + 1) * high, j * wide : (j + 1) * wide].reshape(-1)
+        missing = np.flatnonzero(np.isnan(window))
+        place = missing[-1] if len(missing) else window.argmax()
+        np.testing.assert_equal(out.data[n, c, i, j], window[place])
+        expected[n, c, i * high + place // wide, j * wide + place % wide] = grad[n, c, i, j]
+    np.testing.assert_array_equal(tensor.grad.numpy(), expected)
+
+
 def test_overlapping_windows_add_up_at_equal_elements():
     x = Tensor(np.zeros((1, 1, 3, 3)), True)
     ops.max_pool2d(x, 2, stride=1).sum().backward()
