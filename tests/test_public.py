@@ -180,7 +180,7 @@ def test_importing_minigrad_loads_the_rooms_down_to_data():
     loaded = run_python(code).split()
     rooms = {name.split(".")[1] for name in loaded if name != "minigrad"}
     assert rooms & {"optim", "distributed", "graph", "train", "testing"} == set()
-    assert len(loaded) <= 160, loaded
+    assert len(loaded) <= 175, loaded
 
 
 @pytest.mark.parametrize("name, room", minigrad._LATER.items())
