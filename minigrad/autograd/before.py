@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad.autograd.captured import gradients_of
-from minigrad.autograd.ranges import name_nodes
 from minigrad.backend.capturing import current_capture
 from minigrad.backend.nvtx import current_nvtx
 
@@ -14,6 +12,10 @@ def before_walk(nodes: dict[int, Any], reached: Any) -> None:
     """A backward is about to walk these nodes, by number, and to reach what the tape's `Reached` has."""
     capture = current_capture()
     if capture is not None:
+        from minigrad.autograd.captured import gradients_of
+
         gradients_of(capture).reach(reached.numbers, reached)
     if current_nvtx() is not None:
+        from minigrad.autograd.ranges import name_nodes
+
         name_nodes(nodes.values())
