@@ -53,6 +53,7 @@ template <typename T, typename A> struct Backward {
     const A *means, *rstds;
     long long rows, length, height;  // height: rows of a part
     T* dx;
+    const T* base;  // what is added to dx, or null; may be dx
     A *weighted, *totals;  // (parts, length): sums of grad * normal and of grad over the rows of a part
 
     __device__ __forceinline__ long long parts() const { return (rows + height - 1) / height; }
@@ -60,6 +61,7 @@ template <typename T, typename A> struct Backward {
         return (part + 1) * height < rows ? (part + 1) * height : rows;
     }
     __device__ __forceinline__ A mean(long long row) const { return means ? means[row] : A(0); }
+    __device__ __forceinline__ A start(long long i) const { return base ? mg::widen(base[i]) : A(0); }
     __device__ __forceinline__ A factor(long long column) const { return gain ? mg::widen(gain[column]) : A(1); }
 };
 
@@ -113,7 +115,8 @@ template <typename T, typename A> __device__ __forceinline__ void backward_by_wa
                 for (int k = 0; k < N; ++k) {
                     const A normal = (mg::widen(value.at[k]) - mean) * rstd;
                     const A h = mg::widen(slope.at[k]) * all.factor(at(v) + k);
-                    out.at[k] = mg::narrow<T>((h - sum - normal * product) * rstd);
+                    out.at[k] = mg::narrow<T>(all.start(row * length + at(v) + k) +
+                                              (h - sum - normal * product) * rstd);
                 }
                 mg::store<T, N>(all.dx + row * length, at(v), out);
             }
@@ -170,7 +173,8 @@ template <typename T, typename A> __device__ __forceinline__ void backward_by_bl
                 for (int k = 0; k < n; ++k) {
                     const A normal = (mg::widen(value.at[k]) - mean) * rstd;
                     const A h = mg::widen(slope.at[k]) * all.factor(first + k);
-                    gradients.at[k] = mg::narrow<T>((h - sum - normal * product) * rstd);
+                    gradients.at[k] = mg::narrow<T>(all.start(row * length + first + k) +
+                                                    (h - sum - normal * product) * rstd);
                 }
                 mg::store<T, n>(out, first, gradients);
             });
@@ -211,10 +215,10 @@ __device__ __forceinline__ void finish(const A* weighted, const A* totals, long 
     }                                                                                                                 \
     extern "C" __global__ void layer_norm_backward_##NAME(                                                            \
         const T* grad, const T* x, const T* gain, const mg::compute_t<T>* means, const mg::compute_t<T>* rstds,       \
-        long long rows, long long length, long long height, T* dx, mg::compute_t<T>* weighted,                        \
+        long long rows, long long length, long long height, T* dx, const T* base, mg::compute_t<T>* weighted,         \
         mg::compute_t<T>* totals) {                                                                                   \
-        const Backward<T, mg::compute_t<T>> all{grad, x, gain, means, rstds, rows, length, height, dx, weighted,      \
-                                                totals};                                                              \
+        const Backward<T, mg::compute_t<T>> all{grad,   x,  gain, means,    rstds, rows, length,                      \
+                                                height, dx, base, weighted, totals};                                  \
         if (by_warps(all)) backward_by_warps(all);                                                                    \
         else backward_by_blocks(all);                                                                                 \
     }                                                                                                                 \

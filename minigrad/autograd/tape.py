@@ -190,6 +190,21 @@ def own_gradient(edge: Node | Variable, shape: tuple[int, ...], like: Array) -> 
     return edge.grad_array
 
 
+def held_by(edge: Edge) -> Array | None:
+    """What an inner edge has so far, in C order, for a kernel that adds it to what it computes (`give_total`).
+
+    None where it has nothing, is a leaf, or what it has lies otherwise: then `accumulate` adds.
+    """
+    held = edge.grad_array if isinstance(edge, Node) else None
+    return held if held is not None and held.flags.c_contiguous else None
+
+
+def give_total(edge: Edge, total: Array | None) -> None:
+    """Let an array that nobody else holds take the place of what `held_by` gave, which is in it."""
+    assert isinstance(edge, Node)
+    edge.grad_array, edge.grad_owned = total, True
+
+
 def destination(edge: Edge) -> Array | None:
     """Where the first contribution to an edge can be written by `out=`; None where a new array is needed."""
     if edge is None or edge.grad_array is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from minigrad.autograd.tape import Edge, Node, accumulate
+from minigrad.autograd.tape import Edge, Node, accumulate, give_total, held_by
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, finfo
 from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
@@ -111,12 +111,17 @@ def _give_by_kernels(
 ) -> None:
     """The gradients of layer or RMS norm to x, weight and bias, by kernels."""
     dx, dweight, dbias = edges
+    base = held_by(dx)  # of a residual connection, say
     row_gradient = None if dx is None else array_module(x).empty(x.shape, x.dtype)
     vectors = vector_gradients((dweight, dbias), shape, grad_rows)
-    gradients_of_rows(grad_rows, rows, gain, mean, rstd, row_gradient, *vectors)
-    for edge, gradient in zip((dbias, dweight, dx), (*reversed(vectors), row_gradient)):
+    gradients_of_rows(grad_rows, rows, gain, mean, rstd, row_gradient, *vectors, base)
+    for edge, gradient in zip((dbias, dweight), reversed(vectors)):
         if gradient is not None:
             accumulate(edge, gradient)
+    if base is not None:
+        give_total(dx, row_gradient)
+    elif row_gradient is not None:
+        accumulate(dx, row_gradient)
 
 
 def _gradients_of_rows(

@@ -52,6 +52,11 @@ def check(on, length, dtype, affine, centered, rows=ROWS, places=0):
     gradients_of_rows(placed[1], placed[0], device[0], mean, rstd, None, only[1], None)
     assert np.array_equal(to_host(only[0]), to_host(found[0])), "dx alone"
     assert np.array_equal(to_host(only[1]), to_host(found[1])), "dgain alone"
+    base = draw(length, x.shape, dtype)
+    there = on(base)
+    for out in (only[0], there):  # beside what it is added to, and in its place
+        gradients_of_rows(placed[1], placed[0], device[0], mean, rstd, out, None, None, there)
+        assert_near(out, base.astype(np.float64) + dx, near, "dx and more")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

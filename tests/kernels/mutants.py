@@ -350,6 +350,8 @@ MUTANTS = [
     Mutant("any label is read", "cross_entropy", "label >= 0 && label < classes", "true", bad_label),
     Mutant("weights forgotten", "cross_entropy", "everywhere * mg::widen(weight[c])", "everywhere", cross_entropy),
     # layer_norm.cu
+    Mutant("nothing to start from", "layer_norm", "return base ? mg::widen(base[i]) : A(0);", "return A(0);",
+           layer_norm),
     Mutant("the mean left in", "layer_norm", "(value - mean) * (value - mean)", "value * value", layer_norm),
     Mutant("eps forgotten", "layer_norm", "variance + A(eps)", "variance", layer_norm),
     Mutant("warps without a barrier", "layer_norm", _WARPS_MEET, "            for (int k = warp", many_rows),

@@ -7,6 +7,7 @@ import minigrad
 from minigrad import nn, ops, optim
 from minigrad.backend.fused import embedding
 from minigrad.errors import IndexRangeError
+from tests.benchmarks.launches import count_step
 from tests.strict_cupy import counted
 
 
@@ -71,6 +72,48 @@ def test_softmax_is_one_kernel_each_way(cuda, name):
         getattr(ops, name)(x, -1).backward(g)
 
     assert pieces(step) == {"softmax_forward_f32": 1, "softmax_backward_f32": 1}
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:1"])
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_layer_norm_adds_to_what_a_residual_connection_brought(place, others, cuda):
+    """What was lent is not written to; where the norm comes first, or others lie otherwise, it adds as before."""
+    rng = np.random.default_rng(0)
+    x, g = (rng.standard_normal((4, 6)).astype(np.float32) for _ in range(2))
+    leaf, gain = (minigrad.tensor(a, device=place, requires_grad=True) for a in (x, x[0]))
+    inner = leaf * 1.0
+    alone = ops.layer_norm(inner, (6,), gain)
+    total = alone
+    for _ in range(others):
+        total = total + inner
+    if others:
+        total = inner.T.T * 1.0 + total
+    upstream = minigrad.tensor(g, device=place)
+    total.backward(upstream, retain_graph=True)
+    first = leaf.grad.cpu().numpy()
+    leaf.grad = None
+    alone.backward(upstream)
+    count = others + (others > 0)
+    np.testing.assert_allclose(first, leaf.grad.cpu().numpy() + count * g, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(upstream.cpu().numpy(), g)
+
+
+def test_a_residual_connection_around_a_norm_takes_no_piece_of_its_own(cuda):
+    leaf = on(cuda, np.ones((4, 6), np.float32), requires_grad=True)
+    g = on(cuda, np.ones((4, 6), np.float32))
+
+    def step():
+        leaf.grad = None
+        x = leaf * 1.0
+        (x + ops.layer_norm(x, (6,))).backward(g)
+
+    norm = {"layer_norm_forward_f32": 1, "layer_norm_backward_f32": 1}
+    assert pieces(step) == {"multiply": 2, "add": 1, **norm}
+
+
+@pytest.mark.parametrize("workload, most", [("b", 18), ("d", 90)])
+def test_a_step_is_at_most_so_many_pieces(cuda, workload, most):
+    assert count_step(workload, 2).total <= most
 
 
 def heads_of(joint):

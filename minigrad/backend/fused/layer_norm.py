@@ -49,6 +49,7 @@ def gradients_of_rows(
     dx: Array | None,
     dgain: Array | None,
     dshift: Array | None,
+    base: Array | None = None,
 ) -> None:
     """Write the gradients of x, gain and shift into arrays of the dtype of x; None stands for one not wanted.
 
@@ -56,6 +57,7 @@ def gradients_of_rows(
         grad, x: (R, L).
         mean, rstd: As `normalize_rows` found them.
         dx, dgain, dshift: Contiguous, with as many elements as x, gain and shift have.
+        base: What dx starts from, like it; may be dx.
     """
     loader = _loader(grad)
     grad, x, gain = contiguous(grad), contiguous(x), _vector(gain)
@@ -70,7 +72,7 @@ def gradients_of_rows(
     weighted, totals = (
         None if one is None else xp.empty((parts, x.shape[1]), rstd.dtype) for one in (dgain, dshift)
     )
-    args = (grad, x, gain, mean, rstd, *_shape(x), np.int64(height), dx, weighted, totals)
+    args = (grad, x, gain, mean, rstd, *_shape(x), np.int64(height), dx, base, weighted, totals)
     blocks = min(parts, loader.max_blocks)
     loader.launch("layer_norm", f"layer_norm_backward_{suffix}", blocks, threads, args)
     if weighted is not None or totals is not None:
