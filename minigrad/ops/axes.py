@@ -14,7 +14,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted, is_float, is_half
 from minigrad.backend.fused.bias import column_sum as fused_column_sum
 from minigrad.backend.kernels import kernels_for
-from minigrad.backend.workspace import empty_in_order
+from minigrad.backend.workspace import empty_in_order, memory_order
 from minigrad.bound import Dim
 from minigrad.errors import ArgumentError, ShapeError
 
@@ -117,6 +117,11 @@ def spread(
         dx = empty_in_order(array_module(grad), shape, order, grad.dtype)
     dx[...] = grad.reshape(kept)
     accumulate(edge, dx)
+
+
+def spread_over(x: Array, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
+    """What `spread` needs of an array that is reduced over sorted axes."""
+    return x.shape, kept_shape(x.shape, axes), memory_order(x)
 
 
 def nearest_finite(x: Array) -> Array:

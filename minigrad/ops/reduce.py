@@ -18,7 +18,6 @@ from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, DtypeLike, accumulator_dtype, is_float, widened
 from minigrad.backend.special import sign
-from minigrad.backend.workspace import memory_order
 from minigrad.bound import Dim
 from minigrad.errors import ArgumentError
 from minigrad.ops.axes import (
@@ -31,6 +30,7 @@ from minigrad.ops.axes import (
     reduced_axes,
     reduced_shape,
     spread,
+    spread_over,
     sum_axes,
 )
 from minigrad.ops.elementwise import abs
@@ -58,7 +58,7 @@ def sum(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike 
     x = in_dtype("sum", x, dtype)
     axes = reduced_axes("sum", dim, x.data.ndim, keepdim)
     data = sum_axes(x.data, axes, keepdim)
-    return record(_narrowed(data, x, dtype), _sum_backward, (x,), _shapes(x, axes))
+    return record(_narrowed(data, x, dtype), _sum_backward, (x,), spread_over(x.data, axes))
 
 
 def _sum_backward(node: Node, grad: Array) -> None:
@@ -84,7 +84,7 @@ def mean(x: TensorLike, dim: Dim = None, keepdim: bool = False, dtype: DtypeLike
         return mean_of_pixels(x, axes, keepdim)
     n = count_of(x.data.shape, axes)
     total = sum_axes(x.data, axes, keepdim)
-    return record(_narrowed(total / (n or math.nan), x), _mean_backward, (x,), (*_shapes(x, axes), n))
+    return record(_narrowed(total / (n or math.nan), x), _mean_backward, (x,), (*spread_over(x.data, axes), n))
 
 
 def _mean_backward(node: Node, grad: Array) -> None:
@@ -96,11 +96,6 @@ def _narrowed(data: Array, x: Tensor, asked: DtypeLike = None) -> Array:
     """A result in the dtype of the float tensor that it was computed from; that of integers only where asked for."""
     dtype = x.data.dtype
     return data.astype(dtype) if data.dtype != dtype and (is_float(dtype) or asked is not None) else data
-
-
-def _shapes(x: Tensor, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
-    """What `spread` needs of x."""
-    return x.data.shape, kept_shape(x.data.shape, axes), memory_order(x.data)
 
 
 # -------------------------------------------------------------------------------------------------------- moments
