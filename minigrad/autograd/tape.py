@@ -10,14 +10,13 @@ Data that a node saved was changed since exactly when the number in its stamp is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 import numpy as np
 
-from minigrad.autograd.before import before_walk
+from minigrad.autograd.before import before_walk, current_watcher
 from minigrad.backend.device import array_module, device_of
 from minigrad.backend.dtypes import Array
 from minigrad.backend.order import in_order
@@ -112,21 +111,6 @@ class BackwardListener(Protocol):
         """Backward is over; error is what ended it early, or None."""
 
 
-_watching: ContextVar[BackwardListener | None] = ContextVar("minigrad_watching_backwards", default=None)
-
-
-@contextmanager
-def watching_backwards(watcher: BackwardListener) -> Iterator[None]:
-    """Let a listener hear of every backward in the block, in this context only, whatever leaves it reaches: of begin
-    and of each leaf before those who listen to that leaf, of end after them.
-    """
-    token = _watching.set(watcher)
-    try:
-        yield
-    finally:
-        _watching.reset(token)
-
-
 def freed(node: Node, grad: Array) -> None:
     """The backward function of a node that a backward has freed: an error."""
     raise AutogradError(
@@ -190,21 +174,6 @@ def own_gradient(edge: Node | Variable, shape: tuple[int, ...], like: Array) -> 
     return edge.grad_array
 
 
-def held_by(edge: Edge) -> Array | None:
-    """What an inner edge has so far, in C order, for a kernel that adds it to what it computes (`give_total`).
-
-    None where it has nothing, is a leaf, or what it has lies otherwise: then `accumulate` adds.
-    """
-    held = edge.grad_array if isinstance(edge, Node) else None
-    return held if held is not None and held.flags.c_contiguous else None
-
-
-def give_total(edge: Edge, total: Array | None) -> None:
-    """Let an array that nobody else holds take the place of what `held_by` gave, which is in it."""
-    assert isinstance(edge, Node)
-    edge.grad_array, edge.grad_owned = total, True
-
-
 def destination(edge: Edge) -> Array | None:
     """Where the first contribution to an edge can be written by `out=`; None where a new array is needed."""
     if edge is None or edge.grad_array is not None:
@@ -236,7 +205,7 @@ def run_backward(
     nodes, leaves = reach(root)
     reached = Reached([leaf for leaf, _ in leaves.values()], sorted(nodes))
     before_walk(nodes, reached)
-    listeners, watcher = _listeners(reached), _watching.get()
+    listeners, watcher = _listeners(reached), current_watcher()
     first = [] if on_leaf is None else [on_leaf]
     if watcher is not None:
         listeners, first = [watcher, *listeners], [watcher.leaf, *first]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from minigrad.autograd.tape import Edge, Node, accumulate, give_total, held_by
+from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, finfo
 from minigrad.backend.fused.layer_norm import gradients_of_rows, normalize_rows
@@ -111,7 +111,7 @@ def _give_by_kernels(
 ) -> None:
     """The gradients of layer or RMS norm to x, weight and bias, by kernels."""
     dx, dweight, dbias = edges
-    base = held_by(dx)  # of a residual connection, say
+    base = _held_by(dx)  # of a residual connection, say
     row_gradient = None if dx is None else array_module(x).empty(x.shape, x.dtype)
     vectors = vector_gradients((dweight, dbias), shape, grad_rows)
     gradients_of_rows(grad_rows, rows, gain, mean, rstd, row_gradient, *vectors, base)
@@ -119,9 +119,24 @@ def _give_by_kernels(
         if gradient is not None:
             accumulate(edge, gradient)
     if base is not None:
-        give_total(dx, row_gradient)
+        _give_total(dx, row_gradient)
     elif row_gradient is not None:
         accumulate(dx, row_gradient)
+
+
+def _held_by(edge: Edge) -> Array | None:
+    """What an inner edge has so far, in C order, for a kernel that adds it to what it computes (`_give_total`).
+
+    None where it has nothing, is a leaf, or what it has lies otherwise: then `accumulate` adds.
+    """
+    held = edge.grad_array if isinstance(edge, Node) else None
+    return held if held is not None and held.flags.c_contiguous else None
+
+
+def _give_total(edge: Edge, total: Array | None) -> None:
+    """Let an array that nobody else holds take the place of what `_held_by` gave, which is in it."""
+    assert isinstance(edge, Node)
+    edge.grad_array, edge.grad_owned = total, True
 
 
 def _gradients_of_rows(

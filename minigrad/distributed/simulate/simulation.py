@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer
-from minigrad.autograd.tape import watching_backwards
+from minigrad.autograd.before import watching_backwards
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.balance.strategy import BalanceFunction, Strategy, as_strategy, ask, check_sizes, name_of
 from minigrad.distributed.comm.protocol import Communicator

@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from minigrad.autograd.tape import Reached, watching_backwards
+from minigrad.autograd.before import watching_backwards
+from minigrad.autograd.tape import Reached
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.run import be_rank
 from minigrad.distributed.simulate.clock import VirtualClock

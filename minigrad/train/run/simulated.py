@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minigrad.autograd.tape import watching_backwards
+from minigrad.autograd.before import watching_backwards
 from minigrad.distributed.living.lifeline import OUTSIDE
 from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.cluster import Cluster
