@@ -1,8 +1,8 @@
 """Attention in host memory by blocks: a few heads at a time, or some queries of one, whose scores stay in a cache.
 
-Backward computes the weights anew from the scores, by the logarithm of each row's sum (Dao et al., "FlashAttention",
-2022); where they take at most twice the memory of queries, keys and values they are kept, which is faster. With a
-causal mask, blocks of queries leave out the keys that come after all of them.
+Backward computes the weights anew from the scores, by the largest and the sum of each row (Dao et al.,
+"FlashAttention", 2022); where they take at most twice the memory of queries, keys and values they are kept, which is
+faster. With a causal mask, blocks of queries leave out the keys that come after all of them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def attend_in_blocks(
     bias = _bias(mask, shape, q.dtype)
     out = np.empty_like(q, shape=(*q.shape[:-1], v.shape[-1]))
     few = _are_few(q, k, v)
-    weights, sums = np.empty(shape, q.dtype) if few else None, None if few else np.empty((*q.shape[:-1], 1), q.dtype)
+    weights, rows = np.empty(shape, q.dtype) if few else None, None if few else np.empty((2, *q.shape[:-1], 1), q.dtype)
     for block in _blocks(shape, is_causal):
         scores = _scores(block, q, k, bias, form, weights[block.heads] if weights is not None and block.whole else None)
         last = (scores.ndim - 1,)
@@ -92,15 +92,14 @@ def attend_in_blocks(
         total = sum_axes(scores, last, keepdim=True)
         total += total == 0
         scores /= total
-        if sums is not None:
-            np.log(total, out=total)
-            total += top
-            block.queries(sums)[...] = total
+        if rows is not None:  # two numbers: a logarithm of the sum would be lost beside a top of -1e9, as masks make it
+            block.queries(rows[0])[...] = top
+            np.divide(1, total, out=block.queries(rows[1]))
         elif weights is not None and not block.whole:
             weights[block.scores] = scores
         np.matmul(form.dropped(scores, block.scores), block.seen(v), out=block.queries(out))
     watched = () if mask is None else (mask,)
-    saved = (query, key, value, weights, sums, form, *(() if few else watched))
+    saved = (query, key, value, weights, rows, form, *(() if few else watched))
     return record(out, _attend_backward, (query, key, value, *watched), saved)
 
 
@@ -111,26 +110,29 @@ def _are_few(q: Array, k: Array, v: Array) -> bool:
 
 
 def _attend_backward(node: Node, grad: Array) -> None:
-    query, key, value, weights, sums, form, *mask = node.saved
+    query, key, value, weights, rows, form, *mask = node.saved
     q, k, v = query.data, key.data, value.data
     shape = (*q.shape[:-1], k.shape[-2])
     bias = _bias(mask[0] if mask else None, shape, q.dtype)
     blocks = list(_blocks(shape, form.is_causal))
     dq, dk, dv = (_room(edge, x, blocks[0].whole) for edge, x in zip(node.inputs, (q, k, v)))
     for block in blocks:
-        if weights is not None:
+        g = block.queries(grad)
+        if rows is None:
             p = weights[block.scores]
         else:
             p = _scores(block, q, k, bias, form, None)
-            p -= block.queries(sums)
+            p -= block.queries(rows[0])
             np.exp(p, out=p)
-        g = block.queries(grad)
+            share = block.queries(rows[1])
+            g = g * share  # in the place of the weights, which are p · share
         if dv is not None:
             _put(block, dv, form.dropped(p, block.scores), g)
         if dq is not None or dk is not None:
             scores = form.dropped(np.matmul(g, block.seen(v).swapaxes(-1, -2)), block.scores)
             flat = (-1, scores.shape[-1])
-            scores -= row_dot(scores.reshape(flat), p.reshape(flat)).reshape(*scores.shape[:-1], 1)
+            means = row_dot(scores.reshape(flat), p.reshape(flat)).reshape(*scores.shape[:-1], 1)
+            scores -= means if rows is None else means * share
             scores *= p
             if dq is not None:
                 part = block.queries(dq)

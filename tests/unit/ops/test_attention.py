@@ -143,7 +143,21 @@ def test_blocks_of_any_size_give_what_one_gives(monkeypatch, lengths, mask, is_c
 def test_long_sequences_keep_no_array_of_all_weights():
     query, key, value = drawn((2, 300, 4), (2, 300, 4), (2, 300, 4))
     y = ops.scaled_dot_product_attention(query, key, value, is_causal=True)
-    assert max(x.size for x in y.node.saved if isinstance(x, np.ndarray)) == 2 * 300
+    assert max(x.size for x in y.node.saved if isinstance(x, np.ndarray)) == 2 * 2 * 300
+
+
+@pytest.mark.parametrize("far", [-1e4, -1e9, float(np.finfo(np.float32).min)])
+def test_a_query_whose_keys_are_all_far_below_has_the_gradients_of_its_weights(monkeypatch, far):
+    """A mask that adds a large number in the place of infinity leaves a hidden row equal weights."""
+    tensors = drawn((1, 6, 4), (1, 5, 4), (1, 5, 3), dtype="float32")
+    mask = np.zeros((6, 5), np.float32)
+    mask[2] = far
+    found = []
+    for kept in (True, False):
+        sizes(monkeypatch, 1, 10, 2, kept)
+        found.append(grads_of(ops.scaled_dot_product_attention(*tensors, Tensor(mask)), tensors))
+    for got, expected in zip(*found):
+        assert_close(got, expected, tolerance=1e-6)
 
 
 def test_gradients_of_queries_keys_and_values_of_one_tensor_are_written_where_they_belong(monkeypatch):
