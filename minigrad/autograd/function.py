@@ -19,6 +19,7 @@ from minigrad.arguments import check_switch, kind_of
 from minigrad.autograd.tape import Node, lend
 from minigrad.backend.device import Device, array_module
 from minigrad.backend.dtypes import Array, is_float
+from minigrad.backend.memory import duplicate
 from minigrad.errors import AutogradError, CallError, DeviceError, DtypeError, ShapeError
 from minigrad.recording import is_grad_enabled, no_grad
 from minigrad.stamp import is_view, next_number, shared_stamp
@@ -323,10 +324,13 @@ class _Call:
 
 
 def _lent(grad: Array) -> Array:
-    """A gradient that others may hold too, as an array to read; CuPy has no such arrays."""
+    """A gradient that others may hold too, as an array to read; CuPy has no such arrays, and 1 is kept for many losses.
+    """
     if grad.__class__ is np.ndarray:
         grad = grad.view()
         grad.flags.writeable = False
+    elif grad.size == 1:
+        grad = duplicate(grad)
     return grad
 
 

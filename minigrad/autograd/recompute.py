@@ -198,6 +198,7 @@ class Redone:
         lent, self.lent = self.lent, None
         assert lent is not None
         lent.inputs, lent.grad_array, lent.grad_owned = node.inputs, grad, node.grad_owned
+        node.grad_owned = False
         here = None if grad.__class__ is np.ndarray else grad.device.id
         walk({lent.seq: lent}, [lent.seq], None, False, [], here)
 

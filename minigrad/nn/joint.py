@@ -14,6 +14,7 @@ from minigrad.ops.joint import linear_activation
 from minigrad.tensor import Tensor
 
 _NAMES: dict[type, str] = {ReLU: "relu", Sigmoid: "sigmoid", SiLU: "silu", Tanh: "tanh"}
+_FORWARDS: dict[type, Any] = {kind: kind.forward for kind in (Linear, GELU, ReLU, Sigmoid, SiLU, Tanh)}
 
 
 def may_join(x: Any) -> bool:
@@ -45,9 +46,10 @@ def _activation(module: Any) -> str | None:
     return _NAMES[kind] if kind in _NAMES and _is_plain(module, kind) else None
 
 
-def _is_plain(module: Module, kind: type) -> bool:
+def _is_plain(module: Module, kind: type[Module]) -> bool:
     return (
         type(module) is kind
         and not (module._forward_hooks or module._forward_pre_hooks)
         and "forward" not in module.__dict__
+        and kind.forward is _FORWARDS[kind]
     )

@@ -6,7 +6,8 @@ piece has filled is zero. The array lies in memory as the whole does, so that th
 An operation may write the gradient of a piece where it belongs (`room_for`).
 
 Backwards may cross: a hook may call `grad` for what an outer backward has half done, whose gradients are set aside
-meanwhile. So each array is known by who has written what into it, and no place is given out twice.
+meanwhile. So each array is known by who has written what into it, and no place is given out twice. It goes to the node
+of the whole in the place of `grad_owned`: in a checkpoint the pieces may be those of another run than the whole.
 """
 
 from __future__ import annotations
@@ -47,9 +48,6 @@ class _Pieces:
         self._under_way.append(filling)
         return filling
 
-    def _filling_of(self, array: Array | None) -> _Filling | None:
-        return next((one for one in self._under_way if one.array is array), None)
-
     def room(self, i: int, whole: Node) -> Array | None:
         """The place of a piece, for its first gradient; None where it was given out already."""
         filling = self._under_way[-1] if self._under_way else self._begin()
@@ -63,12 +61,12 @@ class _Pieces:
     def take(self, i: int, whole: Node, grad: Array) -> None:
         """Put the gradient of a piece in its place, unless it was written there."""
         own = next((one for one in self._under_way if one.given.get(i) is grad), None)
-        filling = self._filling_of(whole.grad_array)
+        filling = _filling_of(whole, whole.grad_array)
         if filling is None:
             filling = self._begin() if own is None or own.written else own
         elif filling is not own and i in filling.given and i not in filling.written:
             filling = self._begin_anew(filling)  # the place has what another backward may have set aside
-        whole.grad_array, whole.grad_owned = filling.array, True
+        whole.grad_array, whole.grad_owned = filling.array, filling  # type: ignore[assignment]
         if i in filling.written:
             filling.array[self.parts[i]] += grad
         elif filling is not own:
@@ -76,19 +74,24 @@ class _Pieces:
         filling.written.add(i)
 
     def _begin_anew(self, filling: _Filling) -> _Filling:
-        self._under_way.remove(filling)
+        self._forget(filling)
         other = self._begin()
         for i in filling.written:
             other.array[self.parts[i]] = filling.array[self.parts[i]]
         other.written = filling.written
         return other
 
-    def whole(self, array: Array) -> Array:
+    def _forget(self, filling: _Filling) -> None:
+        if filling in self._under_way:
+            self._under_way.remove(filling)
+
+    def whole(self, node: Node, array: Array) -> Array:
         """The gradient of the whole, which the pieces have filled; nothing more is written into it."""
-        filling = self._filling_of(array)
+        filling = _filling_of(node, array)
         if filling is None:
             return array
-        self._under_way.remove(filling)
+        self._forget(filling)
+        node.grad_owned = True
         missing = [i for i in range(len(self.parts)) if i not in filling.written]
         if any(i in filling.given for i in missing):
             array = array.copy("K")
@@ -99,6 +102,12 @@ class _Pieces:
     def end(self) -> None:
         """Forget arrays of which no piece has told that it has written there."""
         self._under_way = [one for one in self._under_way if one.written]
+
+
+def _filling_of(whole: Node, array: Array | None) -> _Filling | None:
+    """What is known of a gradient that came to the node of a whole; None where none came."""
+    found: Any = getattr(whole, "grad_owned", None)
+    return found if isinstance(found, _Filling) and found.array is array else None
 
 
 class _PieceNode(Node):
@@ -160,7 +169,7 @@ def _piece_backward(node: Node, grad: Array) -> None:
 
 def _whole_backward(node: Node, grad: Array) -> None:
     (pieces,) = node.saved
-    accumulate(node.inputs[0], pieces.whole(grad))
+    accumulate(node.inputs[0], pieces.whole(node, grad))
 
 
 # ----------------------------------------------------------------------------------------------- order of memory

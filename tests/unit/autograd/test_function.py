@@ -270,3 +270,24 @@ def test_a_gradient_stays_on_the_device_of_its_input(cuda):
     for times in (1, 2):
         Cross.apply(x).sum().backward()
         assert x.grad.device == x.device and x.grad.cpu().tolist() == [times] * 2
+
+
+class Doubling(Function):
+    """Of which backward writes into what it was lent."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad.data *= 2.0
+        return grad.expand(3)
+
+
+def test_who_writes_into_the_gradient_of_a_loss_on_a_gpu_spoils_no_other(cuda):
+    """The 1 that backward starts from is kept for all losses."""
+    for function, expected in ((Doubling.apply, 2.0), (torch.sum, 1.0)):
+        x = torch.ones(3, device=cuda).requires_grad_()
+        function(x).backward()
+        assert x.grad.tolist() == [expected] * 3

@@ -206,3 +206,18 @@ def test_a_slice_gives_its_gradient_to_the_whole_as_that_lies(index):
     expected = np.zeros((3, 4, 2))
     expected[index] = 7
     assert np.array_equal(x.grad.numpy(), expected)
+
+
+@pytest.mark.parametrize("by", [times, plain, lambda x, factor: x])
+def test_a_checkpoint_runs_again_when_some_pieces_were_left_of_its_last_run(by):
+    """Pieces of one run then fill the gradient of another run's whole."""
+    x = leaf(6)
+    outs = checkpoint(lambda x: [by(part, i + 2) for i, part in enumerate((x * 1).split(2))], x)
+    outs[0].sum().backward(retain_graph=True)
+    expected = x.grad.numpy().copy()
+    x.grad = None
+    outs[1].sum().backward(retain_graph=True)
+    assert x.grad.tolist() == [0, 0, *[1 if expected[0] == 1 else 3] * 2, 0, 0]
+    x.grad = None
+    sum(out.sum() for out in outs).backward()
+    assert x.grad.tolist() == ([1] * 6 if expected[0] == 1 else [2, 2, 3, 3, 4, 4])
