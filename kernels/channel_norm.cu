@@ -168,7 +168,8 @@ template <typename A> struct Found {
     A *means, *rests, *rstds, *variances;
 };
 
-// Where moments come from: those of parts, or else fixed ones of each channel, or else 0 and 1.
+// Where moments come from: those of parts, or else fixed ones of each channel, or else 0 and 1. Fixed ones are in the
+// dtype of the rows, or, without squares, wide ones in about and away.
 template <typename T, typename A> struct Source {
     const A *about, *away, *squares;
     const T *mean, *variance;
@@ -216,6 +217,8 @@ __device__ __forceinline__ void normalize(const T* x, const T* gain, const T* sh
                 own = merged(team, shape, work.segment, group, source.about, source.away, source.squares);
             else if (source.mean)
                 own = {mg::widen(source.mean[group]), A(0), mg::widen(source.variance[group])};
+            else if (source.about)
+                own = {source.about[group], A(0), source.away[group]};
             if (team.member() != 0) continue;
             const A rstd = A(1) / sqrt(own.variance + A(eps));
             means[group - first] = own.mean, rests[group - first] = own.rest, rstds[group - first] = rstd;
@@ -291,10 +294,11 @@ __device__ __forceinline__ void channel_gradient(Team team, const Shape& shape, 
 }
 
 // dx = rstd * (h - mean(h) - normal * mean(h * normal)), h = grad * gain, with the means of each group of the tile.
+// With fixed statistics it is rstd * h, whatever x is: infinite, too.
 template <typename T, bool wide, typename A>
 __device__ __forceinline__ void row_gradients(const T* grad, const T* x, const T* gain, const Shape& shape,
-                                              const Work<T>& work, const Found<const A>& found, const A* means,
-                                              const A* shares, T* dx) {
+                                              const Work<T>& work, const Found<const A>& found, bool fixed,
+                                              const A* means, const A* shares, T* dx) {
     using Columns = mg::Columns<T, wide>;
     const Columns columns(work.tile, shape.channels);
     A mean[Columns::count], rest[Columns::count], rstd[Columns::count], factor[Columns::count];
@@ -310,11 +314,15 @@ __device__ __forceinline__ void row_gradients(const T* grad, const T* x, const T
     for (long long row = work.start + columns.first_row(); row < work.stop; row += columns.rows()) {
         A slopes[Columns::count], values[Columns::count];
         columns.read(grad, row, slopes);
-        columns.read(x, row, values);
-        for (int k = 0; k < Columns::count; ++k) {
-            const A normal = ((values[k] - mean[k]) - rest[k]) * rstd[k];
-            slopes[k] = (slopes[k] * factor[k] - total[k] - normal * share[k]) * rstd[k];
+        for (int k = 0; k < Columns::count; ++k) slopes[k] *= factor[k];
+        if (!fixed) {
+            columns.read(x, row, values);
+            for (int k = 0; k < Columns::count; ++k) {
+                const A normal = ((values[k] - mean[k]) - rest[k]) * rstd[k];
+                slopes[k] = slopes[k] - total[k] - normal * share[k];
+            }
         }
+        for (int k = 0; k < Columns::count; ++k) slopes[k] *= rstd[k];
         columns.write(dx, row, slopes);
     }
 }
@@ -357,8 +365,8 @@ __device__ __forceinline__ void gradients(const T* grad, const T* x, const T* ga
             if (team.member() == 0) means[group - first] = total, shares[group - first] = product;
         }
         __syncthreads();
-        if (wide) row_gradients<T, true>(grad, x, gain, shape, work, found, means, shares, dx);
-        else row_gradients<T, false>(grad, x, gain, shape, work, found, means, shares, dx);
+        if (wide) row_gradients<T, true>(grad, x, gain, shape, work, found, fixed != 0, means, shares, dx);
+        else row_gradients<T, false>(grad, x, gain, shape, work, found, fixed != 0, means, shares, dx);
     }
 }
 

@@ -18,6 +18,7 @@ from minigrad.backend.fused.channel_norm import (
     normalize_channels,
     normalize_fixed,
 )
+from minigrad.backend.fused.rows import compute_dtype
 from minigrad.backend.memory import contiguous
 from minigrad.ops.image_order import from_nhwc, to_nhwc
 from minigrad.stamp import mark_changed
@@ -70,9 +71,9 @@ def normalized_by(
     x: Tensor, mean: Array | None, variance: Array | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Images by given statistics, (C,) each; by 0 and 1 where they are None."""
-    mean, variance = (
-        None if one is None else contiguous(one.astype(x.data.dtype, copy=False)) for one in (mean, variance)
-    )
+    given = [one.dtype for one in (mean, variance) if one is not None]
+    dtype = x.data.dtype if all(one == x.data.dtype for one in given) else compute_dtype(x.data.dtype)
+    mean, variance = (None if one is None else contiguous(one.astype(dtype, copy=False)) for one in (mean, variance))
     y, found = normalize_fixed(to_nhwc(x.data), mean, variance, _vector(weight), _vector(bias), eps)
     return _recorded(x, weight, bias, y, segments_of(x, False, x.data.shape[1]), found)
 

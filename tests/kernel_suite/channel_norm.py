@@ -140,6 +140,9 @@ def test_fixed_statistics(on, dtype):
     assert_near(dx, wide * factor * rstd, near, "dx")
     assert_near(dgain, (wide * normal).sum(axis=0), near, "dgain")
     assert_near(dshift, wide.sum(axis=0), near, "dshift")
+    given = [on(one.astype(np.float32 if one.itemsize == 2 else one.dtype)) for one in (mean, variance)]
+    same, _ = channel_norm.normalize_fixed(on(x), *given, on(gain), on(shift), EPS)
+    assert np.array_equal(to_host(same).view(np.uint8), to_host(y).view(np.uint8)), "wide statistics"
     y, _ = channel_norm.normalize_fixed(on(x), None, None, None, None, 0.0)
     assert np.array_equal(to_host(y), x)
 

@@ -401,6 +401,8 @@ MUTANTS = [
            " - 0 * total[k] - normal", channels("instance")),
     Mutant("the first part alone", "channel_norm", "i < shape.segments * shape.parts", "i < shape.segments",
            merged_by_a_block),
+    Mutant("wide statistics forgotten", "channel_norm", "else if (source.about)", "else if (false)",
+           lambda on: channel_norm.test_fixed_statistics(on, "f16")),
     # activation.cuh and activation.cu
     Mutant("infinity times 0", "activation", "y != A(0) ? grad : A(0)", "grad * A(y != A(0))",
            activation.test_relu_gives_nothing_of_an_infinite_gradient_where_it_is_0),

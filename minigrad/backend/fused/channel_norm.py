@@ -112,11 +112,16 @@ def normalize_channels(
 def normalize_fixed(
     x: Array, mean: Array | None, variance: Array | None, gain: Array | None, shift: Array | None, eps: float
 ) -> tuple[Array, Statistics]:
-    """The same with given statistics, (channels,) each in the dtype of x; with 0 and 1 where they are None."""
+    """The same with given statistics, (channels,) each, both in the dtype of x or in the one that kernels compute in;
+    with 0 and 1 where they are None.
+    """
     segments = Segments(1, x.size // x.shape[-1], x.shape[-1], x.shape[-1])
-    given = (None, None) if mean is None or variance is None else (mean, variance)
-    size = _shape(x, segments)
-    return _normalize(x, segments, size, gain, shift, eps, (None, None, None), given, Running(), False)
+    size, given, wide = _shape(x, segments), (mean, variance), (None, None)
+    if mean is None or variance is None:
+        given = (None, None)
+    elif mean.dtype != x.dtype:
+        given, wide = wide, given
+    return _normalize(x, segments, size, gain, shift, eps, (*wide, None), given, Running(), False)
 
 
 def _normalize(
@@ -141,7 +146,7 @@ def _normalize(
     args = (x, gain, shift, *size, np.float64(eps), by_block, *moments, *fixed, *moved, y, *kept)
     blocks, threads = _launch(loader, x, segments, size)
     loader.launch("channel_norm", f"channel_norm_normalize_{suffix_of(x.dtype)}", blocks, threads, args)
-    return y, Statistics(*kept, fixed=moments[0] is None)
+    return y, Statistics(*kept, fixed=moments[2] is None)
 
 
 def channel_gradients(

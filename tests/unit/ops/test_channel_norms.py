@@ -78,6 +78,30 @@ def test_evaluation_is_one_piece_forward(cuda, frozen):
         assert_close(other.detach().cpu().numpy(), one.detach().cpu().numpy())
 
 
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_wide_statistics_of_halves_are_not_rounded(cuda, norm):
+    """As float16 this mean would be 300, the one variance infinite and the other one 0."""
+    ops_of = {
+        "batch": lambda x, *running: ops.batch_norm(x, *running),
+        "instance": lambda x, *running: ops.instance_norm(x, *running, use_input_stats=False),
+    }
+    found = []
+    for device in ("cpu", cuda):
+        x = minigrad.full((2, 2, 3, 1), 300.0, dtype="float16", device=device)
+        running = [minigrad.tensor(values, device=device) for values in ([299.9, 299.9], [1e5, 1e-8])]
+        found.append(ops_of[norm](x, *running).cpu().numpy())
+    assert 0.0 < found[0][0, 0, 0, 0] < 1e-3 and found[0][0, 1, 0, 0] > 30
+    assert_close(found[1], found[0], tolerance=1e-3)
+
+
+def test_fixed_statistics_give_a_finite_gradient_where_x_is_infinite(cuda):
+    x = minigrad.tensor([[np.inf, np.nan], [1.0, 2.0]], device=cuda).requires_grad_()
+    layer = nn.BatchNorm1d(2, eps=0.0).to(cuda).eval()
+    layer(x).sum().backward()
+    assert x.grad.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert layer.bias.grad.tolist() == [2.0, 2.0] and not np.isfinite(layer.weight.grad.cpu().numpy()).any()
+
+
 def test_gradients_are_written_to_their_place_in_a_flat_layout(cuda):
     layer = nn.BatchNorm2d(4, dtype="float64").to(cuda)
     optimizer = minigrad.optim.SGD(layer.parameters(), lr=0.1)
