@@ -4,6 +4,7 @@ from minigrad.distributed.simulate.clock import VirtualClock
 from minigrad.distributed.simulate.cluster import Cluster, RankCost, Slowdown
 from minigrad.distributed.simulate.devices import SimulatedDevices
 from minigrad.distributed.simulate.links import Link, SyncReading
+from minigrad.distributed.simulate.pricing import cost
 from minigrad.distributed.simulate.simulation import Forecast, forecast, run
 from minigrad.distributed.simulate.trace import RankTrace, Step, Trace
 from minigrad.distributed.simulate.wire import VirtualCommunicator
@@ -21,6 +22,7 @@ __all__ = [
     "Trace",
     "VirtualClock",
     "VirtualCommunicator",
+    "cost",
     "forecast",
     "run",
 ]

@@ -5,6 +5,8 @@ Rabenseifner and Gropp, "Optimization of collective communication operations in 
 
     "ring": parts of the array are passed on, one n/p at a time: (p - 1)(alpha + beta·n/p), and an all_reduce twice
         that. To gather and to scatter the root takes, or sends, one part after the other; all_to_all goes in pairs.
+    "halving_doubling": an all_reduce of pairs that exchange halves: 2(log2 p·alpha + beta·n·(p - 1)/p); where p is no
+        power of two, of the power below it, and two messages of n more. The others as "tree".
     "tree": the distance doubles with each message. An all_reduce is a reduction and a broadcast of the whole; to gather
         and to scatter doubles and halves what is sent, ceil(log2 p)·alpha + beta·n·(p - 1)/p; all_to_all is Bruck's:
         message k carries each part whose way has bit k set.
@@ -24,7 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.wrappers import COLLECTIVES
 from minigrad.errors import ArgumentError
 
-Topology = Literal["ring", "tree", "hierarchical"]
+Topology = Literal["ring", "tree", "halving_doubling", "hierarchical"]
 
 _SAME = 1e-9  # of what differs by less than this part, nothing is told apart
 
@@ -92,7 +94,7 @@ class Link:
         keep_as(self, as_real, "bandwidth_bytes_s", above=0.0)
         keep_as(self, as_real, "efficiency", above=0.0, most=1.0)
         keep_as(self, as_integer, "ranks_per_node", least=1)
-        check_choice("Link", ("ring", "tree", "hierarchical"), topology=self.topology)
+        check_choice("Link", get_args(Topology), topology=self.topology)
         if self.topology == "hierarchical":
             if not isinstance(self.inner, Link):
                 raise ArgumentError(f"Link: expected an inner link for 'hierarchical', got {self.inner!r}")
@@ -161,7 +163,7 @@ class Link:
                 all_to_all.
             world_size: Ranks that take part, >= 1.
             ranks: Which they are, where they are a group of more: of a hierarchy, rank // ranks_per_node is its node,
-                and of nodes with different numbers of them that with the most counts.
+                and of nodes with different numbers of them the slowest counts.
             local_steps: Steps that the ranks computed since their last collective, >= 0; of the one that made most.
 
         Raises:
@@ -177,16 +179,23 @@ class Link:
 
     def _on_wire_s(self, kind: str, nbytes: float, world_size: int, ranks: Sequence[int]) -> float:
         if self.topology == "hierarchical":
-            return self._hierarchical_s(kind, nbytes, *self._nodes(world_size, ranks))
+            return self._hierarchical_s(kind, nbytes, self._nodes(world_size, ranks))
         hops, others = math.ceil(math.log2(world_size)), world_size - 1
+        if (kind, self.topology) == ("all_reduce", "halving_doubling"):
+            return self._halving_doubling_s(nbytes, world_size)
         passes = 2 if kind == "all_reduce" else 1
         if kind in ("broadcast", "reduce", "barrier") or (kind, self.topology) == ("all_reduce", "tree"):
             return passes * hops * self._flat_s(nbytes)
-        if (kind, self.topology) == ("all_to_all", "tree"):
+        if kind == "all_to_all" and self.topology != "ring":
             return sum(self._flat_s(nbytes / world_size * _with_bit(k, world_size)) for k in range(hops))
-        if self.topology == "tree":
+        if self.topology != "ring":
             return hops * self.latency_s + others / world_size * self._bytes_s(nbytes)
         return passes * others * self._flat_s(nbytes / world_size)
+
+    def _halving_doubling_s(self, nbytes: float, world_size: int) -> float:
+        depth = world_size.bit_length() - 1
+        beside_s = 2 * self._flat_s(nbytes) if world_size > 1 << depth else 0.0
+        return beside_s + 2 * (depth * self.latency_s + self._bytes_s(nbytes) * (1.0 - 0.5**depth))
 
     def message_s(self, nbytes: float, src: int = 0, dst: int = 1) -> float:
         """Seconds from when a message was sent to when it is there: alpha + beta·nbytes, without ramp and skew.
@@ -210,23 +219,23 @@ class Link:
     def _bytes_s(self, nbytes: float) -> float:
         return nbytes / (self.bandwidth_bytes_s * self.efficiency)
 
-    def _nodes(self, world_size: int, ranks: Sequence[int]) -> tuple[int, int]:
-        """How many ranks a node has, and how many nodes there are."""
+    def _nodes(self, world_size: int, ranks: Sequence[int]) -> Counter[int]:
+        """How many nodes there are with so many ranks each."""
         if ranks:
-            found = Counter(rank // self.ranks_per_node for rank in ranks)
-            return max(found.values()), len(found)
-        here = min(self.ranks_per_node, world_size)
-        return here, math.ceil(world_size / here)
+            return Counter(Counter(rank // self.ranks_per_node for rank in ranks).values())
+        full, rest = divmod(world_size, self.ranks_per_node)
+        return Counter({self.ranks_per_node: full}) + Counter({rest: 1 if rest else 0})
 
-    def _hierarchical_s(self, kind: str, nbytes: float, here: int, nodes: int) -> float:
+    def _hierarchical_s(self, kind: str, nbytes: float, sizes: Counter[int]) -> float:
         inner, between = self.inner, Link(self.latency_s, self.bandwidth_bytes_s, efficiency=self.efficiency)
         assert inner is not None
+        here, nodes = max(sizes), sizes.total()
         if kind == "all_to_all" and nodes > 1:
             ways_s = inner.cost_s("gather", here * nbytes, here) + inner.cost_s("scatter", here * nbytes, here)
             return ways_s + between.cost_s(kind, here * nbytes, nodes)
         part = nbytes / nodes if kind in ("gather", "scatter") else nbytes
-        back_s = inner.cost_s("broadcast", nbytes, here) if kind in ("all_reduce", "barrier") else 0.0
-        return inner.cost_s(kind, part, here) + between.cost_s(kind, nbytes, nodes) + back_s
+        back_s = inner.cost_s("broadcast", nbytes, here) if nodes > 1 and kind in ("all_reduce", "barrier") else 0.0
+        return max(inner.cost_s(kind, part, size) for size in sizes) + between.cost_s(kind, nbytes, nodes) + back_s
 
 
 def _with_bit(k: int, world_size: int) -> int:

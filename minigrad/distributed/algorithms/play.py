@@ -1,0 +1,134 @@
+"""A schedule with true numbers: on a list of arrays, and on the ranks of any communicator by `send` and `recv`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend.device import device_of
+from minigrad.backend.dtypes import Array, is_float, is_half
+from minigrad.distributed.algorithms.schedule import Op, Schedule
+from minigrad.distributed.collectives import ReduceOp, check_combinable, reduced
+from minigrad.distributed.comm.checks import check_array, check_reduction
+from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.comm.work import OVER
+from minigrad.distributed.comm.wrappers import Wrapper
+from minigrad.errors import ArgumentError, DtypeError
+
+
+def play(schedule: Schedule, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
+    """Overwrite every array by the reduction of all of them, as ranks that follow the schedule would.
+
+    float16 and bfloat16 are combined in float32 and rounded once.
+
+    Args:
+        arrays: One a rank, of equal shape and dtype, on one device.
+        op: AVG needs a float dtype.
+
+    Raises:
+        ArgumentError: another number of arrays than the schedule has ranks.
+        ShapeError, DtypeError: arrays of different shapes or dtypes, or AVG of integers.
+
+    Example:
+        >>> from minigrad.distributed.algorithms import ring
+        >>> arrays = [np.full(3, 1.0), np.full(3, 2.0)]
+        >>> play(ring(2), arrays)
+        >>> arrays[1].tolist()
+        [3.0, 3.0, 3.0]
+    """
+    check_schedule("play", schedule, len(arrays))
+    check_combinable("play", arrays)
+    if op is ReduceOp.AVG and not is_float(arrays[0].dtype):
+        raise DtypeError(f"play: expected a float dtype for AVG, got {arrays[0].dtype.name}")
+    totals = [_widened(array) for array in arrays]
+    sums = _without_mean(op)
+    for transfers in schedule.rounds:
+        sent = [totals[each.source][each.chunk.slice(totals[0].size)].copy() for each in transfers]
+        for each, came in zip(transfers, sent):
+            _take(totals[each.target][each.chunk.slice(totals[0].size)], came, each.op, sums)
+    for array, total in zip(arrays, totals):
+        array[...] = _finished(total, op, schedule.world_size).reshape(array.shape)
+
+
+class Scheduled(Wrapper):
+    """A communicator whose `all_reduce` goes by a schedule, with the `send` and `recv` of another one; it blocks.
+
+    All ranks get the same bits; where `schedule.is_in_order` they are those of the communicators themselves.
+
+    Args:
+        comm: The communicator below.
+        schedule: A `Schedule` for its number of ranks; or a function that gives one for a number of ranks, such as
+            `ring`.
+
+    Raises:
+        ArgumentError: a schedule for another number of ranks.
+
+    Example:
+        >>> from minigrad.distributed import run
+        >>> from minigrad.distributed.algorithms import ring
+        >>> def body(comm):
+        ...     array = np.full(5, comm.rank + 1.0)
+        ...     Scheduled(comm, ring).all_reduce(array).wait()
+        ...     return array.tolist()
+        >>> run(body, 3)[0]
+        [6.0, 6.0, 6.0, 6.0, 6.0]
+    """
+
+    def __init__(self, comm: Communicator, schedule: Any) -> None:
+        super().__init__(comm)
+        found = schedule if isinstance(schedule, Schedule) or not callable(schedule) else schedule(comm.world_size)
+        self.schedule = check_schedule("Scheduled", found, comm.world_size)
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
+        """Overwrite array by its reduction over the ranks, which give one layout or wait for each other in vain."""
+        array = check_array("all_reduce", self.rank, array, device=self.device)
+        check_reduction("all_reduce", self.rank, array, op)
+        tag, sums = zlib.crc32(layout.encode()) % 2**31, _without_mean(op)
+        with device_of(array).current() as xp:
+            total = _widened(array)
+            for transfers in self.schedule.rounds:
+                mine = [each for each in transfers if each.source == self.rank]
+                theirs = [each for each in transfers if each.target == self.rank]
+                sent = [self.send(total[each.chunk.slice(total.size)].copy(), each.target, tag) for each in mine]
+                for each in theirs:
+                    came = xp.empty(each.chunk.count(total.size), total.dtype)
+                    self.recv(came, each.source, tag).wait()
+                    _take(total[each.chunk.slice(total.size)], came, each.op, sums)
+                for work in sent:
+                    work.wait()
+            array[...] = _finished(total, op, self.world_size).reshape(array.shape)
+        return OVER
+
+
+def check_schedule(who: str, schedule: Any, world_size: int) -> Schedule:
+    """A schedule for so many ranks.
+
+    Raises:
+        ArgumentError: it is none, or for another number.
+    """
+    if not isinstance(schedule, Schedule):
+        raise ArgumentError(f"{who}: expected a Schedule, got {schedule!r:.100}")
+    if schedule.world_size != world_size:
+        raise ArgumentError(f"{who}: expected a schedule for {world_size} ranks, got one for {schedule.world_size}")
+    return schedule
+
+
+def _widened(array: Array) -> Array:
+    """A flat copy in the dtype that is added up in."""
+    return array.reshape(-1).astype(np.float32 if is_half(array.dtype) else array.dtype)
+
+
+def _without_mean(op: ReduceOp) -> ReduceOp:
+    return ReduceOp.SUM if op is ReduceOp.AVG else op
+
+
+def _finished(total: Array, op: ReduceOp, world_size: int) -> Array:
+    return total / world_size if op is ReduceOp.AVG else total
+
+
+def _take(own: Array, came: Array, op: Op, sums: ReduceOp) -> None:
+    """What a target does with what arrived."""
+    own[...] = came if op is Op.REPLACE else reduced([own.copy(), came], sums)
