@@ -10,6 +10,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.course.drawing import curves
 from minigrad.course.lesson03_ring.solution import doubling_all_reduce, ring_all_reduce
 from minigrad.distributed import Communicator, simulate
+from minigrad.distributed.algorithms import Scheduled, halving_doubling
 
 AllReduce = Callable[[Array, Communicator], object]
 WORLD_SIZE = 8
@@ -22,25 +23,7 @@ def halving_all_reduce(array: Array, comm: Communicator) -> None:
 
     For a power of two of ranks: 2 log2 W rounds, and 2 (W - 1) / W of the bytes. Rabenseifner, 2004.
     """
-    parts, distance = [array], comm.world_size // 2
-    while distance:
-        partner, half = comm.rank ^ distance, parts[-1].size // 2
-        halves = parts[-1][:half], parts[-1][half:]
-        mine, other = halves if comm.rank < partner else halves[::-1]
-        came = np.empty_like(mine)
-        sent = comm.send(other, partner)
-        comm.recv(came, partner).wait()
-        sent.wait()
-        mine += came
-        parts += [other, mine]
-        distance //= 2
-    distance = 1
-    while distance < comm.world_size:
-        mine, other = parts.pop(), parts.pop()
-        sent = comm.send(mine, comm.rank ^ distance)
-        comm.recv(other, comm.rank ^ distance).wait()
-        sent.wait()
-        distance *= 2
+    Scheduled(comm, halving_doubling).all_reduce(array).wait()
 
 
 def seconds(all_reduce: AllReduce, nbytes: int, world_size: int = WORLD_SIZE, link: simulate.Link = LINK) -> float:

@@ -193,7 +193,7 @@ def pairwise_terms(world_size: int) -> Any:
 
 
 def spelled(terms: Any) -> str:
-    """The ranks that terms add up: "0", "0-3", "0-1,4" where some are missing between; each where one is there twice."""
+    """The ranks that terms add up: "0", "0-3", "0-1,4" where some are missing between; each where one is twice."""
     ranks = _ranks_in(terms)
     if len(set(ranks)) < len(ranks):
         return ",".join(map(str, ranks))
