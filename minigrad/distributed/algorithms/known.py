@@ -128,8 +128,8 @@ def hierarchical(world_size: int, ranks_per_node: int, inner: str = "ring", oute
     """
     size = as_integer("hierarchical", "world_size", world_size, 1)
     each = as_integer("hierarchical", "ranks_per_node", ranks_per_node, 1)
-    check_choice("hierarchical", FLAT, inner=inner)
-    check_choice("hierarchical", FLAT, outer=outer)
+    check_choice("hierarchical", tuple(FLAT), inner=inner)
+    check_choice("hierarchical", tuple(FLAT), outer=outer)
     nodes = [range(start, min(start + each, size)) for start in range(0, size, each)]
     within = _beside([_among(FLAT[inner](len(node)).rounds, node) for node in nodes])
     between = _among(FLAT[outer](len(nodes)).rounds, [node[0] for node in nodes])

@@ -14,6 +14,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.data.order import WORD
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.cost import CostModel
+from minigrad.distributed.simulate.failures import Failures
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
 
@@ -133,6 +134,16 @@ class Cluster:
         slow = replace(self.ranks[rank], slowdowns=(*self.ranks[rank].slowdowns, Slowdown(step, factor)))
         return replace(self, ranks=(*self.ranks[:rank], slow, *self.ranks[rank + 1 :]))
 
+    def failures(self, mtbf_s: float, repair_s: float, seed: int = 0) -> Failures:
+        """When ranks of this cluster fail, for `goodput`.
+
+        Args:
+            mtbf_s: The mean time for which one works, > 0: exponential, and independent of that of others.
+            repair_s: From a failure until it is there again, >= 0.
+            seed: In [0, 2**64).
+        """
+        return Failures(self.world_size, mtbf_s, repair_s, seed)
+
     def jitter(self, rank: int, step: int) -> float:
         """The factor by which a step of a rank takes longer by chance; a function of seed, rank and step."""
         width = self.ranks[rank].jitter_fraction
@@ -168,6 +179,8 @@ class Cluster:
         """
         fixed, slope, width = self._columns
         factors = np.array([cost.factor(step) for cost in self.ranks]) if self._changing else 1.0
+        if not width.any():
+            return np.where(samples > 0.0, (fixed + slope * samples) * factors, 0.0)
         key = np.array([self.seed, 2**63 + step], np.uint64)
         draws = np.random.Generator(np.random.Philox(key=key)).standard_normal(self.world_size)
         return np.where(samples > 0.0, (fixed + slope * samples) * factors * np.exp(width * draws), 0.0)
