@@ -17,6 +17,7 @@ from minigrad.backend.ranks import set_ranks_here
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
+from minigrad.distributed.comm.turns import Turns, chosen_schedule, current_turns
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ def run(
     *args: Any,
     timeout_s: float | None = None,
     blas_threads: int | None = None,
+    schedule: int | None = None,
 ) -> list[T]:
     """Call fn(comm, *args) in a thread for each rank, and return the results in order of rank.
 
@@ -41,6 +43,8 @@ def run(
         world_size: Number of ranks, >= 1.
         timeout_s: How long a collective waits for a rank; $MINIGRAD_TIMEOUT_S or 300 s by default.
         blas_threads: BLAS threads while it runs; by default the cores divided among the ranks, at least 1.
+        schedule: A seed in [0, 2**64): ranks run one at a time, and hand over only at collectives, at messages and
+            where a gradient is complete, in an order that follows from it. The same seed gives the same order.
 
     Raises:
         ArgumentError: fn is no function, or another argument is out of range.
@@ -57,7 +61,9 @@ def run(
         blas_threads = as_integer("run", "blas_threads", blas_threads, 1)
     as_integer("run", "world_size", world_size, 1)
     world = ThreadWorld(world_size, timeout_s=timeout_s)
-    return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
+    seed = chosen_schedule() if schedule is None else schedule
+    turns = None if seed is None else Turns(seed, world.world_size, world.timeout_s)
+    return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads, turns=turns)
 
 
 def be_rank(comm: Communicator) -> None:
@@ -75,11 +81,13 @@ def run_world(
     *args: Any,
     blas_threads: int | None = None,
     around: Callable[[Communicator], AbstractContextManager[Any]] = nullcontext,
+    turns: Turns | None = None,
 ) -> list[T]:
     """`run` for a world that is there already, whose ranks use these communicators: wrapped ones, say.
 
     Args:
         around: Gives what each rank's thread calls fn within.
+        turns: In which the ranks run; None for all at once.
     """
     if not callable(fn):
         raise ArgumentError(f"run: expected a function of a communicator, got {fn!r:.100}")
@@ -89,7 +97,10 @@ def run_world(
     def body(comm: Communicator) -> None:
         be_rank(comm)
         world.enter(comm.rank)
+        current_turns.set(turns)
         try:
+            if turns is not None:
+                turns.enter(comm.rank)
             with around(comm):
                 results[comm.rank] = _call(fn, comm, *args)
         except BaseException as error:
@@ -99,6 +110,8 @@ def run_world(
         finally:
             if not world.failure.inherited:  # else this is a child of a fork, at the end of its own
                 world.leave(comm.rank, "has returned")
+            if turns is not None:
+                turns.leave()
 
     limit = blas_threads if blas_threads is not None else max(1, (os.cpu_count() or 1) // world.world_size)
     with threadpool_limits(limits=limit, user_api="blas"):

@@ -10,9 +10,11 @@ from minigrad.testing.contract import check_communicator
 from minigrad.testing.gradcheck import gradcheck
 from minigrad.testing.grading import Grade, Limits, Workload, WrapperAdapter, grade
 from minigrad.testing.ring import RingAllReduce
+from minigrad.testing.schedules import Failing, schedules
 from minigrad.testing.tape import saved_bytes
 
 __all__ = [
+    "Failing",
     "Grade",
     "Limits",
     "RingAllReduce",
@@ -24,4 +26,5 @@ __all__ = [
     "gradcheck",
     "grade",
     "saved_bytes",
+    "schedules",
 ]

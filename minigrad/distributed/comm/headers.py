@@ -15,6 +15,7 @@ import numpy as np
 
 from minigrad.distributed.comm.calls import Made
 from minigrad.distributed.comm.protocol import Communicator
+from minigrad.distributed.comm.turns import patience
 from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import CollectiveMismatchError, CollectiveTimeoutError, DistributedError, RankFailedError
 
@@ -131,7 +132,7 @@ def timed_out(
         absent: What is known of each rank that did not come.
         lines: Where in the user's code each rank is; empty where it did not say.
     """
-    told = _incomplete(call, world_size, f" within {timeout_s:g} s", absent)
+    told = _incomplete(call, world_size, f" {patience(timeout_s)}", absent)
     return CollectiveTimeoutError(told + whereabouts(lines, absent))
 
 

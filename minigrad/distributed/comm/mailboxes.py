@@ -19,6 +19,7 @@ from minigrad.distributed.comm.point_to_point import (
     unlike,
 )
 from minigrad.distributed.comm.protocol import Work
+from minigrad.distributed.comm.turns import hand_over, wait_in
 from minigrad.distributed.comm.where import user_line
 from minigrad.errors import DistributedError
 
@@ -78,6 +79,7 @@ class Mailboxes:
 
     def is_over(self, post: Post) -> bool:
         """Whether a message was taken; raises where it never will be."""
+        hand_over()
         if not post.over:
             with self._failure.changed:
                 self._look(post)
@@ -91,7 +93,7 @@ class Mailboxes:
         """
         failure = self._failure
         with failure.changed:
-            came = failure.changed.wait_for(lambda: self._is_settled(post), self._timeout_s)
+            came = wait_in(failure.changed, lambda: self._is_settled(post), self._timeout_s)
             if not came:
                 lines = {rank: user_line(thread) for rank, thread in self._threads.items()}
                 failure.set(unanswered(post.envelope, self._timeout_s, *self._known(post.envelope), lines))
@@ -122,6 +124,7 @@ class ThreadMessages(PointToPoint):
 
     def _message(self, envelope: Envelope, array: Array) -> Work:
         post, mail = Post(envelope, array), self.mail
+        hand_over()
         self._settle()
         mail.add(post)
         return MessageWork(mail, post)

@@ -15,6 +15,7 @@ from minigrad.arguments import as_integer
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.comm.calls import Kept, user_place
 from minigrad.distributed.comm.protocol import Communicator, Work
+from minigrad.distributed.comm.turns import patience
 from minigrad.distributed.comm.where import whereabouts
 from minigrad.errors import ArgumentError, CollectiveMismatchError, CollectiveTimeoutError, RankFailedError
 
@@ -131,7 +132,7 @@ def unanswered(
             it asks this rank for.
         lines: Where in the user's code each rank is; empty where it did not say.
     """
-    told = f"{_expected(envelope)} within {timeout_s:g} s, got {_other_tags(envelope, tags)}: rank {envelope.other}"
+    told = f"{_expected(envelope)} {patience(timeout_s)}, got {_other_tags(envelope, tags)}: rank {envelope.other}"
     return CollectiveTimeoutError(f"{told} {known}{whereabouts(lines, [envelope.other])}")
 
 

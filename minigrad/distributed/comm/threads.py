@@ -26,6 +26,7 @@ from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.rooted_threads import RootedThreads
 from minigrad.distributed.comm.thread_groups import ThreadGroups, leave_groups
 from minigrad.distributed.comm.thread_sightings import lines_of, look_at
+from minigrad.distributed.comm.turns import hand_over, wait_in
 from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
 
 Combine = Callable[[list[Any]], Any]
@@ -92,6 +93,7 @@ class ThreadWorld:
             now_s: This rank's clock.
         """
         failure = self.failure
+        hand_over()
         with failure.changed:
             if failure.error is not None:
                 failure.raise_on(rank)
@@ -136,7 +138,7 @@ class ThreadWorld:
         if call.done:
             return call.result
         with failure.changed:
-            came = failure.changed.wait_for(lambda: call.done or failure.error is not None, self.timeout_s)
+            came = wait_in(failure.changed, lambda: call.done or failure.error is not None, self.timeout_s)
             if call.done:
                 return call.result
             if not came:
@@ -182,6 +184,7 @@ class _ThreadWork:
 
     def done(self) -> bool:
         """Whether all ranks have come and the result is there."""
+        hand_over()
         return self._call.done
 
     def wait(self, host: bool = False) -> None:

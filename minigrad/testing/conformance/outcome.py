@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn
 from unittest import SkipTest
 
 from minigrad.backend.thread import new_thread
+from minigrad.distributed.comm.turns import hand_over
 from minigrad.testing.conformance.adapter import Adapter
 
 TIMEOUT_S = 60.0  # of a run, where the adapter has no `timeout_s`
@@ -134,6 +135,7 @@ def recorded(place: Any, folder: str, stay_for: int, body: Callable[..., Any], *
     finally:
         _write(path.with_suffix(ENDED), True)
     while Path(folder).exists() and not all((Path(folder) / f"{rank}{ENDED}").exists() for rank in range(stay_for)):
+        hand_over()  # where ranks take turns
         time.sleep(POLL_S)
 
 
