@@ -17,7 +17,8 @@ from minigrad.backend.ranks import set_ranks_here
 from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
-from minigrad.distributed.comm.turns import Turns, chosen_schedule, current_turns
+from minigrad.distributed.comm.turned import TurnedWorld, handing_over
+from minigrad.distributed.comm.turns import Turns, chosen_schedule
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
 
 T = TypeVar("T")
@@ -60,10 +61,13 @@ def run(
     if blas_threads is not None:
         blas_threads = as_integer("run", "blas_threads", blas_threads, 1)
     as_integer("run", "world_size", world_size, 1)
-    world = ThreadWorld(world_size, timeout_s=timeout_s)
     seed = chosen_schedule() if schedule is None else schedule
-    turns = None if seed is None else Turns(seed, world.world_size, world.timeout_s)
-    return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads, turns=turns)
+    if seed is None:
+        world = ThreadWorld(world_size, timeout_s=timeout_s)
+        return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
+    world = TurnedWorld(world_size, timeout_s=timeout_s)
+    world.turns = Turns(seed, world.world_size, world.timeout_s)
+    return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads, around=handing_over)
 
 
 def be_rank(comm: Communicator) -> None:
@@ -81,13 +85,11 @@ def run_world(
     *args: Any,
     blas_threads: int | None = None,
     around: Callable[[Communicator], AbstractContextManager[Any]] = nullcontext,
-    turns: Turns | None = None,
 ) -> list[T]:
     """`run` for a world that is there already, whose ranks use these communicators: wrapped ones, say.
 
     Args:
         around: Gives what each rank's thread calls fn within.
-        turns: In which the ranks run; None for all at once.
     """
     if not callable(fn):
         raise ArgumentError(f"run: expected a function of a communicator, got {fn!r:.100}")
@@ -96,11 +98,8 @@ def run_world(
 
     def body(comm: Communicator) -> None:
         be_rank(comm)
-        world.enter(comm.rank)
-        current_turns.set(turns)
         try:
-            if turns is not None:
-                turns.enter(comm.rank)
+            world.enter(comm.rank)
             with around(comm):
                 results[comm.rank] = _call(fn, comm, *args)
         except BaseException as error:
@@ -109,9 +108,7 @@ def run_world(
                 world.failure.set(_failed(comm.rank, error))
         finally:
             if not world.failure.inherited:  # else this is a child of a fork, at the end of its own
-                world.leave(comm.rank, "has returned")
-            if turns is not None:
-                turns.leave()
+                world.exit(comm.rank)
 
     limit = blas_threads if blas_threads is not None else max(1, (os.cpu_count() or 1) // world.world_size)
     with threadpool_limits(limits=limit, user_api="blas"):

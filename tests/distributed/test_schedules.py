@@ -9,7 +9,7 @@ import pytest
 import minigrad
 from minigrad import nn
 from minigrad.distributed import DistributedDataParallel, run
-from minigrad.distributed.comm.threads import ThreadWorld
+from minigrad.distributed.comm.turned import TurnedWorld, handing_over
 from minigrad.distributed.comm.turns import Turns, scheduled
 from minigrad.distributed.run import run_world
 from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
@@ -30,10 +30,10 @@ def gradients(comm):
 
 
 def turns_of(fn, world_size, seed):
-    world = ThreadWorld(world_size, timeout_s=20)
-    turns = Turns(seed, world_size, 20)
-    run_world(fn, world, world.communicators(), turns=turns)
-    return turns.taken
+    world = TurnedWorld(world_size, timeout_s=20)
+    world.turns = Turns(seed, world_size, 20)
+    run_world(fn, world, world.communicators(), around=handing_over)
+    return world.turns.taken
 
 
 def test_a_step_has_the_same_bits_in_every_order():

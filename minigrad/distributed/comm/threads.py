@@ -26,7 +26,6 @@ from minigrad.distributed.comm.protocol import Clock
 from minigrad.distributed.comm.rooted_threads import RootedThreads
 from minigrad.distributed.comm.thread_groups import ThreadGroups, leave_groups
 from minigrad.distributed.comm.thread_sightings import lines_of, look_at
-from minigrad.distributed.comm.turns import hand_over, wait_in
 from minigrad.errors import CollectiveTimeoutError, DistributedError, RankFailedError
 
 Combine = Callable[[list[Any]], Any]
@@ -86,6 +85,10 @@ class ThreadWorld:
         """A rank runs in the thread that calls this; else that of its first call counts."""
         self._threads[rank] = threading.get_ident()
 
+    def exit(self, rank: int) -> None:
+        """The thread of a rank comes to its end."""
+        self.leave(rank, "has returned")
+
     def post(self, rank: int, header: Header, payload: Any, combine: Combine, now_s: Callable[[], float]) -> _Call:
         """Add a rank's part to a collective; the last rank combines all parts, for everybody.
 
@@ -93,7 +96,6 @@ class ThreadWorld:
             now_s: This rank's clock.
         """
         failure = self.failure
-        hand_over()
         with failure.changed:
             if failure.error is not None:
                 failure.raise_on(rank)
@@ -138,12 +140,16 @@ class ThreadWorld:
         if call.done:
             return call.result
         with failure.changed:
-            came = wait_in(failure.changed, lambda: call.done or failure.error is not None, self.timeout_s)
+            came = failure.changed.wait_for(lambda: call.done or failure.error is not None, self.timeout_s)
             if call.done:
                 return call.result
             if not came:
                 failure.set(self._timeout(call))
             failure.raise_on(rank)
+
+    def is_done(self, call: _Call) -> bool:
+        """Whether all ranks have come to a collective and its result is there."""
+        return call.done
 
     def _timeout(self, call: _Call) -> CollectiveTimeoutError:
         absent = {r: self._doing(r) for r in range(self.world_size) if r not in call.present}
@@ -184,8 +190,7 @@ class _ThreadWork:
 
     def done(self) -> bool:
         """Whether all ranks have come and the result is there."""
-        hand_over()
-        return self._call.done
+        return self._world.is_done(self._call)
 
     def wait(self, host: bool = False) -> None:
         """Block until the result is there."""

@@ -54,7 +54,7 @@ class Turns:
     def leave(self) -> None:
         """This thread's rank has ended, in its turn."""
         with self._changed:
-            rank = self._ranks.pop(threading.get_ident())
+            rank = self._ranks.pop(threading.get_ident(), -1)
             self._paused.pop(rank, None)
             if self._turn == rank:
                 self._pass_on()

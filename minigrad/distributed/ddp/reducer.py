@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from minigrad.autograd.tape import Reached, backwards_under_way
 from minigrad.distributed.comm.forks import in_a_child, tell_children
 from minigrad.distributed.comm.protocol import Communicator
-from minigrad.distributed.comm.turns import hand_over
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, check_plan, plan_buckets
 from minigrad.distributed.ddp.hooks import CommHook, RegisteredHook
@@ -234,7 +233,6 @@ class Reducer:
 
     def leaf(self, leaf: Any) -> None:
         """A gradient is complete: tell the pass. None came where an operation, or a hook, left it out: as if unused."""
-        hand_over()
         number = self.layout.number[id(leaf)]
         if self._pass is not None and number in self.buckets.of:
             if leaf.grad_array is None and not self.options.find_unused:
