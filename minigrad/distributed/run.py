@@ -18,7 +18,7 @@ from minigrad.backend.thread import new_thread
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.comm.turned import TurnedWorld, handing_over
-from minigrad.distributed.comm.turns import Turns, chosen_schedule
+from minigrad.distributed.comm.turns import Baton, chosen_schedule
 from minigrad.errors import ArgumentError, DistributedError, RankFailedError
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def run(
         world = ThreadWorld(world_size, timeout_s=timeout_s)
         return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads)
     world = TurnedWorld(world_size, timeout_s=timeout_s)
-    world.turns = Turns(seed, world.world_size, world.timeout_s)
+    world.turns = Baton(seed, world.world_size, world.timeout_s)
     return run_world(fn, world, world.communicators(), *args, blas_threads=blas_threads, around=handing_over)
 
 

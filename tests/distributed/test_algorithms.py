@@ -14,7 +14,7 @@ from minigrad.distributed.algorithms import (
     WHOLE,
     Chunk,
     Op,
-    Schedule,
+    CollectiveSchedule,
     Scheduled,
     Transfer,
     all_pairs,
@@ -234,8 +234,8 @@ ADD, PUT = Op.COMBINE, Op.REPLACE
     ],
 )
 def test_what_is_no_all_reduce_is_refused(rounds, words):
-    with pytest.raises(ArgumentError, match="^Schedule 'mine': expected") as caught:
-        Schedule("mine", 2, rounds)
+    with pytest.raises(ArgumentError, match="^CollectiveSchedule 'mine': expected") as caught:
+        CollectiveSchedule("mine", 2, rounds)
     assert words in str(caught.value)
 
 
@@ -258,7 +258,7 @@ def test_wrong_arguments():
     arrays = [np.zeros(3), np.zeros(3)]
     for call, error, words in (
         (lambda: play(ring(3), arrays), ArgumentError, "play: expected a schedule for 2 ranks, got one for 3"),
-        (lambda: play("ring", arrays), ArgumentError, "play: expected a Schedule, got 'ring'"),
+        (lambda: play("ring", arrays), ArgumentError, "play: expected a CollectiveSchedule, got 'ring'"),
         (lambda: play(ring(2), [np.zeros(3), np.zeros(4)]), ShapeError, "play: expected arrays of one shape"),
         (lambda: hierarchical(4, 0), ArgumentError, "hierarchical: expected ranks_per_node"),
         (lambda: hierarchical(4, 2, "star"), ArgumentError, "hierarchical: expected inner"),

@@ -10,7 +10,7 @@ from minigrad import nn, optim
 from minigrad.distributed.simulate import (
     Cluster,
     Course,
-    Failures,
+    FailureTimes,
     Link,
     LocalSteps,
     Rehearsal,
@@ -23,7 +23,7 @@ from minigrad.errors import ArgumentError
 PLAIN = Cluster.of_speeds([1.0] * 4, per_sample_s=1.0)  # a sample a second and rank, no time on the wire
 
 
-class At(Failures):
+class At(FailureTimes):
     """Each rank works for so long, time after time, instead of drawn times."""
 
     def __new__(cls, *args):
@@ -118,7 +118,7 @@ def test_without_failures_only_what_the_strategy_itself_costs_is_lost(strategy):
 
 def test_drawn_times_have_the_mean_that_was_asked_for_and_replay():
     failures = PLAIN.failures(100.0, 10.0, seed=3)
-    many = Failures(20_000, 100.0, 10.0, seed=3).uptimes_s(0)
+    many = FailureTimes(20_000, 100.0, 10.0, seed=3).uptimes_s(0)
     assert many.mean() == pytest.approx(100.0, rel=0.03) and many.std() == pytest.approx(100.0, rel=0.03)
     courses = [Course(PLAIN, failures, Shrink(), 1, 0.0, 500.0) for _ in range(2)]
     assert told(courses[0]) == told(courses[1])
@@ -184,7 +184,7 @@ def test_a_restart_ends_as_if_nothing_had_failed():
     failing = rehearsed(At([[NEVER, NEVER, 4.25, NEVER]], 5.0), Restart(2, 0.5, 1.0), 15.5)
     assert [point.step for point in failing.losses] == [0, 1, 2, 2, 3, 4, 5]
     assert failing.losses[2].loss == failing.losses[3].loss
-    without = rehearsed(Failures(4, math.inf, 0.0), Restart(2), 6.0)
+    without = rehearsed(FailureTimes(4, math.inf, 0.0), Restart(2), 6.0)
     for mine, other in zip(failing.models, without.models):
         assert mine.weight.detach().numpy().tobytes() == other.weight.detach().numpy().tobytes()
     np.testing.assert_allclose(failing.models[0].weight.detach().numpy(), by_hand([range(4)] * 6), atol=1e-12)
@@ -225,12 +225,12 @@ def test_training_goes_on_through_many_failures_and_replicas_stay_equal(strategy
 
 def test_wrong_arguments():
     for call, words in (
-        (lambda: PLAIN.failures(0.0, 1.0), "Failures: expected mtbf_s"),
-        (lambda: PLAIN.failures(1.0, -1.0), "Failures: expected repair_s"),
+        (lambda: PLAIN.failures(0.0, 1.0), "FailureTimes: expected mtbf_s"),
+        (lambda: PLAIN.failures(1.0, -1.0), "FailureTimes: expected repair_s"),
         (lambda: Restart(0), "Restart: expected every"),
         (lambda: LocalSteps(0), "LocalSteps: expected k"),
         (lambda: Shrink(-1.0), "Shrink: expected detect_s"),
-        (lambda: Course(PLAIN, Failures(3, 1.0, 1.0), Shrink(), 1, 0.0, 1.0), "expected the failures of 4 ranks"),
+        (lambda: Course(PLAIN, FailureTimes(3, 1.0, 1.0), Shrink(), 1, 0.0, 1.0), "expected the failures of 4 ranks"),
         (lambda: Course(PLAIN, PLAIN.failures(1.0, 1.0), "shrink", 1, 0.0, 1.0), "expected Restart, Shrink or Local"),
         (lambda: Course(PLAIN, PLAIN.failures(1.0, 1.0), Shrink(), 1, 0.0, math.inf), "Course: expected horizon_s"),
         (lambda: goodput(PLAIN, PLAIN.failures(9.0, 1.0), Shrink(), samples=5, nbytes=0.0, horizon_s=1.0),

@@ -10,7 +10,7 @@ import minigrad
 from minigrad import nn
 from minigrad.distributed import DistributedDataParallel, run
 from minigrad.distributed.comm.turned import TurnedWorld, handing_over
-from minigrad.distributed.comm.turns import Turns, scheduled
+from minigrad.distributed.comm.turns import Baton, scheduled
 from minigrad.distributed.run import run_world
 from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
 from minigrad.testing import conformance, schedules
@@ -31,7 +31,7 @@ def gradients(comm):
 
 def turns_of(fn, world_size, seed):
     world = TurnedWorld(world_size, timeout_s=20)
-    world.turns = Turns(seed, world_size, 20)
+    world.turns = Baton(seed, world_size, 20)
     run_world(fn, world, world.communicators(), around=handing_over)
     return world.turns.taken
 

@@ -3,15 +3,15 @@
 from minigrad.distributed.algorithms.drawing import draw
 from minigrad.distributed.algorithms.known import all_pairs, halving_doubling, hierarchical, ring, tree
 from minigrad.distributed.algorithms.play import Scheduled, play
-from minigrad.distributed.algorithms.schedule import WHOLE, Chunk, Op, Schedule, Transfer
+from minigrad.distributed.algorithms.schedule import WHOLE, Chunk, CollectiveSchedule, Op, Transfer
 
 __all__ = [
-    "WHOLE",
     "Chunk",
+    "CollectiveSchedule",
     "Op",
-    "Schedule",
     "Scheduled",
     "Transfer",
+    "WHOLE",
     "all_pairs",
     "draw",
     "halving_doubling",

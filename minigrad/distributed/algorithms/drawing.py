@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minigrad.distributed.algorithms.schedule import Schedule, spelled
+from minigrad.distributed.algorithms.schedule import CollectiveSchedule, spelled
 
 
-def draw(schedule: Schedule) -> str:
+def draw(schedule: CollectiveSchedule) -> str:
     """A table for each round: a line for each rank, a column for each part of the array, in it whose arrays it adds up.
 
     Below it stand the messages of the next round.
@@ -35,7 +35,7 @@ def draw(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _messages(schedule: Schedule, number: int) -> str:
+def _messages(schedule: CollectiveSchedule, number: int) -> str:
     found = []
     for source, target, (first, stop, of), _ in schedule.rounds[number]:
         each = schedule.cells // of

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from minigrad.arguments import as_integer, check_choice
-from minigrad.distributed.algorithms.schedule import WHOLE, Chunk, Op, Round, Schedule, Transfer
+from minigrad.distributed.algorithms.schedule import WHOLE, Chunk, CollectiveSchedule, Op, Round, Transfer
 
 
-def ring(world_size: int) -> Schedule:
+def ring(world_size: int) -> CollectiveSchedule:
     """Parts go round the ring of ranks: first each is added up on its way, then the sums go round.
 
     Each rank sends to its right neighbour only, 2 (p - 1) / p of the array in all, which is the least that any
@@ -35,10 +35,10 @@ def ring(world_size: int) -> Schedule:
         op = Op.COMBINE if step < size - 1 else Op.REPLACE
         parts = ((rank, (rank - step) % size) for rank in range(size))
         rounds.append(tuple(Transfer(rank, (rank + 1) % size, _part(part, size), op) for rank, part in parts))
-    return Schedule("ring", size, tuple(rounds))
+    return CollectiveSchedule("ring", size, tuple(rounds))
 
 
-def tree(world_size: int) -> Schedule:
+def tree(world_size: int) -> CollectiveSchedule:
     """Sums go up a binomial tree to rank 0, neighbours first, and the result comes down again.
 
     The order of the sums is that of `minigrad.distributed.collectives`, so it has their bits.
@@ -54,10 +54,10 @@ def tree(world_size: int) -> Schedule:
         starts = range(0, size - distance, 2 * distance)
         up.append(tuple(Transfer(rank + distance, rank, WHOLE, Op.COMBINE) for rank in starts))
         distance *= 2
-    return Schedule("tree", size, (*up, *(_turned(transfers) for transfers in reversed(up))))
+    return CollectiveSchedule("tree", size, (*up, *(_turned(transfers) for transfers in reversed(up))))
 
 
-def halving_doubling(world_size: int) -> Schedule:
+def halving_doubling(world_size: int) -> CollectiveSchedule:
     """Pairs of ranks exchange halves of what they still add up, and then, the other way round, what they have.
 
     Neighbours first: for a power of two the order of the sums is that of `minigrad.distributed.collectives`. Where the
@@ -86,10 +86,10 @@ def halving_doubling(world_size: int) -> Schedule:
         )
         ranges = [kept for kept, _ in halves]
     rounds = [joined, *halvings, *(_turned(transfers) for transfers in reversed(halvings)), _turned(joined)]
-    return Schedule("halving_doubling", size, tuple(transfers for transfers in rounds if transfers))
+    return CollectiveSchedule("halving_doubling", size, tuple(transfers for transfers in rounds if transfers))
 
 
-def all_pairs(world_size: int) -> Schedule:
+def all_pairs(world_size: int) -> CollectiveSchedule:
     """Each rank adds up one part, which all others send to it at once, and sends the sum to all.
 
     Example:
@@ -100,10 +100,10 @@ def all_pairs(world_size: int) -> Schedule:
     others = [(rank, (rank + k) % size) for k in range(1, size) for rank in range(size)]
     there = tuple(Transfer(rank, owner, _part(owner, size), Op.COMBINE) for rank, owner in others)
     back = tuple(Transfer(owner, rank, _part(owner, size), Op.REPLACE) for owner, rank in others)
-    return Schedule("all_pairs", size, (there, back) if others else ())
+    return CollectiveSchedule("all_pairs", size, (there, back) if others else ())
 
 
-FLAT: dict[str, Callable[[int], Schedule]] = {
+FLAT: dict[str, Callable[[int], CollectiveSchedule]] = {
     "ring": ring,
     "tree": tree,
     "halving_doubling": halving_doubling,
@@ -111,7 +111,7 @@ FLAT: dict[str, Callable[[int], Schedule]] = {
 }
 
 
-def hierarchical(world_size: int, ranks_per_node: int, inner: str = "ring", outer: str = "ring") -> Schedule:
+def hierarchical(world_size: int, ranks_per_node: int, inner: str = "ring", outer: str = "ring") -> CollectiveSchedule:
     """Within each node, then between the first ranks of the nodes, then down a tree into each node.
 
     Ranks of a node are consecutive; the last node may have fewer.
@@ -135,7 +135,7 @@ def hierarchical(world_size: int, ranks_per_node: int, inner: str = "ring", oute
     between = _among(FLAT[outer](len(nodes)).rounds, [node[0] for node in nodes])
     downs = [tree(len(node)).rounds for node in nodes] if len(nodes) > 1 else []
     down = _beside([_among(rounds[len(rounds) // 2 :], node) for rounds, node in zip(downs, nodes)])
-    return Schedule("hierarchical", size, (*within, *between, *down))
+    return CollectiveSchedule("hierarchical", size, (*within, *between, *down))
 
 
 # ---------------------------------------------------------------------------------------------------------- parts

@@ -10,7 +10,7 @@ import numpy as np
 
 from minigrad.backend.device import device_of
 from minigrad.backend.dtypes import Array, is_float, is_half
-from minigrad.distributed.algorithms.schedule import Op, Schedule
+from minigrad.distributed.algorithms.schedule import CollectiveSchedule, Op
 from minigrad.distributed.collectives import ReduceOp, check_combinable, reduced
 from minigrad.distributed.comm.checks import check_array, check_reduction
 from minigrad.distributed.comm.protocol import Communicator, Work
@@ -19,7 +19,7 @@ from minigrad.distributed.comm.wrappers import Wrapper
 from minigrad.errors import ArgumentError, DtypeError
 
 
-def play(schedule: Schedule, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
+def play(schedule: CollectiveSchedule, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
     """Overwrite every array by the reduction of all of them, as ranks that follow the schedule would.
 
     float16 and bfloat16 are combined in float32 and rounded once.
@@ -60,8 +60,8 @@ class Scheduled(Wrapper):
 
     Args:
         comm: The communicator below.
-        schedule: A `Schedule` for its number of ranks; or a function that gives one for a number of ranks, such as
-            `ring`.
+        schedule: A `CollectiveSchedule` for its number of ranks; or a function that gives one for a number of ranks,
+            such as `ring`.
 
     Raises:
         ArgumentError: a schedule for another number of ranks.
@@ -79,7 +79,7 @@ class Scheduled(Wrapper):
 
     def __init__(self, comm: Communicator, schedule: Any) -> None:
         super().__init__(comm)
-        found = schedule if isinstance(schedule, Schedule) or not callable(schedule) else schedule(comm.world_size)
+        found = schedule(comm.world_size) if callable(schedule) else schedule
         self.schedule = check_schedule("Scheduled", found, comm.world_size)
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
@@ -103,14 +103,14 @@ class Scheduled(Wrapper):
         return OVER
 
 
-def check_schedule(who: str, schedule: Any, world_size: int) -> Schedule:
+def check_schedule(who: str, schedule: Any, world_size: int) -> CollectiveSchedule:
     """A schedule for so many ranks.
 
     Raises:
         ArgumentError: it is none, or for another number.
     """
-    if not isinstance(schedule, Schedule):
-        raise ArgumentError(f"{who}: expected a Schedule, got {schedule!r:.100}")
+    if not isinstance(schedule, CollectiveSchedule):
+        raise ArgumentError(f"{who}: expected a CollectiveSchedule, got {schedule!r:.100}")
     if schedule.world_size != world_size:
         raise ArgumentError(f"{who}: expected a schedule for {world_size} ranks, got one for {schedule.world_size}")
     return schedule

@@ -60,7 +60,7 @@ Round = tuple[Transfer, ...]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CollectiveSchedule:
     """An all-reduce: after all rounds every rank has the combination of all ranks' arrays.
 
     Attributes:
@@ -76,7 +76,7 @@ class Schedule:
     Example:
         >>> there = Transfer(1, 0, WHOLE, Op.COMBINE)
         >>> back = Transfer(0, 1, WHOLE, Op.REPLACE)
-        >>> schedule = Schedule("by way of rank 0", 2, ((there,), (back,)))
+        >>> schedule = CollectiveSchedule("by way of rank 0", 2, ((there,), (back,)))
         >>> len(schedule.rounds), schedule.is_in_order
         (2, True)
     """
@@ -118,7 +118,7 @@ class Schedule:
 
     @property
     def _who(self) -> str:
-        return f"Schedule {self.name!r}"
+        return f"CollectiveSchedule {self.name!r}"
 
     @cached_property
     def cells(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from minigrad.autograd.before import watching_backwards
 from minigrad.distributed.comm.threads import ThreadWorld
-from minigrad.distributed.comm.turns import Turns, current_turns, hand_over
+from minigrad.distributed.comm.turns import Baton, current_turns, hand_over
 
 
 class TurnedWorld(ThreadWorld):
@@ -17,7 +17,7 @@ class TurnedWorld(ThreadWorld):
         turns: In which they run; None for the world of a group, whose ranks have theirs.
     """
 
-    turns: Turns | None = None
+    turns: Baton | None = None
 
     def enter(self, rank: int) -> None:
         """A rank runs in the thread that calls this, when it is its turn."""

@@ -21,7 +21,7 @@ Until = Callable[[], bool]
 _SEEDS = 2**64
 
 
-class Turns:
+class Baton:
     """Whose turn it is, among the threads of ranks.
 
     Args:
@@ -94,7 +94,7 @@ class Turns:
         del self._paused[rank]
 
 
-current_turns: ContextVar[Turns | None] = ContextVar("minigrad_turns", default=None)
+current_turns: ContextVar[Baton | None] = ContextVar("minigrad_turns", default=None)
 _schedule: ContextVar[int | None] = ContextVar("minigrad_schedule", default=None)
 chosen_schedule = _schedule.get
 

@@ -14,7 +14,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.data.order import WORD
 from minigrad.distributed.balance.allocation import allocate, step_s
 from minigrad.distributed.balance.cost import CostModel
-from minigrad.distributed.simulate.failures import Failures
+from minigrad.distributed.simulate.failures import FailureTimes
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
 
@@ -134,7 +134,7 @@ class Cluster:
         slow = replace(self.ranks[rank], slowdowns=(*self.ranks[rank].slowdowns, Slowdown(step, factor)))
         return replace(self, ranks=(*self.ranks[:rank], slow, *self.ranks[rank + 1 :]))
 
-    def failures(self, mtbf_s: float, repair_s: float, seed: int = 0) -> Failures:
+    def failures(self, mtbf_s: float, repair_s: float, seed: int = 0) -> FailureTimes:
         """When ranks of this cluster fail, for `goodput`.
 
         Args:
@@ -142,7 +142,7 @@ class Cluster:
             repair_s: From a failure until it is there again, >= 0.
             seed: In [0, 2**64).
         """
-        return Failures(self.world_size, mtbf_s, repair_s, seed)
+        return FailureTimes(self.world_size, mtbf_s, repair_s, seed)
 
     def jitter(self, rank: int, step: int) -> float:
         """The factor by which a step of a rank takes longer by chance; a function of seed, rank and step."""

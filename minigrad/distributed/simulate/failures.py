@@ -13,7 +13,7 @@ from minigrad.data.order import WORD
 
 
 @dataclass(frozen=True)
-class Failures:
+class FailureTimes:
     """When ranks fail: made by `Cluster.failures`.
 
     Attributes:
@@ -45,7 +45,7 @@ class Failures:
 class Lives:
     """Which ranks are there, as time passes."""
 
-    def __init__(self, failures: Failures) -> None:
+    def __init__(self, failures: FailureTimes) -> None:
         self._failures, self._uptimes = failures, [failures.uptimes_s(0)]
         self.fails_at = self._uptimes[0].copy()
         self._back_at = np.zeros(failures.world_size)

@@ -23,7 +23,7 @@ import numpy as np
 from minigrad.arguments import as_amount, as_integer, as_real, keep_as
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.simulate.cluster import Cluster, check_cluster
-from minigrad.distributed.simulate.failures import Failures, Lives
+from minigrad.distributed.simulate.failures import FailureTimes, Lives
 from minigrad.errors import ArgumentError
 
 
@@ -128,10 +128,16 @@ class Course:
     """
 
     def __init__(
-        self, cluster: Cluster, failures: Failures, strategy: Strategy, samples: int, nbytes: float, horizon_s: float
+        self,
+        cluster: Cluster,
+        failures: FailureTimes,
+        strategy: Strategy,
+        samples: int,
+        nbytes: float,
+        horizon_s: float,
     ) -> None:
         check_cluster("Course", cluster)
-        if not isinstance(failures, Failures) or failures.world_size != cluster.world_size:
+        if not isinstance(failures, FailureTimes) or failures.world_size != cluster.world_size:
             raise ArgumentError(f"Course: expected the failures of {cluster.world_size} ranks, got {failures!r:.100}")
         if not isinstance(strategy, (Restart, Shrink, LocalSteps)):
             raise ArgumentError(f"Course: expected Restart, Shrink or LocalSteps, got {strategy!r:.100}")
@@ -267,7 +273,7 @@ class Goodput(NamedTuple):
 
 
 def goodput(
-    cluster: Cluster, failures: Failures, strategy: Strategy, *, samples: int, nbytes: float, horizon_s: float
+    cluster: Cluster, failures: FailureTimes, strategy: Strategy, *, samples: int, nbytes: float, horizon_s: float
 ) -> Goodput:
     """What a strategy leaves of the throughput of a cluster whose ranks fail; see `Course` for the arguments.
 
@@ -281,7 +287,7 @@ def goodput(
     course = Course(cluster, failures, strategy, samples, nbytes, horizon_s)
     for _ in course:
         pass
-    unfailing = Failures(cluster.world_size, math.inf, 0.0)
+    unfailing = FailureTimes(cluster.world_size, math.inf, 0.0)
     ideal = Course(cluster, unfailing, Shrink(), samples, nbytes, horizon_s)
     for _ in ideal:
         pass

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from minigrad.arguments import as_integer
 from minigrad.distributed.algorithms.play import check_schedule
-from minigrad.distributed.algorithms.schedule import Schedule
+from minigrad.distributed.algorithms.schedule import CollectiveSchedule
 from minigrad.distributed.simulate.cluster import Cluster, check_cluster
 from minigrad.distributed.simulate.links import Link
 from minigrad.errors import ArgumentError
 
 
 def cost(
-    schedule: Schedule,
+    schedule: CollectiveSchedule,
     cluster: Cluster,
     size: int,
     itemsize: int = 4,

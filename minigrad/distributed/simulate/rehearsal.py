@@ -16,7 +16,7 @@ from minigrad.nn.module import Module
 from minigrad.recording import no_grad
 
 
-class Point(NamedTuple):
+class LossPoint(NamedTuple):
     """The mean loss of those that made a step, and when on the clock it was over."""
 
     at_s: float
@@ -37,7 +37,7 @@ class Rehearsal:
 
     Attributes:
         models: The replica of each rank.
-        losses: A `Point` for each step, and for the last step of each round.
+        losses: A `LossPoint` for each step, and for the last step of each round.
         is_there: Whether each rank had a part in what happened last: the replicas of those are bit-equal.
     """
 
@@ -60,7 +60,7 @@ class Rehearsal:
             self.models.append(make_model())
             self._optimizers.append(make_optimizer(list(self.models[-1].parameters())))
         self._first = self._kept = self._state_of(0)
-        self.losses = list[Point]()
+        self.losses = list[LossPoint]()
         self.is_there = np.ones(world_size, bool)
 
     def run(self) -> Rehearsal:
@@ -91,7 +91,7 @@ class Rehearsal:
             all_reduce([param.grad.data for param in params], ReduceOp.AVG)
         for rank in ranks:
             self._optimizers[rank].step()
-        self.losses.append(Point(happened.at_s, happened.step, sum(losses) / len(losses)))
+        self.losses.append(LossPoint(happened.at_s, happened.step, sum(losses) / len(losses)))
 
     def _round(self, happened: Happened) -> None:
         losses: dict[int, float] = {}
@@ -107,7 +107,7 @@ class Rehearsal:
                 for param, mean in zip(params, means):
                     param.copy_(type(param.detach())(mean))
         mean_loss = sum(losses[rank] for rank in ranks) / len(ranks)
-        self.losses.append(Point(happened.at_s, happened.step + happened.steps - 1, mean_loss))
+        self.losses.append(LossPoint(happened.at_s, happened.step + happened.steps - 1, mean_loss))
 
     def _save(self, happened: Happened) -> None:
         self._kept = self._state_of(0)

@@ -9,6 +9,8 @@ from minigrad.arguments import as_integer
 from minigrad.distributed.comm.turns import scheduled
 from minigrad.errors import ArgumentError
 
+__all__ = ["Failing", "schedules"]
+
 
 class Failing(NamedTuple):
     """A schedule under which something failed.
