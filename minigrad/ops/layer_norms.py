@@ -111,7 +111,7 @@ def _give_by_kernels(
 ) -> None:
     """The gradients of layer or RMS norm to x, weight and bias, by kernels."""
     dx, dweight, dbias = edges
-    base = _held_by(dx)  # of a residual connection, say
+    base = None if dx is dweight or dx is dbias else _held_by(dx)  # of a residual connection, say
     row_gradient = None if dx is None else array_module(x).empty(x.shape, x.dtype)
     vectors = vector_gradients((dweight, dbias), shape, grad_rows)
     gradients_of_rows(grad_rows, rows, gain, mean, rstd, row_gradient, *vectors, base)

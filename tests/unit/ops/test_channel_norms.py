@@ -187,3 +187,15 @@ def test_a_norm_of_rows_is_one_piece_forward_and_two_backward(cuda, name):
     assert work.pieces == {f"{kernel}_{part}_f64": 1 for part in ("forward", "backward", "finish")} and not uploads
     for one, other in zip(got(), expected(), strict=True):
         assert_close(one.detach().cpu().numpy(), other.detach().cpu().numpy())
+
+
+@pytest.mark.parametrize("role", ["weight", "bias"])
+def test_rows_that_are_their_own_weight_or_bias_get_both_gradients_beside_another_one(cuda, role):
+    results = []
+    for device in ("cpu", cuda):
+        x = Tensor(np.arange(1.0, 5.0)).to(device).requires_grad_()
+        rows = x * 1.0
+        y = ops.layer_norm(rows, 4, **{role: rows})
+        (y * Tensor(SLOPES[0, :, 0, 0]).to(device) + rows * 2.0).sum().backward()
+        results.append(x.grad.cpu().numpy())
+    assert_close(results[1], results[0])
