@@ -52,7 +52,7 @@ def cat(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
     parts = tuple(x for x in given if x.data.shape != (0,)) or given
     axis = normalize_axis("cat", dim, parts[0].ndim)
     try:
-        data = array_module(parts[0].data).concatenate([x.data for x in parts], axis)
+        data = _joined([x.data for x in parts], axis)
     except ValueError as error:
         listed = ", ".join(str(x.shape) for x in parts)
         raise ShapeError(f"cat: expected shapes that differ only along axis {dim}, got {listed}") from error
@@ -61,6 +61,15 @@ def cat(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
 
 
 concat = concatenate = cat
+
+
+def _joined(parts: list[Array], axis: int) -> Array:
+    """Arrays one after the other; what lies in one order stays in it, on a GPU too."""
+    xp, order = array_module(parts[0]), memory_order(parts[0])
+    if xp is np or order is None or any(memory_order(x) != order for x in parts):
+        return xp.concatenate(parts, axis)
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return xp.concatenate([x.transpose(order) for x in parts], back[axis]).transpose(back)
 
 
 def _cat_backward(node: Node, grad: Array) -> None:

@@ -130,6 +130,15 @@ def test_on_a_gpu_two_operands_give_what_lies_as_the_one_that_is_no_rows(cuda, n
     assert is_channels_last(getattr(ops, name)(x, larger))
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_on_a_gpu_what_is_joined_stays_in_its_order(cuda, axis):
+    x, y = channels_last(cuda), channels_last(cuda)
+    joined = ops.cat([x, y, x], axis)
+    assert is_channels_last(joined)
+    assert_close(joined, ops.cat([one.detach().cpu() for one in (x, y, x)], axis))
+    assert ops.cat([x, minigrad.rand(*IMAGE, device=cuda)], axis).data.flags.c_contiguous
+
+
 def test_on_a_gpu_rows_stay_rows(cuda):
     x = minigrad.rand(*IMAGE, device=cuda)
     for y in (ops.relu(x), x + 1.0, x * x, ops.gelu(x)):
