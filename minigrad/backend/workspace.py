@@ -24,6 +24,7 @@ from minigrad.backend.memory import ALIGN_BYTES
 
 LEAST_BYTES = 32 * 1024  # smaller arrays are left to the C library, which keeps their memory
 MOST_BYTES = 512 * 1024**2  # of all blocks; what does not fit is allocated as ever
+MOST_ALIKE = 256  # blocks of one size, all of which are looked at where none is free
 PATIENCE = 2048  # requests after which a block that nobody took is given up, when others are needed
 
 
@@ -76,7 +77,7 @@ class Workspace:
         found = next((block for block in self._blocks.get(nbytes, ()) if block.references() == self._alone), None)
         if found is None:
             self._give_up_unused()
-            if self.nbytes + nbytes > MOST_BYTES:
+            if self.nbytes + nbytes > MOST_BYTES or len(self._blocks.get(nbytes, ())) >= MOST_ALIKE:
                 return None
             found = _Block(nbytes)
             self._blocks.setdefault(nbytes, []).append(found)

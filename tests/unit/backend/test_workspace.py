@@ -94,6 +94,13 @@ def test_no_more_is_kept_than_allowed(room, monkeypatch):
     assert [array.base is None for array in held] == [False, False, True, True] and room.nbytes <= 150_000
 
 
+def test_whoever_keeps_many_results_makes_no_long_list_to_search(room, monkeypatch):
+    monkeypatch.setattr(workspace, "MOST_ALIKE", 3)
+    held = [room.empty(SHAPE, FLOAT) for _ in range(5)]
+    assert [array.base is None for array in held] == [False, False, False, True, True]
+    assert room.empty((256, 128), FLOAT).base is not None  # of another size
+
+
 def test_blocks_that_nobody_takes_are_given_up(room, monkeypatch):
     monkeypatch.setattr(workspace, "PATIENCE", 10)
     room.empty(SHAPE, FLOAT)
