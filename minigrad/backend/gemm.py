@@ -339,14 +339,16 @@ def _calls(a: _Matrices, b: _Matrices, out: _Matrices, sizes: tuple[int, ...], c
     *batch, rows, columns, inner = sizes
     *others, (count, *steps) = sorted(_folded(batch, a.steps, b.steps, out.steps)) or [(1, 0, 0, 0)]
 
-    def call(index: tuple[int, ...]) -> Gemm:
-        parts = [
-            Operand(
-                part.dtype.itemsize * sum(i * axis[1 + which] for i, axis in zip(index, others)),
-                *(part.operation, part.leading, steps[which], cublas.DATA_TYPES[part.dtype.name]),
-            )
-            for which, part in enumerate((a, b, out))
-        ]
-        return cublas.prepare(parts[1], parts[0], parts[2], (columns, rows, inner), count, compute)
+    operands = [
+        Operand(0, part.operation, part.leading, steps[which], cublas.DATA_TYPES[part.dtype.name])
+        for which, part in enumerate((a, b, out))
+    ]
+    gemm = cublas.prepare(operands[1], operands[0], operands[2], (columns, rows, inner), count, compute)
 
-    return tuple(call(index) for index in np.ndindex(*(length for length, *_ in others)))
+    def bytes_to(part: _Matrices, which: int, index: tuple[int, ...]) -> int:
+        return part.dtype.itemsize * sum(i * axis[1 + which] for i, axis in zip(index, others))
+
+    return tuple(
+        gemm._replace(at=(bytes_to(b, 1, index), bytes_to(a, 0, index), bytes_to(out, 2, index)))
+        for index in np.ndindex(*(length for length, *_ in others))
+    )
