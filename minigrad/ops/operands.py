@@ -171,7 +171,7 @@ def same_device(who: str, *tensors: Tensor) -> None:
     Raises:
         DeviceError: they are; the devices and shapes are named.
     """
-    first = device_of(tensors[0].data)
+    first = device_of(tensors[0].data) if tensors else None
     for tensor in tensors[1:]:
         if device_of(tensor.data) is first:
             continue

@@ -22,6 +22,7 @@ ROWS = [
     (lambda: ops.meshgrid(), ArgumentError, "meshgrid: expected at least one tensor, got none"),
     (lambda: ops.meshgrid(V, X), ShapeError, r"meshgrid: expected vectors, got shapes \(3,\), \(2, 3\)"),
     (lambda: ops.meshgrid(V, indexing="yx"), ArgumentError, "meshgrid: expected indexing to be one of 'ij', 'xy'"),
+    (lambda: ops.einsum(""), ArgumentError, "einsum: expected 1 operands for '', got 0"),
     (lambda: ops.broadcast_tensors(X, ROW), ShapeError, "broadcast_tensors: expected shapes that broadcast"),
     (lambda: minigrad.broadcast_shapes((2, 3), 2), ShapeError, r"broadcast_shapes: expected .* \(2, 3\) and \(2,\)"),
     *each((lambda name: named(name)("a"), DtypeError, "^%s: expected a tensor, an array or a number, got str"),
