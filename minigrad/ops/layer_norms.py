@@ -49,8 +49,8 @@ def layer_norm(
     check_input("layer_norm", x, weight, bias, eps, least_ndim=1)
     shape = _last_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
     rows = _rows(x.data, shape)
-    gain = None if weight is None else weight.data.reshape(-1)
-    shift = None if bias is None else bias.data.reshape(-1)
+    gain = _vector(weight)
+    shift = _vector(bias)
     forward = normalize_rows if kernels_for(rows) is not None else _normalize_rows
     out, mean, rstd = forward(rows, gain, shift, eps)
     inputs = tuple([t for t in (x, weight, bias) if t is not None])
@@ -87,7 +87,7 @@ def _layer_norm_backward(node: Node, grad: Array) -> None:
     dx, dweight, dbias = affine_edges(node, weight)
     size = (len(mean), math.prod(shape))
     rows, grad_rows = x.data.reshape(size), grad.reshape(size)
-    gain = None if weight is None else weight.data.reshape(-1)
+    gain = _vector(weight)
     if kernels_for(rows) is not None:
         _give_by_kernels((dx, dweight, dbias), x.data, grad_rows, rows, gain, mean, rstd, shape)
         return
@@ -198,7 +198,7 @@ def rms_norm(
     check_input("rms_norm", x, weight, None, 0.0 if eps is None else eps, least_ndim=1)
     shape = _last_axes("rms_norm", x, normalized_shape, weight=weight)
     rows, wide = _rows(x.data, shape), work_dtype(x.data)
-    gain = None if weight is None else weight.data.reshape(-1)
+    gain = _vector(weight)
     least = float(finfo(wide).eps) if eps is None else eps
     inputs = (x,) if weight is None else (x, weight)
     if kernels_for(rows) is not None:
@@ -220,7 +220,7 @@ def _rms_norm_backward(node: Node, grad: Array) -> None:
     x, weight, shape, rstd = node.saved
     dx, dweight, _ = affine_edges(node, weight)
     rows, grad_rows = _rows(x.data, shape), _rows(grad, shape)
-    gain = None if weight is None else weight.data.reshape(-1)
+    gain = _vector(weight)
     if kernels_for(rows) is not None:
         _give_by_kernels((dx, dweight, None), x.data, grad_rows, rows, gain, None, rstd, shape)
         return
@@ -264,5 +264,14 @@ def _last_axes(
 
 def _rows(x: Array, shape: tuple[int, ...]) -> Array:
     """A matrix with a row for each of what is normalized together."""
+    if x.ndim == 2 and len(shape) == 1 and x.size:
+        return x
     length = math.prod(shape)
     return x.reshape(-1 if x.size else 0, length)
+
+
+def _vector(parameter: Tensor | None) -> Array | None:
+    """A weight or bias as a vector; an array of one axis is one."""
+    if parameter is None or parameter.data.ndim == 1:
+        return None if parameter is None else parameter.data
+    return parameter.data.reshape(-1)

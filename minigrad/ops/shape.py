@@ -37,11 +37,11 @@ def sizes_of(who: str, sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """
     listed = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
     for size in listed:
-        if not is_integer(size):
+        if size.__class__ is not int and not is_integer(size):
             raise DtypeError(f"{who}: expected integers, got {size!r} in {tuple(listed)}")
         if not -MOST_ELEMENTS < size < MOST_ELEMENTS:
             raise ShapeError(f"{who}: expected integers of less than 2**48, got {size} in {tuple(listed)}")
-    return tuple(int(size) for size in listed)
+    return tuple([int(size) for size in listed])
 
 
 # ------------------------------------------------------------------------------------------------ other shapes

@@ -110,7 +110,7 @@ def unpack(
     """
     _check("unpack", placement, bucket, weight, nonfinite, squares)
     loader = kernels_for(bucket)
-    if squares is not None:
+    if squares is not None and (loader is None or not placement.pieces):
         squares[...] = 0
     if loader is None:
         for array, offset in zip(placement.arrays, placement.offsets):
@@ -139,7 +139,7 @@ def scale_(x: Array, weight: Array, nonfinite: Array | None = None, squares: Arr
     """
     _check("scale_", None, x, weight, nonfinite, squares)
     loader = kernels_for(x)
-    if squares is not None:
+    if squares is not None and (loader is None or not x.size):
         squares[...] = 0
     if loader is None:
         _scale_to(x, x, weight, nonfinite, squares)
