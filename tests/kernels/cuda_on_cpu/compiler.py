@@ -30,25 +30,25 @@ _DYNAMIC_SHARED = re.compile(r"\bextern\s+__shared__")
 _KERNEL = re.compile(r'extern\s*"C"\s*CPU_GLOBAL\s*void\s*(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(')
 
 
-def build(name: str, source: str) -> Path:
+def build(name: str, source: str, only: Sequence[str] = ()) -> Path:
     """The library of a kernel file, from the cache where it was built before.
 
     Args:
         name: Of the file, for messages and for the library.
         source: Its text, with headers of ours in place.
+        only: The kernels that are wanted, where not all are: code for others takes most of the time.
 
     Raises:
         KernelError: g++ is not there, or refuses the text; its messages are in the error.
     """
     source = source.replace("#pragma once", "")  # g++ warns of it outside of a header
-    parts = [source, *(path.read_text() for path in HEADERS + RUNTIME), *FLAGS, *CHECKS, _compiler_version()]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    library = cache_folder() / f"{name}-{key}.so"
+    parts = [source, *(path.read_text() for path in HEADERS + RUNTIME), *FLAGS, *CHECKS, *only, _compiler_version()]
+    library = cache_folder() / f"{name}-{_key(*parts)}.so"
     if not library.exists():
         if _DYNAMIC_SHARED.search(source):
             raise KernelError(f"{name}.cu: expected shared memory of a fixed size, got `extern __shared__`")
         with tempfile.TemporaryDirectory() as folder:
-            _compile(name, source, Path(folder))
+            _compile(name, source, only, Path(folder))
             install(Path(folder, "kernel.so"), library)
     return library
 
@@ -60,13 +60,31 @@ def kernel_names(name: str, source: str) -> list[str]:
     return list(dict.fromkeys(_KERNEL.findall(expanded)))
 
 
-def _compile(name: str, source: str, folder: Path) -> None:
-    exports = "".join(f"CPU_EXPORT({kernel})\n" for kernel in kernel_names(name, source))
-    text = f'#include "{HERE / "cuda.h"}"\n{source}\n#line 1 "exports of {name}.cu"\n{exports}'
-    include = ["-I", str(HERE / "include")]
-    _run(name, [*FLAGS, *CHECKS, *include, "-x", "c++", "-c", "-", "-o", str(folder / "kernel.o")], text)
+def _compile(name: str, source: str, only: Sequence[str], folder: Path) -> None:
+    exports = "".join(f"CPU_EXPORT({kernel})\n" for kernel in only or kernel_names(name, source))
+    text = f'{source}\n#line 1 "exports of {name}.cu"\n{exports}'
+    flags = [*FLAGS, *CHECKS, *(["-fwhole-program"] if only else [])]  # by which what is not exported is not needed
+    include = ["-I", str(HERE / "include"), "-include", str(_prepared_header())]
+    _run(name, [*flags, *include, "-x", "c++", "-c", "-", "-o", str(folder / "kernel.o")], text)
     objects = [str(folder / "kernel.o"), *map(str, _runtime_objects())]
     _run(name, ["-shared", *objects, "-o", str(folder / "kernel.so")])
+
+
+@functools.lru_cache(maxsize=1)
+def _prepared_header() -> Path:
+    """A header that includes cuda.h, and beside it what g++ made of it, which is read in its place."""
+    text = f'#include "{HERE / "cuda.h"}"\n'
+    parts = [text, *(path.read_text() for path in HEADERS[:2]), *FLAGS, *CHECKS, _compiler_version()]
+    header = cache_folder() / f"cuda-{_key(*parts)}.h"
+    prepared = header.with_name(f"{header.name}.gch")
+    if not prepared.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            source, built = Path(folder, "cuda.h"), Path(folder, "cuda.h.gch")
+            source.write_text(text)
+            _run(header.name, [*FLAGS, *CHECKS, "-x", "c++-header", str(source), "-o", str(built)])
+            install(source, header)
+            install(built, prepared)
+    return header
 
 
 @functools.lru_cache(maxsize=1)
@@ -75,8 +93,7 @@ def _runtime_objects() -> list[Path]:
     objects = []
     for path in RUNTIME:
         parts = [path.read_text(), HEADERS[0].read_text(), *FLAGS, _compiler_version()]
-        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-        target = cache_folder() / f"{path.stem}-{key}.o"
+        target = cache_folder() / f"{path.stem}-{_key(*parts)}.o"
         if not target.exists():
             with tempfile.TemporaryDirectory() as folder:
                 built = Path(folder, "runtime.o")
@@ -84,6 +101,11 @@ def _runtime_objects() -> list[Path]:
                 install(built, target)
         objects.append(target)
     return objects
+
+
+def _key(*parts: str) -> str:
+    """What a result is kept by: all that it depends on."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 @functools.lru_cache(maxsize=1)

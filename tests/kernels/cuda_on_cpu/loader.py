@@ -11,14 +11,14 @@ from minigrad.backend.kernels import KernelLoader
 from tests.kernels.cuda_on_cpu.arguments import Counts
 from tests.kernels.cuda_on_cpu.module import CpuModule
 
-_MODULES: dict[tuple[str, str], CpuModule] = {}  # by name and text; a session compiles each once
+_MODULES: dict[tuple[Any, ...], CpuModule] = {}  # by name, text and kernels; a session compiles each once
 
 
-def cpu_module(name: str, source: str) -> CpuModule:
-    """The module of a kernel file, compiled once in a session."""
-    module = _MODULES.get((name, source))
+def cpu_module(name: str, source: str, only: Sequence[str] = ()) -> CpuModule:
+    """The module of a kernel file, compiled once in a session; of some of its kernels, where not all are wanted."""
+    module = _MODULES.get((name, source, *only))
     if module is None:
-        module = _MODULES[name, source] = CpuModule(name, source)
+        module = _MODULES[(name, source, *only)] = CpuModule(name, source, only)
     return module
 
 

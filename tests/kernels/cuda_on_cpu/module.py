@@ -24,6 +24,9 @@ class _Launch(ctypes.Structure):
 class CpuModule:
     """The kernels of one file.
 
+    Args:
+        only: Those that are wanted, where not all are.
+
     Attributes:
         names: Of its kernels.
 
@@ -31,9 +34,9 @@ class CpuModule:
         KernelError: it does not compile.
     """
 
-    def __init__(self, name: str, source: str) -> None:
+    def __init__(self, name: str, source: str, only: Sequence[str] = ()) -> None:
         self.name = name
-        path = str(build(name, source))
+        path = str(build(name, source, only))
         library = ctypes.CDLL(path)
         library.cpu_name.restype = library.cpu_parameters.restype = library.cpu_error.restype = ctypes.c_char_p
         library.cpu_launch.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_int]
