@@ -9,7 +9,7 @@ in device memory; what the host keeps of it has to be done in each replay too. W
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,6 +71,23 @@ def each_replay(count: Callable[[], object]) -> None:
     capture = current_capture()
     if capture is not None:
         capture.counts.append(count)
+
+
+def stays_in_replays(who: str, options: Callable[[], Mapping[str, object]]) -> None:
+    """Where a step is captured, refuse its replays once options read otherwise that its graph has as numbers."""
+    capture = current_capture()
+    if capture is not None:
+        kept = dict(options())
+
+        def check() -> None:
+            for name, value in options().items():
+                if value != kept[name]:
+                    raise CaptureError(
+                        f"{who}: expected {name} as it was when a step was captured, got {value!r} in place of "
+                        f"{kept[name]!r}: capture it again"
+                    )
+
+        capture.checks.append(check)
 
 
 def refuse_in_capture(who: str, got: str, advice: str = "") -> None:

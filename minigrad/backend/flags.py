@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -103,7 +104,8 @@ def checked_by_kernel(
     device_id = x.data.device_id
     _findings.unread.add(device_id)
     if (capture := current_capture()) is not None:
-        capture.part("found", lambda: capture.counts.append(lambda: _look_again(device_id, board)))
+        look_again = partial(_look_again, device_id, board, _findings.boards, _findings.unread)
+        capture.part("found", lambda: capture.counts.append(look_again))
     return _Checked(x, words)
 
 
@@ -139,10 +141,10 @@ def _message(who: str, what: str, low: int, high: int, got: str) -> str:
     return f"{who}: expected {what} in [{low}, {high}), got {got}"
 
 
-def _look_again(device_id: int, board: _Board) -> None:
-    """A replay of a captured step checks once more; what it finds is told in the thread that captured it."""
-    if _findings.boards.get(device_id) is board:
-        _findings.unread.add(device_id)
+def _look_again(device_id: int, board: _Board, boards: dict[int, _Board], unread: set[int]) -> None:
+    """A replay of a captured step, by any thread, checks once more: the thread that captured it is told."""
+    if boards.get(device_id) is board:
+        unread.add(device_id)
 
 
 def _board(x: Array) -> _Board:

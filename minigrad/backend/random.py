@@ -19,9 +19,11 @@ from typing import Any, Literal
 import numpy as np
 
 from minigrad.arguments import as_integer, check_choice
+from minigrad.backend.capturing import refuse_in_capture
 from minigrad.errors import ArgumentError, StateDictError
 
 _SEED_LIMIT = 2**64
+_ANEW, _OUTSIDE = "random streams that begin anew in each step", "call it outside of the captured step"
 _FIRST_SHARD_STREAM = 2**63
 
 
@@ -48,6 +50,7 @@ class Generator(np.random.Generator):
         Raises:
             ArgumentError: the seed is no integer in range.
         """
+        refuse_in_capture("Generator.manual_seed", _ANEW, _OUTSIDE)
         seed = as_integer("Generator.manual_seed", "seed", seed, 0, _SEED_LIMIT)
         self.bit_generator.state = _philox(seed, 0).bit_generator.state
         return self
@@ -62,6 +65,7 @@ class Generator(np.random.Generator):
         Raises:
             StateDictError: it is something else; nothing was changed then.
         """
+        refuse_in_capture("Generator.load_state_dict", _ANEW, _OUTSIDE)
         tried: Any = np.random.Philox(0)
         try:
             tried.state = state
@@ -140,6 +144,7 @@ def manual_seed(seed: int) -> None:
     Raises:
         ArgumentError: the seed is no integer in range.
     """
+    refuse_in_capture("manual_seed", _ANEW, _OUTSIDE)
     seed = as_integer("manual_seed", "seed", seed, 0, _SEED_LIMIT)
     streams = _streams.get(None)
     _streams.set(Streams(seed, streams.noise_key if streams is not None else 0))
@@ -237,6 +242,7 @@ def set_rng_state(state: dict[str, Any], noise_key: Literal["own", "theirs"] = "
     Raises:
         ArgumentError: the state is something else, or another noise_key.
     """
+    refuse_in_capture("set_rng_state", _ANEW, _OUTSIDE)
     check_choice("set_rng_state", ("own", "theirs"), noise_key=noise_key)
     own = _current().noise_key
     try:

@@ -9,12 +9,14 @@ from minigrad.arguments import as_integer, kind_of
 from minigrad.backend.capture import DeviceGraph
 from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import Device, device_of
+from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import duplicate
 from minigrad.backend.nvtx import nvtx_range
 from minigrad.backend.timer import CudaTimer
 from minigrad.errors import ArgumentError, CaptureError, DeviceError, DtypeError, ShapeError
-from minigrad.stamp import next_number
-from minigrad.tensor import Tensor
+from minigrad.nn.watch import naming_calls
+from minigrad.stamp import mark_changed, next_number
+from minigrad.tensor import Tensor, tensors_in
 
 __all__ = ["CapturedStep", "capture"]
 
@@ -28,7 +30,10 @@ def capture(function: Callable[..., Any], *examples: Tensor, warmup: int = 3) ->
 
     A graph repeats what the device did, with the shapes of the examples. The numbers of steps, learning rates, loss
     scales, dropout's noise and samples of ranks are read from device memory and go on as they would. Other Python in
-    the function runs no more: hooks, prints, and `if` on what the host knows are as they were when it was captured.
+    the function runs no more: hooks, prints, counters, `if` on what the host knows, and numbers of Python, such as the
+    weight of a loss, are as they were when it was captured; give a tensor as an argument for what changes. Tensors that
+    it takes from elsewhere are read where they lay: change them in place, and keep them. Where an optimizer, a
+    GradScaler or a module that was called has another option, mode, parameter or buffer since, a call is refused.
 
     Args:
         function: Takes tensors, and returns a tensor, or tensors in tuples, lists and mappings, or None. It has to call
@@ -72,17 +77,25 @@ class CapturedStep:
                 function(*self.inputs)
             self._graph.prepare()
             self._capture = Capture(device, next_number())
-            self.outputs = self._graph.record(self._capture, lambda: _outputs(function(*self.inputs), device))
+            self.outputs = self._graph.record(self._capture, self._body)
         for user in self._capture.users:
             user(self._graph.drop)
         self._launch()
+
+    def _body(self) -> Any:
+        with naming_calls():  # so that the capture hears of each module
+            outputs = _outputs(self._function(*self.inputs), self._device)
+        for tensor in tensors_in(outputs):
+            mark_changed(tensor)
+        return outputs
 
     def __call__(self, *args: Tensor) -> Any:
         """Make a step.
 
         Raises:
             ShapeError, DtypeError, DeviceError, ArgumentError: the arguments are not like the examples.
-            CaptureError: the step would now be another one, for an option of an optimizer was changed, say.
+            CaptureError: the step would now be another one, for an option of an optimizer or the mode of a module was
+                changed, say.
         """
         refuse_in_capture("captured step", "a captured step in it")
         self._check(args)
@@ -91,14 +104,18 @@ class CapturedStep:
         with nvtx_range("captured step"), self._device.current():
             for count in self._capture.counts:
                 count()
-            for place, given in zip(self.inputs, args):
-                if given.data is not place.data:
-                    place.data[...] = given.data
+            for place, data in [(place, self._apart(place, given)) for place, given in zip(self.inputs, args)]:
+                if data is not place.data:
+                    place.data[...] = data
+                    mark_changed(place)
             self._launch()
         return self.outputs
 
     def times_s(self) -> list[float]:
-        """Seconds that the GPU took for each call since it was asked last, once it is through with it; never waits."""
+        """Seconds that the GPU took for each call since it was asked last, once it is through with it; never waits.
+
+        Of more than 64 calls it has the last ones.
+        """
         return self._timer.read_s()
 
     def _launch(self) -> None:
@@ -110,6 +127,14 @@ class CapturedStep:
             self._timer.stop()
             for launched in self._capture.launched:
                 launched()
+
+    def _apart(self, place: Tensor, given: Tensor) -> Array:
+        """The data of what is given for a place; a copy where it views a place that is written to."""
+        if given.data is not place.data:
+            for other in self.inputs:
+                if given.data is other.data or (given.stamp is not None and given.stamp is other.stamp):
+                    return duplicate(given.data)
+        return given.data
 
     def _check(self, args: tuple[Any, ...]) -> None:
         who = "captured step"

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from minigrad.backend.capturing import current_capture
 from minigrad.backend.nvtx import nvtx_range
 from minigrad.removal import Removal
 
@@ -56,6 +57,10 @@ def naming_calls() -> Iterator[None]:
 
 def call_watched(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the forward of a module, with the hooks around it, and tell the watcher; of none inside, but by name."""
+    if (capture := current_capture()) is not None:
+        from minigrad.nn.captured import modules_of
+
+        modules_of(capture).add(module)
     watcher = current_watcher()
     is_named = isinstance(watcher, _Naming)
     with nvtx_range(type(module).__name__) if is_named else nullcontext():

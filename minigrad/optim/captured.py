@@ -32,6 +32,7 @@ class Captured(Protocol):
     step_limit: int
     takes_control: bool
     defaults: dict[str, Any]
+    param_groups: list[dict[str, Any]]
     parts: list[list[Part]]
     _attempts: Attempts
 
@@ -62,6 +63,7 @@ class CapturedUpdates:
 
     def __init__(self, optimizer: Captured, capture: Capture) -> None:
         self._optimizer, self._calls = optimizer, list[list[_Clock]]()
+        self._groups, self._trained = list(optimizer.param_groups), _trained(optimizer)
         capture.checks.append(self._check)
         capture.writes.append(self._write)
         capture.ends.append(self._end)
@@ -106,6 +108,17 @@ class CapturedUpdates:
         return {name: group[name] for name in self._optimizer.defaults if name != "lr"}
 
     def _check(self) -> None:
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._groups) or any(group is not kept for group, kept in zip(groups, self._groups)):
+            raise CaptureError(
+                f"{self._optimizer.name}: expected the groups with which its step was captured, got others: capture it "
+                "again"
+            )
+        if _trained(self._optimizer) != self._trained:
+            raise CaptureError(
+                f"{self._optimizer.name}: expected requires_grad of each parameter as when its step was captured, got "
+                "another: capture it again"
+            )
         for clock in self._clocks():
             self._optimizer.check(clock.group)
             clock.part.buffer.check()
@@ -143,6 +156,10 @@ class CapturedUpdates:
     def _moved(self) -> None:
         for clock in self._clocks():
             clock.there[_ATTEMPT] += len(self._calls)
+
+
+def _trained(optimizer: Captured) -> list[bool]:
+    return [param.requires_grad for parts in optimizer.parts for part in parts for param in part.params]
 
 
 def range_of_step(name: str) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_integer, as_real, check_switch
-from minigrad.backend.capturing import each_replay
+from minigrad.backend.capturing import each_replay, stays_in_replays
 from minigrad.backend.device import CPU, Device, array_module, to_device, to_host
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.grad_scale import scale_
@@ -87,6 +87,8 @@ class GradScaler:
     ) -> None:
         check_switch("GradScaler", enabled=enabled)
         self._enabled = enabled
+        self._home: Device | None = None  # not known before the first loss or optimizer
+        self._control = new_control(CPU)
         self._set(init_scale, growth_factor, backoff_factor, growth_interval, 0)
 
     def _set(
@@ -99,9 +101,9 @@ class GradScaler:
         as_integer("GradScaler", "_growth_tracker", good_steps, 0)
         self.growth_factor, self.backoff_factor = float(growth_factor), float(backoff_factor)
         self.growth_interval = int(growth_interval)
-        self._home: Device | None = None  # not known before the first loss or optimizer
-        self._control = new_control(CPU, float(scale))
-        self._control[GOOD_STEPS] = good_steps
+        with self._control_place().current():
+            self._control[...] = new_control(self._control_place(), float(scale))  # where graphs read it
+            self._control[GOOD_STEPS] = float(good_steps)
         self._base = number_of((scale, growth_factor, backoff_factor, growth_interval, good_steps, self._enabled))
         self._updates = 0
         self._progress: weakref.WeakKeyDictionary[Optimizer, _Progress] = weakref.WeakKeyDictionary()
@@ -207,6 +209,7 @@ class GradScaler:
             return
         self._count()
         each_replay(self._count)
+        stays_in_replays("GradScaler", self._options)
         with self._control_place().current():
             settle_step(
                 self._control,
@@ -218,6 +221,9 @@ class GradScaler:
 
     def _count(self) -> None:
         self._updates += 1
+
+    def _options(self) -> dict[str, object]:
+        return dict(zip(_KEYS[1:4], (self.growth_factor, self.backoff_factor, self.growth_interval)))
 
     # -------------------------------------------------------------------------------------------------------- state
 

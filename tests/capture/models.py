@@ -81,7 +81,7 @@ def state(model, optimizer):
     return values, kept, saved["param_groups"], minigrad.get_rng_state()
 
 
-def train(device, captured, make="adam", steps=10, norm=False, scaled=False, max_norm=None, between=None):
+def train(device, captured, make="adam", steps=7, norm=False, scaled=False, max_norm=None, between=None):
     """Losses and state of a training with a schedule of rates.
 
     Args:

@@ -7,7 +7,7 @@ from minigrad import nn, optim
 from tests.benchmarks.workloads import TRAININGS, train_step
 from tests.strict_cupy import counted
 
-SAMPLES = 4
+SAMPLES = 2
 
 
 def losses(cuda, name, captured):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minigrad.backend.capturing import each_replay
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, as_dtype, is_half
 from minigrad.backend.fused.grad_scale import WIRES, Placement, Widened, pack, scale_, unpack
@@ -226,9 +227,9 @@ class CompressionState:
 
     def note(self, bucket: GradBucket, wire: Array, factor: float) -> None:
         """Count a bucket whose weighted gradients · factor are about to be sent as wire."""
-        self.calls += 1
-        self.bytes_sent += int(wire.nbytes)
-        self.bytes_before += bucket.count * bucket.dtype.itemsize
+        sizes = int(wire.nbytes), bucket.count * bucket.dtype.itemsize
+        self._count(*sizes)
+        each_replay(lambda: self._count(*sizes))
         if self.measure_error:
             xp = array_module(wire)
             exact = xp.empty(bucket.count, bucket.dtype)
@@ -239,6 +240,11 @@ class CompressionState:
             error -= exact
             squares = xp.stack([xp.vdot(error, error), xp.vdot(exact, exact)])
             self._squares = squares if self._squares is None else self._squares + squares
+
+    def _count(self, bytes_sent: int, bytes_before: int) -> None:
+        self.calls += 1
+        self.bytes_sent += bytes_sent
+        self.bytes_before += bytes_before
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressionState:
         return CompressionState(measure_error=self.measure_error)

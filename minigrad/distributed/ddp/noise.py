@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arguments import as_amount, as_list, as_samples, is_real
-from minigrad.backend.device import array_module, to_host
+from minigrad.backend.device import array_module, device_of, to_host
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.norm import sum_of_squares
 from minigrad.distributed.comm.protocol import Communicator, Work
@@ -120,11 +120,14 @@ class NoiseMeter:
     """
 
     def __init__(self) -> None:
+        self._sums: Array = None  # of variance, square, steps, and steps that nobody weighted, where gradients live
         self.reset()
 
     def reset(self) -> None:
         """Forget all steps so far."""
-        self._sums: Array = None  # of variance, square, steps, and steps that nobody weighted, where gradients live
+        if self._sums is not None:  # graphs of captured steps add to it where it lies
+            with device_of(self._sums).current():
+                self._sums[...] = 0.0
         self._own: list[Array] = []  # |g_r|² of the buckets of this step
         self._combined: list[Array] = []  # |g|² of them
         self._row: Array = None  # n_r·|g_r|², n_r, whether that is any, and the weight of this rank; then their sums
@@ -175,7 +178,10 @@ class NoiseMeter:
             found = _of_sums(whole, xp.where(counts, total, 1.0), xp.where(counts, ranks, 2.0), combined)
             counts = counts & xp.isfinite(found[0]) & xp.isfinite(found[1])
         step = xp.stack([xp.where(counts, each, 0.0) for each in (*found, 1.0)] + [xp.where(is_weighted, 0.0, 1.0)])
-        self._sums = step if self._sums is None else self._sums + step
+        if self._sums is None:
+            self._sums = step
+        else:
+            self._sums += step
         self._own, self._combined = [], []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoiseMeter:

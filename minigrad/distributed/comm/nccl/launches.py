@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakMethod
 
 from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import Device
@@ -83,7 +84,7 @@ class Launches:
         self._entries = deque[_Entry]()
         self._launching: _Entry | None = None  # NCCL may wait for other ranks there, too
         self._trouble_s = 0.0  # when NCCL first told of an error
-        self._graphs: list[Callable[[], None]] = []  # what ends each captured step that has some of these collectives
+        self._graphs: list[WeakMethod[Callable[[], None]]] = []  # end the captured steps that have such collectives
 
     # ----------------------------------------------------------------------------------------------- for the caller
 
@@ -151,7 +152,7 @@ class Launches:
             capture.part(("nccl", id(self)), lambda: self._follow(capture))
 
     def _follow(self, capture: Capture) -> None:
-        capture.users.append(self._graphs.append)
+        capture.users.append(lambda end: self._graphs.append(WeakMethod(end, self._graphs.remove)))
         capture.launched.append(self._under_way)
 
     def refuse_in_capture(self, who: str) -> None:
@@ -168,7 +169,9 @@ class Launches:
     def drop_graphs(self) -> None:
         """Give the graphs back that hold collectives: NCCL waits for that at its end."""
         while self._graphs:
-            self._graphs.pop()()
+            end = self._graphs.pop()()
+            if end is not None:
+                end()
 
     def is_done(self, entry: _Entry) -> bool:
         """Whether the device has passed a collective."""
