@@ -209,7 +209,7 @@ class GradScaler:
             return
         self._count()
         each_replay(self._count)
-        stays_in_replays("GradScaler", self._options)
+        stays_in_replays("GradScaler", lambda: _options(self))
         with self._control_place().current():
             settle_step(
                 self._control,
@@ -221,9 +221,6 @@ class GradScaler:
 
     def _count(self) -> None:
         self._updates += 1
-
-    def _options(self) -> dict[str, object]:
-        return dict(zip(_KEYS[1:4], (self.growth_factor, self.backoff_factor, self.growth_interval)))
 
     # -------------------------------------------------------------------------------------------------------- state
 
@@ -312,6 +309,10 @@ class GradScaler:
             for flag in flags[1:]:
                 total = array_module(total).maximum(total, to_device(flag, place))
         return total
+
+
+def _options(scaler: GradScaler) -> dict[str, object]:
+    return {name: getattr(scaler, name) for name in _KEYS[1:4]}
 
 
 def _gradients(optimizer: Optimizer) -> dict[Device, list[Array]]:
