@@ -12,8 +12,8 @@ from minigrad.errors import AutogradError, CaptureError, IndexRangeError
 from tests.capture.models import Scaled, batch, started, state, train_step
 
 
-def trained(cuda, captured, change, steps=4, scaled=False):
-    """Losses and state of a training; change(model, optimizer, scaler) is called before its third step."""
+def trained(cuda, captured, change, steps=4, scaled=False, at=2):
+    """Losses and state of a training; change(model, optimizer, scaler) is called before a step, by number."""
     minigrad.manual_seed(3)
     model = Scaled(norm=True).to(cuda)
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -21,7 +21,7 @@ def trained(cuda, captured, change, steps=4, scaled=False):
     step = started(train_step(model, optimizer, scaler), batch(cuda, 0), captured)
     losses = []
     for number in range(steps):
-        if number == 2:
+        if number == at:
             change(model, optimizer, scaler)
         losses.append(step(batch(cuda, number)).item())
     return losses, state(model, optimizer), None if scaler is None else scaler.state_dict()
@@ -71,7 +71,7 @@ CHANGES = {
 def test_refused(cuda, name):
     change, words = CHANGES[name]
     with pytest.raises(CaptureError, match=words):
-        trained(cuda, True, change, scaled=True)
+        trained(cuda, True, change, scaled=name == "growth", at=0)
 
 
 def test_options_that_are_back_and_counters_of_users(cuda):
@@ -179,7 +179,7 @@ def test_hooks_go_on_to_count_and_measure(cuda):
             ddp.register_comm_hook(kept, hook)
             step = train_step(model, optim.SGD(model.parameters(), lr=0.1), net=ddp)
             step = started(step, inputs(comm, 0), captured)
-            for number in range(3):
+            for number in range(2):
                 step(inputs(comm, number))
                 if number == 0:
                     kept.reset()
