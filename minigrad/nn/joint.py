@@ -30,7 +30,7 @@ def run_joined(modules: Sequence[Any], x: Any) -> Any:
     place = 0
     while place < len(modules):
         first = modules[place]
-        activation = _activation(modules[place + 1]) if place + 1 < len(modules) and _is_plain(first, Linear) else None
+        activation = _activation(*modules[place + 1 : place + 3]) if _is_plain(first, Linear) else None
         if activation is None:
             x, place = first(x), place + 1
         else:
@@ -38,9 +38,14 @@ def run_joined(modules: Sequence[Any], x: Any) -> Any:
     return x
 
 
-def _activation(module: Any) -> str | None:
-    """The name of the activation that a module is; None of another module, or where somebody hears of its calls."""
+def _activation(module: Any = None, behind: Any = None) -> str | None:
+    """The name of the activation that a module is; None of another module, or where somebody hears of its calls.
+
+    None, too, where it writes into its input and the one behind it does so again: alone it keeps another array.
+    """
     kind = type(module)
+    if getattr(module, "inplace", False) and getattr(behind, "inplace", False):
+        return None
     if kind is GELU and _is_plain(module, GELU):
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     return _NAMES[kind] if kind in _NAMES and _is_plain(module, kind) else None

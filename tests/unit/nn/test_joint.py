@@ -91,6 +91,16 @@ def test_who_is_heard_runs_alone(cuda, listen):
     assert "_linear_activation_backward" not in steps(net, minigrad.randn(4, 5, device=cuda))
 
 
+def test_two_that_write_into_their_input_go_backward_as_on_a_cpu(cuda):
+    def three(place):
+        return nn.Sequential(*pair(place, lambda: nn.ReLU(inplace=True)), nn.SiLU(inplace=True))
+
+    nets = [three("cpu"), three(cuda)]
+    for net in nets:
+        net(minigrad.ones(4, 5, device=net[0].weight.device)).sum().backward()
+    assert_close(nets[1][0].weight.grad, nets[0][0].weight.grad)
+
+
 @pytest.mark.parametrize("kind", [nn.Linear, nn.ReLU])
 def test_a_forward_that_was_replaced_for_all_of_a_class_runs(cuda, monkeypatch, kind):
     net = pair(cuda)
