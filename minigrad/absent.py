@@ -29,10 +29,11 @@ _BITS = "write all_gather(tensors, tensor), and combine them"
 _AVERAGER = "averager = distributed.ParameterAverager(model, comm, distributed.average.{}), and averager.step(len(x))"
 _PERIODIC = f"write {_AVERAGER.format('EveryK(period)')} after each step"
 _POST_LOCAL = f"write {_AVERAGER.format('PostLocalSGD(switch, k)')} after each step, without DDP"
-_ALGORITHMS = (
-    "write fp16_compress_hook and its kin for its hooks, ParameterAverager(model, comm, average.EveryK(period)) for "
-    "model averaging, average.PostLocalSGD(switch, k) as its policy for post-local SGD, ddp.join() for Join"
+_COMM_HOOKS = (
+    "write fp16_compress_hook and its kin, of minigrad.distributed, and ParameterAverager(model, comm, "
+    "average.PostLocalSGD(switch, k)) for post-local SGD"
 )
+_JOIN = "write with ddp.join(also=[optimizer]): around the loop"
 _SPLIT = "write comm.split(color), with comm = distributed.init(): the ranks of one color make a group"
 _MESH = "write comm.split(comm.rank // columns) for the rows of a grid, comm.split(comm.rank % columns) for its columns"
 _RUN = "write Trainer.start(make_model, make_optimizer, train_fn, dataset, batch_size=32, epochs=10)"
@@ -133,13 +134,17 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
     "minigrad.data": {
         "ChainDataset": "write an IterableDataset whose __iter__ is itertools.chain(*datasets)",
     },
+    "minigrad.distributed.algorithms": {
+        "model_averaging": _PERIODIC,
+        "ddp_comm_hooks": _COMM_HOOKS,
+        **dict.fromkeys(["join", "Join", "Joinable", "JoinHook"], _JOIN),
+    },
     "minigrad.distributed": {
-        "algorithms": _ALGORITHMS,
         **dict.fromkeys(["model_averaging", "PeriodicModelAverager", "LocalSGD"], _PERIODIC),
         **dict.fromkeys(["PostLocalSGDOptimizer", "PostLocalSGDState", "post_localSGD_hook"], _POST_LOCAL),
         "HierarchicalModelAverager": "write " + _AVERAGER.format("EveryK(period)") + ", over all ranks at once",
         "ZeroRedundancyOptimizer": "write minigrad.optim: each rank keeps the state of a whole replica",
-        "Join": "write with ddp.join(also=[optimizer]): around the loop",
+        "Join": _JOIN,
         "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank, or "
         "train.Checkpoint(folder), which keeps the last few",
         "device_mesh": _MESH,

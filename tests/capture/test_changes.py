@@ -141,11 +141,7 @@ def test_who_captured_hears_of_what_another_thread_found(cuda):
     minigrad.raise_all_found()
     wrong = minigrad.tensor([0, 3], device=cuda)
 
-    def replay():
-        with cuda.current():
-            run(wrong)
-
-    other = threading.Thread(target=replay)
+    other = threading.Thread(target=run, args=(wrong,))
     other.start()
     other.join()
     with pytest.raises(IndexRangeError, match="got 3"):

@@ -1,199 +1,150 @@
-"""Thread ranks that take turns by a seed: each order replays, and a race is found by searching orders."""
-
-import threading
-import time
+"""Overlapped equals serial, bit for bit, whatever the order of leaves and ranks; each element travels exactly once."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import minigrad
-from minigrad import nn
-from minigrad.distributed import DistributedDataParallel, run
-from minigrad.distributed.comm.turned import TurnedWorld, handing_over
-from minigrad.distributed.comm.turns import Baton, scheduled
-from minigrad.distributed.run import run_world
-from minigrad.errors import ArgumentError, CollectiveTimeoutError, RankFailedError
-from minigrad.testing import conformance, schedules
-from minigrad.testing.conformance import CHECKS, MinigradAdapter
-from minigrad.testing.schedules.__main__ import main
+from minigrad.distributed import DDP, Recording, run
+from minigrad.distributed.comm.wrappers import Wrapper
+from minigrad.testing.conformance import Setup
+from minigrad.testing.conformance.expect import random_batch
+from minigrad.testing.conformance.own import LinearModel
+from tests.distributed.models import gradients
+from tests.distributed.turns import Turns, TurnTaking
+
+TIMEOUT_S = 20.0
+RUNS = 200
 
 
-def gradients(comm):
-    """Of two steps, in buckets of a parameter each."""
-    minigrad.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
-    ddp = DistributedDataParallel(net, comm, bucket_cap_mb=1e-5, first_bucket_mb=1e-5)
-    for step in range(2):
-        x = np.random.default_rng((comm.rank, step)).standard_normal((comm.rank + 1, 4), np.float32)
-        ddp(minigrad.tensor(x)).square().mean().backward()
-    return [param.grad.numpy().tobytes() for param in net.parameters()]
+class Draw:
+    """A random model, its cut into buckets, and each rank's samples and order of leaves."""
+
+    def __init__(self, seed):
+        rng = np.random.default_rng(seed)
+        self.world_size = int(rng.integers(2, 5))
+        sizes = rng.integers(1, 60, rng.integers(2, 8))
+        self.setup = Setup({f"p{i}": np.zeros(size, [np.float32, np.float64][i % 2]) for i, size in enumerate(sizes)})
+        self.cap = int(rng.choice([1, 64, 300, 10**6]))
+        self.samples = rng.integers(0, 6, self.world_size)
+        self.samples[rng.integers(self.world_size)] += 1
+        self.orders = [rng.permutation(list(self.setup.params)) for _ in range(self.world_size)]
+
+    def loss(self, ddp, rank):
+        """The mean over this rank's samples, whose terms stand in this rank's order."""
+        whole = random_batch(self.setup.params, int(self.samples[rank]), rank)
+        outputs = ddp(**{str(name): minigrad.Tensor(whole[name]) for name in self.orders[rank]})
+        return outputs.sum() / max(1, len(outputs))
 
 
-def turns_of(fn, world_size, seed):
-    world = TurnedWorld(world_size, timeout_s=20)
-    world.turns = Baton(seed, world_size, 20)
-    run_world(fn, world, world.communicators(), around=handing_over)
-    return world.turns.taken
+def _serial(comm, draw):
+    """One bucket after the other, after backward."""
+    ddp = DDP(LinearModel(draw.setup), comm, bucket_cap_bytes=draw.cap, sync="manual")
+    draw.loss(ddp, comm.rank).backward()
+    ddp.sync_gradients()
+    return gradients(ddp.module)
 
 
-def test_a_step_has_the_same_bits_in_every_order():
-    wanted = run(gradients, 3)
-    assert all(run(gradients, 3, schedule=seed) == wanted for seed in range(20))
+def _overlapped(comm, draw, turns):
+    """While backward runs; the ranks take turns at each leaf and collective."""
+    recording = Recording(TurnTaking(comm, turns))
+    ddp = DDP(LinearModel(draw.setup), recording, bucket_cap_bytes=draw.cap)
+    loss, launched = draw.loss(ddp, comm.rank), []
+    recording.calls.clear()
+    turns.enter(comm.rank)
+    try:
+
+        def on_leaf(leaf):
+            launched.append(len(recording.calls) - 1)  # less the one that counts the samples
+            turns.turn(comm.rank)
+
+        loss.backward(on_leaf=on_leaf)
+    finally:
+        turns.leave(comm.rank)
+    return gradients(ddp.module), launched, ddp.stats().ready_order
 
 
-def test_an_order_replays_and_another_seed_gives_another():
-    orders = [turns_of(gradients, 3, seed) for seed in (0, 1, 2)]
-    assert [turns_of(gradients, 3, seed) for seed in (0, 1, 2)] == orders
-    assert len({tuple(order) for order in orders}) == 3
-    assert all(order.count(rank) > 10 for order in orders for rank in range(3))
+def _run(seed, turns_seed):
+    draw = Draw(seed)
+    turns = Turns(draw.world_size, turns_seed)
+    return run(_overlapped, draw.world_size, draw, turns, timeout_s=TIMEOUT_S), turns.order
 
 
-def test_one_rank_runs_at_a_time():
-    running, most = [], []
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_overlapped_equals_serial_bit_for_bit(seed):
+    draw = Draw(seed)
+    serial = run(_serial, draw.world_size, draw, timeout_s=TIMEOUT_S)
+    for actual, _, _ in _run(seed, seed)[0]:
+        assert all(actual[name].tobytes() == serial[0][name].tobytes() for name in serial[0])
+
+
+def test_a_schedule_can_be_repeated():
+    first, order = _run(3, 8)
+    again, same = _run(3, 8)
+    _, other = _run(3, 9)
+    assert order == same != other and len(order) > 10
+    assert [launched for _, launched, _ in first] == [launched for _, launched, _ in again]
+
+
+def test_schedules_differ_in_what_is_launched_when():
+    """The runs above are not one run 200 times: buckets go out in backward and after it, and are ready in any order."""
+    ranks = [rank for seed in range(20) for rank in _run(seed, seed)[0]]
+    early = [launched[-1] for _, launched, _ in ranks]
+    assert min(early) == 0 and len(set(early)) >= 4
+    assert sum(ready != sorted(ready) for _, _, ready in ranks) >= 5
+
+
+class Covering(Wrapper):
+    """Counts how often each element of some arrays is all-reduced."""
+
+    def __init__(self, comm):
+        super().__init__(comm)
+        self.arrays, self.counts = [], []
+
+    def watch(self, arrays):
+        self.arrays, self.counts = arrays, [np.zeros(array.size, int) for array in arrays]
+
+    def around(self, call, arrays, make):
+        for flat, count in zip(self.arrays, self.counts):
+            if call.kind == "all_reduce" and np.may_share_memory(flat, arrays[0]):
+                start = (arrays[0].ctypes.data - flat.ctypes.data) // flat.itemsize
+                assert arrays[0].dtype == flat.dtype and 0 <= start <= flat.size - arrays[0].size
+                count[start : start + arrays[0].size] += 1
+        return make()
+
+
+entry = st.tuples(st.integers(0, 40), st.sampled_from([np.float32, np.float64, np.float16]), st.booleans())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    entries=st.lists(entry, min_size=1, max_size=10).filter(lambda chosen: any(e[2] for e in chosen)),
+    cap=st.integers(1, 600),
+    first_mb=st.sampled_from([1e-6, 1e-4, 1.0]),
+    world_size=st.integers(1, 2),
+    how=st.sampled_from(["auto", "sync_gradients", "overlapped_sync_gradients"]),
+    seed=st.integers(0, 999),
+)
+def test_each_element_is_reduced_exactly_once(entries, cap, first_mb, world_size, how, seed):
+    params = {f"p{i}": np.zeros(size, dtype) for i, (size, dtype, _) in enumerate(entries)}
+    frozen = tuple(f"p{i}" for i, (_, _, trainable) in enumerate(entries) if not trainable)
 
     def body(comm):
-        for _ in range(20):
-            running.append(comm.rank)
-            most.append(len(running))
-            running.remove(comm.rank)
-            comm.all_reduce(np.ones(1)).wait()
-
-    run(body, 4, schedule=5)
-    assert set(most) == {1}
-
-
-# ------------------------------------------------------------------------------------------------------- a race
-
-
-class Counted:
-    """A reducer of several threads, which counts those that have added their part; right where `reads_inside`."""
-
-    def __init__(self, reads_inside):
-        self.lock, self.total, self.count, self.reads_inside = threading.Lock(), np.zeros(3), 0, reads_inside
-
-    def add(self, comm, array):
-        seen = self.count
-        work = comm.all_reduce(np.ones(1))  # tells the others that it is on its way
-        with self.lock:
-            self.total += array
-            self.count = (self.count if self.reads_inside else seen) + 1
-        work.wait()
-
-
-def check_counted(reads_inside):
-    reducer = Counted(reads_inside)
-    run(lambda comm: reducer.add(comm, np.ones(3) * comm.rank), 2)
-    assert reducer.count == 2
-
-
-def test_a_planted_race_is_found_and_replays():
-    found = schedules(lambda: check_counted(reads_inside=False), 200)
-    assert isinstance(found.error, AssertionError)
-    for _ in range(20):
-        with scheduled(found.seed), pytest.raises(AssertionError):
-            check_counted(reads_inside=False)
-    for seed in range(found.seed):
-        with scheduled(seed):
-            check_counted(reads_inside=False)  # none of a smaller seed
-
-
-def test_without_the_race_nothing_is_found():
-    assert schedules(lambda: check_counted(reads_inside=True), 50) is None
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_conformance_in_20_orders(check):
-    found = schedules(lambda: check(MinigradAdapter()), 20)
-    assert found is None, f"under schedule {found.seed}: {found.error}"
-
-
-def test_the_program(capsys):
-    assert main(["-n", "2", "-k", "zero_grad"]) == 0
-    assert "1 checks, 2 schedules each: 0 failed" in capsys.readouterr().out
-
-
-def test_the_program_names_the_seed_of_what_fails(capsys, monkeypatch):
-    def check_first(adapter):
-        came = []
-        run(lambda comm: (comm.all_reduce(np.ones(1)), came.append(comm.rank)), 2)
-        assert came == [0, 1]
-
-    monkeypatch.setitem(main.__globals__, "CHECKS", (check_first,))
-    assert main(["-n", "20"]) == 1
-    assert "FAILED under" in capsys.readouterr().out
-
-
-# ------------------------------------------------------------------------------------------------ ends and errors
-
-
-def test_ranks_that_wait_for_each_other_are_told_at_once():
-    def body(comm):
-        if comm.rank == 0:
-            comm.recv(np.ones(3), 1).wait()
-        else:
-            comm.all_reduce(np.ones(3)).wait()
-
-    began_s = time.monotonic()
-    for seed in range(10):
-        with pytest.raises(CollectiveTimeoutError, match="before no rank can go on, got"):
-            run(body, 2, schedule=seed, timeout_s=300)
-    assert time.monotonic() - began_s < 300  # nobody waited for the timeout
-
-
-def test_a_rank_that_fails_is_told_to_the_others():
-    def body(comm):
-        if comm.rank == 1:
-            raise ValueError("boom")
-        with pytest.raises(RankFailedError, match="rank 1 failed first"):
-            comm.all_reduce(np.ones(3)).wait()
+        covering = Covering(comm)
+        sync = "auto" if how == "auto" else "manual"
+        model = LinearModel(Setup(params, frozen=frozen))
+        ddp = DDP(model, covering, bucket_cap_bytes=cap, first_bucket_mb=first_mb, sync=sync)
+        covering.watch([buffer.grad for buffer in ddp.reducer.layout.buffers])
+        order = np.random.default_rng([seed, comm.rank]).permutation(list(params))
+        whole = random_batch(params, 2, comm.rank)
+        ddp(**{str(name): minigrad.Tensor(whole[name]) for name in order}).mean().backward()
+        if how != "auto":
+            getattr(ddp, how)()
+        for buffer, count in zip(ddp.reducer.layout.buffers, covering.counts):
+            for param in buffer.params:
+                start, stop = buffer.span(param)
+                assert count[start:stop].tolist() == [int(param.requires_grad)] * (stop - start), param.name
         return True
 
-    with pytest.raises(ValueError, match="boom"):
-        run(body, 3, schedule=3)
-
-
-def test_who_waits_for_what_a_paused_rank_holds_is_named():
-    lock = threading.Lock()
-
-    def body(comm):
-        with lock:
-            comm.all_reduce(np.ones(1))  # hands over, and holds the lock meanwhile
-
-    found = schedules(lambda: run(body, 2, timeout_s=0.3), 20)
-    assert isinstance(found.error, CollectiveTimeoutError)
-    assert "schedule: expected rank" in str(found.error) and "whose turn it is, to come to" in str(found.error)
-
-
-def test_groups_take_turns_too():
-    def body(comm):
-        part = comm.split(comm.rank % 2)
-        array = np.full(2, float(comm.rank))
-        part.all_reduce(array).wait()
-        return array.tolist()
-
-    for seed in range(5):
-        assert run(body, 4, schedule=seed) == [[2.0] * 2, [4.0] * 2, [2.0] * 2, [4.0] * 2]
-
-
-def test_a_loop_that_asks_whether_it_is_done_hands_over():
-    def body(comm):
-        work = comm.all_reduce(np.ones(1))
-        while not work.done():
-            pass
-        return True
-
-    assert run(body, 3, schedule=1, timeout_s=20) == [True] * 3
-
-
-def test_wrong_arguments():
-    for call, words in (
-        (lambda: run(gradients, 2, schedule=-1), "run: expected schedule"),
-        (lambda: run(gradients, 2, schedule=2**64), "run: expected schedule"),
-        (lambda: run(gradients, 2, schedule="a"), "run: expected schedule"),
-        (lambda: scheduled(-1).__enter__(), "scheduled: expected seed"),
-        (lambda: schedules(3, 5), "schedules: expected a function without arguments, got 3"),
-        (lambda: schedules(print, 0), "schedules: expected n"),
-    ):
-        with pytest.raises(ArgumentError, match=words):
-            call()
-    assert conformance.CHECKS is CHECKS
+    assert all(run(body, world_size, timeout_s=TIMEOUT_S))

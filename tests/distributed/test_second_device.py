@@ -473,7 +473,7 @@ def test_it_is_noticed_where_it_is_taken_out(ranks, monkeypatch, what):
     owner, name, instead, noticed = TAKEN_OUT[what]
     contextvars.copy_context().run(noticed, ranks)  # some make a communicator, which later tests are not to find
     monkeypatch.setattr(owner, name, instead)
-    with pytest.raises((AssertionError, DistributedError)):
+    with pytest.raises((AssertionError, DeviceError, DistributedError)):
         contextvars.copy_context().run(noticed, ranks)
 
 

@@ -205,7 +205,7 @@ IMPORTED = {
     "^minigrad.nn: .* 'MaxPooling2d': did you mean MaxPool2d": "from minigrad.nn import Linear, MaxPooling2d",
     "^minigrad: .* 'vmap': add an axis": "from minigrad import vmap",
     "^minigrad.nn: .* 'modules': write import minigrad.nn": "import minigrad.nn.modules.module as m",
-    "^minigrad.distributed: .* 'algorithms': write .*EveryK": (
+    "^minigrad.distributed.algorithms: .* 'model_averaging': write .*EveryK": (
         "from minigrad.distributed.algorithms.model_averaging import averagers"
     ),
     "^minigrad.distributed: .* 'optim': write .*PostLocalSGD": "import minigrad.distributed.optim",

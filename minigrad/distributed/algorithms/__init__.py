@@ -1,5 +1,8 @@
 """All-reduces as schedules that can be played, priced, drawn and run on any communicator."""
 
+import typing
+
+from minigrad.absent import absent as _absent
 from minigrad.distributed.algorithms.drawing import draw
 from minigrad.distributed.algorithms.known import all_pairs, halving_doubling, hierarchical, ring, tree
 from minigrad.distributed.algorithms.play import Scheduled, play
@@ -20,3 +23,7 @@ __all__ = [
     "ring",
     "tree",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    raise _absent(__name__, name)

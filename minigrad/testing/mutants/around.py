@@ -91,7 +91,7 @@ PLANTED = (
     Mutant(
         72, "a step that overflowed is made", "loss scale", "halves",
         ("output", "loss", "twin"),
-        Edit("optim.optimizer", "if control is None or on_device or not control[SKIP]:", "if True:"),
+        Edit("optim.optimizer", "if control is None or on_device or not has_skipped(control):", "if True:"),
     ),
     Mutant(
         73, "gradients stay scaled", "loss scale", "halves",

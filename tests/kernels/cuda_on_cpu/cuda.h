@@ -169,6 +169,8 @@ template <typename T> struct Code<T*> {
 CPU_CODE(float, "f4")
 CPU_CODE(double, "f8")
 CPU_CODE(bool, "b1")
+CPU_CODE(signed char, "i1")
+CPU_CODE(short, "i2")
 CPU_CODE(unsigned char, "u1")
 CPU_CODE(unsigned short, "u2")
 CPU_CODE(int, "i4")
