@@ -11,10 +11,10 @@ REFUSED = {
     "apply by type and class name": ["give the tensor itself, not its .data"],
     "saving a whole model": ["save its state_dict()"],
     "batch norm over all ranks": ["write distributed.convert_sync_batchnorm(module)"],
-    "a periodic model averager": ["ParameterAverager(model, comm, average.EveryK(period))"],
+    "a periodic model averager": ["ParameterAverager(model, comm, distributed.average.EveryK(period))"],
     "a post-local sgd optimizer": ["distributed.average.PostLocalSGD(switch, k)"],
-    "a post-local sgd hook": ["average.PostLocalSGD(switch, k) as its policy"],
-    "the join of several things": ["ddp.join() for Join"],
+    "a post-local sgd hook": ["average.PostLocalSGD(switch, k)) for post-local SGD"],
+    "the join of several things": ["ddp.join(also=[optimizer])"],
     "a monitored barrier": ["write barrier(), which names the ranks that do not come"],
 }
 
