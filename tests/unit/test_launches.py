@@ -44,7 +44,7 @@ def test_nhwc_and_back(shape):
 MOST_PIECES = {"b": 18, "c": 90, "digits": 60}
 
 
-@pytest.mark.parametrize("name", sorted(TRAININGS))
+@pytest.mark.parametrize("name", sorted(set(TRAININGS) - {"e"}))  # which is b, so wide that it takes a minute here
 def test_steps_are_few_pieces_without_waits_and_uploads(cuda, name):
     work = count_step(name, 2)
     assert (work.waits, work.uploads) == (0, 0)
