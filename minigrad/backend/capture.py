@@ -13,7 +13,7 @@ from minigrad.backend.cublas import current_cublas
 from minigrad.backend.device import Device
 from minigrad.backend.fused.dropout import LIVE_WORDS, move_live, position_of, set_live
 from minigrad.backend.fused.optimizer import move_clock
-from minigrad.backend.kernels import kernels_for
+from minigrad.backend.kernels import loader_for
 from minigrad.backend.random import noise_generator
 from minigrad.backend.stream import CommStream
 from minigrad.errors import CaptureError, MinigradError
@@ -56,8 +56,7 @@ class DeviceGraph:
 
     def prepare(self) -> None:
         """Launch once what only graphs have, where the step needs it: a kernel's first launch may load it, and wait."""
-        loader = kernels_for(self._workspace)
-        assert loader is not None
+        loader = loader_for(self._workspace)
         if loader.is_in_use("optimizer"):
             move_clock(self._cupy.zeros(2, np.float64), 1)
         if loader.is_in_use("dropout"):

@@ -21,7 +21,7 @@ import numpy as np
 from minigrad.backend.capturing import current_capture
 from minigrad.backend.device import array_module, device_of, to_host
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import kernels_for
+from minigrad.backend.kernels import loader_for
 from minigrad.backend.memory import contiguous
 from minigrad.errors import IndexRangeError
 
@@ -76,8 +76,7 @@ def check_range(who: str, what: str, x: Array, low: int, high: int, allowed: int
     if isinstance(x, np.ndarray):
         _check_here(who, what, x, low, high, allowed)
         return
-    loader = kernels_for(x)
-    assert loader is not None
+    loader = loader_for(x)
     with checked_by_kernel(who, what, x, low, high, allowed) as found:
         bounds = (np.int64(bound) for bound in (low, high, low if allowed is None else allowed))
         args = (contiguous(x), np.int64(x.size), *bounds, found)

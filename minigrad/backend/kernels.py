@@ -174,6 +174,13 @@ def kernels_for(array: Array) -> KernelLoader | None:
     return loader if array.__class__ is not np.ndarray or loader.on_host else None
 
 
+def loader_for(array: Array) -> KernelLoader:
+    """`kernels_for` of an array for which the caller knows that there are some."""
+    loader = kernels_for(array)
+    assert loader is not None
+    return loader
+
+
 def get_kernel(file: str, name: str) -> Any:
     """The kernel `name` of `kernels/<file>.cu`, compiled at the first call: a RawKernel on a GPU.
 

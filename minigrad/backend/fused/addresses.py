@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import kernels_for
+from minigrad.backend.kernels import loader_for
 
 MOST = 10  # arrays in one list
 
@@ -31,8 +31,8 @@ def list_addresses(table: Array, lengths: tuple[int, int], arrays: Sequence[Matr
         lengths: Of the outer and the inner batch axis.
         arrays: At most MOST.
     """
-    loader = kernels_for(table)
-    assert loader is not None and len(arrays) <= MOST
+    assert len(arrays) <= MOST
+    loader = loader_for(table)
     places = [*arrays, *[MatrixPlaces(0, 0, 0)] * (MOST - len(arrays))]
     numbers = [number for start, *steps in places for number in (np.uint64(start), *map(np.int64, steps))]
     args = (table, np.int32(len(arrays)), np.int64(lengths[0]), np.int64(lengths[1]), *numbers)

@@ -9,8 +9,8 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import compute_dtype, row_blocks
-from minigrad.backend.kernels import kernels_for, suffix_of
+from minigrad.backend.fused.rows import compute_dtype, matrix_shape, row_blocks
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 
@@ -27,11 +27,10 @@ def weigh(products: Array, factor: float, causal: bool, mask: Array | None, out:
         out: Contiguous; may be the products, which are overwritten.
     """
     if products.size:
-        loader = kernels_for(products)
-        assert loader is not None
+        loader = loader_for(products)
         rows = products.reshape(-1, products.shape[-1])
         blocks, by_block = row_blocks(loader, rows)
-        shape = (np.int64(rows.shape[0]), np.int64(rows.shape[1]), np.int64(products.shape[-2]))
+        shape = (*matrix_shape(rows), np.int64(products.shape[-2]))
         masked = _mask_arguments(mask, products.shape, compute_dtype(out.dtype))
         args = (products, *shape, by_block, np.float64(factor), np.int32(causal), *masked, out)
         loader.launch("attention", f"attention_weigh_{suffix_of(out.dtype)}", blocks, loader.threads, args)
@@ -49,11 +48,10 @@ def score_gradient(
         dscores: Where the gradient without the factor goes, in the dtype of dweights, which it may be instead.
     """
     if dweights.size:
-        loader = kernels_for(dweights)
-        assert loader is not None
+        loader = loader_for(dweights)
         rows = dweights.reshape(-1, dweights.shape[-1])
         blocks, by_block = row_blocks(loader, rows)
-        shape = (np.int64(rows.shape[0]), np.int64(rows.shape[1]))
+        shape = matrix_shape(rows)
         args = (dweights, contiguous(weights), *shape, by_block, np.float64(factor), out, dscores)
         loader.launch("attention", f"attention_gradient_{suffix_of(out.dtype)}", blocks, loader.threads, args)
     return out

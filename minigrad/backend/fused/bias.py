@@ -12,13 +12,14 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.activation import ACTIVATIONS
-from minigrad.backend.fused.rows import compute_dtype
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.fused.rows import compute_dtype, matrix_shape
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 _ROWS_AT_ONCE = 2048  # of which one launch makes the sums
 _LEAST_ROWS = 512  # of a part, where there are more
 _MOST_PARTS = 64
+_IN_A_TURN = 4  # elements of a thread
 
 
 def add_bias(h: Array, bias: Array, activation: str = "identity", keep: bool = True) -> tuple[Array, Array]:
@@ -34,11 +35,11 @@ def add_bias(h: Array, bias: Array, activation: str = "identity", keep: bool = T
     Returns:
         The output, and what `activation_and_bias_gradient` needs; one or both of them on the memory of h.
     """
-    loader = _loader(h)
+    loader = loader_for(h)
     made = ACTIVATIONS[activation]
     y = h if made.keeps_output or not keep else array_module(h).empty_like(h)
     if h.size:
-        args = (h, contiguous(bias), *_shape(h), made.kind, y)
+        args = (h, contiguous(bias), *matrix_shape(h), made.kind, y)
         blocks = loader.blocks(-(-h.size // _IN_A_TURN))
         loader.launch("bias", f"bias_forward_{suffix_of(h.dtype)}", blocks, loader.threads, args)
     return y, h
@@ -71,7 +72,7 @@ def mean_of_groups(x: Array, height: int) -> Array:
     """The means of each `height` consecutive rows of a matrix: (R, L) -> (R / height, L)."""
     out = array_module(x).empty((x.shape[0] // height, x.shape[1]), x.dtype)
     if out.size:
-        args = (contiguous(x), *_shape(x), np.int64(height), np.float64(1 / height), None, out)
+        args = (contiguous(x), *matrix_shape(x), np.int64(height), np.float64(1 / height), None, out)
         _launch_columns("bias_sum", x, out.shape[0], args)
     return out
 
@@ -88,30 +89,17 @@ def _sums(
     if not rows:
         sums.fill(0)
     elif rows <= _ROWS_AT_ONCE:
-        _launch_columns(name, like, 1, (*before, *_shape(like), np.int64(rows), *after, None, sums))
+        _launch_columns(name, like, 1, (*before, *matrix_shape(like), np.int64(rows), *after, None, sums))
     else:
         height = max(_LEAST_ROWS, -(-rows // _MOST_PARTS))
         parts = xp.empty((math.ceil(rows / height), length), compute_dtype(like.dtype))
-        _launch_columns(name, like, len(parts), (*before, *_shape(like), np.int64(height), *after, parts, None))
-        _launch_columns("bias_sum_of_parts", like, 1, (parts, *_shape(parts), sums))
+        _launch_columns(name, like, len(parts), (*before, *matrix_shape(like), np.int64(height), *after, parts, None))
+        _launch_columns("bias_sum_of_parts", like, 1, (parts, *matrix_shape(parts), sums))
     return sums
 
 
 def _launch_columns(name: str, like: Array, parts: int, args: tuple[object, ...]) -> None:
-    loader = _loader(like)
+    loader = loader_for(like)
     tile = 16 if like.dtype.itemsize == 2 else 8
     blocks = min(-(-like.shape[1] // tile) * parts, loader.max_blocks)
     loader.launch("bias", f"{name}_{suffix_of(like.dtype)}", blocks, loader.threads, args)
-
-
-def _shape(x: Array) -> tuple[np.int64, np.int64]:
-    return np.int64(x.shape[0]), np.int64(x.shape[1])
-
-
-def _loader(array: Array) -> KernelLoader:
-    loader = kernels_for(array)
-    assert loader is not None
-    return loader
-
-
-_IN_A_TURN = 4  # elements of a thread

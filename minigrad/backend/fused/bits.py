@@ -6,7 +6,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import kernels_for
+from minigrad.backend.kernels import loader_for
 
 _ELEMENTS = 16  # that a thread reads before there are more blocks
 
@@ -18,8 +18,7 @@ def fingerprint_of_bits(bits: Array, start: int) -> Array:
         bits: 1-D and contiguous, of unsigned integers.
         start: Elements before these in the array of which they are a part.
     """
-    loader = kernels_for(bits)
-    assert loader is not None
+    loader = loader_for(bits)
     total = array_module(bits).zeros((), np.uint64)
     if bits.size:
         args = (bits, np.int64(bits.size), np.uint64(start % 2**64), total)

@@ -13,7 +13,7 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.rows import compute_dtype
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.kernels import KernelLoader, loader_for, suffix_of
 from minigrad.errors import ShapeError
 
 _THREADS = 256  # of a block, at most: column_warps of columns.cuh
@@ -99,7 +99,7 @@ def normalize_channels(
         gain, shift: (channels,), contiguous, in the dtype of x.
         running: Moved towards the mean and the unbiased variance; of one segment alone.
     """
-    loader, size = _loader(x), _shape(x, segments)
+    loader, size = loader_for(x), _shape(x, segments)
     xp, suffix, dtype = array_module(x), suffix_of(x.dtype), compute_dtype(x.dtype)
     moments = xp.empty((3, segments.number * segments.channels * int(size.parts)), dtype)
     about, away, squares = moments[0], moments[1], moments[2]
@@ -136,7 +136,7 @@ def _normalize(
     running: Running,
     with_variance: bool,
 ) -> tuple[Array, Statistics]:
-    loader = _loader(x)
+    loader = loader_for(x)
     xp, by_block = array_module(x), _by_block(segments, int(size.parts))
     y = xp.empty(x.shape, x.dtype)
     found = xp.empty((3 + with_variance, segments.number, segments.groups), compute_dtype(x.dtype))
@@ -164,7 +164,7 @@ def channel_gradients(
     Args:
         grad, x: Rows of channels, contiguous and not empty.
     """
-    loader, size = _loader(x), _shape(x, segments)
+    loader, size = loader_for(x), _shape(x, segments)
     xp, suffix, parts = array_module(x), suffix_of(x.dtype), int(size.parts)
     blocks, threads = _launch(loader, x, segments, size)
     by_channel = dgain is not None or dshift is not None
@@ -221,9 +221,3 @@ def _by_block(segments: Segments, parts: int) -> np.int32:
     """Whether a whole block merges the numbers of a group."""
     many: np.int32 = np.int32(parts * (segments.channels // segments.groups) > _LONGEST_OF_A_WARP)
     return many
-
-
-def _loader(array: Array) -> KernelLoader:
-    loader = kernels_for(array)
-    assert loader is not None
-    return loader

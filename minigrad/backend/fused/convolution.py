@@ -21,7 +21,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype
 from minigrad.backend.fused.bias import add_bias
 from minigrad.backend.gemm import bmm
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 _VECTOR_BYTES = 16  # that a thread moves at a time, where memory allows it
@@ -300,7 +300,7 @@ def gather(
         images: (N, C, H, W) where planes, else (N, H, W, C); weight: (O, C / groups, kH, kW)
         -> (R, C · taps), (groups, O / groups, taps · C / groups) or without the first axis where it is 1
     """
-    xp, loader = array_module(images), _loader(images)
+    xp, loader = array_module(images), loader_for(images)
     columns = xp.empty(part.shape, tiling.dtype)
     turned = lying = None
     if weight is not None and tiling.lengths.is_turned:
@@ -345,7 +345,7 @@ def spread(columns: Array, bias: Array | None, pixels: Array, tiling: Tiling) ->
         columns: (samples · OH · OW, C · taps), bias: (C,), pixels: (samples, H, W, C)
     """
     if pixels.size:
-        loader = _loader(columns)
+        loader = loader_for(columns)
         shift = None if bias is None else contiguous(bias)
         args = (*tiling.scalars, columns, shift, np.int64(len(pixels)), tiling.is_narrow(pixels.size), pixels)
         loader.launch("convolution", tiling.names[1], loader.blocks(tiling.threads(pixels.size)), loader.threads, args)
@@ -399,13 +399,7 @@ class WeightSums:
 
     def _add_up(self, total: Array | None) -> None:
         """Sum the places in use, in their order: into total, turned to the order of the weight, or into the first."""
-        tiling, loader = self._plan, _loader(self._parts)
+        tiling, loader = self._plan, loader_for(self._parts)
         counts = (np.int32(self._used), tiling.outputs, np.int32(tiling.inside), np.int32(tiling.lengths.taps))
         blocks = loader.blocks(self._parts[0].size)
         loader.launch("convolution", tiling.names[2], blocks, loader.threads, (self._parts, *counts, total))
-
-
-def _loader(array: Array) -> KernelLoader:
-    loader = kernels_for(array)
-    assert loader is not None
-    return loader

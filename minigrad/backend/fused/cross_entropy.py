@@ -12,8 +12,8 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import arrivals, compute_dtype, row_blocks
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.fused.rows import arrivals, compute_dtype, matrix_shape, row_blocks
+from minigrad.backend.kernels import loader_for, suffix_of
 
 
 class LabelledRows(NamedTuple):
@@ -59,7 +59,7 @@ def row_losses(
         reduction: "none"; or "mean", Σ loss / Σ factor, NaN where no row counts, or "sum": of no axes, in x's dtype.
         found: Where a label that is no class is kept, see `minigrad.backend.flags`.
     """
-    loader = _loader(x)
+    loader = loader_for(x)
     xp, dtype, count = array_module(x), compute_dtype(x.dtype), x.shape[0]
     losses, largest = xp.empty(count, dtype), xp.empty(count, dtype)
     totals, factors = xp.empty(count, dtype), xp.empty(count, dtype)
@@ -84,20 +84,14 @@ def row_gradients(rows: LabelledRows, grad: Array) -> Array:
         grad: Of the loss of each row, (R,), or of what it was reduced to, of no axes; contiguous, in the dtype of the
             logits.
     """
-    loader = _loader(grad)
+    loader = loader_for(grad)
     dx = array_module(grad).empty_like(rows.x)
     blocks, by_block = row_blocks(loader, dx)
     found = (rows.mass, rows.largest, rows.totals, rows.factors)
     given = (grad, np.int64(1 if grad.ndim else 0), rows.divisor)
-    shape = (np.int64(dx.shape[0]), np.int64(dx.shape[1]))
+    shape = matrix_shape(dx)
     options = (np.int64(rows.ignore_index), np.float64(rows.smoothing), by_block)
     if dx.size:
         args = (rows.x, rows.labels, rows.weight, *found, *given, *shape, *options, dx)
         loader.launch("cross_entropy", f"cross_entropy_backward_{suffix_of(dx.dtype)}", blocks, loader.threads, args)
     return dx
-
-
-def _loader(array: Array) -> KernelLoader:
-    loader = kernels_for(array)
-    assert loader is not None
-    return loader

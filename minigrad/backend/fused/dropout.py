@@ -13,7 +13,7 @@ import numpy as np
 from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 from minigrad.backend.order import lies_like
 from minigrad.backend.random import current_streams, noise_generator
@@ -96,7 +96,7 @@ def drop(
         threshold: In [0, 2**16).
         out: Like x; may be x.
     """
-    loader = _loader(x)
+    loader = loader_for(x)
     given, x = x, contiguous(x)
     out = array_module(x).empty_like(x) if out is None else out
     if x.size:
@@ -109,7 +109,7 @@ def drop(
 
 def draw_words(words: Array, position: PhiloxPosition) -> None:
     """Fill a uint64 array with the words from a position on."""
-    loader = _loader(words)
+    loader = loader_for(words)
     if words.size:
         args = (words, np.int64(words.size), *position.words, position.waiting, position.live, position.words_on)
         blocks = loader.blocks(1 + -(-words.size // WORDS_PER_BLOCK))
@@ -122,12 +122,12 @@ LIVE_WORDS = 7  # a place in device memory: counter, key, and how many words wai
 def set_live(live: Array, position: PhiloxPosition) -> None:
     """Let a place in device memory, uint64 (LIVE_WORDS,), be this one."""
     args = (live, *position.words[:6], np.uint64(position.waiting))
-    _loader(live).launch("dropout", "philox_set", 1, 32, args)
+    loader_for(live).launch("dropout", "philox_set", 1, 32, args)
 
 
 def move_live(live: Array, words: int) -> None:
     """Move a place in device memory on by so many words."""
-    _loader(live).launch("dropout", "philox_move", 1, 32, (live, np.uint64(words)))
+    loader_for(live).launch("dropout", "philox_move", 1, 32, (live, np.uint64(words)))
 
 
 class LiveNoise:
@@ -202,9 +202,3 @@ def take_noise(rng: np.random.Generator, count: int, like: Array) -> PhiloxPosit
     noise = capture.part(("noise", id(rng)), lambda: LiveNoise(capture, rng, like))
     capture.part(key, lambda: noise)  # for who draws once more what it has given
     return noise.take(rng, count)
-
-
-def _loader(array: Array) -> KernelLoader:
-    loader = kernels_for(array)
-    assert loader is not None
-    return loader

@@ -6,7 +6,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 _WARP = 32
@@ -24,7 +24,7 @@ def pick_rows(table: Array, index: Array, found: Array | None) -> Array:
         found: Where an index outside [0, V) is kept, see `minigrad.backend.flags`; it wraps around.
     """
     table, names = contiguous(table), _names(index)
-    loader, (length, width) = _loader(table), table.shape
+    loader, (length, width) = loader_for(table), table.shape
     out = array_module(table).empty((*index.shape, width), table.dtype)
     if out.size:
         blocks = loader.blocks(names.size * _WARP)
@@ -47,7 +47,7 @@ def sum_rows(
         out: Where the sums go: contiguous, in the dtype of rows.
     """
     rows, names = contiguous(rows), _names(index)
-    loader, xp, width = _loader(rows), array_module(rows), rows.shape[1]
+    loader, xp, width = loader_for(rows), array_module(rows), rows.shape[1]
     if out is None:
         out = xp.empty((length, width), rows.dtype)
     tiles, order = -(-width // _WARP), None
@@ -66,9 +66,3 @@ def sum_rows(
 
 def _names(index: Array) -> Array:
     return contiguous(index.reshape(-1)).astype(np.int64, copy=False)
-
-
-def _loader(array: Array) -> KernelLoader:
-    loader = kernels_for(array)
-    assert loader is not None
-    return loader

@@ -6,8 +6,8 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import compute_dtype, row_blocks
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.fused.rows import compute_dtype, matrix_shape, row_blocks
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 _THREADS = 256  # of a block that sums columns, at most: column_warps of columns.cuh
@@ -28,14 +28,14 @@ def normalize_rows(
         x, gain, shift: Of one float dtype; the statistics are float32, for float64 they are float64.
         centered: Without it the mean stays where it is: 0 takes its place, and None is given back.
     """
-    loader = _loader(x)
+    loader = loader_for(x)
     x, gain, shift = contiguous(x), _vector(gain), _vector(shift)
     xp, dtype = array_module(x), compute_dtype(x.dtype)
     y, rstd = xp.empty_like(x), xp.empty(len(x), dtype)
     mean = xp.empty(len(x), dtype) if centered else None
     if x.size:
         blocks, by_block = row_blocks(loader, x)
-        args = (x, gain, shift, *_shape(x), np.float64(eps), by_block, y, mean, rstd)
+        args = (x, gain, shift, *matrix_shape(x), np.float64(eps), by_block, y, mean, rstd)
         loader.launch("layer_norm", f"layer_norm_forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
     return y, mean, rstd
 
@@ -59,7 +59,7 @@ def gradients_of_rows(
         dx, dgain, dshift: Contiguous, with as many elements as x, gain and shift have.
         base: What dx starts from, like it; may be dx.
     """
-    loader = _loader(grad)
+    loader = loader_for(grad)
     grad, x, gain = contiguous(grad), contiguous(x), _vector(gain)
     if not x.size:
         for vector in (dgain, dshift):
@@ -72,7 +72,7 @@ def gradients_of_rows(
     weighted, totals = (
         None if one is None else xp.empty((parts, x.shape[1]), rstd.dtype) for one in (dgain, dshift)
     )
-    args = (grad, x, gain, mean, rstd, *_shape(x), np.int64(height), dx, base, weighted, totals)
+    args = (grad, x, gain, mean, rstd, *matrix_shape(x), np.int64(height), dx, base, weighted, totals)
     blocks = min(parts, loader.max_blocks)
     loader.launch("layer_norm", f"layer_norm_backward_{suffix}", blocks, threads, args)
     if weighted is not None or totals is not None:
@@ -83,13 +83,3 @@ def gradients_of_rows(
 
 def _vector(values: Array | None) -> Array | None:
     return None if values is None else contiguous(values)
-
-
-def _shape(x: Array) -> tuple[np.int64, np.int64]:
-    return np.int64(x.shape[0]), np.int64(x.shape[1])
-
-
-def _loader(array: Array) -> KernelLoader:
-    loader = kernels_for(array)
-    assert loader is not None
-    return loader

@@ -14,7 +14,7 @@ import numpy as np
 
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.kernels import KernelLoader, kernels_for, loader_for, suffix_of
 
 LOSS_SCALE, GOOD_STEPS, SKIP, SKIPPED_STEPS, FACTOR = range(5)
 
@@ -136,8 +136,7 @@ def adam_(
 
 def move_clock(clock: Array, updates: int) -> None:
     """Let a clock, see `sgd_`, be at a later step."""
-    loader: KernelLoader | None = kernels_for(clock)
-    assert loader is not None
+    loader = loader_for(clock)
     loader.launch("optimizer", "move_clock", 1, 32, (clock, np.float64(updates)))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.backend.device import Place, place_of, to_place
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import kernels_for, suffix_of
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import address_of
 
 MOST_REPLICAS = 63
@@ -26,8 +26,8 @@ def reduce_replicas_(arrays: Sequence[Array]) -> None:
         arrays: At most 63, contiguous, of one shape and float dtype, none overlapping another; in the memory of the
             current device, or of one whose memory it can reach.
     """
-    loader = kernels_for(arrays[0])
-    assert loader is not None and len(arrays) <= MOST_REPLICAS
+    assert len(arrays) <= MOST_REPLICAS
+    loader = loader_for(arrays[0])
     first = arrays[0]
     if first.size:
         table = _table(tuple(map(address_of, arrays)), place_of(first))

@@ -20,6 +20,11 @@ def compute_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     return _DOUBLE if dtype == _DOUBLE else _SINGLE
 
 
+def matrix_shape(rows: Array) -> tuple[np.int64, np.int64]:
+    """The lengths of an array of rows, as kernels take them."""
+    return np.int64(rows.shape[0]), np.int64(rows.shape[1])
+
+
 def row_blocks(loader: KernelLoader, rows: Array) -> tuple[int, np.int32]:
     """The blocks for an array of rows, and whether a whole block takes a row."""
     count, length = rows.shape

@@ -7,8 +7,8 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import row_blocks
-from minigrad.backend.kernels import kernels_for, suffix_of
+from minigrad.backend.fused.rows import matrix_shape, row_blocks
+from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 
@@ -26,10 +26,9 @@ def _launch(way: str, given: tuple[Array, ...], logs: bool) -> Array:
     x = given[0]
     out = array_module(x).empty_like(x)
     if x.size:
-        loader = kernels_for(x)
-        assert loader is not None
+        loader = loader_for(x)
         rows = x.reshape(-1, x.shape[-1])
         blocks, by_block = row_blocks(loader, rows)
-        args = (*given, np.int64(rows.shape[0]), np.int64(rows.shape[1]), by_block, np.int32(logs), out)
+        args = (*given, *matrix_shape(rows), by_block, np.int32(logs), out)
         loader.launch("softmax", f"softmax_{way}_{suffix_of(x.dtype)}", blocks, loader.threads, args)
     return out
