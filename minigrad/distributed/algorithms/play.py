@@ -81,6 +81,13 @@ class Scheduled(Wrapper):
         super().__init__(comm)
         found = schedule(comm.world_size) if callable(schedule) else schedule
         self.schedule = check_schedule("Scheduled", found, comm.world_size)
+        self._rounds = [  # what this rank sends in each, and what comes to it
+            (
+                [each for each in transfers if each.source == self.rank],
+                [each for each in transfers if each.target == self.rank],
+            )
+            for transfers in self.schedule.rounds
+        ]
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
         """Overwrite array by its reduction over the ranks, which give one layout or wait for each other in vain."""
@@ -89,9 +96,7 @@ class Scheduled(Wrapper):
         tag, sums = zlib.crc32(layout.encode()) % 2**31, _without_mean(op)
         with device_of(array).current() as xp:
             total = _widened(array)
-            for transfers in self.schedule.rounds:
-                mine = [each for each in transfers if each.source == self.rank]
-                theirs = [each for each in transfers if each.target == self.rank]
+            for mine, theirs in self._rounds:
                 sent = [self.send(total[each.chunk.slice(total.size)].copy(), each.target, tag) for each in mine]
                 for each in theirs:
                     came = xp.empty(each.chunk.count(total.size), total.dtype)

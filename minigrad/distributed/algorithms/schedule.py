@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -106,14 +106,14 @@ class CollectiveSchedule:
             raise ArgumentError(f"{self._who}: expected in round {number} a chunk and an Op, got {transfer!r:.150}")
 
     def _check_sums(self) -> None:
-        everybody = frozenset(range(self.world_size))
-        for rank, cells in enumerate(self.held()[-1]):
-            for cell, terms in enumerate(cells):
-                found = _ranks_in(terms)
-                if len(found) != len(everybody) or set(found) != everybody:
+        everybody = (1 << self.world_size) - 1
+        *_, last = self._states([1 << rank for rank in range(self.world_size)], _joined)
+        for rank, cells in enumerate(last):
+            for cell, ranks in enumerate(cells):
+                if ranks != everybody:
                     raise ArgumentError(
                         f"{self._who}: expected on rank {rank}, in part {cell} of {self.cells}, the array of each of "
-                        f"{self.world_size} ranks once, got {spelled(terms)}"
+                        f"{self.world_size} ranks once, got {spelled(self._last[rank][cell])}"
                     )
 
     @property
@@ -130,17 +130,31 @@ class CollectiveSchedule:
 
         Terms are a rank, or a pair of terms that were combined, in no order: a + b has the bits of b + a.
         """
-        now: list[list[Any]] = [[rank] * self.cells for rank in range(self.world_size)]
-        history = [now]
+        return list(self._states(range(self.world_size), combined))
+
+    @cached_property
+    def _last(self) -> list[list[Any]]:
+        """What each rank holds in the end; see `held`."""
+        *_, last = self._states(range(self.world_size), combined)
+        return last
+
+    def _states(self, begun: Sequence[Any], combine: Callable[[Any, Any], Any]) -> Iterator[list[list[Any]]]:
+        """What each rank holds in each part before the first round and after each.
+
+        Args:
+            begun: Of each rank, in all parts.
+            combine: What two of them are together.
+        """
+        now: list[list[Any]] = [[own] * self.cells for own in begun]
+        yield now
         for transfers in self.rounds:
             after = [list(cells) for cells in now]
             for source, target, chunk, op in transfers:
                 for cell in range(*self._cells_of(chunk)):
                     came, own = now[source][cell], after[target][cell]
-                    after[target][cell] = came if op is Op.REPLACE else combined(own, came)
+                    after[target][cell] = came if op is Op.REPLACE else combine(own, came)
             now = after
-            history.append(now)
-        return history
+            yield now
 
     def _cells_of(self, chunk: Chunk) -> tuple[int, int]:
         each = self.cells // chunk.of
@@ -150,7 +164,7 @@ class CollectiveSchedule:
     def is_in_order(self) -> bool:
         """Whether every sum is made in the fixed order of `minigrad.distributed.collectives`, and so has its bits."""
         wanted = pairwise_terms(self.world_size)
-        return all(terms == wanted for cells in self.held()[-1] for terms in cells)
+        return all(terms == wanted for cells in self._last for terms in cells)
 
     def sent_elements(self, size: int) -> list[int]:
         """Elements that each rank sends, for an array of so many."""
@@ -159,6 +173,11 @@ class CollectiveSchedule:
             for transfer in transfers:
                 sent[transfer.source] += transfer.chunk.count(size)
         return sent
+
+
+def _joined(x: int, y: int) -> int:
+    """Two sets of ranks as bits; -1, which is none, once one of the ranks is in both."""
+    return -1 if min(x, y) < 0 or x & y else x | y
 
 
 def combined(x: Any, y: Any) -> Any:
