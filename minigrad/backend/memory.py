@@ -112,11 +112,9 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the C library could do it: glibc can, others can't.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):
-        return False
-    return all(mallopt(option, _KEPT_BYTES) for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
+    mallopt = _of_the_c_library("mallopt")
+    options = (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
+    return mallopt is not None and all(mallopt(option, _KEPT_BYTES) for option in options)
 
 
 def environment_that_keeps_memory() -> dict[str, str]:
@@ -126,7 +124,12 @@ def environment_that_keeps_memory() -> dict[str, str]:
 
 def can_keep_freed_memory() -> bool:
     """Whether the C library is glibc, whose processes can keep freed memory."""
+    return _of_the_c_library("gnu_get_libc_version") is not None
+
+
+def _of_the_c_library(name: str) -> Any:
+    """A function of the C library of this process; None where there is none of that name."""
     try:
-        return bool(ctypes.CDLL(None).gnu_get_libc_version)
+        return getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError, TypeError):
-        return False
+        return None
