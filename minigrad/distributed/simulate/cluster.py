@@ -141,6 +141,9 @@ class Cluster:
             mtbf_s: The mean time for which one works, > 0: exponential, and independent of that of others.
             repair_s: From a failure until it is there again, >= 0.
             seed: In [0, 2**64).
+
+        Raises:
+            ArgumentError: a number out of its range.
         """
         return FailureTimes(self.world_size, mtbf_s, repair_s, seed)
 

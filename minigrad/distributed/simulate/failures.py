@@ -21,6 +21,9 @@ class FailureTimes:
         mtbf_s: The mean time for which one works, > 0; infinity for ever.
         repair_s: From a failure until it is there again, >= 0.
         seed: In [0, 2**64).
+
+    Raises:
+        ArgumentError: a number out of its range.
     """
 
     world_size: int

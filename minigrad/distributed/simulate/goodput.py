@@ -34,6 +34,9 @@ class Restart:
     Attributes:
         every: Steps from one checkpoint to the next, >= 1.
         save_s, load_s: What all wait for a checkpoint to be written, and to be read, >= 0.
+
+    Raises:
+        ArgumentError: a number out of its range.
     """
 
     every: int
@@ -52,6 +55,9 @@ class Shrink:
     Attributes:
         detect_s: From a failure until the others know of it and begin the step again, >= 0.
         join_s: What a step begins later where ranks join again, whose state they are given first, >= 0.
+
+    Raises:
+        ArgumentError: a number out of its range.
     """
 
     detect_s: float = 0.0
@@ -69,6 +75,9 @@ class LocalSteps:
         k: >= 1.
         detect_s: What a round takes longer in which a rank failed, >= 0.
         join_s: What a round begins later where ranks join again, >= 0.
+
+    Raises:
+        ArgumentError: a number out of its range.
     """
 
     k: int
@@ -276,6 +285,9 @@ def goodput(
     cluster: Cluster, failures: FailureTimes, strategy: Strategy, *, samples: int, nbytes: float, horizon_s: float
 ) -> Goodput:
     """What a strategy leaves of the throughput of a cluster whose ranks fail; see `Course` for the arguments.
+
+    Raises:
+        ArgumentError: see `Course`; or the horizon is shorter than a step.
 
     Example:
         >>> cluster = Cluster.of_speeds([1.0] * 4, per_sample_s=1.0)

@@ -38,7 +38,10 @@ class Rehearsal:
     Attributes:
         models: The replica of each rank.
         losses: A `LossPoint` for each step, and for the last step of each round.
-        is_there: Whether each rank had a part in what happened last: the replicas of those are bit-equal.
+        is_there: (world_size,) whether each rank had a part in what happened last: the replicas of those are bit-equal.
+
+    Raises:
+        ArgumentError: the course is of another number of ranks.
     """
 
     def __init__(
