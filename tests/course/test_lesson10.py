@@ -18,7 +18,7 @@ def test_bytes_that_a_ring_sends(kind, elements, expected):
         counting = Counting(comm)
         source, output = np.zeros(elements), np.zeros(4 if kind == "all_gather" else elements)
         getattr(counting, kind)(*([source] if kind == "all_reduce" else [output, source])).wait()
-        return counting.sent_bytes
+        return counting.wire_bytes
 
     assert run(body, 4, timeout_s=5.0) == [expected] * 4  # float64: of 4 elements 2·3/4·32, 3·8, 3/4·32 bytes
 

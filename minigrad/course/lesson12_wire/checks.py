@@ -12,6 +12,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.course.counting import Counting
 from minigrad.course.lesson import Student, expect
 from minigrad.distributed import DDP, Communicator, GradBucket, run
+from minigrad.distributed.comm.wire_bytes import wire_bytes
 from minigrad.errors import DistributedError
 from minigrad.nn.functional import mse_loss
 from minigrad.optim import SGD
@@ -124,7 +125,7 @@ def _sums_of(hook: Callable[..., Any], rows: Sequence[int], caps: Sequence[int])
         def counted(state: dict[Any, Any], bucket: GradBucket, comm: Communicator) -> Any:
             counting = Counting(comm)
             seen.append(counting)
-            plain = 2 * (comm.world_size - 1) / comm.world_size * 4 * bucket.count
+            plain = float(wire_bytes("all_reduce", 4 * bucket.count, comm.world_size))
             work = hook(state, bucket, counting)
             expect(
                 callable(getattr(work, "wait", None)),
@@ -180,7 +181,7 @@ class _Counted:
     def wait(self) -> None:
         """Wait as the student does."""
         self._work.wait()
-        sent = self._counting.sent_bytes
+        sent = float(self._counting.wire_bytes)
         if sent / self._plain > self._ratio[0] / self._ratio[1]:
             self._ratio[:2] = [sent, self._plain]
         sums = [call for call in self._counting.calls if call.kind in ("all_reduce", "reduce_scatter")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from minigrad.backend.dtypes import Array, DtypeLike
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.checks import check_array, check_weighted, encode_object, stays_here
 from minigrad.distributed.comm.protocol import Clock, Communicator, Work, check_is_communicator
+from minigrad.distributed.comm.wire_bytes import wire_bytes
 from minigrad.distributed.comm.work import weighted_first
 from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
@@ -269,6 +271,8 @@ class Recording(Wrapper):
         >>> comm.all_reduce(np.zeros(3, np.float32)).wait()
         >>> comm.calls
         [Call(kind='all_reduce', detail='SUM', dtype='float32', count=3, nbytes=12)]
+        >>> comm.wire_bytes  # one rank sends nothing
+        Fraction(0, 1)
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -283,3 +287,8 @@ class Recording(Wrapper):
     def bytes_of(self, kind: str) -> int:
         """Bytes that this rank handed in to all calls of a kind."""
         return sum(call.nbytes for call in self.calls if call.kind == kind)
+
+    @property
+    def wire_bytes(self) -> Fraction:
+        """Bytes that all calls move over this rank's link, by the ring's closed forms; see `wire_bytes`."""
+        return sum((wire_bytes(call.kind, call.nbytes, self.world_size) for call in self.calls), Fraction(0))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from minigrad.autograd.tape import Reached
+from minigrad.distributed.comm.wire_bytes import wire_bytes
 from minigrad.distributed.comm.wrappers import COLLECTIVES, Call
 from minigrad.distributed.simulate.cluster import Cluster
 from minigrad.distributed.simulate.links import Link
@@ -224,17 +225,5 @@ class _Network:
 
 
 def sent_bytes(note: Did, world_size: int) -> float:
-    """Bytes that a rank sends over the network for a call, where the ranks do so evenly and none sends more than need.
-
-    An all_reduce of n takes 2(W - 1)/W · n, half for the reduce_scatter and half for the all_gather in it.
-    """
-    others = (world_size - 1) / world_size
-    if note.did == "sent":
-        return float(note.nbytes)
-    if note.did != "called":
-        return 0.0
-    if note.kind == "all_reduce":
-        return 2.0 * others * note.nbytes
-    if note.kind in ("all_gather", "all_gather_object"):
-        return (world_size - 1) * note.nbytes
-    return others * note.nbytes
+    """Bytes that a rank sends over the network for a call; see `wire_bytes`."""
+    return float(wire_bytes(note.kind, note.nbytes, world_size)) if note.did in ("called", "sent") else 0.0

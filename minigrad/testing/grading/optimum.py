@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from minigrad.distributed.comm.wire_bytes import wire_bytes
 from minigrad.distributed.simulate.cluster import Cluster
 
 
@@ -67,5 +68,5 @@ def best_step(cluster: Cluster, samples: Sequence[int], sizes: Sequence[int], st
             options.append((max(until_s, ready_s) + cost_s, calls + 1, (*cuts, k)))
         best.append(min(options))
     step_s, calls, cuts = best[-1]
-    others = (cluster.world_size - 1) / cluster.world_size
-    return Best(max(step_s, *compute), max(compute), calls, 2.0 * others * ends[-1] * wire, cuts)
+    least = wire * float(wire_bytes("all_reduce", ends[-1], cluster.world_size))
+    return Best(max(step_s, *compute), max(compute), calls, least, cuts)
