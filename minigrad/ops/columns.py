@@ -1,10 +1,8 @@
-"""How a convolution becomes products of matrices: one for each row of the kernel.
+"""How a convolution becomes products of matrices: each pixel of the output sees a row of numbers, its columns.
 
-The input is unfolded along the width only, into columns of (kernel width x channels); a step of the kernel in height
-is an offset into the same columns. That takes a kernel height less memory than a full unfolding. A stride in height
-orders the rows of the columns by phase (row modulo stride), which makes every offset contiguous again.
-
-A kernel of few elements, as a first layer has it, is unfolded along the height too: its products are too thin for BLAS.
+An image is padded, and unfolded into columns of (kernel height x kernel width x channels) strip by strip: a strip of
+them stays in the cache until it is multiplied, and nobody keeps it. Backward unfolds again, which costs less than to
+fetch from memory what is nine times as large as the image. The gradient of the input is such a convolution itself.
 """
 
 from __future__ import annotations
@@ -18,20 +16,17 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype, converted
 from minigrad.backend.workspace import empty
-from minigrad.ops.linalg import product
+from minigrad.ops.image_order import channels_last
+from minigrad.ops.linalg import product, wide_product
 from minigrad.ops.window import Window
 
 _BLOCK = 131072  # elements of a product that stay in the cache until they are added
-_THIN = 64  # elements of a kernel, for one output, that are unfolded whole
-_STRIP_BYTES = 4 * 1024**2  # of columns of a gradient, which nobody keeps
+_STRIP = 262144  # elements of columns that stay in the cache until they are multiplied
+_LEAST_PIXELS = 512  # of a strip, lest more time goes into the taps than into the pixels
 
 
 class Geometry(NamedTuple):
-    """The lengths of a convolution.
-
-    The columns are (groups, phases · rows · N · OW, kernel width · C / groups), or where `is_thin` says so
-    (groups, OH · N · OW, kernel height · kernel width · C / groups).
-    """
+    """The lengths of a convolution."""
 
     height: Window
     width: Window
@@ -42,115 +37,85 @@ class Geometry(NamedTuple):
     axes: int = 2  # 1 where users see rows of pixels, which are images of height 1
 
     @property
-    def is_thin(self) -> bool:
-        """Whether the kernel is unfolded along the height too."""
-        area = self.height.kernel * self.width.kernel
-        return self.height.kernel > 1 and area * self.in_shape[0] <= _THIN * self.groups
-
-    @property
-    def phases(self) -> list[int]:
-        """The remainders, modulo the stride, of the padded rows that the kernel touches."""
-        return sorted({i * self.height.dilation % self.height.stride for i in range(self.height.kernel)})
-
-    @property
-    def rows(self) -> int:
-        """Rows of each phase."""
-        return self.out_shape[1] + (self.height.extent - 1) // self.height.stride
-
-    @property
     def pixels(self) -> int:
-        """Columns of one row: N · OW."""
+        """Pixels of one row of the output: N · OW."""
         return self.batch * self.out_shape[2]
 
-    def offsets(self) -> list[int]:
-        """For each row of the kernel, the first of the OH · N · OW columns that it is multiplied with."""
-        if self.is_thin:
-            return [0]
-        phases, stride = self.phases, self.height.stride
-        steps = [i * self.height.dilation for i in range(self.height.kernel)]
-        return [(phases.index(step % stride) * self.rows + step // stride) * self.pixels for step in steps]
+
+# --------------------------------------------------------------------------------------------- from image to columns
 
 
-# --------------------------------------------------------------------------------------- between image and columns
+def _strips(x: Array, geometry: Geometry) -> Iterator[tuple[slice, Array]]:
+    """The columns of images (N, C, H, W), strip by strip, each in the memory of the one before.
+
+    Yields which of the pixels (OH · N · OW) of the output they are for, and (groups, pixels, kH · kW · C / groups): of
+    several rows, or of some samples of one.
+    """
+    windows, width = _windows(_padded(x, geometry), geometry), geometry.out_shape[2]
+    length = math.prod(windows.shape[4:])
+    most = max(_STRIP // (geometry.groups * length), _LEAST_PIXELS)
+    rows, samples = _share(geometry.out_shape[1], geometry.pixels, most), _share(geometry.batch, width, most)
+    lies_so = windows.flags.c_contiguous
+    room = None if lies_so else empty((windows[:, :rows, :samples].size,), x.dtype, x)
+    for row in range(0, geometry.out_shape[1], rows):
+        for sample in range(0, geometry.batch, samples):
+            columns = windows[:, row : row + rows, sample : sample + samples]
+            if room is not None:
+                seen, columns = columns, room[: columns.size].reshape(columns.shape)
+                _copy(seen, columns)
+            start, count = (row * geometry.batch + sample) * width, math.prod(columns.shape[1:4])
+            yield slice(start, start + count), columns.reshape(geometry.groups, count, length)
 
 
-def unfold(x: Array, geometry: Geometry) -> Array:
-    """The columns of images (N, C, H, W); see `Geometry`. They are zero where an image is padded."""
-    image = x.transpose(2, 0, 3, 1)
-    if geometry.is_thin:
-        return _unfold_whole(image, geometry)
-    columns = empty(_columns_shape(geometry), x.dtype, x)
-    for part, pixels, source in _overlaps(columns, geometry):
-        part[: pixels[0].start] = 0
-        part[pixels[0].stop :] = 0
-        part[:, :, : pixels[2].start] = 0
-        part[:, :, pixels[2].stop :] = 0
-        part[pixels] = image[source].reshape(part[pixels].shape)
-    return columns.reshape(geometry.groups, -1, columns.shape[5] * columns.shape[6])
+def _copy(windows: Array, columns: Array) -> None:
+    """Copy what pixels see: in runs along the width; tap by tap where groups part them, into runs that are short."""
+    if len(windows) == 1:
+        columns[...] = windows
+        return
+    for i, j in np.ndindex(windows.shape[4:6]):
+        columns[..., i, j, :] = windows[..., i, j, :]
 
 
-def _unfold_whole(image: Array, geometry: Geometry) -> Array:
-    """The columns of (H, N, W, C) for a kernel that is unfolded along both axes."""
-    high, wide, groups = geometry.height, geometry.width, geometry.groups
+def _share(count: int, size: int, most: int) -> int:
+    """How many of so many things of a size are taken at once, about as many each time: at most `most`, at least one."""
+    fitting = max(most // max(size, 1), 1)
+    return -(-count // max(-(-count // fitting), 1)) or 1
+
+
+def _padded(x: Array, geometry: Geometry) -> Array:
+    """Images (N, C, H, W) as (H, N, W, C) with zeros around."""
     channels, height, width = geometry.in_shape
-    out_height, out_width = geometry.out_shape[1:]
-    rows = (out_height - 1) * high.stride + high.extent
-    pixels = (out_width - 1) * wide.stride + wide.extent
-    padded = array_module(image).zeros((rows, geometry.batch, pixels, channels), image.dtype)
-    inside, across = max(min(height, rows - high.before), 0), max(min(width, pixels - wide.before), 0)
-    padded[high.before : high.before + inside, :, wide.before : wide.before + across] = image[:inside, :, :across]
+    high, wide = (
+        max(window.before + length, (count - 1) * window.stride + window.extent)
+        for window, length, count in zip((geometry.height, geometry.width), (height, width), geometry.out_shape[1:])
+    )
+    if (high, wide) == (height, width):
+        return channels_last(x)
+    padded = empty((high, geometry.batch, wide, channels), x.dtype, x)
+    padded[...] = 0
+    top, left = geometry.height.before, geometry.width.before
+    padded[top : top + height, :, left : left + width] = x.transpose(2, 0, 3, 1)
+    return padded
+
+
+def _windows(padded: Array, geometry: Geometry) -> Array:
+    """What each pixel of the output sees: (groups, OH, N, OW, kH, kW, C / groups), a view."""
+    high, wide, inner = geometry.height, geometry.width, geometry.in_shape[0] // geometry.groups
     down, sample, along, step = padded.strides
-    inner = channels // groups
-    windows = array_module(image).lib.stride_tricks.as_strided(
+    shape = (geometry.groups, geometry.out_shape[1], geometry.batch, geometry.out_shape[2])
+    return array_module(padded).lib.stride_tricks.as_strided(
         padded,
-        (groups, out_height, geometry.batch, out_width, high.kernel, wide.kernel, inner),
+        (*shape, high.kernel, wide.kernel, inner),
         (inner * step, down * high.stride, sample, along * wide.stride)
         + (down * high.dilation, along * wide.dilation, step),
     )
-    columns = empty(windows.shape, image.dtype, image)
-    columns[...] = windows
-    return columns.reshape(groups, out_height * geometry.pixels, high.kernel * wide.kernel * inner)
-
-
-def _columns_shape(geometry: Geometry) -> tuple[int, ...]:
-    """(groups, phases, rows, N, OW, kernel width, C / groups)."""
-    return (
-        geometry.groups,
-        len(geometry.phases),
-        geometry.rows,
-        geometry.batch,
-        geometry.out_shape[2],
-        geometry.width.kernel,
-        geometry.in_shape[0] // geometry.groups,
-    )
-
-
-def _overlaps(columns: Array, geometry: Geometry) -> Iterator[tuple[Array, tuple[slice, ...], tuple[slice, ...]]]:
-    """For each phase and tap along the width: its part of the columns (rows, N, OW, groups, C / groups), the pixels
-    in it that lie inside the image, and where in the image (H, N, W, ...) they lie."""
-    _, height, width = geometry.in_shape
-    everything = slice(None)
-    for p, phase in enumerate(geometry.phases):
-        vertical = geometry.height.reach(phase, height, geometry.rows)
-        for j in range(geometry.width.kernel):
-            horizontal = geometry.width.reach(j * geometry.width.dilation, width, geometry.out_shape[2])
-            part = columns[:, p, :, :, :, j].transpose(1, 2, 3, 0, 4)
-            yield (
-                part,
-                (vertical.windows, everything, horizontal.windows),
-                (vertical.inputs, everything, horizontal.inputs),
-            )
 
 
 # -------------------------------------------------------------------------------------------------------- products
 
 
-def kernel_taps(weight: Array, geometry: Geometry) -> Array:
-    """The weight by rows of the kernel: (kH, groups, O / groups, kW · C / groups); of a thin one all in one."""
-    return _taps(weight, geometry.groups, geometry.is_thin)
-
-
 def _taps(weight: Array, groups: int, whole: bool) -> Array:
+    """The weight by rows of the kernel: (kH, groups, O / groups, kW · C / groups); of a whole one all in one."""
     outputs, channels, height, width = weight.shape
     split = weight.reshape(groups, outputs // groups, channels, height, width)
     split = split.transpose((0, 1, 3, 4, 2) if whole else (3, 0, 1, 4, 2))
@@ -163,25 +128,31 @@ def by_group(rows: Array, groups: int) -> Array:
     return array_module(rows).ascontiguousarray(split)
 
 
-def convolve(columns: Array, taps: Array, bias: Array | None, geometry: Geometry, out: Array | None = None) -> Array:
-    """Σ over the rows of the kernel of columns @ tapᵀ, plus bias: (OH, N, OW, O).
+def convolve(x: Array, kernel: Array, bias: Array | None, geometry: Geometry) -> Array:
+    """The columns of images (N, C, H, W) times the weight (O, C / groups, kH, kW), plus bias: (OH, N, OW, O)."""
+    outputs, height, width = geometry.out_shape
+    taps = _taps(kernel, geometry.groups, whole=True)[0].swapaxes(-1, -2)
+    out = empty((geometry.groups, height * geometry.pixels, outputs // geometry.groups), x.dtype, x)
+    for pixels, columns in _strips(x, geometry):
+        strip = out[:, pixels]
+        _product(columns, taps, strip)
+        if bias is not None:
+            strip += bias.reshape(geometry.groups, 1, -1)
+    return out.transpose(1, 0, 2).reshape(height, geometry.batch, width, outputs)
+
+
+def weight_gradient(x: Array, grad: Array, geometry: Geometry, shape: tuple[int, ...]) -> Array:
+    """gradᵀ times the columns of images (N, C, H, W): of the shape of the weight.
 
     Args:
-        out: Where to; in C order.
+        grad: (groups, OH · N · OW, O / groups).
     """
-    outputs, height, width = geometry.out_shape
-    count = height * geometry.pixels
-    shape = (geometry.groups, count, outputs // geometry.groups)
-    out = empty(shape, columns.dtype, columns) if out is None else out.reshape(shape)
-    first, *others = zip(geometry.offsets(), taps.swapaxes(-1, -2))
-    for start, stop in _blocks(out):
-        block = out[:, start:stop]
-        _product(columns[:, first[0] + start : first[0] + stop], first[1], block)
-        for offset, tap in others:
-            block += _product(columns[:, offset + start : offset + stop], tap)
-        if bias is not None:
-            block += bias.reshape(geometry.groups, 1, -1)
-    return out.transpose(1, 0, 2).reshape(height, geometry.batch, width, outputs)
+    outputs, channels, height, width = shape
+    size = (geometry.groups, outputs // geometry.groups, height * width * channels)
+    total = array_module(grad).zeros(size, accumulator_dtype(grad.dtype))
+    for pixels, columns in _strips(x, geometry):
+        total += _wide_product(grad[:, pixels].swapaxes(-1, -2), columns)
+    return converted(total, grad.dtype).reshape(outputs, height, width, channels).transpose(0, 3, 1, 2)
 
 
 def input_gradient(grad: Array, kernel: Array, geometry: Geometry) -> Array:
@@ -194,7 +165,9 @@ def input_gradient(grad: Array, kernel: Array, geometry: Geometry) -> Array:
     turned = _turned(geometry) if grad.__class__ is np.ndarray and grad.dtype.itemsize > 2 else None
     if turned is None:
         return _scattered(grad, _taps(kernel, geometry.groups, whole=False), geometry)
-    return _gathered(grad[0], kernel, turned)
+    outputs, out_height, out_width = geometry.out_shape
+    images = grad.reshape(out_height, geometry.batch, out_width, outputs).transpose(1, 3, 0, 2)
+    return convolve(images, kernel.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], None, turned)
 
 
 def _turned(geometry: Geometry) -> Geometry | None:
@@ -214,27 +187,6 @@ def _turned(geometry: Geometry) -> Geometry | None:
     return geometry._replace(
         height=windows[0], width=windows[1], in_shape=(outputs, *geometry.out_shape[1:]), out_shape=geometry.in_shape
     )
-
-
-def _gathered(grad: Array, kernel: Array, turned: Geometry) -> Array:
-    """The convolution of a gradient (OH · N · OW, O) with the turned kernel, strip by strip: (H, N, W, C)."""
-    (outputs, out_height, out_width), (channels, height, width) = turned.in_shape, turned.out_shape
-    taps = kernel_taps(kernel.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], turned)
-    images = grad.reshape(out_height, turned.batch, out_width, outputs)
-    pixels = empty((height, turned.batch, width, channels), grad.dtype, grad)
-    window, row = turned.height, turned.pixels * turned.width.kernel * outputs * grad.dtype.itemsize
-    step = max(_STRIP_BYTES // max(row, 1), 4 * (window.extent - 1), 1)
-    for start in range(0, height, step):
-        stop = min(start + step, height)
-        seen = slice(max(start - window.before, 0), min(stop - window.before + window.extent - 1, out_height))
-        strip = turned._replace(
-            height=window._replace(before=max(window.before - start, 0)),
-            in_shape=(outputs, seen.stop - seen.start, out_width),
-            out_shape=(channels, stop - start, width),
-        )
-        columns = unfold(images[seen].transpose(1, 3, 0, 2), strip)
-        convolve(columns, taps, None, strip, pixels[start:stop])
-    return pixels
 
 
 def _scattered(grad: Array, taps: Array, geometry: Geometry) -> Array:
@@ -272,18 +224,6 @@ def _tiles(grad: Array, geometry: Geometry) -> list[tuple[slice, slice]]:
     ]
 
 
-def weight_gradient(columns: Array, grad: Array, geometry: Geometry, shape: tuple[int, ...]) -> Array:
-    """gradᵀ @ columns for each row of the kernel: of the shape of the weight."""
-    count = grad.shape[1]
-    turned = grad.swapaxes(-1, -2)
-    taps = [_product(turned, columns[:, offset : offset + count]) for offset in geometry.offsets()]
-    outputs, channels, height, width = shape
-    if geometry.is_thin:
-        return taps[0].reshape(outputs, height, width, channels).transpose(0, 3, 1, 2)
-    stacked = array_module(grad).stack(taps).reshape(height, outputs, width, channels)
-    return stacked.transpose(1, 3, 0, 2)
-
-
 def _product(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b for each group; one group is a plain product of matrices."""
     if len(a) > 1:
@@ -291,8 +231,6 @@ def _product(a: Array, b: Array, out: Array | None = None) -> Array:
     return product(a[0], b[0], None if out is None else out[0])[None]
 
 
-def _blocks(rows: Array) -> list[tuple[int, int]]:
-    """Ranges of the rows of (groups, R, D), so small on a CPU that a product is still in the cache when it is added."""
-    count = rows.shape[1]
-    step = max(1, _BLOCK // rows.shape[2]) if rows.__class__ is np.ndarray else max(1, count)
-    return [(start, min(start + step, count)) for start in range(0, count, step)]
+def _wide_product(a: Array, b: Array) -> Array:
+    """The same in the dtype that it is summed in."""
+    return wide_product(a, b) if len(a) > 1 else wide_product(a[0], b[0])[None]

@@ -18,7 +18,7 @@ from minigrad.backend.fused import convolution
 from minigrad.backend.kernels import kernels_for
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.axes import column_sum
-from minigrad.ops.columns import Geometry, by_group, convolve, input_gradient, kernel_taps, unfold, weight_gradient
+from minigrad.ops.columns import Geometry, by_group, convolve, input_gradient, weight_gradient
 from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last, from_nhwc, to_nhwc
 from minigrad.ops.operands import check_float, same_device
 from minigrad.ops.precision import autocasts
@@ -76,19 +76,18 @@ def _convolved(geometry: Geometry, inputs: tuple[Tensor, ...], backward: Callabl
     images, bias = as_images(x, geometry.axes), inputs[2].data if len(inputs) == 3 else None
     shape = (geometry.batch, *geometry.out_shape)
     if kernels_for(x) is not None:
-        seen: Any = inputs[0]  # the columns are as many times larger as the kernel has taps
         y = from_nhwc(convolution.convolve(images, kernel, bias, _lengths(geometry)), shape)
     else:
-        seen = unfold(images, geometry)
-        y = channels_first(convolve(seen, kernel_taps(kernel, geometry), bias, geometry), shape)
-    return record(as_given(y, geometry.axes, x.ndim), backward, inputs, (seen, inputs[1], geometry))
+        y = channels_first(convolve(images, kernel, bias, geometry), shape)
+    return record(as_given(y, geometry.axes, x.ndim), backward, inputs, (inputs[0], inputs[1], geometry))
 
 
 def _conv2d_backward(node: Node, grad: Array) -> None:
-    columns, weight, geometry = node.saved
+    x, weight, geometry = node.saved
     dx, dweight = node.inputs[:2]
-    if isinstance(columns, Tensor):
-        images, slopes = as_images(columns.data, geometry.axes), to_nhwc(as_images(grad, geometry.axes))
+    images = as_images(x.data, geometry.axes)
+    if kernels_for(grad) is not None:
+        slopes = to_nhwc(as_images(grad, geometry.axes))
         _give_bias(node, slopes.reshape(-1, geometry.out_shape[0]))
         _give_both(node, convolution.gradients, images, slopes, (geometry.batch, *geometry.in_shape), grad.ndim)
         return
@@ -96,7 +95,7 @@ def _conv2d_backward(node: Node, grad: Array) -> None:
     _give_bias(node, rows)
     grouped, kernel = by_group(rows, geometry.groups), _as_kernel(weight.data)
     if dweight is not None:
-        _give_kernel(dweight, weight_gradient(columns, grouped, geometry, kernel.shape), weight.data.ndim)
+        _give_kernel(dweight, weight_gradient(images, grouped, geometry, kernel.shape), weight.data.ndim)
     if dx is not None:
         pixels = input_gradient(grouped, kernel, geometry)
         images = channels_first(pixels, (geometry.batch, *geometry.in_shape))
@@ -204,13 +203,13 @@ def _conv_transpose2d_backward(node: Node, grad: Array) -> None:
         _give_both(node, convolution.transposed_gradients, pixels, images, shape, grad.ndim)
         return
     _give_bias(node, channels_last(images).reshape(-1, geometry.in_shape[0]))
-    columns, kernel = unfold(images, geometry), _as_kernel(weight.data)
+    kernel = _as_kernel(weight.data)
     if dweight is not None:
         rows = channels_last(as_images(x.data, geometry.axes)).reshape(-1, geometry.out_shape[0])
         grouped = by_group(rows, geometry.groups)
-        _give_kernel(dweight, weight_gradient(columns, grouped, geometry, kernel.shape), weight.data.ndim)
+        _give_kernel(dweight, weight_gradient(images, grouped, geometry, kernel.shape), weight.data.ndim)
     if dx is not None:
-        found = convolve(columns, kernel_taps(kernel, geometry), None, geometry)
+        found = convolve(images, kernel, None, geometry)
         images = channels_first(found, (geometry.batch, *geometry.out_shape))
         accumulate(dx, as_given(images, geometry.axes, grad.ndim))
 

@@ -77,20 +77,17 @@ GEOMETRIES = [  # channels, outputs, kernel, padding, dilation
 
 
 @pytest.mark.parametrize("case", GEOMETRIES, ids=str)
-def test_the_input_gradient_is_gathered_as_it_is_scattered(case, monkeypatch):
-    """The convolution with the turned kernel, strip by strip, against a sum of shares; thin kernels among them."""
+def test_the_input_gradient_is_gathered_as_it_is_scattered(case):
+    """The convolution with the turned kernel against a sum of shares."""
     channels, outputs, kernel, padding, dilation = case
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((outputs, channels, *kernel))
     inputs = Tensor(np.empty((3, channels, 9, 8))), Tensor(weight)
     geometry = _geometry("conv2d", inputs, 1, padding, dilation, 1)
-    turned = columns._turned(geometry)
+    assert columns._turned(geometry) is not None
     grad = rng.standard_normal((1, geometry.out_shape[1] * geometry.pixels, outputs))
     expected = columns._scattered(grad, columns._taps(weight, 1, whole=False), geometry)
     assert_close(columns.input_gradient(grad, weight, geometry), expected)
-    for most in (1, 2000):
-        monkeypatch.setattr(columns, "_STRIP_BYTES", most)
-        assert_close(columns._gathered(grad[0], weight, turned), expected, what=f"strips of {most} bytes")
 
 
 def test_the_input_gradient_is_scattered_where_it_can_not_be_gathered():
@@ -103,15 +100,20 @@ def test_the_input_gradient_is_scattered_where_it_can_not_be_gathered():
 
 
 @pytest.mark.parametrize("stride,dilation,groups", [(1, 1, 1), (2, 1, 1), (3, 2, 1), (2, 3, 2)])
-def test_a_thin_kernel_gives_what_a_wide_one_does(stride, dilation, groups, monkeypatch):
+def test_strips_of_any_size_give_the_same(stride, dilation, groups, monkeypatch):
+    """Of several rows, of some samples of one row, of one sample: against all in one."""
     rng = np.random.default_rng(0)
-    arrays = rng.standard_normal((2, 4, 13, 11)), rng.standard_normal((6, 4 // groups, 3, 2))
+    arrays = rng.standard_normal((5, 4, 13, 11)), rng.standard_normal((6, 4 // groups, 3, 2))
+    monkeypatch.setattr(columns, "_STRIP", 0)
     found = []
-    for most in (64, 0):
-        monkeypatch.setattr(columns, "_THIN", most)
+    for most in (100_000, 150, 30, 1):
+        monkeypatch.setattr(columns, "_LEAST_PIXELS", most)
         x, weight = (Tensor(array, requires_grad=True) for array in arrays)
         out = ops.conv2d(x, weight, None, stride, 2, dilation, groups)
         (out * out).sum().backward()
         found.append((out.data, x.grad.data, weight.grad.data))
-    for thin, wide in zip(*found):
-        assert_close(thin, wide)
+    for others in found[1:]:
+        for one, other in zip(found[0], others):
+            assert_close(other, one)
+    geometry = _geometry("conv2d", (x, weight), stride, 2, dilation, groups)
+    assert len(list(columns._strips(x.data, geometry))) == 5 * geometry.out_shape[1]  # a sample of a row
