@@ -17,10 +17,16 @@ settings.register_profile("minigrad", deadline=None, derandomize=True)
 settings.load_profile("minigrad")
 
 
-def pytest_collection_finish(session):
-    """What was collected stays until the end: the garbage collector need not walk through it again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """What is collected stays until the end: the garbage collector need not walk through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +101,7 @@ class Library:
         return SUCCESS
 
     def _function(self, name: str, parameters: str, body: Callable[..., int]) -> Callable[..., int]:
-        kinds = [part.split(":") for part in parameters.split()]
+        kinds = _kinds(parameters)
 
         def function(*args: Any) -> int:
             if len(args) != len(kinds):
@@ -212,6 +213,12 @@ def _memory(address: int, count: int, dtype: Any, held: Sequence[Any]) -> np.nda
     if not any(start <= address and address + nbytes <= stop for start, stop in bounds):
         raise StrictError("gemm: expected addresses inside the arrays of the call, got others")
     return np.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype)
+
+
+@functools.cache
+def _kinds(parameters: str) -> list[list[str]]:
+    """Letter and name of each parameter."""
+    return [part.split(":") for part in parameters.split()]
 
 
 def _value(who: str, kind: Any, value: Any) -> int:

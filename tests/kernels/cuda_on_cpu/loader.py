@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from minigrad.backend.kernels import KernelLoader
+from minigrad.backend.kernels import KernelLoader, kernel_source
 from tests.kernels.cuda_on_cpu.arguments import Counts
 from tests.kernels.cuda_on_cpu.module import CpuModule
 
@@ -20,6 +21,12 @@ def cpu_module(name: str, source: str, only: Sequence[str] = ()) -> CpuModule:
     if module is None:
         module = _MODULES[(name, source, *only)] = CpuModule(name, source, only)
     return module
+
+
+@functools.cache
+def _module_of(file: str) -> CpuModule:
+    """The module of a kernel file as it is: its text is read once in a session."""
+    return cpu_module(file, kernel_source(file))
 
 
 class HostKernels(KernelLoader):
@@ -48,6 +55,12 @@ class HostKernels(KernelLoader):
         self.order = order
         self.launches: list[str] = []
         self.counts: dict[int, Counts] | None = None
+
+    def get(self, file: str, name: str) -> Any:
+        """The kernel `name` of `kernels/<file>.cu`."""
+        if self._compile is cpu_module and file not in self._modules:
+            self._modules[file] = _module_of(file)
+        return super().get(file, name)
 
     def launch(
         self, file: str, name: str, blocks: int, threads: int, args: Sequence[Any], reaches: Sequence[Any] = ()
