@@ -26,7 +26,9 @@ demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/01_digits.py --ranks 1
 	$(BIN)/python examples/01_digits.py --ranks 2
 
-# So many processes of pytest share the files of tests, each of which one process runs.
+# So many processes of pytest share the files of tests, each of which one process runs. One that crashes is not
+# replaced, as pytest-xdist 3.8 then waits for ever: its test is named, and the others run the rest. One that not even
+# the signal of a test's time limit reaches writes its stacks and ends.
 JOBS ?= 2
 
 # Tests start some hundred Pythons; what one has compiled the next ones find, in the environment.
@@ -35,7 +37,8 @@ test: export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
 test: $(VENV)/.installed-test
 	$(BIN)/python -m flake8 minigrad kernels examples tests
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0 \
+		-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 # Editable, so that both targets always run the sources that lie here. Compiling every module of every package would
 # take longer than the download; Python compiles those that it imports.
