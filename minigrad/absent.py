@@ -143,7 +143,7 @@ INSTEAD: dict[str, dict[str, str]] = {  # by module
         **dict.fromkeys(["model_averaging", "PeriodicModelAverager", "LocalSGD"], _PERIODIC),
         **dict.fromkeys(["PostLocalSGDOptimizer", "PostLocalSGDState", "post_localSGD_hook"], _POST_LOCAL),
         "HierarchicalModelAverager": "write " + _AVERAGER.format("EveryK(period)") + ", over all ranks at once",
-        "ZeroRedundancyOptimizer": "write minigrad.optim: each rank keeps the state of a whole replica",
+        "ZeroRedundancyOptimizer": "write ShardedOptimizer(optimizer, ddp)",
         "Join": _JOIN,
         "checkpoint": "write minigrad.save({'model': model, 'optimizer': optimizer}, path) on every rank, or "
         "train.Checkpoint(folder), which keeps the last few",

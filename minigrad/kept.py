@@ -41,12 +41,25 @@ def check_finished(who: str, x: Any) -> None:
             raise AutogradError(f"{who}: expected a whole gradient, got a part, {why}")
 
 
+def check_undivided(x: Any) -> None:
+    """Refuse a gradient of which this rank has only some elements, as whoever listens to x says; AutogradError."""
+    for listener in x.listeners:
+        why = getattr(listener, "divides", _nothing)(x) and listener.unfinished
+        if why:
+            raise AutogradError(f"grad: expected a whole gradient, got a part, {why}")
+
+
 def _nothing(x: Any) -> bool:
     return False
 
 
 def give_gradient(x: Any, tensor: Callable[[Array], Any]) -> Any:
-    """A tensor on the gradient that x has, which is in C order from now on, as every place is that it may move to."""
+    """A tensor on the gradient that x has, which is in C order from now on, as every place is that it may move to.
+
+    Raises:
+        AutogradError: ranks have divided it among them.
+    """
+    check_undivided(x)
     if x.grad_given is None or x.grad_given[0] is not x.grad_array:
         with device_of(x.grad_array).current():
             x.grad_array = contiguous(x.grad_array)

@@ -87,6 +87,7 @@ from minigrad.distributed.replicas.nccl_devices import NcclDevices
 from minigrad.distributed.replicas.replicas import Replicas
 from minigrad.distributed.replicas.seeds import Ddp
 from minigrad.distributed.run import run
+from minigrad.distributed.sharded.optimizer import ShardedOptimizer
 from minigrad.foreign import offer_classes as _offer_classes
 
 DDP = DistributedDataParallel
@@ -130,6 +131,7 @@ __all__ = [
     "Replicas",
     "ReplicasTwin",
     "Rounds",
+    "ShardedOptimizer",
     "ShmCommunicator",
     "SoloCommunicator",
     "SyncBatchNorm",

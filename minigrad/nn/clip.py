@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,41 @@ def clip_replicas_grad_norm_(
         ArgumentError, DtypeError: see `clip_grad_norm_`.
     """
     return _clip("clip_replicas_grad_norm_", replicas, max_norm, norm_type, False)
+
+
+def clip_divided_grad_norm_(
+    who: str,
+    gradients: Sequence[Array],
+    device: Device,
+    combined: Callable[[Array, bool], Array],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """`clip_grad_norm_` of gradients that are divided among ranks.
+
+    Args:
+        who: For messages.
+        gradients: Those that this rank has; it may have none.
+        device: Where they live.
+        combined: The reduction over the ranks of a float64 (1,): its sum, or its largest with True.
+        max_norm, norm_type, error_if_nonfinite: See `clip_grad_norm_`.
+
+    Raises:
+        ArgumentError, NonFiniteError: see `clip_grad_norm_`.
+    """
+    check_switch(who, error_if_nonfinite=error_if_nonfinite)
+    max_norm = as_real(who, "max_norm", max_norm, 0.0)
+    norm_type = as_real(who, "norm_type", norm_type, above=0.0)
+    with device.current() as xp:
+        total = xp.zeros(1, np.float64)
+        if gradients:
+            total[...] = _power_total(list(gradients), norm_type)
+        norm = _root(combined(total, norm_type == math.inf), norm_type).reshape(())
+        if error_if_nonfinite:
+            _check_finite(who, norm)
+    _shrink(gradients, (), max_norm, norm)
+    return Tensor(norm)
 
 
 def _clip(
@@ -216,6 +251,12 @@ def _float_tensor(who: str, x: Any) -> Tensor:
 
 def _norm(gradients: list[Array], p: float) -> Array:
     """The p-norm of all gradients as one vector, on the device of the first and in the widest dtype there."""
+    dtype = functools.reduce(np.promote_types, (grad.dtype for grad in gradients), np.dtype(np.float32))
+    return _root(_power_total(gradients, p), p).astype(dtype)
+
+
+def _power_total(gradients: list[Array], p: float) -> Array:
+    """Σ|g|ᵖ, or max|g| for p = inf, of all gradients, on the device of the first."""
     device = device_of(gradients[0])
     groups: dict[Device, list[Array]] = {}
     for grad in gradients:
@@ -229,11 +270,14 @@ def _norm(gradients: list[Array], p: float) -> Array:
     for part in parts[1:]:
         here = to_device(part, device)
         total = xp.maximum(total, here) if p == math.inf else total + here
+    return total
+
+
+def _root(total: Array, p: float) -> Array:
+    """The p-norm, by what `_power_total` gives."""
     if p == 2.0:
-        total = xp.sqrt(total)
-    elif p not in (1.0, math.inf):
-        total = total ** (1 / p)
-    return total.astype(functools.reduce(np.promote_types, (grad.dtype for grad in gradients), np.dtype(np.float32)))
+        return array_module(total).sqrt(total)
+    return total if p in (1.0, math.inf) else total ** (1 / p)
 
 
 def _power_sums(gradients: list[Array], p: float) -> list[Array]:

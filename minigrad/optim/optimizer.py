@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from minigrad.tensor import Tensor
 __all__ = ["Optimizer"]
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+Agree = Callable[[Array | None], Array | None]  # a flag of this rank -> that of all
 
 BLOCK = 65536  # elements; parameter, gradient, state and scratch of a block stay in the cache between passes
 
@@ -146,7 +148,7 @@ class Optimizer:
         on_device = controls if self.takes_control else {}
         if any(isinstance(control, np.ndarray) for control in on_device.values()):
             on_device = {}
-        self._attempts.begin(self._all_parts(), on_device, self.step_limit)
+        self._attempts.begin(all_parts(self), on_device, self.step_limit)
         captured = updates_in_capture(self, on_device)
         with range_of_step(self.name):
             for group, parts in zip(self.param_groups, self.parts):
@@ -155,6 +157,14 @@ class Optimizer:
                     if control is None or on_device or not has_skipped(control):
                         self.control = control if on_device else None
                         self._step_part(group, part, captured)
+
+    def looking(self) -> AbstractContextManager[Agree]:
+        """Around a look at the gradients that its parts have, as for one that is not finite.
+
+        Returns:
+            What makes of a flag, uint32 (1,), that of all ranks which share the gradients; here it is that already.
+        """
+        return nullcontext(_as_it_is)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. The first contribution of the next backward overwrites the old values.
@@ -179,7 +189,7 @@ class Optimizer:
     @property
     def state(self) -> Mapping[Parameter, Mapping[str, Any]]:
         """What `state_dict` has under "state", by parameter: tensors can be changed in place, not replaced."""
-        self._attempts.settle(self._all_parts(), self.step_limit)
+        settled_parts(self)
         return state_by_parameter(self)
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,7 +199,7 @@ class Optimizer:
         that share memory with the optimizer; `step` is an int. PyTorch loads it with
         `torch.from_dlpack(value).clone()` in the place of each tensor.
         """
-        self._attempts.settle(self._all_parts(), self.step_limit)
+        settled_parts(self)
         return optimizer_state(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -200,7 +210,7 @@ class Optimizer:
         Raises:
             StateDictError: keys, counts, shapes, dtypes or values that do not fit; nothing was changed then.
         """
-        self._attempts.settle(self._all_parts(), self.step_limit)
+        settled_parts(self)
         load_optimizer_state(self, state_dict)
         self.settle(unshared_number())
 
@@ -217,7 +227,7 @@ class Optimizer:
     def settle(self, number: int) -> None:
         """See `nn.companions.Companion`."""
         self._base = number
-        for part in self._all_parts():
+        for part in all_parts(self):
             part.updates = 0
 
     def __repr__(self) -> str:
@@ -228,9 +238,6 @@ class Optimizer:
         return "\n".join([f"{self.name}(", *lines, ")"])
 
     # ---------------------------------------------------------------------------------------------- inside
-
-    def _all_parts(self) -> list[Part]:
-        return [part for parts in self.parts for part in parts]
 
     def _add_groups(self, groups: list[dict[str, Any]]) -> None:
         """Check all groups, then give their parameters one layout, then make their state."""
@@ -300,16 +307,25 @@ def state_arrays(optimizer: Optimizer, group: dict[str, Any], part: Part) -> lis
     return [part.state[name] for name in slots]
 
 
+def all_parts(optimizer: Optimizer) -> list[Part]:
+    """All its parts, group by group."""
+    return [part for parts in optimizer.parts for part in parts]
+
+
+def _as_it_is(flag: Array | None) -> Array | None:
+    return flag
+
+
 def settled_parts(optimizer: Optimizer) -> list[Part]:
     """All its parts, group by group, with the counts of the steps that counted; waits for a GPU that decides these."""
-    parts = optimizer._all_parts()
+    parts = all_parts(optimizer)
     optimizer._attempts.settle(parts, optimizer.step_limit)
     return parts
 
 
 def buffers_of(optimizer: Optimizer) -> list[AnyBuffer]:
     """Where the parameters of an optimizer lie, each place once."""
-    return list({id(part.buffer): part.buffer for parts in optimizer.parts for part in parts}.values())
+    return list({id(part.buffer): part.buffer for part in all_parts(optimizer)}.values())
 
 
 def numbers_like(like: Array, *values: float) -> list[Any]:

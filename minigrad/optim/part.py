@@ -9,13 +9,14 @@ import numpy as np
 from minigrad.backend.dtypes import Array
 from minigrad.backend.memory import aligned_zeros
 from minigrad.nn.flat import FlatBuffer
-from minigrad.optim.loose import Loose
 from minigrad.nn.parameter import Parameter
+from minigrad.optim.loose import Loose
+from minigrad.optim.run import FlatRun
 from minigrad.stamp import mark_changed
 from minigrad.tensor import Tensor
 
 
-AnyBuffer = FlatBuffer | Loose
+AnyBuffer = FlatBuffer | Loose | FlatRun
 
 
 def buffer_of(param: Tensor) -> AnyBuffer:

@@ -140,16 +140,17 @@ class GradScaler:
         progress = self._progress_of("unscale_", optimizer)
         if progress.unscaled:
             raise AutogradError("GradScaler.unscale_: expected one call for an optimizer between updates, got another")
-        runs = _gradients(optimizer)
         flags: dict[Device, Array] = {}
-        for device, gradients in runs.items():
-            with device.current() as xp:
-                flags[device] = xp.zeros(1, np.uint32)
-                inverse = 1.0 / self._control_on(device)[LOSS_SCALE : LOSS_SCALE + 1]
-                for gradient in gradients:
-                    scale_(gradient, inverse, flags[device])
+        with optimizer.looking() as agreed:
+            runs = _gradients(optimizer)
+            for device, gradients in runs.items():
+                with device.current() as xp:
+                    flags[device] = xp.zeros(1, np.uint32)
+                    inverse = 1.0 / self._control_on(device)[LOSS_SCALE : LOSS_SCALE + 1]
+                    for gradient in gradients:
+                        scale_(gradient, inverse, flags[device])
+            progress.found = agreed(self._combined(list(flags.values())))
         progress.unscaled = True
-        progress.found = self._combined(list(flags.values()))
         for device in runs:
             if device not in progress.controls:
                 progress.controls[device] = new_control(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ INITIAL_LR = "initial_lr"  # of a group: the base of a schedule, see `LRSchedule
 MASTER = "master_weights"  # float32 copies of parameters; an optimizer makes them anew where they are missing
 
 Member = tuple[Parameter, Part, int]  # a parameter, its part, and its position in there
+Saved = tuple[int, dict[str, Array]]  # of a parameter: its step, and its arrays by name
 
 
 class Kept(Protocol):
@@ -46,15 +47,27 @@ class Kept(Protocol):
         """All parameters, in the order of the groups."""
 
 
-def optimizer_state(optimizer: Kept) -> dict[str, Any]:
-    """Options and state of an optimizer; arrays share its memory."""
+def state_views(member: Member) -> dict[str, Array]:
+    """The state of a parameter by name, in its shape and in the optimizer's memory."""
+    param, part, _ = member
+    start, stop = part.buffer.span(param)
+    return {name: part.state[name][start:stop].reshape(param.shape) for name in part.slots}
+
+
+def optimizer_state(optimizer: Kept, views: Callable[[Member], Mapping[str, Array]] = state_views) -> dict[str, Any]:
+    """Options and state of an optimizer.
+
+    Args:
+        views: Gives the arrays of a parameter that was updated; by default those of the optimizer itself.
+    """
     state = {}
-    for index, member in enumerate(_members(optimizer)):
+    for index, member in enumerate(members_of(optimizer)):
         _, part, i = member
         entry: dict[str, Any] = {"step": part.steps[i]} if _counts(optimizer) else {}
-        entry.update({name: Tensor(array) for name, array in _state_views(member).items()})
-        if part.steps[i] and entry:
-            state[index] = entry
+        if part.steps[i]:
+            entry.update({name: Tensor(array) for name, array in views(member).items()})
+            if entry:
+                state[index] = entry
     groups, first = [], 0
     for group in optimizer.param_groups:
         count = len(group["params"])
@@ -89,8 +102,13 @@ def state_by_parameter(optimizer: Kept) -> StateViews:
     return StateViews({params[index]: StateView(entry) for index, entry in state.items()})
 
 
-def load_optimizer_state(optimizer: Kept, state_dict: Mapping[str, Any]) -> None:
+def load_optimizer_state(
+    optimizer: Kept, state_dict: Mapping[str, Any], restore: Callable[[Member, Saved], None] | None = None
+) -> None:
     """Put options and state into an optimizer: everything is checked first, then copied.
+
+    Args:
+        restore: Copies the state of one parameter; by default all of it.
 
     Raises:
         StateDictError: something does not fit; nothing was changed then.
@@ -107,29 +125,23 @@ def load_optimizer_state(optimizer: Kept, state_dict: Mapping[str, Any]) -> None
     unknown = [key for key in state if key not in keys]
     if unknown:
         raise StateDictError(f"{who}: expected state of the parameters in param_groups, got state of {unknown}")
-    members = _members(optimizer)
+    members = members_of(optimizer)
     entries = [_saved_entry(who, optimizer, member, key, state.get(key, {})) for key, member in zip(keys, members)]
     for group, values in zip(optimizer.param_groups, options):
         group.pop(INITIAL_LR, None)
         group.update(values)
-    for member, (step, arrays) in zip(members, entries):
-        _restore(member, step, arrays)
+    for member, entry in zip(members, entries):
+        (restore or _restore)(member, entry)
 
 
 def _counts(optimizer: Kept) -> bool:
     return optimizer.step_limit == sys.maxsize
 
 
-def _members(optimizer: Kept) -> list[Member]:
+def members_of(optimizer: Kept) -> list[Member]:
     """Where each parameter's state lies, in the order of the groups."""
     found = {id(p): (p, part, i) for parts in optimizer.parts for part in parts for i, p in enumerate(part.params)}
     return [found[id(param)] for param in optimizer.params()]
-
-
-def _state_views(member: Member) -> dict[str, Array]:
-    param, part, _ = member
-    start, stop = part.buffer.span(param)
-    return {name: part.state[name][start:stop].reshape(param.shape) for name in part.slots}
 
 
 def _check_mapping(who: str, what: str, value: Any) -> Mapping[Any, Any]:
@@ -197,32 +209,35 @@ def _plain(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
-def _saved_entry(who: str, optimizer: Kept, member: Member, key: Any, saved: Any) -> tuple[int, dict[str, Array]]:
+def _saved_entry(who: str, optimizer: Kept, member: Member, key: Any, saved: Any) -> Saved:
     """Step and arrays of one parameter, checked; step 0 and no arrays where there is no state."""
-    views = _state_views(member)
-    label = f"state of parameter {getattr(member[0], 'name', None) or key} of shape {member[0].shape}"
+    param, part, _ = member
+    label = f"state of parameter {getattr(param, 'name', None) or key} of shape {param.shape}"
     entry = _check_mapping(who, f"as {label}", saved)
     present = {name: value for name, value in entry.items() if value is not None}
     if not present:
         return 0, {}
-    expected = set(views) | ({"step"} if _counts(optimizer) else set())
+    expected = set(part.slots) | ({"step"} if _counts(optimizer) else set())
     if MASTER not in present:
         expected.discard(MASTER)
     _check_keys(who, f"with {', '.join(sorted(expected))} as {label}", present, expected)
     step = _as_step(who, label, present.pop("step", optimizer.step_limit))
-    return step, {name: _saved_array(who, name, label, value, views[name]) for name, value in present.items()}
+    shape, dtypes = param.shape, {name: part.state[name].dtype for name in part.slots}
+    return step, {name: _saved_array(who, name, label, value, shape, dtypes[name]) for name, value in present.items()}
 
 
-def _saved_array(who: str, name: str, label: str, value: Any, view: Array) -> Array:
+def _saved_array(
+    who: str, name: str, label: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
     """A saved tensor, of ours or of another library, that fits; one of 16 bits, as PyTorch has them, is widened."""
     try:
         array = array_of(f"{who}: {name}", value)
     except DtypeError as error:
         raise StateDictError(str(error)) from error
-    narrow = array is not None and is_half(array.dtype) and view.dtype == np.float32
-    if array is None or array.shape != view.shape or not (array.dtype == view.dtype or narrow):
+    narrow = array is not None and is_half(array.dtype) and dtype == np.float32
+    if array is None or array.shape != shape or not (array.dtype == dtype or narrow):
         got = type(value).__name__ if array is None else f"{array.dtype.name} {array.shape}"
-        raise StateDictError(f"{who}: expected {name} of {view.dtype.name} {view.shape} in the {label}, got {got}")
+        raise StateDictError(f"{who}: expected {name} of {dtype.name} {shape} in the {label}, got {got}")
     return array
 
 
@@ -234,9 +249,9 @@ def _as_step(who: str, label: str, value: Any) -> int:
     return int(number)
 
 
-def _restore(member: Member, step: int, arrays: dict[str, Array]) -> None:
+def _restore(member: Member, saved: Saved) -> None:
     _, part, i = member
-    part.steps[i] = step
+    part.steps[i], arrays = saved
     with part.buffer.device.current():
-        for name, view in _state_views(member).items():
+        for name, view in state_views(member).items():
             view[...] = to_device(arrays[name], part.buffer.device) if name in arrays else 0

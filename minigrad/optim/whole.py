@@ -9,7 +9,7 @@ from minigrad.backend.dtypes import Array
 from minigrad.errors import LayoutError
 from minigrad.optim.attempts import Controls
 from minigrad.optim.captured import CapturedUpdates
-from minigrad.optim.optimizer import Optimizer, state_arrays
+from minigrad.optim.optimizer import Optimizer, all_parts, state_arrays
 from minigrad.optim.part import Part
 from minigrad.optim.state import MASTER
 
@@ -27,7 +27,7 @@ class WholeOptimizer(Optimizer):
         Raises:
             LayoutError: also where the layout has only a part of a parameter.
         """
-        for part in self._all_parts():
+        for part in all_parts(self):
             check_whole(self.name, part)
         super().step_unless_skipped(controls)
 
@@ -44,6 +44,8 @@ class WholeOptimizer(Optimizer):
             for step, params, _ in part.take_due(self.step_limit):
                 for param in params:
                     at, shape = slice(*buffer.span(param)), param.shape
+                    if at.start == at.stop:  # another rank has it
+                        continue
                     self.master = None if master is None else master[at].reshape(shape)
                     arrays: list[Array] = [array[at].reshape(shape) for array in (buffer.data, buffer.grad, *state)]
                     self._update_block(group, step, arrays[0], arrays[1], arrays[2:])
@@ -56,14 +58,14 @@ def norm(x: Array) -> Array:
 
 
 def check_whole(who: str, part: Part) -> None:
-    """Refuse a layout that has only some elements of a parameter, as where ranks share one.
+    """Refuse a layout that has some elements of a parameter, but not all, as where ranks share one.
 
     Raises:
         LayoutError: it names the first such parameter.
     """
     for param in part.params:
         start, stop = part.buffer.span(param)
-        if stop - start != param.numel():
+        if stop - start not in (0, param.numel()):
             raise LayoutError(
                 f"{who}: expected whole parameters, got {stop - start} of the {param.numel()} elements of "
                 f"{getattr(param, 'name', None) or 'one'} of shape {param.shape}: leave it in one piece, or give it to "

@@ -1,0 +1,8 @@
+"""Optimizers of which each rank does a part: ZeRO on the flat layout."""
+
+from minigrad.distributed.sharded.optimizer import ShardedOptimizer as ShardedOptimizer
+from minigrad.distributed.sharded.runs import Ownership as Ownership
+from minigrad.distributed.sharded.runs import own_by_shares as own_by_shares
+from minigrad.distributed.sharded.runs import own_evenly as own_evenly
+
+__all__ = ["Ownership", "ShardedOptimizer", "own_by_shares", "own_evenly"]

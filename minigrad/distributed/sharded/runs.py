@@ -1,0 +1,155 @@
+"""Which elements of each bucket a rank owns, as a value. Pure.
+
+A collective gives every rank equally many elements, so a bucket travels as one part a rank of the same width: that of
+the rank that owns most of it. What a rank owns is in front in its part; the rest of a part is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minigrad.arguments import as_integer, check_shares
+from minigrad.distributed.balance.shares import compute_shard_sizes
+from minigrad.errors import ArgumentError
+
+Run = tuple[int, int]  # the elements [start, stop) of a bucket
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """Which elements of each bucket a rank owns.
+
+    Attributes:
+        sizes: The elements of each bucket.
+        runs: For each bucket and each rank the runs that are its own, in ascending order; none of them is empty.
+
+    Raises:
+        ArgumentError: an element of a bucket is owned by nobody, or twice, or two buckets have other ranks.
+
+    Example:
+        >>> owned = Ownership((5,), ((((0, 3),), ((3, 5),)),))
+        >>> owned.width(0), owned.wire_elements(0), owned.elements(1)
+        (3, 6, 2)
+    """
+
+    sizes: tuple[int, ...]
+    runs: tuple[tuple[tuple[Run, ...], ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != len(self.runs) or len(set(map(len, self.runs))) > 1:
+            raise ArgumentError(f"Ownership: expected the runs of every rank for {len(self.sizes)} buckets, got others")
+        for bucket, (size, of_ranks) in enumerate(zip(self.sizes, self.runs)):
+            reached = 0
+            for start, stop in sorted(run for runs in of_ranks for run in runs):
+                if start != reached or stop <= start:
+                    raise ArgumentError(
+                        f"Ownership: expected each element of bucket {bucket} to have one owner, got [{start}, {stop}) "
+                        f"after {reached} of them"
+                    )
+                reached = stop
+            if reached != size or any(list(runs) != sorted(runs) for runs in of_ranks):
+                raise ArgumentError(
+                    f"Ownership: expected ascending runs that cover the {size} elements of bucket {bucket}, got "
+                    f"{of_ranks!r:.200}"
+                )
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are; 0 without buckets."""
+        return len(self.runs[0]) if self.runs else 0
+
+    def elements(self, rank: int) -> int:
+        """How many a rank owns."""
+        return sum(stop - start for of_ranks in self.runs for start, stop in of_ranks[rank])
+
+    def width(self, bucket: int) -> int:
+        """The elements of each rank's part of a bucket: as many as the rank owns that owns most."""
+        return max(sum(stop - start for start, stop in runs) for runs in self.runs[bucket])
+
+    def wire_elements(self, bucket: int) -> int:
+        """What a bucket is as it travels, padding included."""
+        return self.width(bucket) * self.world_size
+
+    def is_even(self, bucket: int) -> bool:
+        """Whether the parts are the bucket as it lies, so that nothing has to be copied."""
+        return self.wire_elements(bucket) == self.sizes[bucket] and self.is_packed(bucket)
+
+    def is_packed(self, bucket: int) -> bool:
+        """Whether the parts are the bucket as it lies, with the padding behind it."""
+        return all(here == there for here, there in self.moves(bucket))
+
+    def moves(self, bucket: int) -> Iterator[tuple[slice, slice]]:
+        """Of each run, where it is in the bucket, and where in what travels."""
+        for rank, runs in enumerate(self.runs[bucket]):
+            at = rank * self.width(bucket)
+            for start, stop in runs:
+                yield slice(start, stop), slice(at, at + stop - start)
+                at += stop - start
+
+
+def own_evenly(sizes: Sequence[int], world_size: int) -> Ownership:
+    """One run a rank of each bucket, of ⌈n/W⌉ elements, the last ones shorter or empty: at most W - 1 are padding.
+
+    Args:
+        sizes: n, the elements of each bucket, >= 0.
+        world_size: W, >= 1.
+
+    Raises:
+        ArgumentError: an argument out of its range.
+
+    Example:
+        >>> own_evenly([5], 4).runs
+        ((((0, 2),), ((2, 4),), ((4, 5),), ()),)
+    """
+    world = as_integer("own_evenly", "world_size", world_size, 1)
+    ends = []
+    for size in sizes:
+        width = -(-as_integer("own_evenly", "each size", size, 0) // world)
+        ends.append([min(rank * width, size) for rank in range(1, world + 1)])
+    return _of_ends(sizes, ends)
+
+
+def own_by_shares(
+    sizes: Sequence[int], shares: Sequence[float], caps: Sequence[int | None] | None = None
+) -> Ownership:
+    """One run a rank of each bucket, in proportion to shares: for ranks with unequal memory.
+
+    Every rank's part travels as wide as the largest one, so a bucket of n elements travels as W · n · (largest share).
+
+    Args:
+        sizes: The elements of each bucket, >= 0.
+        shares: Of each rank, >= 0, of sum 1.
+        caps: The most elements that a rank may own in all; None for no limit. What is over goes to the others.
+
+    Raises:
+        ArgumentError: an argument out of its range, or caps that leave no room.
+
+    Example:
+        >>> own_by_shares([8, 7], [0.5, 0.5], caps=[10, 5]).runs
+        ((((0, 4),), ((4, 8),)), (((0, 6),), ((6, 7),)))
+    """
+    who = "own_by_shares"
+    check_shares(who, shares)
+    left: list[Any] = [None] * len(shares) if caps is None else list(caps)
+    limits = [cap for cap in left if cap is not None]
+    for cap in limits:
+        as_integer(who, "each cap", cap, 0)
+    if len(left) != len(shares) or (len(limits) == len(left) and sum(limits) < sum(sizes)):
+        raise ArgumentError(f"{who}: expected caps of {len(shares)} ranks for {sum(sizes)} elements, got {caps!r}")
+    ends = []
+    for size in sizes:
+        counts = compute_shard_sizes(as_integer(who, "each size", size, 0), shares, caps=left)
+        left = [None if cap is None else cap - count for cap, count in zip(left, counts)]
+        ends.append([sum(counts[: rank + 1]) for rank in range(len(counts))])
+    return _of_ends(sizes, ends)
+
+
+def _of_ends(sizes: Sequence[int], ends: Sequence[Sequence[int]]) -> Ownership:
+    """One run a rank, by where each of them ends."""
+    runs = [
+        tuple(((start, stop),) if start < stop else () for start, stop in zip([0, *of_ranks], of_ranks))
+        for of_ranks in ends
+    ]
+    return Ownership(tuple(sizes), tuple(runs))
